@@ -1,0 +1,1 @@
+"""The statements: what is minimised, under which rules, one module per problem."""

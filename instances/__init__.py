@@ -1,0 +1,32 @@
+"""The nouns: workloads, clusters, plans, and the files they come in."""
+
+from .cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, Link, accelerators_and_cpus
+from .costs import Costs, price
+from .errors import InfeasibleError, InputError, StagecutError, VerificationError
+from .plan import Limit, Plan, Status, gap_between
+from .problem import Problem, Throughput
+from .workload import NodeId, Workload
+
+__all__ = [
+    "ACCELERATOR",
+    "CPU",
+    "Cluster",
+    "Costs",
+    "Device",
+    "DeviceKind",
+    "InfeasibleError",
+    "InputError",
+    "Limit",
+    "Link",
+    "NodeId",
+    "Plan",
+    "Problem",
+    "StagecutError",
+    "Status",
+    "Throughput",
+    "VerificationError",
+    "Workload",
+    "accelerators_and_cpus",
+    "gap_between",
+    "price",
+]

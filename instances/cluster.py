@@ -1,0 +1,196 @@
+"""A cluster: kinds of devices, how many of each, their memories and links."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+import pandas as pd
+
+from .errors import InputError
+
+ACCELERATOR = "accelerator"
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link by the postal model: sending b bytes takes latency + b / bandwidth.
+
+    Parameters
+    ----------
+    latency_s
+        Seconds until the first byte arrives.
+    bytes_per_s
+        Bandwidth.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        if not (self.latency_s >= 0 and math.isfinite(self.latency_s)):
+            raise InputError(f"link: latency_s is {self.latency_s:g}; it must be at least 0")
+        if not self.bytes_per_s > 0:
+            raise InputError(f"link: bytes_per_s is {self.bytes_per_s:g}; it must be above 0")
+
+    def seconds(self, size_bytes: float) -> float:
+        """Seconds that a message of `size_bytes` takes; nothing takes nothing."""
+        return self.latency_s + size_bytes / self.bytes_per_s if size_bytes > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """Devices that are alike.
+
+    Parameters
+    ----------
+    name
+        Such as ``accelerator``, ``cpu``, ``a100``.
+    count
+        How many there are.
+    memory_bytes
+        Memory of each; `inf` for no limit.
+    host
+        True for devices that compute in host memory (CPU cores): they pay no transfer and have
+        no memory limit of their own.
+    times
+        Which column of `Workload.times` they are timed by; default: `name`, else
+        ``accelerator`` or ``cpu``.
+    slowdown
+        Factor on those times.
+    link
+        Link to host memory, for workloads that give bytes; None to use their transfer times.
+    """
+
+    name: str
+    count: int
+    memory_bytes: float = math.inf
+    host: bool = False
+    times: str | None = None
+    slowdown: float = 1.0
+    link: Link | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InputError("cluster: a device kind has no name")
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 0:
+            raise InputError(f"{self.name}: count is {self.count}; it must be a whole number ≥ 0")
+        if not self.memory_bytes >= 0:
+            raise InputError(f"{self.name}: memory_bytes is {self.memory_bytes:g}; must be ≥ 0")
+        if not (self.slowdown > 0 and math.isfinite(self.slowdown)):
+            raise InputError(f"{self.name}: slowdown is {self.slowdown:g}; it must be above 0")
+        if self.host and not math.isinf(self.memory_bytes):
+            raise InputError(
+                f"{self.name}: a host device shares host memory and takes no memory limit; "
+                "leave memory_bytes out or set host to false"
+            )
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device: `kind` numbers its `DeviceKind` in the cluster."""
+
+    name: str
+    kind: int
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The devices to plan for, numbered kind by kind in the order of `kinds`.
+
+    Raises
+    ------
+    InputError
+        If there is no device at all, or two kinds have one name.
+    """
+
+    kinds: tuple[DeviceKind, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", tuple(self.kinds))
+        names = [kind.name for kind in self.kinds]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"cluster: two device kinds are called {name!r}; rename one")
+        if not any(kind.count for kind in self.kinds):
+            raise InputError("cluster: no devices; give at least one accelerator or CPU core")
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """Every device, in order."""
+        return tuple(
+            Device(kind.name if kind.count == 1 else f"{kind.name} {i}", k)
+            for k, kind in enumerate(self.kinds)
+            for i in range(kind.count)
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the kinds, in order."""
+        return hashlib.sha256(repr(self.kinds).encode()).hexdigest()
+
+    def with_counts(
+        self,
+        accelerators: int | None = None,
+        cpus: int | None = None,
+        memory_bytes: float | None = None,
+    ) -> Cluster:
+        """Return the cluster with other counts or another memory per accelerator.
+
+        Raises
+        ------
+        InputError
+            If a number is given and several kinds could be meant, or the kind does not exist
+            and cannot be made up.
+        """
+        kinds = list(self.kinds)
+        for count, host, name in ((accelerators, False, ACCELERATOR), (cpus, True, CPU)):
+            if count is None:
+                continue
+            which = [i for i, kind in enumerate(kinds) if kind.host == host]
+            if len(which) > 1:
+                named = ", ".join(kinds[i].name for i in which)
+                raise InputError(
+                    f"--{name}s: the cluster has several kinds ({named}); "
+                    "set their counts in the cluster file"
+                )
+            if which:
+                kinds[which[0]] = replace(kinds[which[0]], count=count)
+            else:
+                kinds.append(DeviceKind(name, count, host=host))
+        if memory_bytes is not None:
+            kinds = [k if k.host else replace(k, memory_bytes=memory_bytes) for k in kinds]
+        return Cluster(tuple(kinds))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per kind of device."""
+        return pd.DataFrame([asdict(kind) for kind in self.kinds]).set_index("name")
+
+
+def accelerators_and_cpus(
+    accelerators: int, cpus: int = 0, memory_bytes: float = math.inf
+) -> Cluster:
+    """Return the usual cluster: alike accelerators, and CPU cores on one host.
+
+    Parameters
+    ----------
+    accelerators, cpus
+        How many of each.
+    memory_bytes
+        Memory of each accelerator.
+
+    Examples
+    --------
+    >>> accelerators_and_cpus(2, 1).devices[2].name
+    'cpu'
+    """
+    kinds = (DeviceKind(ACCELERATOR, accelerators, memory_bytes), DeviceKind(CPU, cpus, host=True))
+    return Cluster(kinds)

@@ -1,0 +1,109 @@
+"""A plan: which node runs where, what that costs, and how far from optimal it is at most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+import pandas as pd
+
+from .arrays import Ints, frozen
+from .cluster import Cluster
+from .errors import InputError
+from .problem import Problem
+from .workload import Workload
+
+Status = Literal["optimal", "feasible", "infeasible", "no solution"]
+Limit = Literal["none", "time", "nodes", "interrupt"]
+
+
+def gap_between(objective: float, bound: float) -> float:
+    """Return (objective − bound) / objective: 0 if they meet, and if the objective is 0.
+
+    Examples
+    --------
+    >>> gap_between(100.0, 99.0)
+    0.01
+    """
+    if objective <= bound or objective == 0:
+        return 0.0
+    return math.inf if math.isinf(bound) else (objective - bound) / objective
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A placement with its certificate.
+
+    Parameters
+    ----------
+    workload_name, workload_fingerprint
+        What it was made for; a plan is refused against anything else.
+    cluster
+        The devices it was made for.
+    problem
+        What was asked.
+    placement
+        Shape (n,): number of the device of each node.
+    objective
+        The objective by definition, in `time_unit`.
+    bound
+        No placement has a lower objective.
+    method
+        What found it.
+    time_unit
+        The workload's.
+    certificate
+        Evidence for the bound that can be checked on its own, by name; empty if the bound is a
+        solver's word.
+    provenance
+        Versions, seed, limits.
+
+    Raises
+    ------
+    InputError
+        If a node's device does not exist in the cluster.
+    """
+
+    workload_name: str
+    workload_fingerprint: str
+    cluster: Cluster
+    problem: Problem
+    placement: Ints
+    objective: float
+    bound: float
+    method: str
+    time_unit: str
+    certificate: Mapping[str, object] = field(default_factory=dict)
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "placement", frozen(self.placement, "int64"))
+        object.__setattr__(self, "certificate", MappingProxyType(dict(self.certificate)))
+        object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
+        size = self.cluster.size
+        if self.placement.min(initial=0) < 0 or self.placement.max(initial=0) >= size:
+            raise InputError(f"plan: a node's device is not one of the cluster's 0 to {size - 1}")
+
+    @property
+    def gap(self) -> float:
+        """(objective − bound) / objective."""
+        return gap_between(self.objective, self.bound)
+
+    def check_made_for(self, workload: Workload) -> None:
+        """Raise InputError unless the plan was made for `workload`."""
+        if self.workload_fingerprint != workload.fingerprint:
+            raise InputError(
+                f"the plan was made for {self.workload_name!r} (fingerprint "
+                f"{self.workload_fingerprint[:12]}), not for {workload.name!r} "
+                f"({workload.fingerprint[:12]}); plan again, or load the workload it names"
+            )
+
+    def to_pandas(self, workload: Workload) -> pd.DataFrame:
+        """Return one row per node: its id as index, name, device number and device name."""
+        self.check_made_for(workload)
+        devices = [self.cluster.devices[d].name for d in self.placement.tolist()]
+        columns = {"name": workload.names, "device": self.placement, "device_name": devices}
+        return pd.DataFrame(columns, index=pd.Index(list(workload.ids), name="id", dtype="object"))

@@ -1,0 +1,3 @@
+"""Greedy: a first plan in no time."""
+
+from __future__ import annotations

@@ -1,0 +1,42 @@
+"""Which methods there are, by problem and name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from ..formulations.task import Task
+from ..instances import InputError
+from .search import Search
+
+#: A solver reads the task, offers its finds to the search, raises its bound, stops when told.
+Solver = Callable[[Task, Search[Any]], None]
+
+#: Problem → method → where its solver is; modules are imported when first asked for.
+METHODS: dict[str, dict[str, str]] = {
+    "throughput": {
+        "auto": "auto:auto",
+        "dp": "dp:ideal_dp",
+        "milp": "milp:compact",
+        "greedy": "greedy:greedy",
+    },
+}
+
+
+def solver(problem: str, method: str) -> Solver:
+    """Return the solver called `method`.
+
+    Raises
+    ------
+    InputError
+        If there is none for this problem; the message names those there are.
+    """
+    known = METHODS[problem]
+    if method not in known:
+        raise InputError(
+            f"method: no {method!r} for {problem}; use one of {', '.join(known)}"
+        )
+    module, function = known[method].split(":")
+    found: Solver = getattr(import_module(f".{module}", __package__), function)
+    return found

@@ -1,0 +1,179 @@
+"""A running search: clock, incumbent, bound, trace. The one home of when to stop and why."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from ..instances import Limit, Status, gap_between
+from .limits import Limits
+
+S = TypeVar("S")
+
+#: Relative gap up to which a plan is called optimal: the tolerance of the solvers' arithmetic.
+OPTIMAL_GAP = 1e-6
+
+
+@dataclass(frozen=True)
+class Point:
+    """Incumbent and bound after `seconds` of a search; `inf` and `-inf` while there is none."""
+
+    seconds: float
+    objective: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """(objective − bound) / objective."""
+        return gap_between(self.objective, self.bound)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What `on_progress` is told: the newest point, the method at work, the seconds left."""
+
+    point: Point
+    method: str
+    seconds_left: float
+
+
+class Search(Generic[S]):
+    """One search for a solution of type S (for throughput: the device of each node).
+
+    Every solver gets one, offers it what it finds, raises its bound, and stops when it says so.
+    Nothing counts as incumbent that the judge has not evaluated from the definition.
+
+    Parameters
+    ----------
+    limits
+        When to stop.
+    judge
+        Objective of a solution by definition; `inf` if the solution breaks a rule.
+    on_progress
+        Called at every better incumbent or bound, and by `tick`; not more often than it likes.
+    started
+        `time.monotonic()` from which the deadline counts; default: now.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        judge: Callable[[S], float],
+        on_progress: Callable[[Progress], None] | None = None,
+        started: float | None = None,
+    ) -> None:
+        self.limits = limits
+        self.method = ""
+        self.best: S | None = None
+        self.objective = math.inf
+        self.bound = -math.inf
+        self.bound_origin = ""
+        self.certificate: dict[str, object] = {}
+        self.infeasible_because: str | None = None
+        self.hit: Limit = "none"
+        self.trace: list[Point] = []
+        self.phases: dict[str, float] = {}
+        self.notes: list[str] = []
+        self._judge = judge
+        self._on_progress = on_progress
+        self._started = time.monotonic() if started is None else started
+        self._interrupted = threading.Event()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the search began."""
+        return time.monotonic() - self._started
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the deadline, at least 0; `inf` without one."""
+        if self.limits.seconds is None:
+            return math.inf
+        return max(0.0, self.limits.seconds - self.seconds)
+
+    @property
+    def gap(self) -> float:
+        """Gap between incumbent and bound; `inf` without an incumbent."""
+        return math.inf if self.best is None else gap_between(self.objective, self.bound)
+
+    def offer(self, solution: S) -> bool:
+        """Take `solution` as incumbent if, by definition, it is feasible and better."""
+        objective = self._judge(solution)
+        if not objective < self.objective:
+            return False
+        self.best, self.objective = solution, objective
+        self._record()
+        return True
+
+    def raise_bound(
+        self, bound: float, origin: str, certificate: dict[str, object] | None = None
+    ) -> bool:
+        """Note that no solution is better than `bound`, which `origin` has proved."""
+        if not bound > self.bound:
+            return False
+        self.bound, self.bound_origin = bound, origin
+        self.certificate = certificate or {}
+        self._record()
+        return True
+
+    def prove_infeasible(self, because: str) -> None:
+        """Note that no solution exists; `because` names the device, colour or bytes at fault."""
+        self.infeasible_because = because
+
+    def interrupt(self) -> None:
+        """Ask the search to stop soon with what it has; safe from signal handlers and threads."""
+        self._interrupted.set()
+
+    def should_stop(self) -> bool:
+        """Whether a limit is reached, the gap closed or a stop was asked for; remembers which."""
+        if self._interrupted.is_set():
+            self.hit = "interrupt"
+        elif self.done:
+            return True
+        elif self.seconds_left <= 0:
+            self.hit = "time"
+        return self.hit != "none"
+
+    @property
+    def done(self) -> bool:
+        """Whether the gap asked for is reached, or no solution exists."""
+        return self.infeasible_because is not None or self.gap <= max(self.limits.gap, 1e-12)
+
+    def stop_for(self, limit: Literal["time", "nodes", "interrupt"]) -> None:
+        """Note that a solver stopped at a limit of its own accord."""
+        self.hit = limit
+
+    @property
+    def status(self) -> Status:
+        """What the search holds now."""
+        if self.best is not None:
+            return "optimal" if self.gap <= OPTIMAL_GAP else "feasible"
+        return "no solution" if self.infeasible_because is None else "infeasible"
+
+    def tick(self) -> None:
+        """Tell `on_progress` that time has passed."""
+        if self._on_progress is not None:
+            point = Point(self.seconds, self.objective, self.bound)
+            self._on_progress(Progress(point, self.method, self.seconds_left))
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the seconds spent inside to phase `name`."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin
+
+    def note(self, text: str) -> None:
+        """Keep a remark for the user, such as what `auto` chose and why."""
+        self.notes.append(text)
+
+    def _record(self) -> None:
+        self.trace.append(Point(self.seconds, self.objective, self.bound))
+        self.tick()
