@@ -34,9 +34,7 @@ def solver(problem: str, method: str) -> Solver:
     """
     known = METHODS[problem]
     if method not in known:
-        raise InputError(
-            f"method: no {method!r} for {problem}; use one of {', '.join(known)}"
-        )
+        raise InputError(f"method: no {method!r} for {problem}; use one of {', '.join(known)}")
     module, function = known[method].split(":")
     found: Solver = getattr(import_module(f".{module}", __package__), function)
     return found

@@ -1,0 +1,159 @@
+"""The front door in Python: solve a workload, get a verified plan."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from types import FrameType
+from typing import Any
+
+from .formulations.task import pose
+from .instances import (
+    Cluster,
+    InputError,
+    Plan,
+    Problem,
+    Throughput,
+    VerificationError,
+    Workload,
+)
+from .runtime import evaluate
+from .solvers import Limits, Progress, Result, Search, solver
+
+
+def solve(
+    workload: Workload,
+    cluster: Cluster | None = None,
+    problem: Problem | None = None,
+    *,
+    method: str = "auto",
+    limits: Limits | None = None,
+    start: Plan | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    options: Mapping[str, str] | None = None,
+    started: float | None = None,
+) -> Result:
+    """Plan where the nodes of `workload` run.
+
+    Parameters
+    ----------
+    workload
+        What runs.
+    cluster
+        Where it can run; default: the cluster that the workload's file suggests.
+    problem
+        What to minimise, and which splits are allowed; default: `Throughput()`.
+    method
+        ``auto`` chooses and says what it chose; others: `stagecut.solvers.METHODS`.
+    limits
+        How long and how well; default: no limits.
+    start
+        A plan to start from.
+    on_progress
+        Called with every better incumbent or bound.
+    options
+        What only some methods read: ``solver`` names the MILP solver.
+    started
+        `time.monotonic()` from which the deadline counts; default: now.
+
+    Returns
+    -------
+    Result
+        With the plan, if there is one, evaluated from its definition. Running out of time or
+        Ctrl-C end the search with what it has.
+
+    Raises
+    ------
+    InputError
+        If what is given is wrong or contradictory.
+    """
+    cluster = cluster or workload.cluster
+    if cluster is None:
+        raise InputError(f"{workload.name}: it suggests no cluster; give one")
+    problem = problem or Throughput()
+    if start is not None:
+        start.check_made_for(workload)
+        if start.cluster != cluster:
+            raise InputError("start: the plan was made for another cluster; plan without it")
+    run = solver(problem.name, method)
+    task = pose(workload, cluster, problem, start, options)
+
+    def judge(placement: Any) -> float:
+        report = evaluate(workload, cluster, problem, placement)
+        return math.inf if report.violations else report.objective
+
+    search: Search[Any] = Search(limits or Limits(), judge, on_progress, started)
+    search.method = method
+    with _interrupts(search):
+        if start is not None and not search.offer(start.placement):
+            search.note("the start breaks a rule of this problem and was not used")
+        run(task, search)
+    return _result(workload, cluster, problem, search)
+
+
+def _result(workload: Workload, cluster: Cluster, problem: Problem, search: Search[Any]) -> Result:
+    versions = {"stagecut": _version("stagecut"), "highspy": _version("highspy")}
+    plan = None
+    if search.best is not None:
+        if search.bound > search.objective * (1 + 1e-6) + 1e-12:
+            raise VerificationError(
+                f"{search.bound_origin} claims bound {search.bound!r}, but a verified plan has "
+                f"objective {search.objective!r}: a defect of Stagecut or its solver; report it"
+            )
+        plan = Plan(
+            workload_name=workload.name,
+            workload_fingerprint=workload.fingerprint,
+            cluster=cluster,
+            problem=problem,
+            placement=search.best,
+            objective=search.objective,
+            bound=min(search.bound, search.objective),
+            method=search.method,
+            time_unit=workload.time_unit,
+            certificate={"origin": search.bound_origin, **search.certificate},
+            provenance={**versions, "seed": search.limits.seed},
+        )
+    return Result(
+        status=search.status,
+        limit=search.hit,
+        plan=plan,
+        bound=min(search.bound, search.objective),
+        bound_origin=search.bound_origin,
+        method=search.method,
+        seconds=search.seconds,
+        trace=tuple(search.trace),
+        phases=dict(search.phases),
+        versions=versions,
+        notes=tuple(search.notes),
+        reason=search.infeasible_because or "",
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"
+
+
+@contextmanager
+def _interrupts(search: Search[Any]) -> Iterator[None]:
+    """Let the first Ctrl-C end the search with what it has; a second one raises as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        search.interrupt()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,72 @@
+"""What "contiguous" means: the edges that order the pieces of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import networkx as nx
+import numpy as np
+
+from .arrays import Ints
+from .workload import Workload
+
+
+def representatives(workload: Workload) -> Ints:
+    """Return for each node the one that stands for its colour in the forward order.
+
+    Returns
+    -------
+    array of shape (n,)
+        The lowest forward node of the node's colour; where the colour has no forward node (its
+        backward nodes are *orphaned*), its lowest node, which then stands for an artificial
+        forward node of zero cost; the node itself where it has no colour.
+    """
+    stands_for = np.arange(workload.n)
+    for members in workload.colour_classes:
+        if members:
+            forward = [v for v in members if not workload.backward[v]]
+            stands_for[list(members)] = (forward or members)[0]
+    return stands_for
+
+
+def pipeline_edges(workload: Workload) -> list[tuple[int, int]]:
+    """Return the edges that decide contiguity, between nodes by number.
+
+    They are the edges between forward nodes and, for each edge u → v between backward nodes of
+    which one is orphaned, the mirrored edge between those that stand for v and u: an orphan is
+    placed where an artificial forward node of its own would be.
+
+    References
+    ----------
+    Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
+    NeurIPS 2020, and the authors' published program.
+    """
+    stands_for = representatives(workload)
+    backward = workload.backward
+    edges = set()
+    for u, v in workload.edges.tolist():
+        if not backward[u] and not backward[v]:
+            edges.add((u, v))
+        elif backward[u] and backward[v]:
+            a, b = int(stands_for[v]), int(stands_for[u])
+            if a != b and (backward[a] or backward[b]):
+                edges.add((a, b))
+    return sorted(edges)
+
+
+def quotient_cycle(edges: Iterable[tuple[int, int]], part: Ints) -> list[int] | None:
+    """Return parts that wait for each other in a circle, or None if `part` can be ordered.
+
+    Parameters
+    ----------
+    edges
+        Pairs of nodes.
+    part
+        Shape (n,): part of each node.
+    """
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_edges_from((int(part[u]), int(part[v])) for u, v in edges if part[u] != part[v])
+    try:
+        return [int(a) for a, _ in nx.find_cycle(graph)]
+    except nx.NetworkXNoCycle:
+        return None

@@ -1,0 +1,157 @@
+"""The max-load of a placement, from the definition: plain sums over nodes and edges.
+
+Written apart from the models and the search on purpose: it is what they are judged by.
+"""
+
+from __future__ import annotations
+
+import math
+
+import networkx as nx
+import numpy as np
+
+from ..instances import Cluster, Costs, NodeId, Throughput, Workload
+from ..instances.arrays import Ints
+from ..instances.contiguity import pipeline_edges, quotient_cycle
+from .report import DeviceReport, Report
+
+#: Slack that rounding in sums of sizes may need.
+RELATIVE_SLACK = 1e-9
+
+
+def check(
+    workload: Workload, cluster: Cluster, costs: Costs, problem: Throughput, placement: Ints
+) -> Report:
+    """Evaluate `placement` (shape (n,): device of each node) and list the rules it breaks.
+
+    load(S) = Σ_{v∈S} p_v + Σ_{u∉S, some (u,v)∈E has v∈S} c_u + Σ_{u∈S, some (u,v)∈E has v∉S} c_u
+
+    with the device's own p and c; a transfer belongs to the pass of the node that produced it.
+    """
+    size = cluster.size
+    compute = np.zeros((size, 2))  # columns: forward, backward
+    transfer = np.zeros((size, 2))
+    memory = np.zeros(size)
+    where = placement.tolist()
+    side = workload.backward.astype(int).tolist()
+    for v, d in enumerate(where):
+        compute[d, side[v]] += costs.compute[costs.kind_of[d], v]
+        memory[d] += costs.memory_bytes[v]
+    for u, successors in enumerate(workload.successors):
+        others = {where[v] for v in successors} - {where[u]}
+        for d in (*others, where[u]) if others else ():
+            transfer[d, side[u]] += costs.transfer[costs.kind_of[d], u]
+
+    if problem.overlap:
+        passes = np.maximum(compute, transfer)
+        load = np.maximum(compute.sum(axis=1), transfer.sum(axis=1))
+    else:
+        passes = compute + transfer
+        load = passes.sum(axis=1)
+    if problem.pipeline == "gpipe":
+        objective = float(passes[:, 0].max() + passes[:, 1].max())
+    else:
+        objective = float(load.max())
+
+    capacity = costs.capacity_bytes[costs.kind_of]
+    nodes: list[list[NodeId]] = [[] for _ in range(size)]
+    for v, d in enumerate(where):
+        nodes[d].append(workload.ids[v])
+    devices = tuple(
+        DeviceReport(
+            name=device.name,
+            kind=cluster.kinds[device.kind].name,
+            nodes=tuple(nodes[d]),
+            compute=float(compute[d].sum()),
+            transfer=float(transfer[d].sum()),
+            load=float(load[d]),
+            forward=float(passes[d, 0]),
+            backward=float(passes[d, 1]),
+            memory_bytes=float(memory[d]),
+            capacity_bytes=float(capacity[d]),
+        )
+        for d, device in enumerate(cluster.devices)
+    )
+    violations = [
+        *_unsupported(workload, cluster, costs, where),
+        *_torn_colours(workload, cluster, where),
+        *_over_memory(devices),
+        *_not_contiguous(workload, cluster, costs, problem, placement),
+    ]
+    return Report(objective, devices, tuple(violations))
+
+
+def _unsupported(workload: Workload, cluster: Cluster, costs: Costs, where: list[int]) -> list[str]:
+    return [
+        f"node {workload.ids[v]} is on {cluster.devices[d].name}, which does not support it"
+        for v, d in enumerate(where)
+        if math.isinf(costs.compute[costs.kind_of[d], v])
+    ]
+
+
+def _torn_colours(workload: Workload, cluster: Cluster, where: list[int]) -> list[str]:
+    torn = []
+    for colour, members in enumerate(workload.colour_classes):
+        used = sorted({where[v] for v in members})
+        if len(used) > 1:
+            names = ", ".join(cluster.devices[d].name for d in used)
+            torn.append(f"colour {workload.colour_labels[colour]} is spread over {names}")
+    return torn
+
+
+def _over_memory(devices: tuple[DeviceReport, ...]) -> list[str]:
+    return [
+        f"{d.name} holds {d.memory_bytes:.0f} bytes, "
+        f"{d.memory_bytes - d.capacity_bytes:.0f} more than its {d.capacity_bytes:.0f}"
+        for d in devices
+        if d.memory_bytes > d.capacity_bytes * (1 + RELATIVE_SLACK)
+    ]
+
+
+def _not_contiguous(
+    workload: Workload, cluster: Cluster, costs: Costs, problem: Throughput, placement: Ints
+) -> list[str]:
+    names = [device.name for device in cluster.devices]
+    host = costs.host[costs.kind_of]
+    alone = problem.cpu_split == "free"  # then each node on a CPU is a piece of its own
+    if problem.split == "contiguous":
+        part = placement.copy()
+        if alone:
+            free = host[placement]
+            part[free] = cluster.size + np.arange(workload.n)[free]
+        cycle = quotient_cycle(pipeline_edges(workload), part)
+        if cycle is None:
+            return []
+        shown = [
+            names[p] if p < len(names) else f"node {workload.ids[p - len(names)]}" for p in cycle
+        ]
+        return [f"not contiguous: {' → '.join(shown)} → {shown[0]} wait for each other"]
+    if problem.split == "per-device":
+        return [
+            f"not contiguous: {names[d]} is left and entered again on the way to node {v}"
+            for d in sorted(set(placement.tolist()))
+            if not (alone and host[d])
+            for v in _reentered(workload, placement, d)
+        ]
+    return []
+
+
+def _reentered(workload: Workload, placement: Ints, device: int) -> list[NodeId]:
+    """First forward node by which a path that left `device` comes back to it, if any."""
+    forward = [v for v in workload.order if not workload.backward[v]]
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(forward)
+    graph.add_edges_from(
+        (u, v)
+        for u, v in workload.edges.tolist()
+        if not workload.backward[u] and not workload.backward[v]
+    )
+    left: set[int] = set()  # nodes elsewhere that can be reached from the device
+    for v in forward:
+        before = list(graph.predecessors(v))
+        if placement[v] == device:
+            if any(u in left for u in before):
+                return [workload.ids[v]]
+        elif any(placement[u] == device or u in left for u in before):
+            left.add(v)
+    return []

@@ -1,0 +1,66 @@
+"""The judge: a plan is what the definition says it is, not what a solver claims."""
+
+from __future__ import annotations
+
+import math
+
+from ..instances import (
+    Cluster,
+    Plan,
+    Problem,
+    VerificationError,
+    Workload,
+    price,
+)
+from ..instances.arrays import Ints
+from . import check_throughput
+from .report import Report
+
+#: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
+CLAIM_TOLERANCE = 1e-9
+
+
+def evaluate(workload: Workload, cluster: Cluster, problem: Problem, placement: Ints) -> Report:
+    """Return objective, loads and broken rules of a placement.
+
+    Parameters
+    ----------
+    placement
+        Shape (n,): number of the device of each node.
+    """
+    costs = price(workload, cluster)
+    return check_throughput.check(workload, cluster, costs, problem, placement)
+
+
+def verify(workload: Workload, plan: Plan) -> Report:
+    """Check a plan from the definition.
+
+    Returns
+    -------
+    Report
+        The recomputed objective and loads.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload.
+    VerificationError
+        If the placement breaks a rule, the objective differs from the recomputed one, or the
+        bound is above it.
+    """
+    plan.check_made_for(workload)
+    if len(plan.placement) != workload.n:
+        raise VerificationError(
+            f"plan: it places {len(plan.placement)} nodes; {workload.name} has {workload.n}"
+        )
+    report = evaluate(workload, plan.cluster, plan.problem, plan.placement)
+    problems = list(report.violations)
+    scale = max(abs(report.objective), abs(plan.objective), 1e-300)
+    if not abs(plan.objective - report.objective) <= CLAIM_TOLERANCE * scale:
+        problems.append(f"it claims objective {plan.objective!r}; it is {report.objective!r}")
+    if math.isnan(plan.bound) or plan.bound > report.objective * (1 + CLAIM_TOLERANCE):
+        problems.append(f"it claims bound {plan.bound!r}, above its objective {report.objective!r}")
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise VerificationError(f"plan: {problems[0]}{more}")
+    return report
