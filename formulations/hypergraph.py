@@ -73,7 +73,8 @@ def colour_units(task: Task) -> Ints:
     """Return the unit of each node if only colours are merged; shape (n,)."""
     colours = task.workload.colours
     alone = np.arange(task.workload.n) + int(colours.max(initial=-1)) + 1
-    return _renumber(np.where(colours >= 0, colours, alone))
+    labels: Ints = np.where(colours >= 0, colours, alone)
+    return _renumber(labels)
 
 
 def pipeline_units(task: Task) -> Ints:

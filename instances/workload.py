@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -52,9 +52,10 @@ class Workload:
     output_bytes
         Size of the node's output; None if only `transfer` is known.
     backward
-        Whether the node belongs to the backward pass.
+        Whether the node belongs to the backward pass; default: none does.
     colours
-        Colocation class of each node, −1 for none: nodes of one class share a device.
+        Colocation class of each node, −1 for none (the default): nodes of one class share a
+        device.
     colour_labels
         The user's names of the classes 0, 1, ….
     names
@@ -83,8 +84,8 @@ class Workload:
     memory_bytes: Floats
     transfer: Floats | None
     output_bytes: Floats | None = None
-    backward: Bools | None = None  # type: ignore[assignment]  # an array from birth on
-    colours: Ints | None = None  # type: ignore[assignment]
+    backward: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    colours: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     colour_labels: tuple[NodeId, ...] = ()
     names: tuple[str, ...] = ()
     time_unit: str = UNSPECIFIED
@@ -94,7 +95,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         n = len(self.ids)
-        put = lambda key, value: object.__setattr__(self, key, value)  # noqa: E731
+        put = partial(object.__setattr__, self)
         put("ids", tuple(self.ids))
         edges = np.asarray(self.edges, dtype=np.int64).reshape(-1, 2)
         put("edges", frozen(np.unique(edges, axis=0) if len(edges) else edges, np.int64))
@@ -105,10 +106,8 @@ class Workload:
         for key in ("transfer", "output_bytes"):
             if getattr(self, key) is not None:
                 put(key, frozen(getattr(self, key), np.float64))
-        backward = np.zeros(n, bool) if self.backward is None else self.backward
-        put("backward", frozen(backward, np.bool_))
-        colours = np.full(n, -1) if self.colours is None else self.colours
-        put("colours", frozen(colours, np.int64))
+        put("backward", frozen(self.backward if len(self.backward) else np.zeros(n), np.bool_))
+        put("colours", frozen(self.colours if len(self.colours) else np.full(n, -1), np.int64))
         count = int(self.colours.max(initial=-1)) + 1
         put("colour_labels", tuple(self.colour_labels) or tuple(range(count)))
         put("names", tuple(self.names) or tuple(str(i) for i in self.ids))
@@ -162,8 +161,10 @@ class Workload:
             raise InputError(f"{where}: an edge names a node beyond 0 to {n - 1}")
         loops = self.edges[:, 0] == self.edges[:, 1]
         if loops.any():
-            v = self.ids[int(self.edges[np.argmax(loops), 0])]
-            raise InputError(f"{where}: edge {v} → {v}: a node cannot feed itself; remove the edge")
+            node = self.ids[int(self.edges[np.argmax(loops), 0])]
+            raise InputError(
+                f"{where}: edge {node} → {node}: a node cannot feed itself; remove the edge"
+            )
         self.order  # noqa: B018  # raises on a cycle
 
     @property
@@ -221,9 +222,9 @@ class Workload:
         """SHA-256 of all that a plan depends on: ids, graph, costs, colours; not of names."""
         digest = hashlib.sha256()
         digest.update(repr((self.ids, self.time_unit, sorted(self.times))).encode())
-        arrays = [self.edges, *(self.times[kind] for kind in sorted(self.times))]
-        arrays += [self.memory_bytes, self.backward, self.colours]
-        for array in (*arrays, self.transfer, self.output_bytes):
+        times = [self.times[kind] for kind in sorted(self.times)]
+        costs = [*times, self.memory_bytes, self.transfer, self.output_bytes]
+        for array in (self.edges, self.backward, self.colours, *costs):
             digest.update(b"-" if array is None else array.tobytes())
             digest.update(b"|")
         return digest.hexdigest()

@@ -1,0 +1,137 @@
+"""The best max-load by trying every placement: what the planners are compared with.
+
+Nothing of the package computes here but the pricing of nodes and the list of pipeline edges.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from stagecut import Cluster, Throughput, Workload
+from stagecut.instances import price
+from stagecut.instances.contiguity import pipeline_edges
+
+SPLIT = {"noncontiguous": 0, "contiguous": 1, "per-device": 2}
+
+
+def best_max_load(workload: Workload, cluster: Cluster, problem: Throughput) -> float:
+    """Return the least objective over all placements, `inf` if none keeps the rules."""
+    costs = price(workload, cluster)
+    n = workload.n
+    reach = np.zeros((n, n), np.bool_)
+    for u, v in workload.edges.tolist():
+        reach[u, v] = not (workload.backward[u] or workload.backward[v])
+    for via in range(n):
+        reach |= np.outer(reach[:, via], reach[via])
+    return float(
+        _search(
+            n,
+            workload.edges,
+            np.array(pipeline_edges(workload), dtype=np.int64).reshape(-1, 2),
+            reach,
+            costs.compute[costs.kind_of],
+            costs.transfer[costs.kind_of],
+            costs.memory_bytes,
+            costs.capacity_bytes[costs.kind_of],
+            costs.host[costs.kind_of],
+            workload.colours,
+            workload.backward.astype(np.int64),
+            SPLIT[problem.split],
+            problem.cpu_split == "free",
+            problem.pipeline == "gpipe",
+            problem.overlap,
+        )
+    )
+
+
+@njit(cache=True)
+def _search(
+    n, edges, pipeline, reach, compute, transfer, memory, capacity, host, colours, side,
+    split, free, gpipe, overlap,
+):  # fmt: skip
+    devices = len(capacity)
+    where = np.zeros(n, np.int64)
+    best = math.inf
+    while True:
+        if _allowed(n, where, pipeline, reach, memory, capacity, host, colours, split, free):
+            value = _objective(n, where, edges, compute, transfer, side, gpipe, overlap)
+            best = min(best, value)
+        v = 0
+        while v < n and where[v] == devices - 1:
+            where[v] = 0
+            v += 1
+        if v == n:
+            return best
+        where[v] += 1
+
+
+@njit(cache=True)
+def _allowed(n, where, pipeline, reach, memory, capacity, host, colours, split, free):
+    used = np.zeros(len(capacity))
+    for v in range(n):
+        used[where[v]] += memory[v]
+        for u in range(v):
+            if colours[u] >= 0 and colours[u] == colours[v] and where[u] != where[v]:
+                return False
+    for d in range(len(capacity)):
+        if used[d] > capacity[d] * (1 + 1e-9):
+            return False
+    if split == 1:
+        parts = len(capacity) + n
+        part = where.copy()
+        for v in range(n):
+            if free and host[where[v]]:
+                part[v] = len(capacity) + v
+        before = np.zeros((parts, parts), np.bool_)
+        for e in range(len(pipeline)):
+            a, b = part[pipeline[e, 0]], part[pipeline[e, 1]]
+            if a != b:
+                before[a, b] = True
+        for k in range(parts):
+            for i in range(parts):
+                if before[i, k]:
+                    for j in range(parts):
+                        before[i, j] |= before[k, j]
+        for i in range(parts):
+            if before[i, i]:
+                return False
+    if split == 2:
+        for u in range(n):
+            for w in range(n):
+                if where[u] == where[w] and not (free and host[where[u]]):
+                    for v in range(n):
+                        if where[v] != where[u] and reach[u, v] and reach[v, w]:
+                            return False
+    return True
+
+
+@njit(cache=True)
+def _objective(n, where, edges, compute, transfer, side, gpipe, overlap):
+    devices = len(compute)
+    work = np.zeros((devices, 2))
+    moved = np.zeros((devices, 2))
+    for v in range(n):
+        work[where[v], side[v]] += compute[where[v], v]
+    for u in range(n):
+        pays = np.zeros(devices, np.bool_)
+        for e in range(len(edges)):
+            if edges[e, 0] == u and where[edges[e, 1]] != where[u]:
+                pays[where[u]] = True
+                pays[where[edges[e, 1]]] = True
+        for d in range(devices):
+            if pays[d]:
+                moved[d, side[u]] += transfer[d, u]
+    fw, bw, total = 0.0, 0.0, 0.0
+    for d in range(devices):
+        if overlap:
+            fw = max(fw, work[d, 0], moved[d, 0])
+            bw = max(bw, work[d, 1], moved[d, 1])
+            total = max(total, work[d, 0] + work[d, 1], moved[d, 0] + moved[d, 1])
+        else:
+            fw = max(fw, work[d, 0] + moved[d, 0])
+            bw = max(bw, work[d, 1] + moved[d, 1])
+            total = max(total, work[d, 0] + moved[d, 0] + work[d, 1] + moved[d, 1])
+    return fw + bw if gpipe else total

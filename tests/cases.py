@@ -1,0 +1,88 @@
+"""Small random workloads and clusters with everything that can go wrong in them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from stagecut import Cluster, DeviceKind, Workload
+
+
+def random_case(
+    seed: int,
+    *,
+    max_nodes: int = 8,
+    max_accelerators: int = 3,
+    max_cores: int = 1,
+    max_kinds: int = 1,
+) -> tuple[Workload, Cluster]:
+    """Return a random DAG and cluster: colours, memory limits, CPU-only nodes, backward passes,
+    zero costs, several components; the same for the same seed.
+
+    Parameters
+    ----------
+    max_accelerators, max_cores
+        Devices in all; at least one device.
+    max_kinds
+        Kinds of accelerators, of different speed and memory.
+    """
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, max_nodes + 1))
+    training = rng.random() < 0.4 and n >= 2
+    rank = rng.permutation(n)
+    density = rng.choice([0.15, 0.35, 0.6])
+    backward = np.zeros(n, bool)
+    if training:
+        backward[np.argsort(rank)[n - n // 2 :]] = True
+    edges = [
+        (u, v) for u in range(n) for v in range(n) if rank[u] < rank[v] and rng.random() < density
+    ]
+    whole = rng.random() < 0.5  # whole numbers make ties
+    draw = (lambda size: rng.integers(0, 6, size).astype(float)) if whole else rng.random
+    compute = draw(n) * (rng.random(n) < 0.85)
+    accelerator = np.where(rng.random(n) < 0.1, math.inf, compute)
+    cpu = compute * rng.choice([1.0, 3.0, 10.0])
+    transfer = draw(n) * rng.choice([0.1, 1.0]) * (rng.random(n) < 0.85)
+    memory = rng.integers(0, 5, n).astype(float)
+    colours = np.full(n, -1)
+    if rng.random() < 0.7:
+        colours = rng.integers(-1, max(1, n // 2), n)
+    if training and rng.random() < 0.7:  # backward nodes mostly share a colour with a forward one
+        forward = np.flatnonzero(~backward)
+        for v in np.flatnonzero(backward):
+            if rng.random() < 0.8:
+                mate = int(rng.choice(forward))
+                if colours[mate] < 0:
+                    colours[mate] = colours.max() + 1
+                colours[v] = colours[mate]
+    used = np.unique(colours[colours >= 0])
+    colours = np.array([-1 if c < 0 else int(np.searchsorted(used, c)) for c in colours])
+    workload = Workload(
+        name=f"random {seed}",
+        ids=tuple(range(10, 10 + n)),
+        edges=np.array(edges).reshape(-1, 2),
+        times={"accelerator": accelerator, "cpu": cpu},
+        memory_bytes=memory,
+        transfer=transfer,
+        backward=backward,
+        colours=colours,
+        colour_labels=tuple(f"colour {c}" for c in range(len(used))),
+    )
+    accelerators = int(rng.integers(0, max_accelerators + 1))
+    cores = int(rng.integers(0 if accelerators else 1, max_cores + 1)) if max_cores else 0
+    accelerators = accelerators or (0 if cores else 1)
+    kinds = []
+    left = accelerators
+    for k in range(max_kinds):
+        count = left if k == max_kinds - 1 else int(rng.integers(0, left + 1))
+        left -= count
+        room = rng.choice([0.3, 0.6, 1.0, math.inf]) * max(1.0, memory.sum())
+        speed = 1.0 if k == 0 else float(rng.choice([0.5, 2.0]))
+        kinds.append(
+            DeviceKind(
+                f"acc{k}", count, memory_bytes=float(room), times="accelerator", slowdown=speed
+            )
+        )
+    kinds.append(DeviceKind("cpu", cores, host=True))
+    return workload, Cluster(tuple(kinds))
