@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
-from typing import Any
 
 from .formulations.task import pose
 from .instances import (
@@ -17,6 +16,7 @@ from .instances import (
     InputError,
     Plan,
     Problem,
+    Solution,
     Throughput,
     VerificationError,
     Workload,
@@ -82,20 +82,22 @@ def solve(
     run = solver(problem.name, method)
     task = pose(workload, cluster, problem, start, options)
 
-    def judge(placement: Any) -> float:
-        report = evaluate(workload, cluster, problem, placement)
+    def judge(solution: Solution) -> float:
+        report = evaluate(workload, cluster, problem, solution)
         return math.inf if report.violations else report.objective
 
-    search: Search[Any] = Search(limits or Limits(), judge, on_progress, started)
+    search: Search[Solution] = Search(limits or Limits(), judge, on_progress, started)
     search.method = method
     with _interrupts(search):
-        if start is not None and not search.offer(start.placement):
+        if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")
         run(task, search)
     return _result(workload, cluster, problem, search)
 
 
-def _result(workload: Workload, cluster: Cluster, problem: Problem, search: Search[Any]) -> Result:
+def _result(
+    workload: Workload, cluster: Cluster, problem: Problem, search: Search[Solution]
+) -> Result:
     versions = {"stagecut": _version("stagecut"), "highspy": _version("highspy")}
     plan = None
     if search.best is not None:
@@ -109,7 +111,7 @@ def _result(workload: Workload, cluster: Cluster, problem: Problem, search: Sear
             workload_fingerprint=workload.fingerprint,
             cluster=cluster,
             problem=problem,
-            placement=search.best,
+            solution=search.best,
             objective=search.objective,
             bound=min(search.bound, search.objective),
             method=search.method,
@@ -141,7 +143,7 @@ def _version(package: str) -> str:
 
 
 @contextmanager
-def _interrupts(search: Search[Any]) -> Iterator[None]:
+def _interrupts(search: Search[Solution]) -> Iterator[None]:
     """Let the first Ctrl-C end the search with what it has; a second one raises as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield

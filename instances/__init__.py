@@ -5,6 +5,7 @@ from .costs import Costs, price
 from .errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .plan import Limit, Plan, Status, gap_between
 from .problem import Problem, Throughput
+from .solution import Placement, Solution
 from .workload import NodeId, Workload
 
 __all__ = [
@@ -19,8 +20,10 @@ __all__ = [
     "Limit",
     "Link",
     "NodeId",
+    "Placement",
     "Plan",
     "Problem",
+    "Solution",
     "StagecutError",
     "Status",
     "Throughput",

@@ -10,10 +10,11 @@ from typing import Literal
 
 import pandas as pd
 
-from .arrays import Ints, frozen
+from .arrays import Ints
 from .cluster import Cluster
 from .errors import InputError
 from .problem import Problem
+from .solution import Solution
 from .workload import Workload
 
 Status = Literal["optimal", "feasible", "infeasible", "no solution"]
@@ -45,8 +46,8 @@ class Plan:
         The devices it was made for.
     problem
         What was asked.
-    placement
-        Shape (n,): number of the device of each node.
+    solution
+        What it decides; the type belongs to the problem.
     objective
         The objective by definition, in `time_unit`.
     bound
@@ -71,7 +72,7 @@ class Plan:
     workload_fingerprint: str
     cluster: Cluster
     problem: Problem
-    placement: Ints
+    solution: Solution
     objective: float
     bound: float
     method: str
@@ -80,12 +81,16 @@ class Plan:
     provenance: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "placement", frozen(self.placement, "int64"))
         object.__setattr__(self, "certificate", MappingProxyType(dict(self.certificate)))
         object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
         size = self.cluster.size
         if self.placement.min(initial=0) < 0 or self.placement.max(initial=0) >= size:
             raise InputError(f"plan: a node's device is not one of the cluster's 0 to {size - 1}")
+
+    @property
+    def placement(self) -> Ints:
+        """Shape (n,): number of the device of each node."""
+        return self.solution.device
 
     @property
     def gap(self) -> float:

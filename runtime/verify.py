@@ -8,11 +8,11 @@ from ..instances import (
     Cluster,
     Plan,
     Problem,
+    Solution,
     VerificationError,
     Workload,
     price,
 )
-from ..instances.arrays import Ints
 from . import check_throughput
 from .report import Report
 
@@ -20,16 +20,10 @@ from .report import Report
 CLAIM_TOLERANCE = 1e-9
 
 
-def evaluate(workload: Workload, cluster: Cluster, problem: Problem, placement: Ints) -> Report:
-    """Return objective, loads and broken rules of a placement.
-
-    Parameters
-    ----------
-    placement
-        Shape (n,): number of the device of each node.
-    """
+def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: Solution) -> Report:
+    """Return objective, loads and broken rules of a solution of `problem`."""
     costs = price(workload, cluster)
-    return check_throughput.check(workload, cluster, costs, problem, placement)
+    return check_throughput.check(workload, cluster, costs, problem, solution.device)
 
 
 def verify(workload: Workload, plan: Plan) -> Report:
@@ -53,7 +47,7 @@ def verify(workload: Workload, plan: Plan) -> Report:
         raise VerificationError(
             f"plan: it places {len(plan.placement)} nodes; {workload.name} has {workload.n}"
         )
-    report = evaluate(workload, plan.cluster, plan.problem, plan.placement)
+    report = evaluate(workload, plan.cluster, plan.problem, plan.solution)
     problems = list(report.violations)
     scale = max(abs(report.objective), abs(plan.objective), 1e-300)
     if not abs(plan.objective - report.objective) <= CLAIM_TOLERANCE * scale:

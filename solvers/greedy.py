@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import networkx as nx
 import numpy as np
 
 from ..formulations.hypergraph import Hypergraph, hypergraph, pipeline_units
 from ..formulations.task import Task
+from ..instances import Placement, Solution
 from ..instances.arrays import Ints
 from .search import Search
 
 
-def greedy(task: Task, search: Search[Any]) -> None:
+def greedy(task: Task, search: Search[Solution]) -> None:
     """Fill one accelerator after the other in topological order, up to an even share each.
 
     What fits on no accelerator goes to the CPU core that has least to do. Several shares are
@@ -26,7 +25,7 @@ def greedy(task: Task, search: Search[Any]) -> None:
             return
         placement = _fill(task, graph, order, stretch)
         if placement is not None:
-            search.offer(graph.expand(placement))
+            search.offer(Placement(graph.expand(placement)))
 
 
 def topological_units(graph: Hypergraph) -> list[int]:

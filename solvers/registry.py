@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
 from ..formulations.task import Task
-from ..instances import InputError
+from ..instances import InputError, Solution
 from .search import Search
 
 #: A solver reads the task, offers its finds to the search, raises its bound, stops when told.
-Solver = Callable[[Task, Search[Any]], None]
+Solver = Callable[[Task, Search[Solution]], None]
 
 #: Problem → method → where its solver is; modules are imported when first asked for.
 METHODS: dict[str, dict[str, str]] = {

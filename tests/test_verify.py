@@ -11,6 +11,7 @@ from brute import best_max_load
 from cases import random_case
 
 from stagecut import Throughput
+from stagecut.instances import Placement
 from stagecut.runtime import evaluate
 
 PROBLEMS = [
@@ -28,7 +29,7 @@ def test_the_verifier_and_brute_force_agree_on_every_placement(seed: int) -> Non
     problem = PROBLEMS[seed % len(PROBLEMS)]
     best = math.inf
     for devices in itertools.product(range(cluster.size), repeat=workload.n):
-        report = evaluate(workload, cluster, problem, np.array(devices))
+        report = evaluate(workload, cluster, problem, Placement(np.array(devices)))
         if not report.violations:
             best = min(best, report.objective)
     assert best == pytest.approx(best_max_load(workload, cluster, problem), rel=1e-12)
