@@ -1,0 +1,126 @@
+"""Schedules: what each device does, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from ...instances import InputError
+from ..pieces import BACKWARD, Stages
+from .actions import Action, Kind, Schedule, parse_action, schedule_of
+from .csv import read_csv, write_csv
+from .cyclic import inference, pipedream, pipedream_2bw
+from .greedy import list_schedule
+from .patterns import (
+    gpipe,
+    interleaved,
+    is_interleaved,
+    is_plain,
+    plain_1f1b,
+    plain_zero_bubble,
+    single,
+)
+from .validate import step_table, validate
+
+
+def one_f_one_b(stages: Stages, microbatches: int) -> Schedule:
+    """1F1B: the pattern where each device holds one stage, else list scheduling with its limits."""
+    if is_plain(stages):
+        return plain_1f1b(stages, microbatches)
+    return list_schedule(stages, microbatches, "1f1b", limit=stages.in_flight)
+
+
+def interleaved_1f1b(stages: Stages, microbatches: int) -> Schedule:
+    """Interleaved 1F1B: Megatron's order where it applies, else list scheduling by groups."""
+    if is_plain(stages):
+        return replace(plain_1f1b(stages, microbatches), name="interleaved")
+    if is_interleaved(stages, microbatches):
+        return interleaved(stages, microbatches)
+    group = len({d for devices in stages.replicas for d in devices})
+    limit = stages.in_flight + group
+    return list_schedule(stages, microbatches, "interleaved", group=group, limit=limit)
+
+
+def zero_bubble_h1(stages: Stages, microbatches: int) -> Schedule:
+    """ZB-H1: the peak memory of 1F1B, a third of its bubble."""
+    if is_plain(stages):
+        return plain_zero_bubble(stages, microbatches, 1)
+    most = np.full(stages.count, int(stages.in_flight.max()))
+    return list_schedule(
+        stages, microbatches, "zb-h1", limit=stages.in_flight, weight_limit=most
+    )
+
+
+def zero_bubble_h2(stages: Stages, microbatches: int) -> Schedule:
+    """ZB-H2: twice the memory of 1F1B, no bubble."""
+    if is_plain(stages):
+        return plain_zero_bubble(stages, microbatches, 2)
+    most = np.full(stages.count, 2 * int(stages.in_flight.max()) - 1)
+    return list_schedule(
+        stages, microbatches, "zb-h2", limit=2 * stages.in_flight - 1, weight_limit=most
+    )
+
+
+#: Every schedule by the name that users give.
+SCHEDULES: Mapping[str, Callable[[Stages, int], Schedule]] = MappingProxyType(
+    {
+        "gpipe": gpipe,
+        "1f1b": one_f_one_b,
+        "interleaved": interleaved_1f1b,
+        "pipedream": pipedream,
+        "2bw": pipedream_2bw,
+        "zb-h1": zero_bubble_h1,
+        "zb-h2": zero_bubble_h2,
+        "single": single,
+        "inference": inference,
+    }
+)
+
+
+def make_schedule(name: str, stages: Stages, microbatches: int) -> Schedule:
+    """Return the schedule called `name`, with the replicas' all-reduce at the end of the batch.
+
+    Raises
+    ------
+    InputError
+        If there is no such schedule, or it does not fit the workload.
+    """
+    if name not in SCHEDULES:
+        raise InputError(f"schedule: no {name!r}; use one of {', '.join(SCHEDULES)}")
+    if microbatches < 1:
+        raise InputError(f"microbatches: {microbatches}; at least 1 is needed")
+    schedule = SCHEDULES[name](stages, microbatches)
+    if schedule.versions != "one" or not stages.present[:, BACKWARD].any():
+        return schedule
+    return _with_all_reduce(schedule, stages)
+
+
+def _with_all_reduce(schedule: Schedule, stages: Stages) -> Schedule:
+    tables = list(schedule.actions)
+    last = np.argsort(stages.rank[1::2], kind="stable").tolist()
+    for stage in last:
+        devices = stages.replicas[stage]
+        if len(devices) > 1 and stages.present[stage, BACKWARD]:
+            row = np.array([[stage, Kind.REDUCE_GRAD, 0]], dtype=np.int32)
+            for d in devices:
+                tables[d] = np.concatenate((tables[d], row))
+    return replace(schedule, actions=tuple(tables))
+
+
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "Kind",
+    "Schedule",
+    "list_schedule",
+    "make_schedule",
+    "parse_action",
+    "read_csv",
+    "schedule_of",
+    "step_table",
+    "validate",
+    "write_csv",
+]
