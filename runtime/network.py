@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ..instances import InputError, Link
 from ..instances.arrays import Floats, Ints, frozen
 from ..instances.workload import TIME_UNITS, UNSPECIFIED
+from .pieces import Stages
 
 Sharing = Literal["fifo", "fair"]
 
@@ -120,6 +121,59 @@ def units_per_second(time_unit: str) -> float:
             "priced; set its time_unit, or use the host-mediated network"
         )
     return 1 / TIME_UNITS[time_unit]
+
+
+def message_times(stages: Stages, network: Links) -> Floats:
+    """Return, shape (E,), how long the data of each edge takes on free links, in the stages' unit.
+
+    Where replicas have different links, the slowest counts.
+    """
+    times = np.zeros(len(stages.edges))
+    if not stages.payload_bytes.any():
+        return times
+    scale = units_per_second(stages.time_unit)
+    for e, (a, b) in enumerate(stages.edges.tolist()):
+        size = float(stages.payload_bytes[e])
+        used = {
+            int(network.link[p, q])
+            for p in stages.replicas[a // 2]
+            for q in stages.replicas[b // 2]
+            if p != q
+        }
+        if size > 0 and used:
+            seconds = (network.latency_s[i] + size / network.bytes_per_s[i] for i in used)
+            times[e] = float(max(seconds)) * scale
+    return times
+
+
+def settle(stages: Stages, network: Network) -> Stages:
+    """Return the stages with what their devices pay for transfers in this network.
+
+    Over links, both ends of a message are busy for as long as it takes, or not at all if the
+    network overlaps.
+
+    Raises
+    ------
+    InputError
+        If the network has not one row per device.
+    """
+    if isinstance(network, HostMemory):
+        return stages
+    if len(network.link) != len(stages.devices):
+        raise InputError(
+            f"network: its table is for {len(network.link)} devices; "
+            f"the plan has {len(stages.devices)}"
+        )
+    receive, send = np.zeros(2 * stages.count), np.zeros(2 * stages.count)
+    if not network.overlap:
+        times = message_times(stages, network)
+        np.add.at(send, stages.edges[:, 0], times)
+        np.add.at(receive, stages.edges[:, 1], times)
+    return replace(
+        stages,
+        receive=frozen(receive.reshape(-1, 2), np.float64),
+        send=frozen(send.reshape(-1, 2), np.float64),
+    )
 
 
 def ring_all_reduce_s(network: Network, ring: Sequence[int], size_bytes: float) -> float:

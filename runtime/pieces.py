@@ -184,6 +184,7 @@ def chain(
         nodes=((((), ()),) * count),
         capacity_bytes=frozen(np.full(total, np.inf), np.float64),
         weight_share=weight_share,
+        time_unit="s",
     )
 
 

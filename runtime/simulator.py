@@ -7,7 +7,7 @@ import numpy as np
 from ..instances import InputError, Plan, Workload
 from ..instances.arrays import Floats, frozen
 from .memory import memory_over_time
-from .network import HostMemory, Network
+from .network import HostMemory, Network, settle
 from .pieces import Stages, cut
 from .schedules import SCHEDULES, Kind, Schedule, make_schedule
 from .schedules.validate import check_actions, deadlock_message, execution_steps
@@ -70,8 +70,9 @@ def simulate_stages(
     O(log(devices + links)) per action and transfer, memory linear in them.
     """
     network = network or HostMemory()
+    stages = settle(stages, network)
     if isinstance(schedule, str):
-        schedule = make_schedule(schedule, stages, microbatches)
+        schedule = make_schedule(schedule, stages, microbatches, network)
     check_actions(schedule, stages)
     program = compile_program(stages, schedule, network)
     start, end, cause, job_start, job_end, job_cause, reached = execute(
@@ -119,7 +120,7 @@ def _time_per_sample(
     wanted = 6 * depth + 12 + 2 * repeat
     if known and m < wanted and schedule.size * (wanted / m) <= STEADY_ACTIONS:
         m = wanted
-        schedule = make_schedule(schedule.name, stages, m)
+        schedule = make_schedule(schedule.name, stages, m, network)
         program: Program = compile_program(stages, schedule, network)
         start = execute(program, m)[0]
         starts = tuple(np.split(start, program.first[1:-1]))

@@ -34,7 +34,8 @@ def execute(
     result: tuple[Floats, Floats, Ints, Floats, Floats, Ints, Ints] = _execute(
         p.first, p.template, p.microbatch, p.duration, p.gate, p.rendezvous, p.waits, p.gate_stage,
         p.gate_job, p.feed_at, p.feed_to, p.replicas_at, p.replicas_to, p.job_from, p.job_to,
-        p.job_pair, p.job_work, p.link, p.rate, p.latency, p.fair, microbatches,
+        p.job_pair, p.job_work, p.link, p.rate, p.latency,
+        p.order_at, p.order_to, p.fair, microbatches,
     )  # fmt: skip
     return result
 
@@ -83,7 +84,7 @@ def _pop(when, order, what, size):
 def _execute(
     first, template, microbatch, duration, gate, rendezvous, waits, gate_stage, gate_job, feed_at,
     feed_to, replicas_at, replicas_to, job_from, job_to, job_pair, job_work, link, rate, latency,
-    fair, m,
+    order_at, order_to, fair, m,
 ):  # fmt: skip
     devices, lanes, templates = len(first) - 1, len(rate), len(duration)
     total, jobs = len(template), len(job_work) * m
@@ -100,6 +101,9 @@ def _execute(
     after = np.full(jobs, -1, np.int64)  # next job on the same lane
     active = np.zeros(lanes, np.int64)
     left = np.zeros(jobs if fair else 0)
+    ordered = len(order_at) > 1
+    ready = np.zeros(jobs if ordered else 0, np.bool_)
+    done = order_at[:-1].copy()  # place in its order that each lane has come to
     since = np.zeros(lanes)
     stamp = np.full(lanes, -1, np.int64)
     when, order = np.empty(64), np.empty(64, np.int64)
@@ -154,7 +158,18 @@ def _execute(
                     size += 1
                     seq += 1
                     continue
-                if fair:
+                if ordered:
+                    ready[job] = True
+                    if order_to[done[lane]] == job and head[lane] < 0:
+                        head[lane] = job
+                        job_start[job] = now
+                        finish = now + job_work[x] / rate[lane]
+                        when, order, what = _push(
+                            when, order, what, size, finish, seq, devices + lane
+                        )
+                        size += 1
+                        seq += 1
+                elif fair:
                     job_start[job] = now
                     share = (now - since[lane]) * rate[lane] / max(1, active[lane])
                     least = job_work[x]
@@ -268,6 +283,11 @@ def _execute(
         else:
             job = head[lane]
             head[lane] = after[job]
+            if ordered:
+                done[lane] += 1
+                k = done[lane]
+                if k < order_at[lane + 1] and ready[order_to[k]]:
+                    head[lane] = order_to[k]
             if head[lane] >= 0:
                 following = head[lane]
                 job_start[following] = now

@@ -55,6 +55,9 @@ class Program:
         Shape (D, D).
     rate, latency
         Shape (L,).
+    order_at, order_to
+        CSR: jobs of each lane (job · microbatches + microbatch) in the order in which they must
+        run; without any lane, they run as they come.
     fair
         Whether jobs on a lane share it.
     lanes
@@ -84,25 +87,22 @@ class Program:
     link: Ints
     rate: Floats
     latency: Floats
+    order_at: Ints
+    order_to: Ints
     fair: bool
     lanes: tuple[str, ...]
     inputs: Floats
 
 
 def compile_program(stages: Stages, schedule: Schedule, network: Network) -> Program:
-    """Return the arrays that the engine runs.
+    """Return the arrays that the engine runs; the stages are settled in the network.
 
     Raises
     ------
     InputError
-        If the schedule has explicit transfers and the network moves data beside compute, or the
-        network has no table entry for a device.
+        If the schedule has explicit transfers and the network moves data beside compute.
     """
-    count, devices = stages.count, len(stages.devices)
-    if isinstance(network, Links) and len(network.link) != devices:
-        raise InputError(
-            f"network: its table is for {len(network.link)} devices; the plan has {devices}"
-        )
+    count = stages.count
     kinds = {int(k) for table in schedule.actions for k in np.unique(table[:, 1])}
     explicit = bool(kinds & {Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B})
     if explicit and network.overlap:
@@ -110,7 +110,7 @@ def compile_program(stages: Stages, schedule: Schedule, network: Network) -> Pro
             "schedule: it lists transfers as actions of the devices; "
             "simulate it with a network that does not overlap"
         )
-    ends = _ends(stages, network)
+    ends = np.stack((stages.receive.ravel(), stages.send.ravel()), axis=1)
     inline = not explicit and not network.overlap
     duration = np.zeros((KINDS, count))
     tasks = (Kind.F, Kind.B)
@@ -138,6 +138,7 @@ def compile_program(stages: Stages, schedule: Schedule, network: Network) -> Pro
     ).reshape(-1)
     feeds: list[tuple[int, int]] = []  # (template or job, gate)
     jobs: list[tuple[int, int, int, int, float]] = []  # from, to, task, pair, work
+    engine_order: list[Ints] = []
 
     def begin(task: int, gate: int) -> list[tuple[int, int]]:
         """What the end of a task feeds; the input-gradient half of a backward counts as its end."""
@@ -168,6 +169,7 @@ def compile_program(stages: Stages, schedule: Schedule, network: Network) -> Pro
             for task in table:
                 table[task] = len(jobs)
                 jobs.append((task // 2, task // 2, task, 0, float(ends[task, column])))
+        engine_order = _engine_order(schedule, out, into)
         base = KINDS * count
         for a, x in out.items():
             feeds += begin(a, 8 * count + x)
@@ -237,32 +239,24 @@ def compile_program(stages: Stages, schedule: Schedule, network: Network) -> Pro
         link=link,
         rate=rate,
         latency=latency,
+        order_at=np.cumsum([0, *map(len, engine_order)]).astype(np.int64),
+        order_to=np.concatenate([np.zeros(0, np.int64), *engine_order]),
         fair=isinstance(network, Links) and network.sharing == "fair",
         lanes=lanes,
         inputs=ends if inline else np.zeros_like(ends),
     )
 
 
-def _ends(stages: Stages, network: Network) -> Floats:
-    """Return, shape (2P, 2), what the device of each task pays to receive and to send."""
-    if isinstance(network, HostMemory):
-        return np.stack((stages.receive.ravel(), stages.send.ravel()), axis=1)
-    ends = np.zeros((2 * stages.count, 2))
-    scale = units_per_second(stages.time_unit)
-    for (a, b), size in zip(stages.edges.tolist(), stages.payload_bytes.tolist(), strict=True):
-        if size == 0:
-            continue
-        used = {
-            int(network.link[p, q])
-            for p in stages.replicas[a // 2]
-            for q in stages.replicas[b // 2]
-            if p != q
-        }
-        if used:
-            cost = max(network.latency_s[i] + size / network.bytes_per_s[i] for i in used) * scale
-            ends[b, 0] += cost
-            ends[a, 1] += cost
-    return ends
+def _engine_order(schedule: Schedule, out: dict[int, int], into: dict[int, int]) -> list[Ints]:
+    jobs = np.full((2, 1 + max([0, *out, *into])), -1, dtype=np.int64)
+    jobs[0, list(into)] = list(into.values())
+    jobs[1, list(out)] = list(out.values())
+    orders = []
+    for table in schedule.engines:
+        task = 2 * table[:, 0] + (table[:, 1] >= Kind.RECV_B)
+        sends = (table[:, 1] == Kind.SEND_F) | (table[:, 1] == Kind.SEND_B)
+        orders.append(jobs[sends.astype(np.int64), task] * schedule.microbatches + table[:, 2])
+    return orders
 
 
 def _lanes(stages: Stages, network: Network) -> tuple[tuple[str, ...], Ints, Floats, Floats]:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ...instances import InputError
+from ..network import HostMemory, Network, settle
 from ..pieces import BACKWARD, Stages
 from .actions import Action, Kind, Schedule, parse_action, schedule_of
 from .csv import read_csv, write_csv
@@ -23,17 +24,18 @@ from .patterns import (
     plain_zero_bubble,
     single,
 )
+from .transfers import with_transfers
 from .validate import step_table, validate
 
 
-def one_f_one_b(stages: Stages, microbatches: int) -> Schedule:
+def one_f_one_b(stages: Stages, microbatches: int, _network: Network) -> Schedule:
     """1F1B: the pattern where each device holds one stage, else list scheduling with its limits."""
     if is_plain(stages):
         return plain_1f1b(stages, microbatches)
     return list_schedule(stages, microbatches, "1f1b", limit=stages.in_flight)
 
 
-def interleaved_1f1b(stages: Stages, microbatches: int) -> Schedule:
+def interleaved_1f1b(stages: Stages, microbatches: int, _network: Network) -> Schedule:
     """Interleaved 1F1B: Megatron's order where it applies, else list scheduling by groups."""
     if is_plain(stages):
         return replace(plain_1f1b(stages, microbatches), name="interleaved")
@@ -44,7 +46,7 @@ def interleaved_1f1b(stages: Stages, microbatches: int) -> Schedule:
     return list_schedule(stages, microbatches, "interleaved", group=group, limit=limit)
 
 
-def zero_bubble_h1(stages: Stages, microbatches: int) -> Schedule:
+def zero_bubble_h1(stages: Stages, microbatches: int, _network: Network) -> Schedule:
     """ZB-H1: the peak memory of 1F1B, a third of its bubble."""
     if is_plain(stages):
         return plain_zero_bubble(stages, microbatches, 1)
@@ -54,7 +56,7 @@ def zero_bubble_h1(stages: Stages, microbatches: int) -> Schedule:
     )
 
 
-def zero_bubble_h2(stages: Stages, microbatches: int) -> Schedule:
+def zero_bubble_h2(stages: Stages, microbatches: int, _network: Network) -> Schedule:
     """ZB-H2: twice the memory of 1F1B, no bubble."""
     if is_plain(stages):
         return plain_zero_bubble(stages, microbatches, 2)
@@ -64,24 +66,34 @@ def zero_bubble_h2(stages: Stages, microbatches: int) -> Schedule:
     )
 
 
+#: Makes the schedule of stages, for a number of microbatches.
+Generator = Callable[[Stages, int, Network], Schedule]
+
 #: Every schedule by the name that users give.
-SCHEDULES: Mapping[str, Callable[[Stages, int], Schedule]] = MappingProxyType(
+SCHEDULES: Mapping[str, Generator] = MappingProxyType(
     {
-        "gpipe": gpipe,
+        "gpipe": lambda stages, microbatches, _: gpipe(stages, microbatches),
         "1f1b": one_f_one_b,
         "interleaved": interleaved_1f1b,
         "pipedream": pipedream,
         "2bw": pipedream_2bw,
         "zb-h1": zero_bubble_h1,
         "zb-h2": zero_bubble_h2,
-        "single": single,
+        "single": lambda stages, microbatches, _: single(stages, microbatches),
         "inference": inference,
     }
 )
 
 
-def make_schedule(name: str, stages: Stages, microbatches: int) -> Schedule:
+def make_schedule(
+    name: str, stages: Stages, microbatches: int, network: Network | None = None
+) -> Schedule:
     """Return the schedule called `name`, with the replicas' all-reduce at the end of the batch.
+
+    Parameters
+    ----------
+    network
+        How data moves, which some orders take into account; default: `HostMemory()`.
 
     Raises
     ------
@@ -92,7 +104,8 @@ def make_schedule(name: str, stages: Stages, microbatches: int) -> Schedule:
         raise InputError(f"schedule: no {name!r}; use one of {', '.join(SCHEDULES)}")
     if microbatches < 1:
         raise InputError(f"microbatches: {microbatches}; at least 1 is needed")
-    schedule = SCHEDULES[name](stages, microbatches)
+    network = network or HostMemory()
+    schedule = SCHEDULES[name](settle(stages, network), microbatches, network)
     if schedule.versions != "one" or not stages.present[:, BACKWARD].any():
         return schedule
     return _with_all_reduce(schedule, stages)
@@ -122,5 +135,6 @@ __all__ = [
     "schedule_of",
     "step_table",
     "validate",
+    "with_transfers",
     "write_csv",
 ]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances import InputError
+from ...instances.arrays import frozen
 
 ActionTable = NDArray[np.int32]
 
@@ -91,6 +92,9 @@ class Schedule:
         How many versions of its weights a stage keeps.
     phased
         All forward passes come before all backward passes (GPipe).
+    engines
+        Per device, the order of its copy engine where transfers run beside compute; empty for
+        first come, first served.
     depth
         After so many microbatches the order repeats itself; None if it is not known.
     """
@@ -101,16 +105,14 @@ class Schedule:
     versions: Versions = "one"
     phased: bool = False
     depth: int | None = None
+    engines: tuple[ActionTable, ...] = ()
 
     def __post_init__(self) -> None:
         if self.microbatches < 1:
             raise InputError(f"microbatches: {self.microbatches}; at least 1 is needed")
-        tables = []
-        for table in self.actions:
-            frozen = np.array(table, dtype=np.int32).reshape(-1, 3)
-            frozen.setflags(write=False)
-            tables.append(frozen)
-        object.__setattr__(self, "actions", tuple(tables))
+        for name in ("actions", "engines"):
+            tables = (frozen(table, np.int32).reshape(-1, 3) for table in getattr(self, name))
+            object.__setattr__(self, name, tuple(tables))
 
     def of(self, device: int) -> list[Action]:
         """Return the actions of a device."""

@@ -9,7 +9,8 @@ with the least whole k_τ for which σ_τ is not before the end of every task th
 Sample j follows j·T later. Nothing ever collides, so the period T is reached, whatever the graph
 and however often work comes back to a device; k says how many samples are in flight. Phases are
 chosen so that the first task on a device starts as soon as it can: for a chain of equal stages
-this is 1F1B itself.
+this is 1F1B itself. Where transfers run beside compute, a copy engine is one more device, whose
+tasks are the receptions and sendings; messages over links are delays.
 
 A stage of R replicas takes every R-th sample; then L samples, L the least common multiple, are
 treated as one.
@@ -18,81 +19,154 @@ treated as one.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from ..pieces import BACKWARD, FORWARD, Stages
+from ..network import HostMemory, Links, Network, message_times
+from ..pieces import Stages
 from .actions import Kind, Schedule, Versions
-from .patterns import Slot, _forward_only, held, rounds
+from .patterns import Slot, forward_only, rounds
 
 #: Slack in units of the period for rounding of sums.
 SLACK = 1e-12
 
 
-def pipedream(stages: Stages, microbatches: int) -> Schedule:
+class Work(NamedTuple):
+    """Something that a device or its copy engine does for every sample.
+
+    Parameters
+    ----------
+    task, kind, copy
+        Which task, what of it, and which of the L samples.
+    lane
+        The device, or D + device for its copy engine.
+    duration
+        Time it takes.
+    after
+        What it waits for, as index in the list of all work and delay.
+    """
+
+    task: int
+    kind: Kind
+    copy: int
+    lane: int
+    duration: float
+    after: tuple[tuple[int, float], ...]
+
+
+def pipedream(stages: Stages, microbatches: int, network: Network) -> Schedule:
     """PipeDream's asynchronous pipeline: no flush, one weight version per sample in flight."""
-    return asynchronous(stages, microbatches, "pipedream", "in flight")
+    return asynchronous(stages, microbatches, network, "pipedream", "in flight")
 
 
-def pipedream_2bw(stages: Stages, microbatches: int) -> Schedule:
-    """PipeDream-2BW: the same order, gradients accumulated, two weight versions."""
-    return asynchronous(stages, microbatches, "2bw", "two")
+def pipedream_2bw(stages: Stages, microbatches: int, network: Network) -> Schedule:
+    """PipeDream-2BW: the same order, gradients accumulated, two weight versions.
+
+    References
+    ----------
+    Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021.
+    """
+    return asynchronous(stages, microbatches, network, "2bw", "two")
 
 
-def inference(stages: Stages, microbatches: int) -> Schedule:
+def inference(stages: Stages, microbatches: int, network: Network) -> Schedule:
     """Pipelined inference: a stream of samples, forward only."""
-    _forward_only(stages, "inference")
-    return asynchronous(stages, microbatches, "inference", "one")
+    forward_only(stages, "inference")
+    return asynchronous(stages, microbatches, network, "inference", "one")
 
 
-def asynchronous(stages: Stages, microbatches: int, name: str, versions: Versions) -> Schedule:
+def asynchronous(
+    stages: Stages, microbatches: int, network: Network, name: str, versions: Versions
+) -> Schedule:
     """Return the cyclic schedule of the module's description.
 
     References
     ----------
-    [ours] After modulo scheduling in compilers: Rau, "Iterative modulo scheduling", MICRO 1994.
+    [ours] After modulo scheduling in compilers: Rau, "Iterative Modulo Scheduling", MICRO 1994.
     """
     repeat = math.lcm(*(len(devices) for devices in stages.replicas))
-    period = float(stages.load.max()) * repeat
-    tasks = [t for t in np.argsort(stages.rank, kind="stable").tolist() if stages.present.flat[t]]
-    copies = [(t, c) for t in tasks for c in range(repeat)]
-    duration = {t: float(stages.duration.flat[t]) for t in tasks}
-    before: dict[int, list[int]] = {t: [] for t in tasks}
-    for a, b in stages.edges.tolist():
-        before[b].append(a)
+    works = _works(stages, network, repeat)
+    load = np.zeros(2 * len(stages.devices))
+    for work in works:
+        load[work.lane] += work.duration
+    period = float(load.max())
 
-    position: dict[tuple[int, int], float] = {}
-    filled = np.zeros(len(stages.devices))
-    for t, c in copies:
-        d = stages.replicas[t // 2][c % len(stages.replicas[t // 2])]
-        position[t, c] = float(filled[d])
-        filled[d] += duration[t]
+    filled = np.zeros(len(load))
     phase: dict[int, float] = {}
-    end: dict[tuple[int, int], float] = {}
-    number: dict[tuple[int, int], int] = {}
-    for t, c in copies:
-        d = stages.replicas[t // 2][c % len(stages.replicas[t // 2])]
-        ready = max((end[a, c] for a in before[t]), default=0.0)
-        if d not in phase:
-            phase[d] = (ready - position[t, c]) % period if period > 0 else 0.0
-        offset = phase[d] + position[t, c]
-        k = math.ceil((ready - offset) / period - SLACK) if period > 0 else 0
-        number[t, c] = k
-        end[t, c] = offset + k * period + duration[t]
+    number: list[int] = []
+    end: list[float] = []
+    for work in works:
+        position = float(filled[work.lane])
+        filled[work.lane] += work.duration
+        ready = max((end[i] + delay for i, delay in work.after), default=0.0)
+        if work.lane not in phase:
+            phase[work.lane] = (ready - position) % period if period > 0 else 0.0
+        begin = phase[work.lane] + position
+        k = math.ceil((ready - begin) / period - SLACK) if period > 0 else 0
+        number.append(k)
+        end.append(begin + k * period + work.duration)
 
-    order = {copy: i for i, copy in enumerate(copies)}
-    tables = []
-    for own in held(stages):
-        slots = []
-        for stage, r in own:
-            number_of_replicas = len(stages.replicas[stage])
-            for side, kind in ((FORWARD, Kind.F), (BACKWARD, Kind.B)):
-                t = 2 * stage + side
-                if stages.present[stage, side]:
-                    slots += [
-                        Slot(stage, kind, number[t, c], order[t, c], c, repeat)
-                        for c in range(r, repeat, number_of_replicas)
-                    ]
-        tables.append(rounds(slots, microbatches))
-    depth = (max(number.values()) - min(number.values()) + 1) * repeat
-    return Schedule(name, microbatches, tuple(tables), versions=versions, depth=depth)
+    slots: list[list[Slot]] = [[] for _ in load]
+    for index, work in enumerate(works):
+        slot = Slot(work.task // 2, work.kind, number[index], index, work.copy, repeat)
+        slots[work.lane].append(slot)
+    tables = [rounds(own, microbatches) for own in slots]
+    size = len(stages.devices)
+    depth = (max(number) - min(number) + 1) * repeat
+    return Schedule(
+        name,
+        microbatches,
+        tuple(tables[:size]),
+        versions=versions,
+        depth=depth,
+        engines=tuple(tables[size:]) if _has_engines(network) else (),
+    )
+
+
+def _has_engines(network: Network) -> bool:
+    return isinstance(network, HostMemory) and network.overlap
+
+
+def _works(stages: Stages, network: Network, repeat: int) -> list[Work]:
+    """Return all work in topological order."""
+    delay = np.zeros(len(stages.edges))
+    if isinstance(network, Links) and network.overlap:
+        delay = message_times(stages, network)
+    before: list[list[tuple[int, float]]] = [[] for _ in range(2 * stages.count)]
+    leaves = np.zeros(2 * stages.count, dtype=bool)
+    for (a, b), time in zip(stages.edges.tolist(), delay.tolist(), strict=True):
+        before[b].append((a, time))
+        leaves[a] |= stages.replicas[a // 2] != stages.replicas[b // 2]
+    works: list[Work] = []
+    computed: dict[tuple[int, int], int] = {}
+    visible: dict[tuple[int, int], int] = {}  # the work after which other devices can go on
+
+    for task in np.argsort(stages.rank, kind="stable").tolist():
+        stage, side = divmod(task, 2)
+        if not stages.present[stage, side]:
+            continue
+        ring = stages.replicas[stage]
+        for c in range(repeat):
+            device = ring[c % len(ring)]
+            near = [(computed[a, c], t) for a, t in before[task] if stages.replicas[a // 2] == ring]
+            far = [(visible[a, c], t) for a, t in before[task] if stages.replicas[a // 2] != ring]
+            time = float(stages.duration[stage, side])
+            engine = len(stages.devices) + device
+            if _has_engines(network):
+                time = float(stages.compute[stage, side])
+                if far:
+                    cost = float(stages.receive[stage, side])
+                    kind = Kind.RECV_B if side else Kind.RECV_F
+                    near.append((len(works), 0.0))
+                    works.append(Work(task, kind, c, engine, cost, tuple(far)))
+                    far = []
+            computed[task, c] = visible[task, c] = len(works)
+            kind = Kind.B if side else Kind.F
+            works.append(Work(task, kind, c, device, time, tuple(near + far)))
+            if _has_engines(network) and leaves[task]:
+                visible[task, c] = len(works)
+                cost = float(stages.send[stage, side])
+                kind = Kind.SEND_B if side else Kind.SEND_F
+                works.append(Work(task, kind, c, engine, cost, ((computed[task, c], 0.0),)))
+    return works

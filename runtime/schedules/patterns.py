@@ -179,7 +179,7 @@ def single(stages: Stages, microbatches: int) -> Schedule:
             f"microbatches: {microbatches}; the schedule single sends one request at a time: "
             "set 1, or use inference"
         )
-    _forward_only(stages, "single")
+    forward_only(stages, "single")
     tables = [
         rounds([Slot(s, Kind.F, 0, int(stages.rank[2 * s])) for s, r in own if r == 0], 1)
         for own in held(stages)
@@ -187,7 +187,8 @@ def single(stages: Stages, microbatches: int) -> Schedule:
     return Schedule("single", 1, tuple(tables))
 
 
-def _forward_only(stages: Stages, name: str) -> None:
+def forward_only(stages: Stages, name: str) -> None:
+    """Raise InputError if there is a backward pass."""
     if stages.present[:, BACKWARD].any():
         raise InputError(
             f"schedule: {name} is for inference, and the workload has backward nodes; use 1f1b"
