@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 
+#: A mistyped colour must not exhaust the memory where no labels are given.
+MAX_COLOURS = 1_000_000
+
+
 @dataclass(frozen=True, eq=False)
 class Workload:
     """A directed acyclic graph of operators or layers with costs.
@@ -108,7 +112,7 @@ class Workload:
             put(key, given if len(given) else frozen(np.full(n, default), dtype))
         count = int(self.colours.max(initial=-1)) + 1
         labels = plain_ids(self.colour_labels, f"{where}: colour_labels")
-        put("colour_labels", labels or tuple(range(min(count, n))))
+        put("colour_labels", labels or tuple(range(min(count, MAX_COLOURS))))
         put("names", tuple(str(name) for name in self.names) or tuple(str(i) for i in self.ids))
         check_workload(self)
 
