@@ -185,9 +185,10 @@ def cluster_from_pandas(kinds: pd.DataFrame) -> Cluster:
 
 def _numbers(nodes: pd.DataFrame, column: Any, name: str) -> Floats:
     try:
-        return nodes[column].to_numpy(dtype=np.float64)
+        numbers: Floats = nodes[column].to_numpy(dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{name}: column {shown(column)} must hold numbers") from None
+    return numbers
 
 
 def _colours(nodes: pd.DataFrame, name: str) -> tuple[list[int], tuple[NodeId, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -61,7 +62,7 @@ def load(name_or_path: str | Path) -> Workload:
     >>> load("gpt2-xl").n > 0  # doctest: +SKIP
     True
     """
-    if isinstance(name_or_path, str) and not Path(name_or_path).exists():
+    if isinstance(name_or_path, str) and not os.path.exists(name_or_path):
         ready = shipped()
         if name_or_path in ready:
             return ready[name_or_path]()
@@ -69,6 +70,8 @@ def load(name_or_path: str | Path) -> Workload:
             _fail_unknown(name_or_path, list(ready))
     source = read_source(name_or_path)
     for reader in READERS:
+        if stagecut_json.says(source) not in ("", stagecut_json.WORKLOAD):
+            break
         if reader.sniff(source):
             return reader.read(source)
     return _fail_no_workload(source)

@@ -72,7 +72,7 @@ def read_placement(source: Source) -> Workload:
     file = source.convert(_File)
     if not file.nodes:
         source.fail("nodes is empty; a workload needs at least one node")
-    _at_least_0(source, "maxSizePerFPGA", file.maxSizePerFPGA)
+    _at_least_0(source, None, "maxSizePerFPGA", file.maxSizePerFPGA)
     for what, count in (("maxFPGAs", file.maxFPGAs), ("maxCPUs", file.maxCPUs)):
         if count < 0:
             source.fail(f"{what} is {count}; it must be at least 0")
@@ -116,30 +116,35 @@ def read_placement(source: Source) -> Workload:
 
 
 def _check_node(source: Source, node: _Node) -> None:
-    where = f"node {plain_id(node.id)}: "
     for what, flag in (
         ("supportedOnFpga", node.supportedOnFpga),
         ("isBackwardNode", node.isBackwardNode),
     ):
         if flag not in (0, 1):
-            source.fail(f"{where}{what} is {shown(flag)}; it must be true or false (or 1 or 0)")
-    _at_least_0(source, f"{where}cpuLatency", node.cpuLatency)
-    _at_least_0(source, f"{where}size", node.size or 0.0)
+            source.fail(
+                f"node {plain_id(node.id)}: {what} is {shown(flag)}; it must be true or false "
+                "(or 1 or 0)"
+            )
+    _at_least_0(source, node, "cpuLatency", node.cpuLatency)
+    _at_least_0(source, node, "size", node.size or 0.0)
 
 
 def _accelerator_time(source: Source, node: _Node) -> float:
     if not node.supportedOnFpga:
         return math.inf
-    what, time = f"node {plain_id(node.id)}: fpgaLatency", node.fpgaLatency
+    time = node.fpgaLatency
     if time is None:
-        source.fail(f"{what} is missing; add it, or set supportedOnFpga to false")
+        source.fail(
+            f"node {plain_id(node.id)}: fpgaLatency is missing; add it, or set supportedOnFpga "
+            "to false"
+        )
     if isinstance(time, bool) or not isinstance(time, int | float):
-        source.fail(f"{what} is {shown(time)}; it must be a number")
+        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {shown(time)}; it must be a number")
     try:
         number = float(time)
     except OverflowError:
         number = math.inf
-    _at_least_0(source, what, number)
+    _at_least_0(source, node, "fpgaLatency", number)
     return number
 
 
@@ -150,34 +155,34 @@ def _number_or_nan(value: object) -> float:
 def _transfers(source: Source, file: _File, index: dict[int, int]) -> tuple[Floats, Floats | None]:
     """Return transfer time and output size of each node; no sizes if a sender's is not known."""
     n = len(file.nodes)
-    transfer, output = np.zeros(n), np.full(n, math.nan)
+    transfer, output = [0.0] * n, [math.nan] * n  # lists: faster than arrays, one at a time
     first: dict[int, _Edge] = {}
     for edge in file.edges:
-        where = f"edge {plain_id(edge.sourceId)} → {plain_id(edge.destId)}: "
-        for what, end in (("sourceId", edge.sourceId), ("destId", edge.destId)):
+        ends = (("sourceId", edge.sourceId), ("destId", edge.destId))
+        for what, end in ends:
             if end not in index:
                 source.fail(
-                    f"{where}unknown {what} {plain_id(end)} ({_range(index)}); "
+                    f"{_called(edge)}unknown {what} {plain_id(end)} ({_range(index)}); "
                     "add the node or remove the edge"
                 )
         if edge.sourceId == edge.destId:
-            source.fail(f"{where}a node cannot feed itself; remove the edge")
-        _at_least_0(source, f"{where}cost", edge.cost)
-        _at_least_0(source, f"{where}size", edge.size or 0.0)
+            source.fail(f"{_called(edge)}a node cannot feed itself; remove the edge")
+        _at_least_0(source, edge, "cost", edge.cost)
+        _at_least_0(source, edge, "size", edge.size or 0.0)
         before = first.setdefault(edge.sourceId, edge)
         if not math.isclose(edge.cost, before.cost, rel_tol=1e-9, abs_tol=COST_TOLERANCE):
             source.fail(
-                f"node {plain_id(edge.sourceId)}: edge {plain_id(edge.sourceId)} → "
-                f"{plain_id(before.destId)} has cost {before.cost!r} but {where}cost is "
-                f"{edge.cost!r}; all edges out of a node carry the same data: make them equal"
+                f"node {plain_id(edge.sourceId)}: {_called(before)}cost is {before.cost!r}, "
+                f"but {_called(edge)}cost is {edge.cost!r}; all edges out of a node carry the "
+                "same data: make them equal"
             )
         u = index[edge.sourceId]
         transfer[u] = max(transfer[u], edge.cost)
         if edge.size is not None:
-            output[u] = np.fmax(output[u], edge.size)
+            output[u] = edge.size if math.isnan(output[u]) else max(output[u], edge.size)
     if any(math.isnan(output[index[u]]) for u in first):
-        return transfer, None
-    return transfer, np.nan_to_num(output)
+        return np.array(transfer), None
+    return np.array(transfer), np.nan_to_num(output)
 
 
 def _range(ids: Iterable[int]) -> str:
@@ -185,6 +190,16 @@ def _range(ids: Iterable[int]) -> str:
     return f"nodes run {plain_id(low)} to {plain_id(high)}"
 
 
-def _at_least_0(source: Source, what: str, value: float) -> None:
+def _called(item: _Node | _Edge | None) -> str:
+    if isinstance(item, _Node):
+        return f"node {plain_id(item.id)}: "
+    if item is None:
+        return ""
+    return f"edge {plain_id(item.sourceId)} → {plain_id(item.destId)}: "
+
+
+def _at_least_0(source: Source, item: _Node | _Edge | None, what: str, value: float) -> None:
     if not 0 <= value < math.inf:
-        source.fail(f"{what} is {shown(value)}; it must be a finite number of at least 0")
+        source.fail(
+            f"{_called(item)}{what} is {shown(value)}; it must be a finite number of at least 0"
+        )

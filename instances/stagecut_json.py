@@ -87,9 +87,9 @@ class WorkloadFile(Record):
 
 
 def says(source: Source) -> str:
-    """Return the format that the file names itself, or an empty text."""
+    """Return which of our formats the file says it is of; an empty text for others' files."""
     named = source.data.get("format") if isinstance(source.data, dict) else None
-    return named if isinstance(named, str) else ""
+    return named if isinstance(named, str) and named.startswith("stagecut-") else ""
 
 
 def read_file(source: Source, kind: type[T], wanted: str) -> T:
@@ -156,14 +156,14 @@ def read_workload(source: Source) -> Workload:
                 )
             labels[node.colour] = len(labels)
     edges = []
-    for u, v in file.edges:
-        for end in (u, v):
+    for tail, head in file.edges:
+        for end in (tail, head):
             if end not in index:
                 source.fail(
-                    f"edge {plain_id(u)} → {plain_id(v)}: unknown node {plain_id(end)}; "
+                    f"edge {plain_id(tail)} → {plain_id(head)}: unknown node {plain_id(end)}; "
                     "add the node or remove the edge"
                 )
-        edges.append((index[u], index[v]))
+        edges.append((index[tail], index[head]))
     with blamed_on(source.file, file.name):
         return Workload(
             name=file.name,
