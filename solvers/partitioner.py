@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 
 from ..formulations.hypergraph import Hypergraph, hypergraph
 from ..formulations.task import Task
 from ..instances import InputError, Placement, Solution
+from ..instances.arrays import Floats, Ints
 from .search import Search
 
 #: METIS takes whole numbers: weights are scaled so that their sum is about this.
@@ -49,10 +52,9 @@ def metis(task: Task, search: Search[Solution]) -> None:
     with search.phase("solve"):
         _, parts = pymetis.part_graph(
             len(accelerators),
-            xadj=starts,
-            adjncy=np.concatenate([*neighbours, np.zeros(0, np.int64)]).astype(np.int64),
+            pymetis.CSRAdjacency(starts.tolist(), list(chain.from_iterable(neighbours))),
             vweights=weights.tolist(),
-            eweights=_whole(np.concatenate([*edge_weights, np.zeros(0)])).tolist(),
+            eweights=_whole(np.array(list(chain.from_iterable(edge_weights)))).tolist(),
             options=pymetis.Options(seed=search.limits.seed),
         )
     search.offer(Placement(graph.expand(np.array(accelerators)[np.array(parts)])))
@@ -74,6 +76,6 @@ def _cliques(graph: Hypergraph, kind: int) -> tuple[list[list[int]], list[list[f
     return neighbours, weights
 
 
-def _whole(values: np.ndarray) -> np.ndarray:
+def _whole(values: Floats) -> Ints:
     total = float(values.sum())
     return np.maximum(1, np.round(values * (WEIGHT_SUM / total if total else 0.0))).astype(int)
