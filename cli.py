@@ -11,6 +11,7 @@ import sys  # noqa: E402
 import typer  # noqa: E402
 
 from .commands import instances  # noqa: E402
+from .commands.compare import compare  # noqa: E402
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE  # noqa: E402
 from .commands.export_model import export_model  # noqa: E402
 from .commands.solve import solve  # noqa: E402
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command()(solve)
 app.command()(verify)
+app.command()(compare)
 app.command("export-model")(export_model)
 app.add_typer(instances.app, name="instances")
 

@@ -59,6 +59,9 @@ def solve(
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="With --json: plan and bound over time too.")
+    ] = False,
 ) -> None:
     """Plan where the nodes of WORKLOAD run, with a bound on how good a plan can be.
 
@@ -97,7 +100,10 @@ def solve(
 
             draw_loads(report, result.plan, plot)
     if as_json:
-        print_json(as_dict(loaded, result, report))
+        answer = as_dict(loaded, result, report)
+        if trace:
+            answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
+        print_json(answer)
     else:
         print_result(loaded, result, report)
         for path in (output, plot) if report is not None else ():
