@@ -20,6 +20,7 @@ import pandas as pd
 
 from .instances import InputError
 from .instances.files import load
+from .solvers import solver
 
 #: Seconds that a case may run past its time limit before its process is killed.
 GRACE_S = 30.0
@@ -66,10 +67,12 @@ def cases(
     Raises
     ------
     InputError
-        If a workload cannot be loaded, or nothing is to be compared.
+        If a workload cannot be loaded, a method does not exist, or nothing is to be compared.
     """
     if not workloads or not methods:
         raise InputError("compare: give at least one workload and one method")
+    for method in methods:
+        solver("throughput", method)  # raises if there is none
     prints = {name: load(name).fingerprint for name in workloads}
     return [
         Case(name, prints[name], method, tuple(options), time_limit)

@@ -10,7 +10,9 @@ from rich.table import Table
 
 from ..instances.catalogue import CATALOGUE
 from ..instances.files import load, save
-from .console import OUT, print_json, show_bytes
+from ..instances.published import SERVER, default_folder
+from ..instances.published import fetch as fetch_files
+from .console import ERR, OUT, print_json, show_bytes
 
 app = typer.Typer(help="List, show and convert workloads.", no_args_is_help=True)
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -69,3 +71,18 @@ def convert(
     """Write a workload as Stagecut's own JSON."""
     save(load(workload), output)
     OUT.print(f"written: {output}", highlight=False)
+
+
+@app.command()
+def fetch(
+    suite: Annotated[str, typer.Argument(help="Only files whose path begins with this.")] = "",
+    to: Annotated[Path | None, typer.Option(help="Folder; default: the user's cache.")] = None,
+    mirror: Annotated[str, typer.Option(help="Server that has the same paths.")] = SERVER,
+) -> None:
+    """Download the published suites, each file checked by its SHA-256."""
+    folder = to or default_folder()
+    with ERR.status("fetching …") as status:
+        paths = fetch_files(
+            folder, below=suite, server=mirror, on_file=lambda file: status.update(file.path)
+        )
+    OUT.print(f"{len(paths)} files in {folder}", highlight=False, soft_wrap=True)
