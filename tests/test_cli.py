@@ -141,7 +141,7 @@ def test_bad_input_exits_2_in_one_line(words: list[str], named: str, tmp_path: P
         assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_ctrl_c_returns_the_plan_found_so_far(benchmarks: Path, tmp_path: Path) -> None:
+def test_ctrl_c_returns_the_plan_found_so_far(benchmarks: Path) -> None:
     path = benchmarks / "placement/throughput/OperatorGraphs/bert_L-12_training.json"
     words = ["solve", path, "--method", "milp", "--json", "--time-limit", 300, "--gap", 0]
     running = subprocess.Popen(
