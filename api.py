@@ -118,7 +118,6 @@ def _result(
             time_unit=workload.time_unit,
             certificate={"origin": search.bound_origin, **search.certificate},
             provenance={**versions, "seed": search.limits.seed},
-            node_ids=workload.ids,
         )
     return Result(
         status=search.status,

@@ -120,23 +120,26 @@ def load_split(path: str | Path, workload: Workload, cluster: Cluster | None = N
     return expert_json.read_split(source, workload, cluster)
 
 
-def dumps(value: Workload | Cluster | Plan) -> str:
-    """Return the text of the file that `save` writes.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written as JSON.
-    """
+def dumps(value: Workload | Cluster | Plan, workload: Workload | None = None) -> str:
+    """Return the text of the file that `save` writes; see there."""
     if isinstance(value, Workload):
         return layout(stagecut_json.write_workload(value))
     if isinstance(value, Cluster):
         return layout(stagecut_json.write_cluster(value))
-    return layout(plan_json.write_plan(value))
+    if workload is None:
+        raise InputError("save: a plan names nodes by the ids of its workload; give the workload")
+    return layout(plan_json.write_plan(value, workload))
 
 
-def save(value: Workload | Cluster | Plan, path: str | Path) -> None:
+def save(
+    value: Workload | Cluster | Plan, path: str | Path, workload: Workload | None = None
+) -> None:
     """Write a workload, cluster or plan as our own JSON, whole or not at all.
+
+    Parameters
+    ----------
+    workload
+        What a plan was made for; its file names nodes by their ids. Only needed for plans.
 
     Raises
     ------
@@ -144,7 +147,7 @@ def save(value: Workload | Cluster | Plan, path: str | Path) -> None:
         If it cannot be written: no such folder, no permission, a full disk. Then a file that
         was there is unchanged.
     """
-    write_whole(path, dumps(value))
+    write_whole(path, dumps(value, workload))
 
 
 def _fail_unknown(name: str, known: list[str]) -> NoReturn:

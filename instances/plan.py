@@ -15,7 +15,6 @@ from .cluster import Cluster
 from .errors import InputError
 from .problem import Problem
 from .solution import Solution
-from .units import NodeId
 from .workload import Workload
 
 Status = Literal["optimal", "feasible", "infeasible", "no solution"]
@@ -62,8 +61,6 @@ class Plan:
         solver's word.
     provenance
         Versions, seed, limits.
-    node_ids
-        The ids of the workload's nodes, in order; without them the plan cannot be saved.
 
     Raises
     ------
@@ -82,7 +79,6 @@ class Plan:
     time_unit: str
     certificate: Mapping[str, object] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
-    node_ids: tuple[NodeId, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "certificate", MappingProxyType(dict(self.certificate)))

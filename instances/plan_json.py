@@ -94,28 +94,27 @@ class Codec:
     record
         What `encode` returns and `decode` gets: a `Record`, or any type that msgspec converts.
     encode
-        From the solution, the node ids and the cluster.
+        From the solution, the workload and the cluster.
     decode
         From the record, the workload and the cluster; raises InputError without the file's name.
     """
 
     problem: type[Problem]
     record: type[Any]
-    encode: Callable[[Any, tuple[NodeId, ...], Cluster], Any]
+    encode: Callable[[Any, Workload, Cluster], Any]
     decode: Callable[[Any, Workload, Cluster], Solution]
 
 
-def write_plan(plan: Plan) -> dict[str, object]:
-    """Return the file of `plan`, as JSON values.
+def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
+    """Return the file of `plan`, made for `workload`, as JSON values.
 
     Raises
     ------
     InputError
-        If the plan does not know the ids of its nodes.
+        If the plan was made for another workload.
     """
-    if not plan.node_ids:
-        raise InputError("plan: node_ids is empty; give it the ids of its workload to save it")
-    record = CODECS[plan.problem.name].encode(plan.solution, plan.node_ids, plan.cluster)
+    plan.check_made_for(workload)
+    record = CODECS[plan.problem.name].encode(plan.solution, workload, plan.cluster)
     return {
         "format": PLAN,
         "version": VERSION,
@@ -180,7 +179,6 @@ def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None
             time_unit=file.time_unit,
             certificate=_read_mapping(file.certificate),
             provenance=_read_mapping(file.provenance),
-            node_ids=workload.ids,
         )
     gap = math.inf if file.gap is None else file.gap
     if not math.isclose(gap, plan.gap, rel_tol=1e-9, abs_tol=1e-12):
@@ -224,10 +222,10 @@ def _convert(source: Source, values: object, kind: type[Any], where: str) -> Any
 
 
 def _encode_placement(
-    placement: Placement, ids: tuple[NodeId, ...], cluster: Cluster
+    placement: Placement, workload: Workload, cluster: Cluster
 ) -> PlacementRecord:
     nodes: list[list[NodeId]] = [[] for _ in cluster.devices]
-    for node, d in zip(ids, placement.device.tolist(), strict=True):
+    for node, d in zip(workload.ids, placement.device.tolist(), strict=True):
         nodes[d].append(node)
     return PlacementRecord(
         [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)]

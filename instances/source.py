@@ -160,7 +160,7 @@ def _strings(data: object) -> str:
 
 
 def label(item: object) -> str:
-    """Return what a user calls a node or edge of a file: ``node 7``, ``edge 12 → 7``; or nothing."""
+    """Return what a user calls an item of a file: ``node 7``, ``edge 12 → 7``; or nothing."""
     if isinstance(item, dict):
         if type(item.get("id")) in (int, str):
             return f"node {plain_id(item['id'])}"

@@ -107,11 +107,10 @@ def plan() -> Plan:
             "k": {"a": 1},
         },
         provenance={"seed": 3, "stagecut": "0"},
-        node_ids=made_for.ids,
     )
 
 
 def document(value: Workload | Cluster | Plan) -> dict[str, Any]:
     """Return our JSON of `value`, parsed."""
-    parsed: dict[str, Any] = json.loads(dumps(value))
+    parsed: dict[str, Any] = json.loads(dumps(value, workload()))
     return parsed

@@ -110,7 +110,7 @@ WORKLOAD: list[tuple[Damage, str]] = [
     (put("version", to="1"), 'version is "1"; it must be 1'),
     (drop("version"), "version is null; it must be 1"),
     (put("format", to="stagecut-x"), 'unknown format "stagecut-x"; known are'),
-    (drop("format"), "maxSizePerFPGA is missing"),
+    (drop("format"), 'node in: id is "in"; it must be a whole number'),
     (put("format", to="stagecut-plan"), "it is a plan, not a workload"),
     (put("format", to="stagecut-cluster"), "it is a cluster, not a workload"),
     (put("nodez", to=[]), 'unknown key "nodez"; remove it or correct its spelling'),
