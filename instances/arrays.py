@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,14 @@ def frozen(values: Iterable[Any] | NDArray[Any], dtype: DTypeLike) -> NDArray[An
     array = np.array(items, dtype=dtype)
     array.setflags(write=False)
     return array
+
+
+def rebuild(value: Any) -> tuple[type[Any], tuple[object, ...]]:
+    """Return what `__reduce__` of a dataclass with read-only mappings has to, as they are no
+    values that pickle or copy know.
+    """
+    kept = (getattr(value, item.name) for item in fields(value))
+    return type(value), tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in kept)
 
 
 def checked(

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pandas as pd
 
-from .arrays import Ints
+from .arrays import Ints, rebuild
 from .cluster import Cluster
 from .errors import InputError
 from .problem import Problem
@@ -112,3 +112,5 @@ class Plan:
         devices = [self.cluster.devices[d].name for d in self.placement.tolist()]
         columns = {"name": workload.names, "device": self.placement, "device_name": devices}
         return pd.DataFrame(columns, index=pd.Index(list(workload.ids), name="id", dtype="object"))
+
+    __reduce__ = rebuild

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from heapq import heappop, heappush
 from types import MappingProxyType
@@ -14,7 +14,7 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from .arrays import Bools, Floats, Ints, checked, frozen
+from .arrays import Bools, Floats, Ints, checked, frozen, rebuild
 from .check_workload import check_workload, describe_cycle, plain_ids
 from .errors import InputError
 from .units import TIME_UNITS as TIME_UNITS
@@ -226,10 +226,7 @@ class Workload:
         ends = [(self.ids[u], self.ids[v]) for u, v in self.edges.tolist()]
         return pd.DataFrame(ends, columns=["source", "target"], dtype="object")
 
-    def __reduce__(self) -> tuple[type[Workload], tuple[object, ...]]:
-        """Let workloads be pickled and copied: read-only mappings cannot be by themselves."""
-        values = (getattr(self, item.name) for item in fields(self))
-        return Workload, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
+    __reduce__ = rebuild
 
 
 def _columns(columns: Mapping[str, Floats], what: str) -> Mapping[str, Floats]:
