@@ -154,7 +154,7 @@ def _fail_unknown(name: str, known: list[str]) -> NoReturn:
     close = get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else f"shipped are {', '.join(known)}"
     raise InputError(
-        f"{name}: no such file, and no shipped workload of this name; "
+        f"{name or shown(name)}: no such file, and no shipped workload of this name; "
         f"{hint if known else 'check the path'}"
     )
 

@@ -140,16 +140,17 @@ def _accelerator_time(source: Source, node: _Node) -> float:
         )
     if isinstance(time, bool) or not isinstance(time, int | float):
         source.fail(f"node {plain_id(node.id)}: fpgaLatency is {shown(time)}; it must be a number")
+    _at_least_0(source, node, "fpgaLatency", time)
     try:
-        number = float(time)
+        return float(time)
     except OverflowError:
-        number = math.inf
-    _at_least_0(source, node, "fpgaLatency", number)
-    return number
+        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {shown(time)}; no time is that long")
 
 
 def _number_or_nan(value: object) -> float:
-    return float(value) if isinstance(value, float) or type(value) is int else math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**53:
+        return math.nan
+    return float(value)
 
 
 def _transfers(source: Source, file: _File, index: dict[int, int]) -> tuple[Floats, Floats | None]:

@@ -81,6 +81,8 @@ class Plan:
     provenance: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for key in ("objective", "bound"):
+            object.__setattr__(self, key, float(getattr(self, key)))
         object.__setattr__(self, "certificate", MappingProxyType(dict(self.certificate)))
         object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
         size = self.cluster.size

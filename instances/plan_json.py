@@ -114,6 +114,8 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
         If the plan was made for another workload.
     """
     plan.check_made_for(workload)
+    if not math.isfinite(plan.objective):
+        raise InputError(f"plan: its objective is {plan.objective!r}; only finite ones are saved")
     record = CODECS[plan.problem.name].encode(plan.solution, workload, plan.cluster)
     return {
         "format": PLAN,

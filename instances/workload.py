@@ -96,14 +96,17 @@ class Workload:
     provenance: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        put, where = partial(object.__setattr__, self), self.name
+        put = partial(object.__setattr__, self)
+        put("name", str(self.name))
+        where = self.name
         put("ids", plain_ids(self.ids, f"{where}: ids"))
         n = len(self.ids)
         edges = checked(self.edges, np.int64, f"{where}: edges", columns=2)
         put("edges", frozen(np.unique(edges, axis=0) if len(edges) else edges, np.int64))
         put("times", _columns(self.times, f"{where}: time on"))
         put("extra", _columns(self.extra, f"{where}: extra"))
-        put("provenance", MappingProxyType(dict(self.provenance)))
+        texts = {str(key): str(value) for key, value in self.provenance.items()}
+        put("provenance", MappingProxyType(texts))
         for key in ("memory_bytes", "transfer", "output_bytes"):
             if getattr(self, key) is not None:
                 put(key, checked(getattr(self, key), np.float64, f"{where}: {key}"))

@@ -35,8 +35,8 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     InputError
         If it cannot be written; then nothing has changed.
     """
-    data = content.encode() if isinstance(content, str) else content
     try:
+        data = content.encode() if isinstance(content, str) else content
         target = Path(os.path.realpath(path))
         if target.exists() and not target.is_file() and not target.is_dir():
             target.write_bytes(data)

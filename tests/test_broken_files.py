@@ -15,6 +15,8 @@ import sample_files
 from stagecut import Cluster, InputError, Plan, Workload, load
 from stagecut.instances import Placement
 from stagecut.instances.files import load_cluster, load_plan, load_split
+from stagecut.instances.placement_json import read_placement
+from stagecut.instances.source import parse
 
 Json = Any
 Damage = Callable[[Json], object]
@@ -73,7 +75,7 @@ PLACEMENT: list[tuple[Damage, str]] = [
     (put("nodes", 1, "cpuLatency", to=float("nan")), "node 0: cpuLatency is NaN; it must be"),
     (put("nodes", 1, "cpuLatency", to=10**400), "node 0: cpuLatency: Number out of range"),
     (put("nodes", 1, "fpgaLatency", to=float("inf")), "node 0: fpgaLatency is Infinity"),
-    (put("nodes", 1, "fpgaLatency", to=10**400), "node 0: fpgaLatency is Infinity"),
+    (put("nodes", 1, "fpgaLatency", to=10**400), "node 0: fpgaLatency is a number of 1329 bits"),
     (put("nodes", 1, "fpgaLatency", to="x"), 'node 0: fpgaLatency is "x"; it must be a number'),
     (drop("nodes", 1, "fpgaLatency"), "node 0: fpgaLatency is missing; add it, or set supported"),
     (drop("nodes", 1, "supportedOnFpga"), "node 0: supportedOnFpga is missing"),
@@ -292,6 +294,7 @@ def one_line(error: InputError) -> str:
     return line
 
 
+SMALL = read_placement(parse(GOOD, "small.json", "small"))
 SAMPLES: dict[str, tuple[Json, Callable[[Path], object]]] = {
     "placement": (sample_files.placement(), load),
     "workload": (sample_files.document(sample_files.workload()), load),
@@ -300,10 +303,11 @@ SAMPLES: dict[str, tuple[Json, Callable[[Path], object]]] = {
         sample_files.document(sample_files.plan()),
         lambda path: load_plan(path, sample_files.workload()),
     ),
+    "split": (split(), lambda path: load_split(path, SMALL)),
 }
 ODD: list[Json] = [
-    None, True, False, 0, 1, -1, 2.5, -0.0, 1e308, 10**30, float("nan"), float("inf"), "", "x",
-    "\n", "inf", [], [[]], {}, {"id": 4}, [1, 2], "é" * 500,
+    None, True, False, 0, 1, -1, 2.5, -0.0, 1e308, 10**30, 10**400, float("nan"), float("inf"), "",
+    "x", "\n", "inf", [], [[]], {}, {"id": 4}, [1, 2], "é" * 500,
 ]  # fmt: skip
 
 
