@@ -79,10 +79,17 @@ def _solve(
     """
     if task.problem.pipeline == "gpipe":
         return _solve_gpipe(task, pipe, lattice, order, search)
-    found = least_maximum(pipe, lattice, order, "load", {"load": search.objective}, search)
-    if not found.complete:
-        return None
-    return min(_offer(task, pipe, found, search), search.objective)
+    floor = search.objective  # first: is there any better plan?
+    while True:
+        floor = floor if np.isfinite(floor) else 0.0
+        limit = {"load": search.objective}
+        found = least_maximum(pipe, lattice, order, "load", limit, search, floor)
+        if not found.complete:
+            return None
+        value=_offer(task, pipe, found, search)
+        if found.device_of_unit is None or value > floor:
+            return min(value, search.objective)
+        floor = 0.0
 
 
 def _solve_gpipe(
@@ -100,7 +107,7 @@ def _solve_gpipe(
     other: Criterion = "forward"
     while best > sum(least.values()):
         limits = {one: best - least[other], other: (best - least[one]) * (1 - SAME)}
-        found = least_maximum(pipe, lattice, order, one, limits, search)
+        found = least_maximum(pipe, lattice, order, one, limits, search, least[one])
         if not found.complete:
             return None
         if found.device_of_unit is None:

@@ -39,9 +39,54 @@ def windows(start, unit, to, weights, used, left):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
+def undominated(  # type: ignore[no-untyped-def]
+    start, unit, to, row, value, origin, by, keep, state, stride, used, yields, incumbent, floor
+):  # fmt: skip
+    """Mark in `keep` the ideals whose best plan in `state` must be extended; return how many.
+
+    Not those where fewer devices do as well, nor those where a larger ideal does as well that
+    differs by units which may leave any stage without adding to its load. All values of the
+    state must be final. Values up to `floor` count as equal.
+
+    Parameters
+    ----------
+    used
+        Shape (K,): devices used in the state.
+    yields
+        Shape (U,): whether a unit may leave any stage whose first units it belongs to.
+    """
+    size = len(start) - 1
+    beyond = np.full(size, np.inf)  # least value of the larger ideals, and of the ideal itself
+    kept = 0
+    for ideal in range(size - 1, -1, -1):
+        for step in range(start[ideal], start[ideal + 1]):
+            if yields[unit[step]]:
+                beyond[ideal] = min(beyond[ideal], beyond[to[step]])
+        mine = row[ideal]
+        if mine < 0 or value[mine, state] < 0:
+            continue
+        needed = True
+        for k in range(len(stride)):
+            if used[k] > 0 and origin[mine, state - stride[k]] >= 0:
+                fewer = value[mine, state - stride[k]]
+                if fewer <= max(value[mine, state], floor):
+                    needed = False
+                if fewer < value[mine, state]:  # leave one device of the kind empty
+                    value[mine, state] = fewer
+                    origin[mine, state] = ideal
+                    by[mine, state] = k
+        if origin[mine, state] >= 0:
+            here = value[mine, state]
+            keep[mine, state] = needed and here < incumbent and beyond[ideal] > max(here, floor)
+            kept += keep[mine, state]
+            beyond[ideal] = min(beyond[ideal], here)
+    return kept
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def relax(  # type: ignore[no-untyped-def]
     first, budget, members, start, unit, to,
-    row, value, origin, by, incumbent, stride, may_use,
+    row, value, origin, by, keep, now, stride, may_use,
     lane_kind, lane_limit, lane_counts, unit_weight, net_weight,
     pin_start, pin, of_start, of,
 ):  # fmt: skip
@@ -61,8 +106,10 @@ def relax(  # type: ignore[no-untyped-def]
     value, origin, by
         Shape (rows, S): least max-load; the ideal and the kind of device it came from. −1 where
         the state is out of reach.
-    incumbent
-        Only plans below it are of interest.
+    keep
+        Shape (rows, S): whether to extend the plan.
+    now
+        States to extend.
     stride
         Shape (K,): what one more device of a kind adds to the number of a state.
     may_use
@@ -70,12 +117,13 @@ def relax(  # type: ignore[no-untyped-def]
     lane_kind, lane_limit, lane_counts
         Shape (L,): rows by kind, their limits, and whether they count for the max-load.
     unit_weight, net_weight
-        Shape (U, L) and (E, L).
+        Shape (U, L), and (E, C) for the first C lanes; the others do not pay for nets.
     pin_start, pin, of_start, of
         Units of each net, and nets of each unit.
     """
     size, units, nets = len(start) - 1, len(unit_weight), len(net_weight)
     states, kinds, lanes = value.shape[1], len(stride), len(lane_kind)
+    charged = net_weight.shape[1]
     one = np.uint64(1)
     held = np.zeros(nets, np.int64)  # pins in the stage
     inside = np.zeros(nets, np.bool_)  # whether a pin is in the ideal
@@ -83,10 +131,9 @@ def relax(  # type: ignore[no-untyped-def]
     at = np.zeros(units + 1, np.int64)
     added = np.full(units + 1, -1, np.int64)
     fixed = np.zeros((units + 1, lanes))
-    loose = np.zeros((units + 1, lanes))
+    loose = np.zeros((units + 1, charged))
     open_state = np.zeros(states, np.int64)
     open_value = np.zeros(states)
-    least = np.zeros(states)
     fits = np.zeros(kinds, np.bool_)
     load = np.zeros(kinds)
     pairs = 0
@@ -96,18 +143,11 @@ def relax(  # type: ignore[no-untyped-def]
         if mine < 0:
             ideal += 1
             continue
-        # States that no other one with fewer devices of each kind beats.
         many = 0
-        for s in range(states):
-            here = value[mine, s] if origin[mine, s] >= 0 else np.inf
-            before = np.inf
-            for k in range(kinds):
-                if s // stride[k] % (states if k == kinds - 1 else stride[k + 1] // stride[k]) > 0:
-                    before = min(before, least[s - stride[k]])
-            least[s] = min(here, before)
-            if here < incumbent and here < before:
+        for s in now:
+            if keep[mine, s]:
                 open_state[many] = s
-                open_value[many] = here
+                open_value[many] = value[mine, s]
                 many += 1
         if many == 0:
             ideal += 1
@@ -136,30 +176,39 @@ def relax(  # type: ignore[no-untyped-def]
             reached = to[step]
             pairs += 1
             deep = depth + 1
+            grows = False
             for n in range(lanes):
                 fixed[deep, n] = fixed[depth, n] + unit_weight[v, n]
+            for k in range(kinds):
+                fits[k] = True
+            for n in range(lanes):
+                if fixed[deep, n] > lane_limit[n]:
+                    fits[lane_kind[n]] = False
+            for k in range(kinds):
+                grows |= fits[k]
+            if not grows:
+                continue
+            for n in range(charged):
                 loose[deep, n] = loose[depth, n]
             for a in range(of_start[v], of_start[v + 1]):
                 e = of[a]
                 held[e] += 1
                 if held[e] == 1:
                     if inside[e]:
-                        for n in range(lanes):
+                        for n in range(charged):
                             fixed[deep, n] += net_weight[e, n]
                     else:
-                        for n in range(lanes):
+                        for n in range(charged):
                             loose[deep, n] += net_weight[e, n]
                 elif held[e] == pin_start[e + 1] - pin_start[e]:
-                    for n in range(lanes):
+                    for n in range(charged):
                         loose[deep, n] -= net_weight[e, n]
-            for k in range(kinds):
-                fits[k] = True
-                load[k] = 0.0
-            for n in range(lanes):
+            grows = False
+            for n in range(charged):
                 if fixed[deep, n] > lane_limit[n]:
                     fits[lane_kind[n]] = False
-            grows = False
             for k in range(kinds):
+                load[k] = 0.0
                 grows |= fits[k]
             if not grows:
                 for a in range(of_start[v], of_start[v + 1]):
@@ -169,7 +218,7 @@ def relax(  # type: ignore[no-untyped-def]
             if theirs >= 0:
                 for n in range(lanes):
                     k = lane_kind[n]
-                    full = fixed[deep, n] + loose[deep, n]
+                    full = fixed[deep, n] + (loose[deep, n] if n < charged else 0.0)
                     if full > lane_limit[n]:
                         fits[k] = False
                     elif lane_counts[n] and full > load[k]:

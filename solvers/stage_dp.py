@@ -69,6 +69,7 @@ def least_maximum(
     minimise: Criterion,
     limits: Mapping[Criterion, float],
     search: Search[object],
+    floor: float = 0.0,
 ) -> Found:
     """Find the chain of stages with the least maximum of one criterion.
 
@@ -87,6 +88,8 @@ def least_maximum(
         maximum of the criterion that is minimised.
     search
         Asked when to stop.
+    floor
+        Maxima up to this count as equal: any plan that keeps to it is as good as another.
 
     Notes
     -----
@@ -104,17 +107,28 @@ def least_maximum(
     if not (reachable[0] and reachable[-1]):
         return Found(True, np.inf, None, 0, len(value))
     value[0, 0], origin[0, 0] = 0.0, 0
-    arguments = (
-        lattice.members, lattice.start, lattice.unit, lattice.to,
-        row, value, origin, by, limits[minimise], states.stride, states.left > 0,
-        *_lanes(pipe, order, caps, minimise), *_incidence(pipe, order),
-    )  # fmt: skip
-    ideal, pairs = 0, 0
-    while ideal < lattice.size - 1:
-        if search.should_stop():
-            return Found(False, np.inf, None, pairs, len(value))
-        ideal, more = dp_kernel.relax(ideal, SLICE, *arguments)
-        pairs += more
+    keep = np.zeros(value.shape, np.bool_)
+    steps = (lattice.start, lattice.unit, lattice.to)
+    table = (row, value, origin, by, keep)
+    lanes, incidence = _lanes(pipe, order, caps, minimise), _incidence(pipe, order)
+    yields = _yields(pipe, lattice, order)
+    pairs = 0
+    for total in range(int(pipe.count.sum())):
+        now = np.flatnonzero(states.used.sum(axis=1) == total)
+        for state in now.tolist():
+            used = states.used[state]
+            dp_kernel.undominated(
+                *steps, *table, state, states.stride, used, yields, limits[minimise], floor
+            )
+        ideal = 0
+        while ideal < lattice.size - 1:
+            if search.should_stop():
+                return Found(False, np.inf, None, pairs, len(value))
+            ideal, more = dp_kernel.relax(
+                ideal, SLICE, lattice.members, *steps, *table,
+                now, states.stride, states.left > 0, *lanes, *incidence,
+            )  # fmt: skip
+            pairs += more
     last = np.where(origin[-1] >= 0, value[-1], np.inf)
     best = int(last.argmin())
     if np.isinf(last[best]):
@@ -151,6 +165,35 @@ def _windows(
     )
 
 
+def _yields(pipe: Pipeline, lattice: Lattice, order: Ints) -> NDArray[np.bool_]:
+    """Return which units may leave the stage that begins with them without adding to any load.
+
+    Let the unit u be ready at the ideal I, and a stage S beyond I hold it. Without u the stage
+    saves a_u and newly pays at most for the nets that lie in S and contain u; these have no pin
+    in I, and so none that must come before u.
+    """
+    rank = np.argsort(order)
+    graph = pipe.graph
+    before = _ancestors(rank[graph.edges], graph.size)
+    opened = np.zeros((len(pipe.rows), len(pipe.kinds), graph.size))
+    for e, net in enumerate(graph.pins):
+        pins = rank[list(net)].tolist()
+        mask = sum(1 << u for u in pins)
+        for u in pins:
+            if not before[u] & mask:
+                opened[:, :, u] += [row.net[:, e] for row in pipe.rows]
+    time = np.array([row.unit[:, order] for row in pipe.rows])
+    return (time >= opened).all(axis=(0, 1))  # type: ignore[no-any-return]
+
+
+def _ancestors(edges: Ints, size: int) -> list[int]:
+    """Return the ancestors of each unit, as bits; units are numbered in a topological order."""
+    before = [0] * size
+    for u, v in sorted(edges.tolist(), key=lambda edge: edge[1]):
+        before[v] |= before[u] | 1 << u
+    return before
+
+
 def _knapsack(weight: Floats, size: Floats, room: float) -> float:
     """Return the most weight that fits into `room`, where the last item may be cut."""
     may = np.isfinite(size) & (size <= room)
@@ -175,12 +218,14 @@ def _lanes(
         for k in range(len(pipe.kinds))
         if row.criterion == minimise or not row.unit[k].sum() + row.net[k].sum() <= cap[k]
     ]
+    lanes.sort(key=lambda lane: not lane[2].net[lane[0]].any())
+    charged = sum(lane[2].net[lane[0]].any() for lane in lanes)
     return (
         np.array([k for k, _, _ in lanes]),
         np.array([cap for _, cap, _ in lanes]),
         np.array([row.criterion == minimise for _, _, row in lanes]),
         np.ascontiguousarray(np.array([row.unit[k][order] for k, _, row in lanes]).T),
-        np.ascontiguousarray(np.array([row.net[k] for k, _, row in lanes]).T),
+        np.ascontiguousarray(np.array([row.net[k] for k, _, row in lanes])[:charged].T),
     )
 
 
