@@ -1,0 +1,104 @@
+"""The compact integer program, solved by HiGHS or by any solver that Pyomo knows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pyomo.environ as pyo
+from pyomo.common.gc_manager import PauseGC
+
+from ..formulations.compact import Compact
+from ..formulations.compact import compact as state
+from ..formulations.task import Task
+from ..instances import InfeasibleError, Placement, Solution
+from ..instances.arrays import Floats
+from .greedy import greedy
+from .highs import compile_model, run_highs
+from .search import Search
+
+#: What HiGHS's tolerances can make a bound too high by, relatively.
+BOUND_SLACK = 1e-7
+ORIGIN = "compact MILP"
+
+
+def compact(task: Task, search: Search[Solution]) -> None:
+    """Solve the compact program, from the best solution known or from greedy's.
+
+    ``task.options["solver"]`` names the solver: ``highs`` (default), or one that Pyomo knows.
+    """
+    if search.best is None:
+        with search.phase("start"):
+            greedy(task, search)
+    if search.should_stop():
+        return
+    solver = task.options.get("solver", "highs")
+    try:
+        with search.phase("build"):
+            stated = _state(task, search)
+    except _TimeIsUp:
+        return
+    except InfeasibleError as error:
+        search.prove_infeasible(str(error))
+        return
+    if solver == "highs":
+        _by_highs(stated, search)
+    else:
+        raise NotImplementedError
+
+
+class _TimeIsUp(Exception):
+    """Building was given up."""
+
+
+def _state(task: Task, search: Search[Solution]) -> Compact:
+    def watch() -> None:
+        if search.should_stop():
+            raise _TimeIsUp
+
+    known = math.isfinite(search.objective)
+    with PauseGC():
+        return state(
+            task,
+            reference=search.objective if known else _reference(task),
+            cutoff=search.objective,
+            watch=watch,
+        )
+
+
+def _reference(task: Task) -> float:
+    """Even share of the least times: a scale for the objective where no plan is known."""
+    least = task.costs.compute[task.costs.count > 0].min(axis=0)
+    return float(least.sum()) / len(task.costs.kind_of)
+
+
+def _by_highs(stated: Compact, search: Search[Solution]) -> None:
+    with search.phase("hand over"):
+        compiled = compile_model(stated.model)
+        start = None
+        if search.best is not None:
+            values = stated.start(search.best.device)
+            start = None if values is None else compiled.start(values)
+    if compiled.linear is None:
+        search.prove_infeasible("no placement keeps all rules: " + compiled.why_infeasible)
+        return
+
+    def offer(x: Floats) -> None:
+        found = stated.placement(lambda var: compiled.value(var, x))
+        search.offer(Placement(found))
+
+    def raise_bound(bound: float) -> None:
+        safe = bound * stated.scale * (1 - BOUND_SLACK)
+        search.raise_bound(min(safe, search.objective), f"{ORIGIN} (HiGHS)")
+
+    with search.phase("solve"):
+        outcome = run_highs(
+            compiled.linear, search, start=start, on_incumbent=offer, on_bound=raise_bound
+        )
+    if outcome.x is not None:
+        offer(outcome.x)
+    if outcome.status == "infeasible" and search.best is None:
+        search.prove_infeasible("no placement keeps all rules of memory, colours and contiguity")
+    elif math.isfinite(outcome.bound):
+        raise_bound(outcome.bound)
+    search.note(f"start_used={outcome.start_used} nodes={outcome.nodes} {outcome.abandoned}")
