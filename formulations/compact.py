@@ -39,7 +39,8 @@ from .task import Task
 #: What a memory limit is scaled to: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
 MEMORY_SCALE = 1e4
 #: Units whose order of devices is told; beyond it rows are dear and symmetry is broken anyway.
-SYMMETRY_UNITS = 20
+import os
+SYMMETRY_UNITS = int(os.environ.get('SYM','20'))
 #: Rounding that the definition allows in sums of sizes.
 MEMORY_SLACK = 1e-9
 

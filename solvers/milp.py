@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
 
@@ -30,6 +31,7 @@ def compact(task: Task, search: Search[Solution]) -> None:
     if search.best is None:
         with search.phase("start"):
             greedy(task, search)
+    search.raise_bound(0.0, "times are not negative")
     if search.should_stop():
         return
     solver = task.options.get("solver", "highs")
@@ -69,7 +71,7 @@ def _state(task: Task, search: Search[Solution]) -> Compact:
 def _reference(task: Task) -> float:
     """Even share of the least times: a scale for the objective where no plan is known."""
     least = task.costs.compute[task.costs.count > 0].min(axis=0)
-    return float(least.sum()) / len(task.costs.kind_of)
+    return float(least[np.isfinite(least)].sum()) / len(task.costs.kind_of)
 
 
 def _by_highs(stated: Compact, search: Search[Solution]) -> None:
