@@ -185,8 +185,8 @@ def run_highs(
     search: Search[S],
     *,
     start: Floats | None = None,
-    on_incumbent: Callable[[Floats], None] | None = None,
-    on_bound: Callable[[float], None] | None = None,
+    on_incumbent: Callable[[Floats], bool | None] | None = None,
+    on_bound: Callable[[float], bool | None] | None = None,
     gap: float | None = None,
     seconds: float = math.inf,
     nodes: int | None = None,
@@ -202,8 +202,8 @@ def run_highs(
         Shape (n,): values to start from, NaN where unknown. The whole-number columns are enough:
         an LP finds the rest, and tells whether the start can be used at all.
     on_incumbent
-        Called with the values of each better solution, in the caller's thread. What it raises
-        ends the solve and goes on to the caller.
+        Called with the values of each better solution, in the caller's thread; True ends the
+        solve. What it raises ends the solve and goes on to the caller.
     on_bound
         Called with each better bound, likewise.
     gap
@@ -263,8 +263,8 @@ class _Monitor:
     def __init__(
         self,
         linear: Linear,
-        on_incumbent: Callable[[Floats], None] | None = None,
-        on_bound: Callable[[float], None] | None = None,
+        on_incumbent: Callable[[Floats], bool | None] | None = None,
+        on_bound: Callable[[float], bool | None] | None = None,
     ) -> None:
         self.linear = linear
         self.sign = -1.0 if linear.maximise else 1.0
@@ -305,12 +305,12 @@ class _Monitor:
         """Hand one piece of news on; runs in the caller's thread."""
         if isinstance(item, float):
             self.bound = item
-            if self._on_bound is not None:
-                self._on_bound(item)
+            enough = self._on_bound is not None and self._on_bound(item)
         else:
             self.x = _whole(self.linear, item)
-            if self._on_incumbent is not None:
-                self._on_incumbent(self.x)
+            enough = self._on_incumbent is not None and self._on_incumbent(self.x)
+        if enough:
+            self.stop.set()
 
     def outcome(self) -> Outcome:
         """What is known without HiGHS's own last word."""

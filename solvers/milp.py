@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyomo.environ as pyo
@@ -12,15 +13,17 @@ from pyomo.common.gc_manager import PauseGC
 from ..formulations.compact import Compact
 from ..formulations.compact import compact as state
 from ..formulations.task import Task
-from ..instances import InfeasibleError, Placement, Solution
+from ..instances import InfeasibleError, InputError, Placement, Solution
 from ..instances.arrays import Floats
 from .greedy import greedy
-from .highs import compile_model, run_highs
+from .highs import Outcome, compile_model, run_highs
+from .other_solvers import check_solver, run_other
 from .search import Search
 
 #: What HiGHS's tolerances can make a bound too high by, relatively.
 BOUND_SLACK = 1e-7
 ORIGIN = "compact MILP"
+FORMATS = (".mps", ".lp")
 
 
 def compact(task: Task, search: Search[Solution]) -> None:
@@ -28,13 +31,14 @@ def compact(task: Task, search: Search[Solution]) -> None:
 
     ``task.options["solver"]`` names the solver: ``highs`` (default), or one that Pyomo knows.
     """
+    solver = task.options.get("solver", "highs")
+    check_solver(solver)
     if search.best is None:
         with search.phase("start"):
             greedy(task, search)
     search.raise_bound(0.0, "times are not negative")
     if search.should_stop():
         return
-    solver = task.options.get("solver", "highs")
     try:
         with search.phase("build"):
             stated = _state(task, search)
@@ -46,7 +50,7 @@ def compact(task: Task, search: Search[Solution]) -> None:
     if solver == "highs":
         _by_highs(stated, search)
     else:
-        raise NotImplementedError
+        _by_other(solver, stated, search)
 
 
 class _TimeIsUp(Exception):
@@ -90,8 +94,7 @@ def _by_highs(stated: Compact, search: Search[Solution]) -> None:
         search.offer(Placement(found))
 
     def raise_bound(bound: float) -> None:
-        safe = bound * stated.scale * (1 - BOUND_SLACK)
-        search.raise_bound(min(safe, search.objective), f"{ORIGIN} (HiGHS)")
+        _raise_bound(stated, search, bound, "HiGHS")
 
     with search.phase("solve"):
         outcome = run_highs(
@@ -99,8 +102,60 @@ def _by_highs(stated: Compact, search: Search[Solution]) -> None:
         )
     if outcome.x is not None:
         offer(outcome.x)
-    if outcome.status == "infeasible" and search.best is None:
-        search.prove_infeasible("no placement keeps all rules of memory, colours and contiguity")
-    elif math.isfinite(outcome.bound):
-        raise_bound(outcome.bound)
+    _conclude(stated, search, outcome, "HiGHS")
     search.note(f"start_used={outcome.start_used} nodes={outcome.nodes} {outcome.abandoned}")
+
+
+def _by_other(solver: str, stated: Compact, search: Search[Solution]) -> None:
+    with search.phase("solve"):
+        outcome = run_other(solver, stated.model, search)
+    if math.isfinite(outcome.objective):
+        search.offer(Placement(stated.placement(lambda var: float(pyo.value(var)))))
+    _conclude(stated, search, outcome, solver)
+
+
+def _conclude(
+    stated: Compact, search: Search[Solution], outcome: Outcome, solver: str
+) -> None:
+    if outcome.status != "infeasible":
+        _raise_bound(stated, search, outcome.bound, solver)
+    elif search.best is None:
+        search.prove_infeasible("no placement keeps all rules of memory, colours and contiguity")
+    else:
+        search.note(f"{solver} claims that there is no plan, though one is known: its bound is "
+                    "not used")
+    if outcome.limit == "nodes" or outcome.limit == "time":
+        search.stop_for(outcome.limit)
+
+
+def _raise_bound(stated: Compact, search: Search[Solution], bound: float, solver: str) -> None:
+    if math.isfinite(bound):
+        safe = bound * stated.scale * (1 - BOUND_SLACK)
+        search.raise_bound(min(safe, search.objective), f"{ORIGIN} ({solver})")
+
+
+def export_model(task: Task, path: str | Path) -> None:
+    """Write the compact program, in the workload's time unit, as MPS or LP by the file's ending.
+
+    The file appears whole or not at all.
+
+    Raises
+    ------
+    InputError
+        If the ending is another, or the file cannot be written.
+    InfeasibleError
+        If some node fits on no device.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"{path}: unknown ending {path.suffix!r}; use .mps or .lp")
+    stated = state(task)
+    try:
+        with TemporaryDirectory(dir=path.parent, prefix=".stagecut-") as folder:
+            whole = Path(folder) / f"model{path.suffix.lower()}"
+            stated.model.write(
+                str(whole), io_options={"symbolic_solver_labels": True}
+            )
+            whole.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
