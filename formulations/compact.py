@@ -39,8 +39,7 @@ from .task import Task
 #: What a memory limit is scaled to: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
 MEMORY_SCALE = 1e4
 #: Units whose order of devices is told; beyond it rows are dear and symmetry is broken anyway.
-import os
-SYMMETRY_UNITS = int(os.environ.get('SYM','20'))
+SYMMETRY_UNITS = 20
 #: Rounding that the definition allows in sums of sizes.
 MEMORY_SLACK = 1e-9
 
@@ -136,9 +135,7 @@ def compact(
     slots = slots_of(task)
     ordered = problem.split == "contiguous"
     gaps = ordered and any(slot.position is None for slot in slots)
-    graph = hypergraph(
-        task, pipeline_units(task) if ordered and not gaps else colour_units(task)
-    )
+    graph = hypergraph(task, pipeline_units(task) if ordered and not gaps else colour_units(task))
     scale = 1.0 if reference is None or not reference > 0 else reference / 1000.0
     p = graph.compute / scale  # (K, 2, U)
     w = graph.weight / scale  # (K, 2, E)
@@ -250,9 +247,7 @@ def compact(
     return stated
 
 
-def _convex_per_device(
-    stated: Compact, x: Callable[[int, int], pyo.Var | float]
-) -> None:
+def _convex_per_device(stated: Compact, x: Callable[[int, int], pyo.Var | float]) -> None:
     """No path of forward nodes leaves a device and comes back (the paper's contiguity)."""
     m, task, unit = stated.model, stated.task, stated.graph.unit_of.tolist()
     backward, free = task.workload.backward, task.problem.cpu_split == "free"

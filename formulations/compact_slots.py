@@ -53,9 +53,8 @@ def slots_of(task: Task) -> tuple[Slot, ...]:
 
 
 def heaviest_first(graph: Hypergraph) -> Ints:
-    """Return the rank of each unit when the heaviest come first; ties by number."""
-    time = graph.compute.sum(axis=1)
-    weight = np.where(np.isinf(time), 0.0, time).max(axis=0)
+    """Return the rank of each unit when the heaviest come first, by their least time; shape (U,)."""
+    weight = graph.compute.sum(axis=1).min(axis=0)
     rank = np.empty(graph.size, dtype=np.int64)
     rank[np.argsort(-weight, kind="stable")] = np.arange(graph.size)
     return rank

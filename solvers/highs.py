@@ -32,8 +32,9 @@ from ..instances import StagecutError
 from ..instances.arrays import Bools, Floats
 from .search import S, Search
 
-#: Seconds that HiGHS gets to come back after it was asked to stop, before it is left alone.
-PATIENCE_S = 0.7
+#: Seconds that HiGHS gets to come back after it was asked to stop, before it is left alone. It
+#: does not listen while it solves the first relaxation, though it does keep its time limit then.
+PATIENCE_S = 1.0
 #: Seconds between two looks at the clock and at Ctrl-C.
 PERIOD_S = 0.05
 
@@ -166,7 +167,8 @@ class Outcome:
     seconds
         Wall-clock time.
     abandoned
-        HiGHS did not stop when asked to; its thread ends by itself, what it finds is lost.
+        HiGHS did not stop when asked to: what it finds from then on is lost, and its thread ends
+        as soon as it listens again (at exit, Python waits for it).
     """
 
     status: Literal["optimal", "feasible", "infeasible", "no solution"]
@@ -281,7 +283,6 @@ class _Monitor:
         reported = -math.inf
 
         def interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
-            nonlocal reported
             event.data_in.user_interrupt = self.stop.is_set()
 
         def mip_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
@@ -319,9 +320,7 @@ class _Monitor:
             objective = float(self.linear.cost @ self.x) + self.linear.offset
         status: Literal["feasible", "no solution"]
         status = "no solution" if self.x is None else "feasible"
-        return Outcome(
-            status, "stopped", self.x, objective, self.bound, self.nodes, abandoned=True
-        )
+        return Outcome(status, "stopped", self.x, objective, self.bound, self.nodes, abandoned=True)
 
 
 def _drive(
@@ -342,7 +341,8 @@ def _drive(
         finally:
             monitor.news.put(None)
 
-    worker = threading.Thread(target=work, name="HiGHS", daemon=True)
+    # Not a daemon: Python would end the thread inside HiGHS at exit, which aborts the process.
+    worker = threading.Thread(target=work, name="HiGHS", daemon=False)
     failure: BaseException | None = None
     asked = math.inf
     worker.start()
@@ -377,9 +377,7 @@ def _complete(
     known = ~np.isnan(start)
     lower = np.where(known, start, linear.column_lower)
     upper = np.where(known, start, linear.column_upper)
-    outside = known & (
-        (start < linear.column_lower - 1e-6) | (start > linear.column_upper + 1e-6)
-    )
+    outside = known & ((start < linear.column_lower - 1e-6) | (start > linear.column_upper + 1e-6))
     if outside.any():
         return None
     rest = replace(linear, column_lower=lower, column_upper=upper, integer=linear.integer & ~known)
@@ -390,9 +388,7 @@ def _complete(
     return np.array(solution.col_value) if solution.value_valid and _found(highs) else None
 
 
-def _load(
-    linear: Linear, settings: Mapping[str, bool | int | float | str]
-) -> highspy.Highs:
+def _load(linear: Linear, settings: Mapping[str, bool | int | float | str]) -> highspy.Highs:
     """Return a fresh HiGHS that holds the program: a used one would start from its old ends."""
     highs = highspy.Highs()
     _option(highs, "log_to_console", False)

@@ -12,6 +12,8 @@ from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.compact import Compact
 from ..formulations.compact import compact as state
+from ..formulations.counting import counting_bound
+from ..formulations.hypergraph import hypergraph
 from ..formulations.task import Task
 from ..instances import InfeasibleError, InputError, Placement, Solution
 from ..instances.arrays import Floats
@@ -36,7 +38,9 @@ def compact(task: Task, search: Search[Solution]) -> None:
     if search.best is None:
         with search.phase("start"):
             greedy(task, search)
-    search.raise_bound(0.0, "times are not negative")
+    with search.phase("bound"):
+        by_count = counting_bound(task, hypergraph(task))
+        search.raise_bound(by_count * (1 - BOUND_SLACK), "counting heavy units")
     if search.should_stop():
         return
     try:
@@ -82,6 +86,7 @@ def _by_highs(stated: Compact, search: Search[Solution]) -> None:
     with search.phase("hand over"):
         compiled = compile_model(stated.model)
         start = None
+        had_plan = search.best is not None
         if search.best is not None:
             values = stated.start(search.best.device)
             start = None if values is None else compiled.start(values)
@@ -103,7 +108,8 @@ def _by_highs(stated: Compact, search: Search[Solution]) -> None:
     if outcome.x is not None:
         offer(outcome.x)
     _conclude(stated, search, outcome, "HiGHS")
-    search.note(f"start_used={outcome.start_used} nodes={outcome.nodes} {outcome.abandoned}")
+    if start is None and had_plan or outcome.start_used is False:
+        search.note("HiGHS did not take the plan known before as its start")
 
 
 def _by_other(solver: str, stated: Compact, search: Search[Solution]) -> None:
@@ -114,16 +120,15 @@ def _by_other(solver: str, stated: Compact, search: Search[Solution]) -> None:
     _conclude(stated, search, outcome, solver)
 
 
-def _conclude(
-    stated: Compact, search: Search[Solution], outcome: Outcome, solver: str
-) -> None:
+def _conclude(stated: Compact, search: Search[Solution], outcome: Outcome, solver: str) -> None:
     if outcome.status != "infeasible":
         _raise_bound(stated, search, outcome.bound, solver)
     elif search.best is None:
         search.prove_infeasible("no placement keeps all rules of memory, colours and contiguity")
     else:
-        search.note(f"{solver} claims that there is no plan, though one is known: its bound is "
-                    "not used")
+        search.note(
+            f"{solver} claims that there is no plan, though one is known: its bound is not used"
+        )
     if outcome.limit == "nodes" or outcome.limit == "time":
         search.stop_for(outcome.limit)
 
@@ -153,9 +158,7 @@ def export_model(task: Task, path: str | Path) -> None:
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".stagecut-") as folder:
             whole = Path(folder) / f"model{path.suffix.lower()}"
-            stated.model.write(
-                str(whole), io_options={"symbolic_solver_labels": True}
-            )
+            stated.model.write(str(whole), io_options={"symbolic_solver_labels": True})
             whole.replace(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
