@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import get_args
 
 from . import architectures
-from .architectures import Granularity, Network, Tied, to_workload
+from .architectures import Granularity, Network, Tied, Via, to_workload
 from .cluster import Cluster
 from .errors import InputError
 from .roofline import machine
@@ -209,6 +210,7 @@ def build(
     size: int | None = None,
     accelerators: int | None = None,
     tied: Tied = "colour",
+    via: Via = "peer",
 ) -> Workload:
     """Generate a shipped workload, possibly with other dimensions than the catalogue's.
 
@@ -224,6 +226,9 @@ def build(
         How many the suggested cluster has; default: at least 4, and enough for its memory.
     tied
         ``colour``: nodes that use one weight matrix share a device. ``copies``: each has its own.
+    via
+        ``peer``: the suggested cluster's accelerators send over their own fast links. ``host``:
+        through host memory.
 
     Raises
     ------
@@ -233,7 +238,7 @@ def build(
     Examples
     --------
     >>> build("resnet50").n
-    72
+    71
     """
     entry = find(name)
     architecture = ARCHITECTURES[_architecture_of(name)]
@@ -242,8 +247,12 @@ def build(
     for option, value in (("batch", batch), ("size", size), ("accelerators", accelerators)):
         if value is not None and value < 1:
             raise InputError(f"{option}: {value}; it must be at least 1")
-    if tied not in ("colour", "copies"):
-        raise InputError(f"tied: {tied!r} is not one of colour, copies")
+    for option, word, known in (
+        ("tied", tied, get_args(Tied)),
+        ("via", via, get_args(Via)),
+    ):
+        if word not in known:
+            raise InputError(f"{option}: {word!r} is not one of {', '.join(known)}")
     return to_workload(
         architecture.network(batch, size),
         name,
@@ -251,6 +260,7 @@ def build(
         granularity=entry.granularity,
         training=entry.training,
         tied=tied,
+        via=via,
         accelerators=accelerators,
         provenance={"source": architecture.source},
     )

@@ -42,8 +42,11 @@ class Machine:
         on a card sold as 80 GB), the difference is left for the driver and for scratch space.
     launch_s
         Pause between two kernels.
-    link
-        To host memory.
+    peer
+        Link to the other accelerators of the machine, one direction: NVLink through its switches,
+        or one link of a TPU's torus.
+    host
+        Link to host memory.
     source
         Where the numbers are from.
     """
@@ -53,7 +56,8 @@ class Machine:
     bytes_per_s: float
     memory_bytes: float
     launch_s: float
-    link: Link
+    peer: Link
+    host: Link
     source: str
 
     def seconds(self, flops: Floats, size_bytes: Floats, launches: Floats) -> Floats:
@@ -66,13 +70,21 @@ class Machine:
 _PAUSE_S = 0.9e-6
 
 
+#: Until the first byte of a transfer arrives: the order of what point-to-point messages between
+#: GPUs of one machine, and copies to and from the host, take. Ours; no sheet says it.
+_LATENCY_S = 10e-6
+
+
+def _peer(gigabytes_per_s: float) -> Link:
+    return Link(_LATENCY_S, gigabytes_per_s * 1e9)
+
+
 def _pcie(generation: int) -> Link:
     """16 lanes of PCIe: 16, 32, 64 GB/s nominal for generations 3, 4, 5.
 
-    Copies between host and device memory reach about four fifths of that; 10 µs is the usual
-    order of the time until such a copy starts. Both are ours.
+    Copies between host and device memory reach about four fifths of that (ours).
     """
-    return Link(latency_s=10e-6, bytes_per_s=12.5e9 * 2 ** (generation - 3))
+    return Link(_LATENCY_S, 12.5e9 * 2 ** (generation - 3))
 
 
 #: The accelerators that workloads can be generated for, by name.
@@ -86,7 +98,8 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
                 bytes_per_s=2039e9,
                 memory_bytes=80e9,
                 launch_s=_PAUSE_S,
-                link=_pcie(4),
+                peer=_peer(300),
+                host=_pcie(4),
                 source="NVIDIA A100 80GB SXM data sheet (2021)",
             ),
             Machine(
@@ -95,7 +108,8 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
                 bytes_per_s=3350e9,
                 memory_bytes=80e9,
                 launch_s=_PAUSE_S,
-                link=_pcie(5),
+                peer=_peer(450),
+                host=_pcie(5),
                 source="NVIDIA H100 SXM5 data sheet (2023), dense",
             ),
             Machine(
@@ -104,7 +118,8 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
                 bytes_per_s=900e9,
                 memory_bytes=32e9,
                 launch_s=_PAUSE_S,
-                link=_pcie(3),
+                peer=_peer(150),
+                host=_pcie(3),
                 source="NVIDIA V100 SXM2 32GB data sheet (2018)",
             ),
             Machine(
@@ -113,7 +128,8 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
                 bytes_per_s=900e9,
                 memory_bytes=32e9,
                 launch_s=0.0,
-                link=_pcie(3),
+                peer=_peer(82),
+                host=_pcie(3),
                 source="Google Cloud TPU v3 documentation, one chip of two cores; no launches: "
                 "a program is compiled as a whole",
             ),
@@ -129,7 +145,8 @@ CPU_CORE = Machine(
     bytes_per_s=5.12e9,
     memory_bytes=float("inf"),
     launch_s=0.0,
-    link=Link(0.0, float("inf")),
+    peer=Link(0.0, float("inf")),
+    host=Link(0.0, float("inf")),
     source="Intel Xeon Platinum 8380 specifications (2021)",
 )
 

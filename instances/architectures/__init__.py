@@ -2,7 +2,7 @@
 
 from .diffusion import stable_diffusion_unet
 from .language import bert_large, gpt2_xl, llama3_8b, mixtral_8x7b, t5_large
-from .lowering import Granularity, Tied, to_workload
+from .lowering import Granularity, Tied, Via, to_workload
 from .network import Network, Operator, Tensor
 from .vision import resnet50, semantic_fpn, unet, vit_l16
 
@@ -12,6 +12,7 @@ __all__ = [
     "Operator",
     "Tensor",
     "Tied",
+    "Via",
     "bert_large",
     "gpt2_xl",
     "llama3_8b",

@@ -53,6 +53,7 @@ from .network import Network, Operator
 
 Granularity = Literal["layers", "operators"]
 Tied = Literal["colour", "copies"]
+Via = Literal["peer", "host"]
 
 #: Bytes per number of a tensor, and per parameter of a gradient and of Adam's state.
 NUMBER_BYTES = 2
@@ -71,6 +72,7 @@ def to_workload(
     granularity: Granularity = "layers",
     training: bool = False,
     tied: Tied = "colour",
+    via: Via = "peer",
     accelerators: int | None = None,
     provenance: Mapping[str, str] | None = None,
 ) -> Workload:
@@ -82,6 +84,10 @@ def to_workload(
         The accelerator that times and cluster are for.
     tied
         What weights used twice mean; see above.
+    via
+        What the suggested cluster's accelerators send over: ``peer``, the fast links between
+        them, or ``host``, host memory. Both ends pay either way, each on a link of its own, as
+        through a switch. (With ``peer``, what a CPU core exchanges is priced too low.)
     accelerators
         How many the suggested cluster has; default: 4, doubled until everything fits with a fifth
         to spare. A CPU core comes with them.
@@ -145,7 +151,7 @@ def to_workload(
             "optimizer_bytes": costs.optimizer,
             "activation_bytes": costs.activations,
         },
-        cluster=_cluster(machine, float(memory.sum()), accelerators),
+        cluster=_cluster(machine, via, float(memory.sum()), accelerators),
         provenance={
             "generator": "stagecut.instances.architectures",
             "network": network.title,
@@ -153,6 +159,7 @@ def to_workload(
             "accelerator": f"{machine.name}: {machine.source}",
             "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
             "cost_model": "roofline",
+            "link": "between accelerators" if via == "peer" else "to host memory",
             **(provenance or {}),
         },
     )
@@ -275,7 +282,7 @@ def _kept(operators: list[Operator]) -> set[int]:
 
 
 def _sums(column: Floats, group: Ints, count: int) -> Floats:
-    return np.bincount(group, weights=column, minlength=count)
+    return np.bincount(group, weights=column, minlength=count).astype(np.float64)
 
 
 def _seconds(passes: list[_Costs], machine: Machine, group: Ints, count: int) -> Floats:
@@ -334,11 +341,12 @@ def _colours(
     return np.array(both, dtype=np.int64), tuple(nodes[lead] for lead in numbers)
 
 
-def _cluster(machine: Machine, total_bytes: float, accelerators: int | None) -> Cluster:
+def _cluster(
+    machine: Machine, via: Via, total_bytes: float, accelerators: int | None
+) -> Cluster:
     count = accelerators or LEAST_ACCELERATORS
     while accelerators is None and total_bytes > (1 - SPARE) * count * machine.memory_bytes:
         count *= 2
-    device = DeviceKind(
-        machine.name, count, machine.memory_bytes, times=ACCELERATOR, link=machine.link
-    )
+    link = machine.peer if via == "peer" else machine.host
+    device = DeviceKind(machine.name, count, machine.memory_bytes, times=ACCELERATOR, link=link)
     return Cluster((device, DeviceKind(CPU, 1, host=True)))
