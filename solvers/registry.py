@@ -19,6 +19,10 @@ METHODS: dict[str, dict[str, str]] = {
         "dp": "dp:ideal_dp",
         "milp": "milp:compact",
         "greedy": "greedy:greedy",
+        "local-search": "local_search:local_search",
+        "random": "local_search:random_best",
+        "single": "single_device:single_device",
+        "metis": "partitioner:metis",
     },
 }
 
