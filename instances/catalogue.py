@@ -12,43 +12,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import get_args
 
-from . import architectures
-from .architectures import Granularity, Network, Tied, Via, to_workload
+from .architectures import ARCHITECTURES, Architecture, Granularity, Tied, Via, to_workload
 from .cluster import Cluster
 from .errors import InputError
 from .roofline import machine
 from .workload import Workload
 
 DEFAULT_ACCELERATOR = "a100-80gb"
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """An architecture that workloads are generated from.
-
-    Parameters
-    ----------
-    name, title
-        For the command line, and for people.
-    network
-        Describes it, given batch and size.
-    batch
-        Samples per pass (per microbatch, in training).
-    size
-        Tokens per sample, or pixels per side of an image or latent.
-    parameters
-        How many it has, as published.
-    source
-        Where that number is from.
-    """
-
-    name: str
-    title: str
-    network: Callable[[int, int], Network]
-    batch: int
-    size: int
-    parameters: int
-    source: str
 
 
 @dataclass(frozen=True)
@@ -106,102 +76,6 @@ class Summary:
     provenance: Mapping[str, str]
 
 
-_ALL = (
-    Architecture(
-        name="gpt2-xl",
-        title="GPT-2 XL",
-        network=architectures.gpt2_xl,
-        batch=4,
-        size=1024,
-        parameters=1_557_611_200,
-        source="Radford et al. 2019; checkpoint openai-community/gpt2-xl",
-    ),
-    Architecture(
-        name="llama3-8b",
-        title="Llama 3 8B",
-        network=architectures.llama3_8b,
-        batch=1,
-        size=2048,
-        parameters=8_030_261_248,
-        source="arXiv:2407.21783, Table 3; checkpoint meta-llama/Meta-Llama-3-8B",
-    ),
-    Architecture(
-        name="mixtral-8x7b",
-        title="Mixtral 8x7B",
-        network=architectures.mixtral_8x7b,
-        batch=1,
-        size=2048,
-        parameters=46_702_792_704,
-        source="arXiv:2401.04088, Table 1; checkpoint mistralai/Mixtral-8x7B-v0.1",
-    ),
-    Architecture(
-        name="bert-large",
-        title="BERT-Large",
-        network=architectures.bert_large,
-        batch=8,
-        size=512,
-        parameters=336_226_108,
-        source="Devlin et al. 2019; checkpoint google-bert/bert-large-uncased, both heads",
-    ),
-    Architecture(
-        name="t5-large",
-        title="T5-Large",
-        network=architectures.t5_large,
-        batch=8,
-        size=512,
-        parameters=737_668_096,
-        source="Raffel et al. 2020; checkpoint google-t5/t5-large",
-    ),
-    Architecture(
-        name="vit-l16",
-        title="ViT-L/16",
-        network=architectures.vit_l16,
-        batch=32,
-        size=224,
-        parameters=304_326_632,
-        source="Dosovitskiy et al. 2021; torchvision vit_l_16",
-    ),
-    Architecture(
-        name="resnet50",
-        title="ResNet-50",
-        network=architectures.resnet50,
-        batch=32,
-        size=224,
-        parameters=25_557_032,
-        source="He et al. 2016; torchvision resnet50",
-    ),
-    Architecture(
-        name="semantic-fpn",
-        title="Semantic FPN, ResNet-50",
-        network=architectures.semantic_fpn,
-        batch=4,
-        size=512,
-        parameters=28_500_000,
-        source="Kirillov et al. 2019; count from Wang et al. 2021 (PVT), Table 4",
-    ),
-    Architecture(
-        name="unet",
-        title="U-Net",
-        network=architectures.unet,
-        batch=4,
-        size=572,
-        parameters=31_030_000,
-        source="Ronneberger et al. 2015, Figure 1",
-    ),
-    Architecture(
-        name="stable-diffusion-unet",
-        title="Stable Diffusion 1.5 U-Net",
-        network=architectures.stable_diffusion_unet,
-        batch=2,
-        size=64,
-        parameters=859_520_964,
-        source="Rombach et al. 2022; configuration runwayml/stable-diffusion-v1-5",
-    ),
-)
-
-ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({a.name: a for a in _ALL})
-
-
 def build(
     name: str,
     *,
@@ -209,7 +83,7 @@ def build(
     batch: int | None = None,
     size: int | None = None,
     accelerators: int | None = None,
-    tied: Tied = "colour",
+    tied: Tied | None = None,
     via: Via = "peer",
 ) -> Workload:
     """Generate a shipped workload, possibly with other dimensions than the catalogue's.
@@ -225,7 +99,9 @@ def build(
     accelerators
         How many the suggested cluster has; default: at least 4, and enough for its memory.
     tied
-        ``colour``: nodes that use one weight matrix share a device. ``copies``: each has its own.
+        ``colour``: nodes that use one weight matrix share a device. ``copies``: each has a copy.
+        Default: copies for GPT-2 XL, whose pipelines would otherwise bite their own tail; a
+        colour for BERT-Large and T5-Large.
     via
         ``peer``: the suggested cluster's accelerators send over their own fast links. ``host``:
         through host memory.
@@ -244,6 +120,7 @@ def build(
     architecture = ARCHITECTURES[_architecture_of(name)]
     batch = architecture.batch if batch is None else batch
     size = architecture.size if size is None else size
+    tied = architecture.tied if tied is None else tied
     for option, value in (("batch", batch), ("size", size), ("accelerators", accelerators)):
         if value is not None and value < 1:
             raise InputError(f"{option}: {value}; it must be at least 1")
@@ -348,5 +225,9 @@ def _entries(architecture: Architecture) -> list[Entry]:
 
 #: Every shipped workload by name.
 CATALOGUE: Mapping[str, Entry] = MappingProxyType(
-    {entry.name: entry for architecture in _ALL for entry in _entries(architecture)}
+    {
+        entry.name: entry
+        for architecture in ARCHITECTURES.values()
+        for entry in _entries(architecture)
+    }
 )

@@ -96,14 +96,16 @@ class Network:
     title: str
     sample: str
     operators: list[Operator] = field(default_factory=list)
-    _layer: str = ""
+    _layer: str = field(default="", init=False)
 
     @contextmanager
     def layer(self, name: str) -> Iterator[None]:
         """Put the operators added inside into layer `name`."""
         before, self._layer = self._layer, name
-        yield
-        self._layer = before
+        try:
+            yield
+        finally:
+            self._layer = before
 
     def add(
         self,
