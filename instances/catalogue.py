@@ -6,9 +6,11 @@ Each architecture comes in four forms: ``NAME`` (layers, inference), ``NAME-trai
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from types import MappingProxyType
 from typing import get_args
 
@@ -39,6 +41,9 @@ class Entry:
         How many the architecture has, as published.
     granularity, training
         Which of its four forms this is.
+    best_ms, bound_ms
+        Least known max-load of a contiguous split on the suggested cluster, and a proven lower
+        bound, equal where the optimum is known; None where nothing is.
     """
 
     name: str
@@ -48,6 +53,8 @@ class Entry:
     parameters: int
     granularity: Granularity
     training: bool
+    best_ms: float | None
+    bound_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -202,6 +209,18 @@ def _architecture_of(name: str) -> str:
     return name.removesuffix("-training").removesuffix("-operators")
 
 
+def _known() -> dict[str, tuple[float | None, float | None]]:
+    """Best value and bound of each entry, as `benchmarks/shipped_optima.py` found them."""
+    text = files(__package__).joinpath("shipped_optima.csv").read_text(encoding="utf-8")
+    return {
+        row["name"]: (
+            float(row["best_ms"]) if row["best_ms"] else None,
+            float(row["bound_ms"]) if row["bound_ms"] else None,
+        )
+        for row in csv.DictReader(text.splitlines())
+    }
+
+
 def _entries(architecture: Architecture) -> list[Entry]:
     forms: list[tuple[str, Granularity, bool]] = [
         ("", "layers", False),
@@ -218,10 +237,14 @@ def _entries(architecture: Architecture) -> list[Entry]:
             parameters=architecture.parameters,
             granularity=granularity,
             training=training,
+            best_ms=_KNOWN[architecture.name + suffix][0],
+            bound_ms=_KNOWN[architecture.name + suffix][1],
         )
         for suffix, granularity, training in forms
     ]
 
+
+_KNOWN = _known()
 
 #: Every shipped workload by name.
 CATALOGUE: Mapping[str, Entry] = MappingProxyType(

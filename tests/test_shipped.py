@@ -395,3 +395,28 @@ def test_the_same_in_every_process() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "PYTHONHASHSEED": "7"},
     )
     assert other.stdout.split() == here
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_known_values_are_bounds(name: str) -> None:
+    entry = find(name)
+    assert entry.best_ms is not None
+    workload = entry.build()
+    result = stagecut.solve(workload, problem=Throughput("contiguous"), method="greedy")
+    assert result.plan is not None
+    assert (entry.bound_ms or 0) * (1 - 1e-9) <= result.plan.objective
+    assert (entry.bound_ms or 0) <= entry.best_ms
+    assert workload.cluster is not None
+    accelerators = workload.cluster.kinds[0].count
+    even = workload.times["accelerator"].sum() / accelerators
+    assert entry.best_ms > 0.99 * even  # a CPU core takes hardly anything
+
+
+@pytest.mark.parametrize("name", [n for n in CATALOGUE if "operators" not in n])
+def test_known_optima_are_those_of_the_ideal_dp(name: str) -> None:
+    pytest.importorskip("stagecut.solvers.dp")
+    entry = find(name)
+    assert entry.best_ms == entry.bound_ms
+    result = stagecut.solve(entry.build(), problem=Throughput("contiguous"), method="dp")
+    assert result.plan is not None
+    assert result.plan.objective == pytest.approx(entry.best_ms, rel=1e-9)

@@ -2,6 +2,8 @@
 
 *Output bytes* of a layer are the tensors that others read. A backward node sends the gradients of
 the tensors that its forward node received from others; a sum sends one gradient to all its terms.
+The gradients that several nodes send for one tensor are added up where the tensor came from, so
+operators may send more between devices than the layers that they make up.
 
 *Colours*: a backward node shares its forward node's, and nodes that use one weight matrix share
 one (``tied="colour"``): the matrix exists once. With ``tied="copies"`` each of them has the matrix,
