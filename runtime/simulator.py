@@ -112,12 +112,12 @@ def _time_per_sample(
 ) -> float:
     """Measure the steady state, on a longer run of the same schedule where this one is short."""
     m = schedule.microbatches
-    repeat = int(np.lcm.reduce([len(devices) for devices in stages.replicas]))
+    repeat = schedule.repeat
     if schedule.name == "single":
         return makespan
     known = schedule.name in SCHEDULES and schedule.depth is not None
     depth = schedule.depth if schedule.depth is not None else m // 6
-    wanted = 6 * depth + 12 + 2 * repeat
+    wanted = -(-(6 * depth + 12) // repeat) * repeat + 4 * repeat
     if known and m < wanted and schedule.size * (wanted / m) <= STEADY_ACTIONS:
         m = wanted
         schedule = make_schedule(schedule.name, stages, m, network)

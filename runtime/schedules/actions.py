@@ -96,7 +96,9 @@ class Schedule:
         Per device, the order of its copy engine where transfers run beside compute; empty for
         first come, first served.
     depth
-        After so many microbatches the order repeats itself; None if it is not known.
+        About so many microbatches pass until the order repeats itself; None if unknown.
+    repeat
+        From then on, it repeats itself every so many microbatches.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Schedule:
     versions: Versions = "one"
     phased: bool = False
     depth: int | None = None
+    repeat: int = 1
     engines: tuple[ActionTable, ...] = ()
 
     def __post_init__(self) -> None:

@@ -120,6 +120,7 @@ def asynchronous(
         tuple(tables[:size]),
         versions=versions,
         depth=depth,
+        repeat=repeat,
         engines=tuple(tables[size:]) if _has_engines(network) else (),
     )
 

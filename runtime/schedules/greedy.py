@@ -7,6 +7,8 @@ stage takes microbatches in order, so the oldest one can always go on: no deadlo
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
@@ -84,8 +86,13 @@ def list_schedule(
     done = done[:count]
     done[:, 2] = kinds[done[:, 2]]
     tables = [done[done[:, 0] == d][:, 1:] for d in range(len(stages.devices))]
-    depth = (int(limit.max()) + 1) * max(number)
-    return Schedule(name, microbatches, tuple(tables), depth=depth)
+    return Schedule(
+        name,
+        microbatches,
+        tuple(tables),
+        depth=(int(limit.max()) + 1) * max(number),
+        repeat=math.lcm(group, *number),
+    )
 
 
 @njit(cache=True)

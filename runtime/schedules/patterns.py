@@ -7,6 +7,7 @@ deadlock if every task that waits for another has a larger (k, position).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -82,7 +83,14 @@ def gpipe(stages: Stages, microbatches: int) -> Schedule:
                 if stages.present[stage, side]
             ]
         tables.append(np.concatenate(parts) if parts else np.empty((0, 3), np.int32))
-    return Schedule("gpipe", microbatches, tuple(tables), phased=True, depth=stages.count)
+    return Schedule(
+        "gpipe",
+        microbatches,
+        tuple(tables),
+        phased=True,
+        depth=stages.count,
+        repeat=math.lcm(*(len(devices) for devices in stages.replicas)),
+    )
 
 
 def plain_1f1b(stages: Stages, microbatches: int) -> Schedule:
@@ -169,7 +177,9 @@ def interleaved(stages: Stages, microbatches: int) -> Schedule:
         table[total:] = np.stack((back, np.full(total, Kind.B), which, 2 * (n + ahead) + 1), axis=1)
         order = np.argsort(table[:, 3], kind="stable")
         tables[stages.replicas[position][0]] = table[order, :3].astype(np.int32)
-    return Schedule("interleaved", microbatches, tuple(tables), depth=2 * stages.count)
+    return Schedule(
+        "interleaved", microbatches, tuple(tables), depth=2 * stages.count, repeat=size
+    )
 
 
 def single(stages: Stages, microbatches: int) -> Schedule:
