@@ -17,6 +17,7 @@ METHODS: dict[str, dict[str, str]] = {
     "throughput": {
         "auto": "auto:auto",
         "dp": "dp:ideal_dp",
+        "dpl": "dp:linearised_dp",
         "milp": "milp:compact",
         "greedy": "greedy:greedy",
         "local-search": "local_search:local_search",
