@@ -1,4 +1,4 @@
-"""The computation graph coloured by device: with Graphviz where it is installed, else matplotlib."""
+"""The computation graph coloured by device: by Graphviz where it is installed, else matplotlib."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ..instances import InputError, Plan, Workload
-from .pieces import Stages, cut
+from .pieces import cut
+from .stages import Stages
 
 #: Fills of devices, light enough for black text; after Okabe and Ito.
 FILLS = (
@@ -107,7 +108,7 @@ def _with_graphviz(
     )
     lines = [
         "digraph plan {",
-        f"graph [label={heading}, labelloc=t, labeljust=l, fontname=\"DejaVu Sans\", fontsize=16,",
+        f'graph [label={heading}, labelloc=t, labeljust=l, fontname="DejaVu Sans", fontsize=16,',
         "  nodesep=0.15, ranksep=0.3, dpi=96];",
         'node [shape=box, style="filled,rounded", fontname="DejaVu Sans", fontsize=11,',
         '  height=0.3, margin="0.1,0.04", color="#5d6673"];',
@@ -154,11 +155,12 @@ def _with_matplotlib(
             v: sum(place[u] for u in graph.predecessors(v)) / max(1, graph.in_degree(v))
             for v in layer
         }
-        layer.sort(key=lambda v: (wanted[v], v))  # noqa: B023
+        layer.sort(key=lambda v: (wanted[v], v))
         for i, v in enumerate(layer):
             place[v] = i - (len(layer) - 1) / 2
     widest = max(len(layer) for layer in layers)
-    words = max(len(line) for _, text in graph.nodes(data="label") for line in text.split("\n"))
+    labels = [str(node["label"]) for _, node in graph.nodes(data=True)]
+    words = max(len(line) for text in labels for line in text.split("\n"))
     width, height = 0.35 + 0.085 * words, 0.55
     figure = Figure(
         figsize=(max(6.0, min(60.0, widest * width)), max(3.0, min(120.0, len(layers) * height))),
@@ -166,7 +168,7 @@ def _with_matplotlib(
     )
     axes = figure.subplots()
     spot = {v: (place[v], -float(row)) for row, layer in enumerate(layers) for v in layer}
-    lines = 1 + max(text.count("\n") for _, text in graph.nodes(data="label"))
+    lines = 1 + max(text.count("\n") for text in labels)
     for u, v in graph.edges:
         far = spot[u][1] - spot[v][1] > 1 and abs(spot[u][0] - spot[v][0]) < 1
         axes.annotate(
@@ -189,7 +191,7 @@ def _with_matplotlib(
     axes.axis("off")
     axes.set_title(title, loc="left", fontsize=11)
     figure.legend(
-        handles=[Patch(facecolor=colour, edgecolor="#5d6673", label=name) for name, colour in legend],
+        handles=[Patch(facecolor=fill, edgecolor="#5d6673", label=name) for name, fill in legend],
         loc="outside lower center", frameon=False,
         ncols=max(1, min(len(legend), int(figure.get_figwidth() / 1.7))),
     )  # fmt: skip

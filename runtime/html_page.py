@@ -169,6 +169,7 @@ function bytes(size) {
   return (i ? size.toFixed(2) : size.toFixed(0)) + " " + units[i];
 }
 function number(x) { return String(Number(x.toPrecision(6))); }
+function named(time) { return number(time) + (data.unit && " " + data.unit); }
 function prepare(canvas, height) {
   const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth;
   canvas.style.height = height + "px";
@@ -178,7 +179,9 @@ function prepare(canvas, height) {
   pen.clearRect(0, 0, width, height);
   return [pen, width];
 }
-function place(time, width) { return names + (time - from) / (to - from) * (width - names - right); }
+function place(time, width) {
+  return names + (time - from) / (to - from) * (width - names - right);
+}
 function ticks(low, high, wanted) {
   const raw = (high - low) / wanted, power = Math.pow(10, Math.floor(Math.log10(raw)));
   const step = [1, 2, 5, 10].map(f => f * power).find(s => s >= raw), list = [];
@@ -192,7 +195,7 @@ function timeAxis(pen, width, top, bottom) {
     const x = place(t, width);
     pen.strokeStyle = "#eceef1"; pen.beginPath(); pen.moveTo(x, top); pen.lineTo(x, bottom);
     pen.stroke();
-    pen.fillStyle = "#5d6673"; pen.fillText(number(t) + (data.unit && " " + data.unit), x, bottom + 6);
+    pen.fillStyle = "#5d6673"; pen.fillText(named(t), x, bottom + 6);
   }
 }
 function drawChart() {
@@ -283,7 +286,7 @@ chart.addEventListener("mousemove", event => {
   if (!hit) return;
   const [, kind, whole, stage, m, start, end] = hit;
   tip.textContent = `${whole}: ${data.kinds[kind][1]}\\nstage ${stage}, microbatch ${m}\\n` +
-    `${number(start)} to ${number(end)}, ${number(end - start)} ${data.unit}`;
+    `${number(start)} to ${number(end)}, ${named(end - start)}`;
   tip.style.left = Math.min(event.clientX + 14, window.innerWidth - 220) + "px";
   tip.style.top = event.clientY + 14 + "px";
 });

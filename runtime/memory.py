@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..instances.arrays import Floats, Ints, frozen
-from .pieces import BACKWARD, Stages
 from .schedules.actions import Kind, Schedule
+from .stages import BACKWARD, Stages
 
 
 @dataclass(frozen=True, eq=False)

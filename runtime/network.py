@@ -10,8 +10,8 @@ import numpy as np
 
 from ..instances import InputError, Link
 from ..instances.arrays import Floats, Ints, frozen
-from ..instances.workload import TIME_UNITS, UNSPECIFIED
-from .pieces import Stages
+from ..instances.units import TIME_UNITS, UNSPECIFIED
+from .stages import Stages
 
 Sharing = Literal["fifo", "fair"]
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..instances import InputError, Plan, Workload
+from ..instances import Plan, Workload
 from ..instances.arrays import Floats, frozen
 from .memory import memory_over_time
 from .network import HostMemory, Network, settle
-from .pieces import Stages, cut
+from .pieces import cut
 from .schedules import SCHEDULES, Kind, Schedule, make_schedule
-from .schedules.validate import check_actions, deadlock_message, execution_steps
+from .schedules.steps import deadlock
+from .schedules.validate import check_actions
 from .simulator_engine import execute
 from .simulator_program import Program, compile_program
 from .simulator_result import Simulation
+from .stages import Stages
 
 #: Runs for the steady state hold at most this many actions.
 STEADY_ACTIONS = 20_000_000
@@ -80,8 +82,7 @@ def simulate_stages(
     )
     size = np.diff(program.first)
     if (reached < size).any():
-        step, stuck = execution_steps(schedule, stages)
-        raise InputError(deadlock_message(schedule, stages, step, stuck))
+        raise deadlock(schedule, stages)
     pieces = [slice(a, b) for a, b in zip(program.first[:-1], program.first[1:], strict=True)]
     starts = tuple(frozen(start[piece], np.float64) for piece in pieces)
     ends = tuple(frozen(end[piece], np.float64) for piece in pieces)

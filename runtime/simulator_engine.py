@@ -40,8 +40,8 @@ def execute(
     return result
 
 
-@njit(cache=True)
-def _push(when, order, what, size, t, seq, code):
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _push(when, order, what, size, t, seq, code):  # type: ignore[no-untyped-def]
     if size == len(when):
         more = max(64, 2 * size)
         a, b, c = np.empty(more), np.empty(more, np.int64), np.empty(more, np.int64)
@@ -58,8 +58,8 @@ def _push(when, order, what, size, t, seq, code):
     return when, order, what
 
 
-@njit(cache=True)
-def _pop(when, order, what, size):
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _pop(when, order, what, size):  # type: ignore[no-untyped-def]
     """Remove the first of `size` events; the caller has read it."""
     size -= 1
     t, seq, code = when[size], order[size], what[size]
@@ -80,8 +80,8 @@ def _pop(when, order, what, size):
     when[i], order[i], what[i] = t, seq, code
 
 
-@njit(cache=True)
-def _execute(
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _execute(  # type: ignore[no-untyped-def]
     first, template, microbatch, duration, gate, rendezvous, waits, gate_stage, gate_job, feed_at,
     feed_to, replicas_at, replicas_to, job_from, job_to, job_pair, job_work, link, rate, latency,
     order_at, order_to, fair, m,
@@ -198,7 +198,7 @@ def _execute(
                 else:
                     after[tail[lane]] = job
                     tail[lane] = job
-            ended = -1
+            ended = np.int64(-1)
         while looking > 0:
             looking -= 1
             d = look[looking]
@@ -297,9 +297,7 @@ def _execute(
                 size += 1
                 seq += 1
         arrival = now + latency[lane]
-        when, order, what = _push(
-            when, order, what, size, arrival, seq, devices + lanes + job
-        )
+        when, order, what = _push(when, order, what, size, arrival, seq, devices + lanes + job)
         size += 1
         seq += 1
     return start, end, cause, job_start, job_end, job_cause, at - first[:-1]

@@ -13,9 +13,9 @@ import pandas as pd
 from ..instances.arrays import Floats, Ints
 from .memory import DeviceMemory
 from .network import Network
-from .pieces import Stages
 from .schedules.actions import Action, Kind, Schedule
 from .simulator_program import Program
+from .stages import Stages
 
 
 class Step(NamedTuple):
@@ -64,9 +64,7 @@ class Simulation:
     @cached_property
     def busy(self) -> Floats:
         """Shape (D,): time that each device computes or moves data itself."""
-        return np.array(
-            [float((e - s).sum()) for s, e in zip(self.starts, self.ends, strict=True)]
-        )
+        return np.array([float((e - s).sum()) for s, e in zip(self.starts, self.ends, strict=True)])
 
     @cached_property
     def transfer(self) -> Floats:
@@ -137,7 +135,7 @@ class Simulation:
         target = self.stages.replicas[self.program.job_to[x]]
         if self.program.job_pair[x]:
             return int(self.program.link[source[j % len(source)], target[j % len(target)]])
-        return source[j % len(source)]
+        return int(source[j % len(source)])
 
     def job_name(self, x: int) -> str:
         """Return what a transfer carries, such as ``F0 → F1``."""

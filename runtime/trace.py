@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..instances.workload import TIME_UNITS, UNSPECIFIED
+from ..instances.units import TIME_UNITS, UNSPECIFIED
 from .schedules.actions import Action, Kind
 from .simulator_result import Simulation
 from .timeline import COLOURS, boxes, lanes, memory_steps

@@ -11,7 +11,7 @@ from stagecut import Plan, Throughput, Workload
 from stagecut.instances import Placement
 from stagecut.instances.arrays import Ints
 from stagecut.runtime import evaluate
-from stagecut.runtime.pieces import Stages, chain
+from stagecut.runtime.stages import Stages, chain
 
 
 def plan_of(workload: Workload, cluster, device: Ints, problem: Throughput | None = None) -> Plan:

@@ -8,11 +8,9 @@ from pipelines import random_chain, random_plan
 
 from stagecut import InputError, Link
 from stagecut.runtime.network import HostMemory
-from stagecut.runtime.pieces import chain, cut
+from stagecut.runtime.pieces import cut
 from stagecut.runtime.schedules import (
     SCHEDULES,
-    Action,
-    Kind,
     make_schedule,
     parse_action,
     read_csv,
@@ -23,6 +21,7 @@ from stagecut.runtime.schedules import (
     write_csv,
 )
 from stagecut.runtime.simulator import simulate_stages
+from stagecut.runtime.stages import chain
 
 TRAINING = [name for name in SCHEDULES if name not in ("single", "inference")]
 SHAPES = [(1, 1), (1, 5), (2, 1), (3, 2), (4, 4), (4, 8), (7, 5), (8, 64)]
@@ -196,9 +195,8 @@ def test_inference_schedules_refuse_training() -> None:
 def test_mixed_whole_and_split_backwards() -> None:
     schedule = schedule_of(
         [
-            [Action(0, Kind.F, 0), Action(0, Kind.F, 1), Action(0, Kind.B, 0), Action(0, Kind.B, 1)],
-            [Action(1, Kind.F, 0), Action(1, Kind.I, 0), Action(1, Kind.F, 1), Action(1, Kind.B, 1),
-             Action(1, Kind.W, 0)],
+            [parse_action(text) for text in ["0F0", "0F1", "0B0", "0B1"]],
+            [parse_action(text) for text in ["1F0", "1I0", "1F1", "1B1", "1W0"]],
         ]
     )  # fmt: skip
     run = simulate_stages(chain([1.0, 1.0], [2.0, 2.0]), schedule)

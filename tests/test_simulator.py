@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ import stagecut
 from stagecut import InputError, Link, Throughput
 from stagecut.instances.contiguity import representatives
 from stagecut.runtime.network import HostMemory, Links, point_to_point, shared
-from stagecut.runtime.pieces import chain, cut
+from stagecut.runtime.pieces import cut
 from stagecut.runtime.schedules import SCHEDULES, Kind, make_schedule, schedule_of
 from stagecut.runtime.schedules.actions import Action
 from stagecut.runtime.simulator import simulate, simulate_stages
+from stagecut.runtime.stages import chain
 
 TRAINING = [name for name in SCHEDULES if name not in ("single", "inference")]
 
@@ -34,10 +36,13 @@ def test_the_steady_state_is_the_max_load(seed: int, overlap: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["bert24_inference", "bert24_training", "gnmt_inference", "gnmt_training"]
-    + ["inceptionv3_inference", "resnet50_inference", "bert_L-12_training", "bert_l-12_inference"]
-    + ["bert_l-3_inference", "bert_l-3_training", "resnet50_inference", "resnet50_training"],
-)  # fmt: skip
+    "name",
+    [
+        *("bert24_inference", "bert24_training", "gnmt_inference", "gnmt_training"),
+        *("inceptionv3_inference", "resnet50_inference", "resnet50_training"),
+        *("bert_L-12_training", "bert_l-12_inference", "bert_l-3_inference", "bert_l-3_training"),
+    ],
+)
 def test_published_plans_run_at_their_max_load(benchmarks: Path, name: str) -> None:
     for path in sorted((benchmarks / "placement" / "throughput").glob(f"*/{name}.json")):
         workload = stagecut.load(path)
@@ -46,8 +51,7 @@ def test_published_plans_run_at_their_max_load(benchmarks: Path, name: str) -> N
         plans = [stagecut.solve(workload, method="greedy").plan]
         assert plans[0] is not None
         assert cut(workload, plans[0]).count >= len(set(plans[0].placement.tolist()))
-        for device in _noncontiguous(workload, cluster):
-            plans.append(plan_of(workload, cluster, device))
+        plans += [plan_of(workload, cluster, x) for x in _noncontiguous(workload, cluster)]
         for plan in plans:
             assert plan is not None
             run = simulate(workload, plan, "pipedream")
@@ -191,9 +195,7 @@ def test_pipelines_over_links(seed: int) -> None:
 
 
 def test_replicas_share_the_samples_and_reduce_their_gradients() -> None:
-    stages = chain(
-        [2.0, 1.0], [4.0, 2.0], replicas=[[0, 1], [2]], weight_bytes=[10.0, 7.0]
-    )
+    stages = chain([2.0, 1.0], [4.0, 2.0], replicas=[[0, 1], [2]], weight_bytes=[10.0, 7.0])
     run = simulate_stages(stages, "pipedream", 8)
     assert run.time_per_sample == pytest.approx(3.0)
     link = Link(0.5, 10.0)
@@ -229,7 +231,7 @@ def test_the_critical_path_has_no_gaps(name: str, overlap: bool) -> None:
     path = run.critical_path()
     assert path[0].start == 0.0
     assert path[-1].end == run.makespan
-    for a, b in zip(path, path[1:], strict=False):
+    for a, b in pairwise(path):
         assert a.end == pytest.approx(b.start)
 
 
@@ -283,8 +285,8 @@ def test_wrong_input_is_named() -> None:
     assert other is not None
     with pytest.raises(InputError, match="was made for"):
         simulate(other[0], found[1])
+    listed = schedule_of([[Action(0, Kind.F), Action(0, Kind.SEND_F)]])
     with pytest.raises(InputError, match="does not overlap"):
-        listed = schedule_of([[Action(0, Kind.F), Action(0, Kind.SEND_F)]])
         simulate_stages(chain([1.0]), listed, network=HostMemory(overlap=True))
     with pytest.raises(InputError, match="its table is for 3 devices"):
         simulate_stages(chain([1.0]), "single", 1, network=point_to_point(3, Link(0, 1)))

@@ -17,8 +17,8 @@ from stagecut.runtime.gantt import draw_gantt
 from stagecut.runtime.graph_picture import draw_graph
 from stagecut.runtime.html_page import html_page, write_html
 from stagecut.runtime.network import HostMemory, shared
-from stagecut.runtime.pieces import chain
 from stagecut.runtime.simulator import simulate, simulate_stages
+from stagecut.runtime.stages import chain
 from stagecut.runtime.timeline import boxes, memory_steps
 from stagecut.runtime.trace import trace_events
 
@@ -131,7 +131,7 @@ def test_boxes_fill_the_busy_time(which: int) -> None:
 
 
 def test_memory_counters_begin_and_end_with_the_weights() -> None:
-    run = list(_runs())[0]
+    run = next(iter(_runs()))
     for d in run.used:
         times, sizes = memory_steps(run, d)
         assert times[0] == 0.0
@@ -213,10 +213,15 @@ def test_what_moved_is_said() -> None:
         assert len(result.moved) <= 1 or len(set(plan.placement.tolist())) > 1
         assert result.to_pandas()["nodes"].sum() == workload.n
         assert sum(p.common for p in result.pairs) + len(result.moved) == workload.n
-    workload, plan = random_plan(1) or pytest.fail()
+
+
+def test_plans_of_different_workloads_are_not_compared() -> None:
+    first, second = random_plan(1), random_plan(3)
+    assert first is not None
+    assert second is not None
+    outlines = outline(*first), outline(*second)
     with pytest.raises(InputError, match="one workload"):
-        strange, theirs = random_plan(3) or pytest.fail()
-        diff(outline(workload, plan), outline(strange, theirs))
+        diff(*outlines)
 
 
 def test_pictures_of_a_real_plan(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...instances import InputError
 from ..network import HostMemory, Network, settle
-from ..pieces import BACKWARD, Stages
+from ..stages import BACKWARD, Stages
 from .actions import Action, Kind, Schedule, parse_action, schedule_of
 from .csv import read_csv, write_csv
 from .cyclic import inference, pipedream, pipedream_2bw
@@ -24,8 +24,9 @@ from .patterns import (
     plain_zero_bubble,
     single,
 )
+from .steps import ScheduleError, step_table
 from .transfers import with_transfers
-from .validate import step_table, validate
+from .validate import validate
 
 
 def one_f_one_b(stages: Stages, microbatches: int, _network: Network) -> Schedule:
@@ -51,9 +52,7 @@ def zero_bubble_h1(stages: Stages, microbatches: int, _network: Network) -> Sche
     if is_plain(stages):
         return plain_zero_bubble(stages, microbatches, 1)
     most = np.full(stages.count, int(stages.in_flight.max()))
-    return list_schedule(
-        stages, microbatches, "zb-h1", limit=stages.in_flight, weight_limit=most
-    )
+    return list_schedule(stages, microbatches, "zb-h1", limit=stages.in_flight, weight_limit=most)
 
 
 def zero_bubble_h2(stages: Stages, microbatches: int, _network: Network) -> Schedule:
@@ -128,6 +127,7 @@ __all__ = [
     "Action",
     "Kind",
     "Schedule",
+    "ScheduleError",
     "list_schedule",
     "make_schedule",
     "parse_action",

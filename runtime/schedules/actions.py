@@ -37,6 +37,8 @@ class Kind(IntEnum):
 
 #: Kinds that belong to a batch, not to a microbatch.
 PER_BATCH = (Kind.REDUCE_GRAD, Kind.STEP)
+#: Kinds that move data.
+TRANSFERS = (Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B)
 
 
 class Action(NamedTuple):

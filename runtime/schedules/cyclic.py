@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..network import HostMemory, Links, Network, message_times
-from ..pieces import Stages
+from ..stages import Stages
 from .actions import Kind, Schedule, Versions
 from .patterns import Slot, forward_only, rounds
 

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from ...instances.arrays import Ints
-from ..pieces import Stages
+from ..stages import Stages
 from .actions import Kind, Schedule
 from .patterns import held
 
@@ -95,8 +95,8 @@ def list_schedule(
     )
 
 
-@njit(cache=True)
-def _list_schedule(
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _list_schedule(  # type: ignore[no-untyped-def]
     first, owner, replica, number, where, replicas, duration, present, edge_at, edge_to, waits,
     rank, m, group, limit, weight_limit, split,
 ):  # fmt: skip

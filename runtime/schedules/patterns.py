@@ -15,7 +15,7 @@ import numpy as np
 
 from ...instances import InputError
 from ...instances.arrays import Ints
-from ..pieces import BACKWARD, FORWARD, Stages
+from ..stages import BACKWARD, FORWARD, Stages
 from .actions import ActionTable, Kind, Schedule
 
 
@@ -76,7 +76,7 @@ def gpipe(stages: Stages, microbatches: int) -> Schedule:
     for own in held(stages):
         parts = []
         for side, kind in ((FORWARD, Kind.F), (BACKWARD, Kind.B)):
-            order = sorted(own, key=lambda item: int(stages.rank[2 * item[0] + side]))  # noqa: B023
+            order = sorted(own, key=lambda item: int(stages.rank[2 * item[0] + side]))
             parts += [
                 rounds([Slot(stage, kind, 0, 0, r, len(stages.replicas[stage]))], microbatches)
                 for stage, r in order
@@ -177,9 +177,7 @@ def interleaved(stages: Stages, microbatches: int) -> Schedule:
         table[total:] = np.stack((back, np.full(total, Kind.B), which, 2 * (n + ahead) + 1), axis=1)
         order = np.argsort(table[:, 3], kind="stable")
         tables[stages.replicas[position][0]] = table[order, :3].astype(np.int32)
-    return Schedule(
-        "interleaved", microbatches, tuple(tables), depth=2 * stages.count, repeat=size
-    )
+    return Schedule("interleaved", microbatches, tuple(tables), depth=2 * stages.count, repeat=size)
 
 
 def single(stages: Stages, microbatches: int) -> Schedule:

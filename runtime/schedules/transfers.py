@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..pieces import Stages
+from ..stages import Stages
 from .actions import Kind, Schedule
 
 
