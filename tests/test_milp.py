@@ -8,7 +8,7 @@ import pytest
 from brute import best_max_load
 from cases import random_case
 
-from stagecut import Limits, Throughput, solve
+from stagecut import Throughput, solve
 
 PROBLEMS = [
     Throughput(split=split, cpu_split=cpu, pipeline=pipeline, overlap=overlap)
