@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
-from ..formulations.ideals import Criterion, Pipeline, pipeline, topological_orders
+from ..formulations.biconnected import layer_units
+from ..formulations.ideals import Criterion, Pipeline, pipeline
 from ..formulations.infeasible import memories, why_infeasible
 from ..formulations.task import Task
 from ..instances import Placement, Solution, VerificationError
+from ..instances.arrays import Ints
 from .lattice import Lattice, chain, count_ideals, list_ideals
 from .search import Search
 from .stage_dp import Found, bytes_needed, least_maximum, states_of
@@ -111,21 +113,26 @@ def linearised_dp(task: Task, search: Search[Solution]) -> None:
     linearised(task, search)
 
 
-def linearised(task: Task, search: Search[Solution]) -> Pipeline | None:
-    """Offer the best splits of some topological orders; None if nothing can fit."""
+def pipedream(task: Task, search: Search[Solution]) -> None:
+    """Merge branches that close again, as PipeDream does, and split the path that is left."""
+    linearised(task, search, layer_units(task))
+
+
+def linearised(task: Task, search: Search[Solution], units: Ints | None = None) -> Pipeline | None:
+    """Offer the best splits of some topological orders of the units; None if nothing can fit."""
     with search.phase("build"):
-        pipe = pipeline(task)
-        reason = why_infeasible(task)
-        if reason is None and _exact(task):
-            reason = why_infeasible(task, pipe.graph)
+        pipe = pipeline(task, units)
+        reason = why_infeasible(task, pipe.graph)
+        if reason is not None:  # colours alone explain it better, and hold for every split
+            reason = why_infeasible(task) or (reason if _exact(task) else None)
     if reason is not None:
         search.prove_infeasible(reason)
         return None
     with search.phase("linearised dp"):
-        for order in topological_orders(pipe.graph):
+        for order in pipe.orders:
             if search.should_stop():
                 break
-            _solve(_Run(task, pipe, chain(order), search))
+            _solve(_Run(task, pipe, chain(order), search), coarse=order is pipe.orders[0])
     return pipe
 
 
@@ -138,7 +145,7 @@ def _exact(task: Task) -> bool:
 
 def _list(pipe: Pipeline, search: Search[Solution]) -> Lattice | None:
     """List the ideals if they fit into the memory; else say why not."""
-    order, edges = topological_orders(pipe.graph)[0], pipe.graph.edges
+    order, edges = pipe.orders[0], pipe.graph.edges
     lattice = list_ideals(order, edges, LISTED_AT_ONCE, search)
     if lattice.complete or search.should_stop():
         return lattice if lattice.complete else None
@@ -158,8 +165,13 @@ def _list(pipe: Pipeline, search: Search[Solution]) -> Lattice | None:
     return None
 
 
-def _solve(run: _Run) -> float | None:
+def _solve(run: _Run, coarse: bool = False) -> float | None:
     """Offer the best plan of a lattice if it beats the incumbent.
+
+    Parameters
+    ----------
+    coarse
+        Whether the incumbent may be far from the lattice's best plan.
 
     Returns
     -------
@@ -171,7 +183,7 @@ def _solve(run: _Run) -> float | None:
         return _solve_gpipe(run)
     search = run.search
     floor = 0.0
-    for target in _targets(run):
+    for target in _targets(run, coarse):
         found = run.find("load", {"load": target}, floor=target)
         if not found.complete:
             return None
@@ -195,7 +207,7 @@ def _solve_gpipe(run: _Run) -> float | None:
     """
     search = run.search
     if math.isinf(search.objective):
-        for target in _targets(run):
+        for target in _targets(run, coarse=True):
             found = run.find("load", {"load": target}, floor=target)
             if not found.complete:
                 return None
@@ -223,11 +235,17 @@ def _solve_gpipe(run: _Run) -> float | None:
     return search.objective
 
 
-def _targets(run: _Run) -> list[float]:
-    """Return max-loads to ask for, one after the other, until there is a plan below one."""
-    if math.isfinite(run.search.objective):
-        return [run.search.objective]
+def _targets(run: _Run, coarse: bool) -> list[float]:
+    """Return max-loads to ask for, one after the other, until there is a plan below one.
+
+    The last one is the incumbent's. Low ones are refuted fast; so if the incumbent may be bad,
+    or there is none, they come first, and none is asked for that is far above what is possible.
+    """
+    last = run.search.objective
+    if math.isfinite(last) and not coarse:
+        return [last]
     pipe = run.pipe
     time = np.array([row.unit for row in pipe.rows if row.criterion == "load"])
     share = float(time.min(axis=(0, 1)).sum() / pipe.count.sum())
-    return [share * (1 + 0.1 * 2**i) for i in range(8) if share > 0] + [math.inf]
+    steps = [share * (1 + 0.1 * 2**i) for i in range(8)]
+    return [target for target in steps if 0 < target < last] + [last]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formulations.ideals import Criterion, Pipeline, Row
-from ..instances.arrays import Floats, Ints
+from ..instances.arrays import Bools, Floats, Ints
 from . import dp_kernel
 from .lattice import Lattice
 from .search import Stoppable
@@ -120,7 +120,7 @@ def least_maximum(
     caps = np.array([np.minimum(row.room, limits.get(row.criterion, np.inf)) for row in rows])
     states = states_of(pipe.count)
     alive = _windows(rows, lattice, caps, states)
-    reachable = alive.any(axis=1)
+    reachable = np.logical_or.reduce(alive, axis=1)
     if not (reachable[0] and reachable[-1]):
         return Found(True, reachable=int(reachable.sum()))
     row = np.where(reachable, np.cumsum(reachable) - 1, -1)
@@ -153,7 +153,7 @@ def least_maximum(
             pairs += more
             spent = time.monotonic() - began
             if spent > TRIAL_SECONDS:
-                extended = keep[:, now].any(axis=1)
+                extended = np.logical_or.reduce(keep[:, now], axis=1)
                 done = extended[: row[:ideal].max(initial=-1) + 1].sum() / extended.sum()
                 projected = spent * ((1 - done) / done + (int(pipe.count.sum()) - total - 1) / done)
                 if projected > 2 * search.seconds_left:
@@ -168,7 +168,7 @@ def least_maximum(
     return Found(True, float(final[best]), device, pairs, len(value))
 
 
-def _windows(rows: list[Row], lattice: Lattice, caps: Floats, states: States) -> NDArray[np.bool_]:
+def _windows(rows: list[Row], lattice: Lattice, caps: Floats, states: States) -> Bools:
     """Return for each ideal and state whether the devices used, and those left, can do the work.
 
     Work is measured in each row and by each kind's times in turn; a device of another kind takes
@@ -206,7 +206,7 @@ def _knapsack(weight: Floats, size: Floats, room: float) -> float:
 
 def _lanes(
     rows: list[Row], lattice: Lattice, caps: Floats, minimise: Criterion
-) -> tuple[Ints, Floats, NDArray[np.bool_], Floats, Floats]:
+) -> tuple[Ints, Floats, Bools, Floats, Floats]:
     """Return the rows by kind as `dp_kernel.relax` takes them, without those that cannot bind."""
     lanes: list[tuple[int, float, Row]] = [
         (k, min(float(cap[k]), float(np.finfo(float).max)), row)
