@@ -10,6 +10,7 @@ import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
 from ..instances import InputError, NodeId, Plan, Workload
+from ..instances.arrays import Ints
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def diff(first: Outline, second: Outline) -> PlanDiff:
     return PlanDiff(first, second, tuple(pairs), tuple(sorted(moved, key=_natural)))
 
 
-def _common(first: Outline, second: Outline) -> np.ndarray:  # type: ignore[type-arg]
+def _common(first: Outline, second: Outline) -> Ints:
     where = {v: b for b, (_, _, nodes) in enumerate(second.devices) for v in nodes}
     common = np.zeros((len(first.devices), len(second.devices)), dtype=np.int64)
     for a, (_, _, nodes) in enumerate(first.devices):

@@ -40,7 +40,7 @@ def execute(
     return result
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _push(when, order, what, size, t, seq, code):  # type: ignore[no-untyped-def]
     if size == len(when):
         more = max(64, 2 * size)
@@ -58,7 +58,7 @@ def _push(when, order, what, size, t, seq, code):  # type: ignore[no-untyped-def
     return when, order, what
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _pop(when, order, what, size):  # type: ignore[no-untyped-def]
     """Remove the first of `size` events; the caller has read it."""
     size -= 1
@@ -80,7 +80,7 @@ def _pop(when, order, what, size):  # type: ignore[no-untyped-def]
     when[i], order[i], what[i] = t, seq, code
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _execute(  # type: ignore[no-untyped-def]
     first, template, microbatch, duration, gate, rendezvous, waits, gate_stage, gate_job, feed_at,
     feed_to, replicas_at, replicas_to, job_from, job_to, job_pair, job_work, link, rate, latency,

@@ -95,7 +95,7 @@ def list_schedule(
     )
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _list_schedule(  # type: ignore[no-untyped-def]
     first, owner, replica, number, where, replicas, duration, present, edge_at, edge_to, waits,
     rank, m, group, limit, weight_limit, split,

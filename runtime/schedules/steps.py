@@ -54,7 +54,7 @@ def execution_steps(schedule: Schedule, stages: Stages) -> tuple[list[Ints], Int
     return [step[first[d] : first[d + 1]] for d in range(len(first) - 1)], reached
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _steps(first, table, before_at, before_to, count, m):  # type: ignore[no-untyped-def]
     devices = len(first) - 1
     done = np.full((7 * count, m), -1, np.int64)  # 6P …: input gradients ended, for W

@@ -41,8 +41,8 @@ def check_actions(schedule: Schedule, stages: Stages) -> None:
     count, m = stages.count, schedule.microbatches
     most = max(len(devices) for devices in stages.replicas)
     where = np.full((count, most), -1, dtype=np.int64)
-    for stage, devices in enumerate(stages.replicas):
-        where[stage, : len(devices)] = devices
+    for s, devices in enumerate(stages.replicas):
+        where[s, : len(devices)] = devices
     number = np.array([len(devices) for devices in stages.replicas])
     present = np.ones((len(Kind), count), dtype=bool)
     for needed, side in NEEDS.items():
