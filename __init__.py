@@ -17,6 +17,7 @@ from .instances import (
 from .instances.conversions import cluster_from_pandas, from_networkx, from_pandas
 from .instances.files import dumps, load, load_cluster, load_plan, load_split, save
 from .runtime import verify
+from .simulation import simulate
 from .solvers import Limits, Result
 from .splits import plan_from_split
 
@@ -44,6 +45,7 @@ __all__ = [
     "load_split",
     "plan_from_split",
     "save",
+    "simulate",
     "solve",
     "verify",
 ]

@@ -14,7 +14,7 @@ ends. Symbols:
     C ≥ s_i + d_i + q_i                                    for each operation
     C ≥ min r + Σ d + min q                                over the operations of each device
     s_j ≥ s_i + d_i                                        where j waits for i
-    s_j ≥ s_i + d_i − (1 − y_{i,j})·M_{i,j}                on one device, and likewise for j before i
+    s_j ≥ s_i + d_i − (1 − y_{i,j})·M_{i,j}                on one device; likewise for j before i
     m_f + Σ_g m_g·[g before f] − Σ_w m_w·[w before f] ≤ M_d     when a forward f begins on d
 
 with M_{i,j} = H − q_i − r_j, the least that is large enough. Microbatches are alike, so each

@@ -9,30 +9,9 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
-from ..instances import InputError, NodeId, Plan, Workload
+from ..instances import InputError, NodeId
 from ..instances.arrays import Ints
-
-
-@dataclass(frozen=True)
-class Outline:
-    """What of a plan can be compared without its workload.
-
-    Parameters
-    ----------
-    workload
-        Name and fingerprint.
-    objective, bound, method, problem
-        As in the plan.
-    devices
-        Name, kind and nodes of each device.
-    """
-
-    workload: tuple[str, str]
-    objective: float
-    bound: float
-    method: str
-    problem: str
-    devices: tuple[tuple[str, str, frozenset[NodeId]], ...]
+from ..instances.outline import Outline
 
 
 @dataclass(frozen=True)
@@ -78,26 +57,6 @@ class PlanDiff:
         """Return one row per pair of devices: names, numbers of nodes, nodes in common."""
         rows = [(p.first, p.nodes[0], p.second, p.nodes[1], p.common) for p in self.pairs]
         return pd.DataFrame(rows, columns=["first", "nodes", "second", "nodes ", "common"])
-
-
-def outline(workload: Workload, plan: Plan) -> Outline:
-    """Return the outline of a plan.
-
-    Raises
-    ------
-    InputError
-        If the plan was made for another workload.
-    """
-    plan.check_made_for(workload)
-    nodes: list[set[NodeId]] = [set() for _ in range(plan.cluster.size)]
-    for v, d in enumerate(plan.placement.tolist()):
-        nodes[d].add(workload.ids[v])
-    devices = tuple(
-        (device.name, plan.cluster.kinds[device.kind].name, frozenset(own))
-        for device, own in zip(plan.cluster.devices, nodes, strict=True)
-    )
-    made_for = (plan.workload_name, plan.workload_fingerprint)
-    return Outline(made_for, plan.objective, plan.bound, plan.method, plan.problem.name, devices)
 
 
 def diff(first: Outline, second: Outline) -> PlanDiff:

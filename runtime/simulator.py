@@ -25,7 +25,7 @@ def simulate(
     workload: Workload,
     plan: Plan,
     schedule: str | Schedule = "1f1b",
-    microbatches: int = 8,
+    microbatches: int | None = None,
     *,
     network: Network | None = None,
     weight_share: float = 0.5,
@@ -38,7 +38,7 @@ def simulate(
         A name of `stagecut.runtime.schedules.SCHEDULES`, or a schedule, whose own number of
         microbatches then counts.
     microbatches
-        How many samples or microbatches to run.
+        How many samples or microbatches to run; default: 8, or 1 for ``single``.
     network
         Default: `HostMemory()`, as in the placement paper; it overlaps if the plan's problem
         says so.
@@ -61,7 +61,7 @@ def simulate(
 def simulate_stages(
     stages: Stages,
     schedule: str | Schedule = "1f1b",
-    microbatches: int = 8,
+    microbatches: int | None = None,
     *,
     network: Network | None = None,
 ) -> Simulation:
@@ -74,6 +74,8 @@ def simulate_stages(
     network = network or HostMemory()
     stages = settle(stages, network)
     if isinstance(schedule, str):
+        if microbatches is None:
+            microbatches = 1 if schedule == "single" else 8
         schedule = make_schedule(schedule, stages, microbatches, network)
     check_actions(schedule, stages)
     program = compile_program(stages, schedule, network)

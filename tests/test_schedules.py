@@ -140,7 +140,7 @@ def _given(text: str):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0F0,0B0\n", "it has 1 rows; the plan has 2 devices"),
+        ("0F0,0B0\n", "it has 1 row(s); the plan has 2 device(s)"),
         ("0F0,0B0\n1F0,1B0,2F0\n", "row 1, action 2, 2F0: the plan has stages 0 to 1"),
         ("0F0,0B0,1F0\n1B0\n", "row 0, action 2, 1F0: the stage, or its replica"),
         ("0F0,0B0,0F0\n1F0,1B0\n", "row 0, action 2, 0F0: it occurs twice"),

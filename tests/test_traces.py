@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from pipelines import plan_of, random_chain, random_plan
 
-from stagecut import InputError, Link
+from stagecut import InputError, Link, save
+from stagecut.instances.outline import outline, read_outline
 from stagecut.runtime import graph_picture
-from stagecut.runtime.diff import diff, outline
+from stagecut.runtime.diff import diff
 from stagecut.runtime.gantt import draw_gantt
 from stagecut.runtime.graph_picture import draw_graph
 from stagecut.runtime.html_page import html_page, write_html
@@ -230,3 +231,13 @@ def test_pictures_of_a_real_plan(tmp_path: Path) -> None:
     run = simulate(*found, "pipedream", 4)
     draw_gantt(run, tmp_path / "plan.svg", title="a plan")
     assert "a plan" in html_page(run, title="a plan")
+
+
+def test_outlines_of_files_are_those_of_plans(tmp_path: Path) -> None:
+    found = random_plan(12, max_nodes=12)
+    assert found is not None
+    save(found[1], tmp_path / "plan.json", found[0])
+    assert read_outline(tmp_path / "plan.json") == outline(*found)
+    (tmp_path / "other.json").write_text('{"format": "stagecut-workload"}')
+    with pytest.raises(InputError, match=r"other\.json"):
+        read_outline(tmp_path / "other.json")

@@ -35,8 +35,8 @@ def check_actions(schedule: Schedule, stages: Stages) -> None:
     """Check everything about a schedule but the order; raises InputError."""
     if len(schedule.actions) != len(stages.devices):
         raise InputError(
-            f"schedule: it has {len(schedule.actions)} rows; "
-            f"the plan has {len(stages.devices)} devices, one row each"
+            f"schedule: it has {len(schedule.actions)} row(s); "
+            f"the plan has {len(stages.devices)} device(s), and each needs a row"
         )
     count, m = stages.count, schedule.microbatches
     most = max(len(devices) for devices in stages.replicas)
