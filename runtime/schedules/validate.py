@@ -48,6 +48,7 @@ def check_actions(schedule: Schedule, stages: Stages) -> None:
     for needed, side in NEEDS.items():
         present[needed] = stages.present[:, side]
     seen = np.zeros((len(Kind), count, m), dtype=np.uint8)
+    different = 0
     for d, table in enumerate(schedule.actions):
         stage, what, which = table[:, 0], table[:, 1], table[:, 2]
         _first(schedule, d, stage >= count, f"the plan has stages 0 to {count - 1}")
@@ -59,13 +60,12 @@ def check_actions(schedule: Schedule, stages: Stages) -> None:
         _first(schedule, d, ~here, "the stage, or its replica for this microbatch, is elsewhere")
         _first(schedule, d, ~present[what, stage], "the stage has no such pass")
         codes = (what.astype(np.int64) * count + stage) * m + which
-        before = int(seen.sum()) if len(codes) != len(np.unique(codes)) else -1
-        if before >= 0 or (seen.ravel()[codes[~batch]] > 0).any():
-            _, at = np.unique(codes, return_index=True)
-            again = np.ones(len(codes), dtype=bool)
-            again[at] = False
-            _first(schedule, d, again, "it occurs twice")
         seen.ravel()[codes] = 1
+        different += len(np.unique(codes[batch])) - int(batch.sum())  # alike on other devices
+    different += int(np.count_nonzero(seen[: min(PER_BATCH)]))
+    different += sum(int(np.isin(table[:, 1], PER_BATCH).sum()) for table in schedule.actions)
+    if different < schedule.size:
+        _name_repeated(schedule)
     both = seen[Kind.B] & (seen[Kind.I] | seen[Kind.W])
     if both.any():
         s, j = np.argwhere(both)[0].tolist()
@@ -94,6 +94,14 @@ def check_actions(schedule: Schedule, stages: Stages) -> None:
             table = schedule.actions[d]
             if not ((table[:, 0] == s) & (table[:, 1] == Kind.REDUCE_GRAD)).any():
                 raise InputError(f"schedule: {s}REDUCE_GRAD is missing on {stages.devices[d]}")
+
+
+def _name_repeated(schedule: Schedule) -> None:
+    for d, table in enumerate(schedule.actions):
+        _, at = np.unique(table, axis=0, return_index=True)
+        again = np.ones(len(table), dtype=bool)
+        again[at] = False
+        _first(schedule, d, again, "it occurs twice")
 
 
 def _check_transfers(stages: Stages, seen: NDArray[np.uint8]) -> None:
