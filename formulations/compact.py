@@ -34,14 +34,13 @@ from ..instances.arrays import Ints
 from ..instances.contiguity import pipeline_edges
 from .compact_slots import Slot, heaviest_first, slot_of_device, slots_of, tied_units
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
+from .infeasible import MEMORY_SLACK, why_infeasible
 from .task import Task
 
 #: What a memory limit is scaled to: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
 MEMORY_SCALE = 1e4
 #: Units whose order of devices is told; beyond it rows are dear and symmetry is broken anyway.
 SYMMETRY_UNITS = 20
-#: Rounding that the definition allows in sums of sizes.
-MEMORY_SLACK = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +112,7 @@ def compact(
     *,
     reference: float | None = None,
     cutoff: float = math.inf,
+    floor: float = 0.0,
     watch: Callable[[], None] = lambda: None,
 ) -> Compact:
     """State the program of a task.
@@ -128,14 +128,24 @@ def compact(
         A likely objective: times are scaled to make it 1000. Default: times as they are.
     cutoff
         Leave out placements with a higher objective than this.
+    floor
+        No placement has a lower objective than this.
     watch
         Called every now and then; raise from it to give up.
+
+    Raises
+    ------
+    InfeasibleError
+        If some node fits on no device, or the sizes are too large in all.
     """
     problem, costs = task.problem, task.costs
     slots = slots_of(task)
     ordered = problem.split == "contiguous"
     gaps = ordered and any(slot.position is None for slot in slots)
     graph = hypergraph(task, pipeline_units(task) if ordered and not gaps else colour_units(task))
+    because = why_infeasible(task, graph)
+    if because is not None:
+        raise InfeasibleError(because)
     scale = 1.0 if reference is None or not reference > 0 else reference / 1000.0
     p = graph.compute / scale  # (K, 2, U)
     w = graph.weight / scale  # (K, 2, E)
@@ -158,11 +168,11 @@ def compact(
         units_on[d].append(v)
         slots_for[v].append(d)
     for v, own in enumerate(slots_for):
-        if not own:
+        if not own:  # it may still be that only contiguity is at fault
             nodes = ", ".join(str(task.workload.ids[u]) for u in graph.members[v][:5])
             raise InfeasibleError(
-                f"nodes {nodes}, which share a device, fit on no device: each lacks the memory "
-                f"({graph.memory_bytes[v]:.0f} bytes), does not support them, or tears them apart"
+                f"nodes {nodes} must share a device and wait for others between them, which no "
+                "kind of device that takes them allows under a contiguous split"
             )
     cuts = [
         (e, d)
@@ -236,7 +246,10 @@ def compact(
     m.under_max_load = pyo.Constraint(
         range(len(slots)), range(len(bundles)), parts, rule=under_max_load
     )
-    m.max_load = pyo.Objective(expr=pyo.quicksum(m.T.values()), sense=pyo.minimize)
+    objective = pyo.quicksum(m.T.values())
+    if floor > 0:
+        m.at_least = pyo.Constraint(expr=objective >= floor / scale)
+    m.max_load = pyo.Objective(expr=objective, sense=pyo.minimize)
     m.w = pyo.Var([d for d, s in enumerate(slots) if s.chosen], domain=pyo.Binary)
     stated = Compact(task, m, graph, slots, has_x, scale)
     _break_symmetry(stated, units_on)

@@ -8,7 +8,7 @@ from ..formulations.ideals import Criterion, Pipeline, pipeline, topological_ord
 from ..formulations.infeasible import why_infeasible
 from ..formulations.task import Task
 from ..instances import Placement, Solution, VerificationError
-from ..instances.arrays import Floats, Ints
+from ..instances.arrays import Ints
 from .lattice import Lattice, chain, list_ideals
 from .search import Search
 from .stage_dp import Found, least_maximum
@@ -86,7 +86,7 @@ def _solve(
         found = least_maximum(pipe, lattice, order, "load", limit, search, floor)
         if not found.complete:
             return None
-        value=_offer(task, pipe, found, search)
+        value = _offer(task, pipe, found, search)
         if found.device_of_unit is None or value > floor:
             return min(value, search.objective)
         floor = 0.0
@@ -135,4 +135,3 @@ def _placement(task: Task, pipe: Pipeline, device_of_unit: Ints) -> Ints:
         [np.flatnonzero(task.costs.kind_of == kind) for kind in pipe.kinds.tolist()]
     )
     return pipe.graph.expand(devices[device_of_unit])
-

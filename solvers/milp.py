@@ -14,6 +14,7 @@ from ..formulations.compact import Compact
 from ..formulations.compact import compact as state
 from ..formulations.counting import counting_bound
 from ..formulations.hypergraph import hypergraph
+from ..formulations.pyomo_tools import hushed
 from ..formulations.task import Task
 from ..instances import InfeasibleError, InputError, Placement, Solution
 from ..instances.arrays import Floats
@@ -67,11 +68,12 @@ def _state(task: Task, search: Search[Solution]) -> Compact:
             raise _TimeIsUp
 
     known = math.isfinite(search.objective)
-    with PauseGC():
+    with PauseGC(), hushed():
         return state(
             task,
             reference=search.objective if known else _reference(task),
             cutoff=search.objective,
+            floor=search.bound,
             watch=watch,
         )
 
@@ -95,8 +97,9 @@ def _by_highs(stated: Compact, search: Search[Solution]) -> None:
         return
 
     def offer(x: Floats) -> None:
-        found = stated.placement(lambda var: compiled.value(var, x))
-        search.offer(Placement(found))
+        if not search.done:  # or what comes while HiGHS is stopping would depend on the machine
+            found = stated.placement(lambda var: compiled.value(var, x))
+            search.offer(Placement(found))
 
     def raise_bound(bound: float) -> None:
         _raise_bound(stated, search, bound, "HiGHS")
@@ -136,7 +139,7 @@ def _conclude(stated: Compact, search: Search[Solution], outcome: Outcome, solve
 def _raise_bound(stated: Compact, search: Search[Solution], bound: float, solver: str) -> None:
     if math.isfinite(bound):
         safe = bound * stated.scale * (1 - BOUND_SLACK)
-        search.raise_bound(min(safe, search.objective), f"{ORIGIN} ({solver})")
+        search.raise_bound(safe, f"{ORIGIN} ({solver})")
 
 
 def export_model(task: Task, path: str | Path) -> None:

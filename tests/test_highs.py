@@ -216,7 +216,7 @@ def test_a_callback_that_has_enough_ends_the_solve() -> None:
     outcome = run_highs(
         compile_model(knapsack(60)).linear,
         new_search(),
-        on_incumbent=lambda x: True,
+        on_incumbent=lambda _: True,
         on_bound=bounds.append,
     )
     assert outcome.limit == "stopped"
