@@ -20,6 +20,7 @@ from ..instances import InfeasibleError, InputError, Placement, Solution
 from ..instances.arrays import Floats
 from .greedy import greedy
 from .highs import Outcome, compile_model, run_highs
+from .milp_pairs import improve_pairs
 from .other_solvers import check_solver, run_other
 from .search import Search
 
@@ -104,6 +105,9 @@ def _by_highs(stated: Compact, search: Search[Solution]) -> None:
     def raise_bound(bound: float) -> None:
         _raise_bound(stated, search, bound, "HiGHS")
 
+    if start is not None:
+        with search.phase("improve"):
+            start = improve_pairs(stated, compiled, compiled.linear, search, start, offer)
     with search.phase("solve"):
         outcome = run_highs(
             compiled.linear, search, start=start, on_incumbent=offer, on_bound=raise_bound
