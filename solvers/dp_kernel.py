@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def windows(start, unit, to, weights, used, left):  # type: ignore[no-untyped-def]
     """Return for each ideal and state whether a plan within the limits can pass there.
 
@@ -38,7 +38,7 @@ def windows(start, unit, to, weights, used, left):  # type: ignore[no-untyped-de
     return alive
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def undominated(  # type: ignore[no-untyped-def]
     start, unit, to, row, value, origin, by, keep, state, stride, used, yields, incumbent, floor
 ):  # fmt: skip
@@ -83,7 +83,7 @@ def undominated(  # type: ignore[no-untyped-def]
     return kept
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def relax(  # type: ignore[no-untyped-def]
     first, budget, members, start, unit, to,
     row, value, origin, by, keep, now, stride, may_use,

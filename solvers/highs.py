@@ -49,7 +49,8 @@ class Outcome:
     nodes
         Of branch and bound.
     start_used
-        Whether the start was feasible and HiGHS went on from it; None without a start.
+        Whether the start was feasible and HiGHS went on from it; None without a start, and if
+        the limit came before HiGHS looked at it.
     seconds
         Wall-clock time.
     abandoned
@@ -141,7 +142,7 @@ def run_highs(
     if started and first is not None:
         claim = float(linear.cost @ first) + linear.offset
         worse = (outcome.objective - claim) * (-1 if linear.maximise else 1)
-        started = outcome.x is not None and worse <= 1e-6 * max(1.0, abs(claim))
+        started = None if outcome.x is None else worse <= 1e-6 * max(1.0, abs(claim))
     return replace(outcome, start_used=started, seconds=time.monotonic() - begin)
 
 

@@ -115,7 +115,7 @@ def _by_highs(stated: Compact, search: Search[Solution]) -> None:
     if outcome.x is not None:
         offer(outcome.x)
     _conclude(stated, search, outcome, "HiGHS")
-    if had_plan and not outcome.start_used:
+    if had_plan and (start is None or outcome.start_used is False):
         search.note("HiGHS did not take the plan known before as its start")
 
 

@@ -29,14 +29,14 @@ def improve_pairs(
     start: Floats,
     offer: Callable[[Floats], None],
 ) -> Floats:
-    """Re-optimise the most loaded slot with each other one until none helps; return the best.
+    """Re-optimise the most loaded slot with each other one until none helps; return the last.
 
     All rules stay, so this serves every split, pipeline and cluster.
 
     Parameters
     ----------
     start
-        Values of the whole-number columns, NaN elsewhere.
+        Values of the whole-number columns, NaN elsewhere; so is what is returned.
     offer
         Called with the values of each better solution.
     """
@@ -74,8 +74,10 @@ def improve_pairs(
                 seconds=left if by_nodes else min(SECONDS, left),
             )
             if outcome.x is not None and outcome.objective < best * (1 - 1e-6):
-                x, best, improved = outcome.x, outcome.objective, True
-                offer(x)
+                best, improved = outcome.objective, True
+                offer(outcome.x)
+                # Whole numbers only: the rest, rounded, may miss a row by more than the tolerance.
+                x = np.where(linear.integer, outcome.x, np.nan)
                 break
     return x
 
