@@ -21,7 +21,7 @@ SAME = 1e-11
 
 #: Ideals that are simply listed; beyond, they are counted first. Classes looked at for counting.
 LISTED_AT_ONCE = 300_000
-COUNTING_EFFORT = 1_000_000
+COUNTING_EFFORT = 300_000
 
 ORIGIN = "dp over ideals"
 FALLBACK = "the plan is the best of some topological orders"
@@ -137,22 +137,30 @@ def _exact(task: Task) -> bool:
 
 
 def _list(pipe: Pipeline, search: Search[Solution]) -> Lattice | None:
-    """List the ideals if they fit into the memory; else say why not."""
+    """List the ideals if there is room and time for them; else say what is missing."""
     order, edges = pipe.orders[0], pipe.graph.edges
+    began = search.seconds
     lattice = list_ideals(order, edges, LISTED_AT_ONCE, search)
     if lattice.complete or search.should_stop():
         return lattice if lattice.complete else None
-    number, counted = count_ideals(len(order), edges, COUNTING_EFFORT)
+    seconds = (search.seconds - began) / lattice.size
     needed = bytes_needed(1, lattice, len(states_of(pipe.count).used))
     most = int(MEMORY_SHARE * psutil.virtual_memory().available / needed)
+    number, counted = count_ideals(len(order), edges, COUNTING_EFFORT)
+    least = "" if counted else "at least "
     if number <= most:
+        if number * seconds > search.seconds_left:
+            search.note(
+                f"dp: listing {least}{number:.4g} ideals takes {number * seconds:.3g} s, and "
+                f"{search.seconds_left:.3g} s are left; {FALLBACK}"
+            )
+            return None
         lattice = list_ideals(order, edges, most, search, number if counted else LISTED_AT_ONCE)
         if lattice.complete or search.should_stop():
             return lattice if lattice.complete else None
-        number, counted = lattice.size, False
-    least = "" if counted else "at least "
+        number, least = lattice.size, "at least "
     search.note(
-        f"dp: {least}{number:.4g} ideals would take {least}{number * needed / 2**30:.3g} GiB, "
+        f"dp: {least}{number:.4g} ideals take {least}{number * needed / 2**30:.3g} GiB, "
         f"more than is free; {FALLBACK}"
     )
     return None
