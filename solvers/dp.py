@@ -23,6 +23,10 @@ SAME = 1e-11
 LISTED_AT_ONCE = 300_000
 COUNTING_EFFORT = 300_000
 
+#: Pairs beyond which the optimum is halved in before it is asked for, and how close.
+COSTLY = 200_000
+CLOSE = 0.01
+
 ORIGIN = "dp over ideals"
 FALLBACK = "the plan is the best of some topological orders"
 
@@ -37,6 +41,7 @@ class Work:
     reachable: int = 0
     pairs: int = 0
     projected_seconds: float = 0.0
+    refuted: float = 0.0  # no plan of the lattice has a lower objective
 
     def add(self, found: Found) -> None:
         """Add one run."""
@@ -91,6 +96,8 @@ def ideal_dp(task: Task, search: Search[Solution]) -> None:
         seconds = f"{run.work.projected_seconds:.0f} s more, {search.seconds_left:.0f} s are left"
         search.note(f"dp: {lattice.size} ideals would take some {seconds}; {FALLBACK}")
     if least is None:
+        if run.proves and run.work.refuted > 0:
+            search.raise_bound(run.work.refuted, ORIGIN)
         return
     search.note(
         f"dp: {lattice.size} ideals, {run.work.reachable} in reach of a plan as good as the "
@@ -182,18 +189,28 @@ def _solve(run: _Run, coarse: bool = False) -> float | None:
     """
     if run.task.problem.pipeline == "gpipe":
         return _solve_gpipe(run)
-    search = run.search
-    floor = 0.0
+    search, work = run.search, run.work
     for target in _targets(run, coarse):
         found = run.find("load", {"load": target}, floor=target)
         if not found.complete:
             return None
         if found.device_of_unit is not None:
             break
-        floor = target
+        work.refuted = target
     else:
         return search.objective
-    found = run.find("load", {"load": search.objective}, floor)
+    work.refuted = max(work.refuted, _share(run.pipe))
+    cheap = found.pairs if found.pairs > COSTLY else 0
+    while cheap and search.objective > (1 + CLOSE) * work.refuted:
+        target = (work.refuted + search.objective) / 2
+        found = run.find("load", {"load": target}, floor=target)
+        if not found.complete:
+            return None
+        if found.device_of_unit is None:
+            work.refuted = target
+        if found.pairs > cheap:
+            break
+    found = run.find("load", {"load": search.objective}, floor=work.refuted)
     if not found.complete:
         return None
     return min(found.value, search.objective)
@@ -230,8 +247,7 @@ def _solve_gpipe(run: _Run) -> float | None:
         if found.device_of_unit is None:
             break
         least[one] = found.value
-        if run.proves:
-            search.raise_bound(min(sum(least.values()), search.objective), ORIGIN)
+        run.work.refuted = min(sum(least.values()), search.objective)
         one, other = other, one
     return search.objective
 
@@ -245,8 +261,12 @@ def _targets(run: _Run, coarse: bool) -> list[float]:
     last = run.search.objective
     if math.isfinite(last) and not coarse:
         return [last]
-    pipe = run.pipe
-    time = np.array([row.unit for row in pipe.rows if row.criterion == "load"])
-    share = float(time.min(axis=(0, 1)).sum() / pipe.count.sum())
+    share = _share(run.pipe)
     steps = [share * (1 + 0.1 * 2**i) for i in range(8)]
     return [target for target in steps if 0 < target < last] + [last]
+
+
+def _share(pipe: Pipeline) -> float:
+    """Return what each device has to do at least on average."""
+    time = np.array([row.unit for row in pipe.rows if row.criterion == "load"])
+    return float(time.min(axis=(0, 1)).sum() / pipe.count.sum())
