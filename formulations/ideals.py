@@ -93,9 +93,15 @@ class Pipeline:
     orders: tuple[Ints, ...]
 
 
-def pipeline(task: Task) -> Pipeline:
-    """Return the task as a path through ideals."""
-    merged = hypergraph(task, pipeline_units(task))
+def pipeline(task: Task, units: Ints | None = None) -> Pipeline:
+    """Return the task as a path through ideals.
+
+    Parameters
+    ----------
+    units
+        Shape (n,): unit of each node, at least as coarse as `pipeline_units`, the default.
+    """
+    merged = hypergraph(task, pipeline_units(task) if units is None else units)
     absorbed = absorb(task, merged)
     graph = merged if absorbed is merged.unit_of else hypergraph(task, absorbed)
     kinds = np.flatnonzero(task.costs.count)

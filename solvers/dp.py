@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
+from ..formulations.biconnected import layer_units
 from ..formulations.ideals import Criterion, Pipeline, pipeline
 from ..formulations.infeasible import memories, why_infeasible
 from ..formulations.task import Task
 from ..instances import Placement, Solution, VerificationError
+from ..instances.arrays import Ints
 from .lattice import Lattice, chain, count_ideals, list_ideals
 from .search import Search
 from .stage_dp import Found, bytes_needed, least_maximum, states_of
@@ -118,10 +120,15 @@ def linearised_dp(task: Task, search: Search[Solution]) -> None:
     linearised(task, search)
 
 
-def linearised(task: Task, search: Search[Solution]) -> Pipeline | None:
-    """Offer the best splits of some topological orders; None if nothing can fit."""
+def pipedream(task: Task, search: Search[Solution]) -> None:
+    """Merge branches that close again, as PipeDream does, and split the path that is left."""
+    linearised(task, search, layer_units(task))
+
+
+def linearised(task: Task, search: Search[Solution], units: Ints | None = None) -> Pipeline | None:
+    """Offer the best splits of some topological orders of the units; None if nothing can fit."""
     with search.phase("build"):
-        pipe = pipeline(task)
+        pipe = pipeline(task, units)
         reason = why_infeasible(task, pipe.graph)
         if reason is not None:  # colours alone explain it better, and hold for every split
             reason = why_infeasible(task) or (reason if _exact(task) else None)
