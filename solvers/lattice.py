@@ -67,7 +67,7 @@ def chain(order: Ints) -> Lattice:
 def list_ideals(
     order: Ints, edges: Ints, most: int, search: Stoppable, expected: int = 1024
 ) -> Lattice:
-    """List the ideals of a DAG; not `complete` if more than `most`, or if the search must stop.
+    """List the ideals of a DAG by size, until there are more than `most` or the search must stop.
 
     Parameters
     ----------
