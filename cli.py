@@ -15,9 +15,7 @@ import typer  # noqa: E402
 from .commands import instances  # noqa: E402
 from .commands.compare import compare  # noqa: E402
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE  # noqa: E402
-from .commands.diff import diff  # noqa: E402
 from .commands.export_model import export_model  # noqa: E402
-from .commands.simulate import simulate  # noqa: E402
 from .commands.solve import solve  # noqa: E402
 from .commands.verify import verify  # noqa: E402
 from .instances import InfeasibleError, StagecutError  # noqa: E402
@@ -31,9 +29,7 @@ app = typer.Typer(
 )
 app.command()(solve)
 app.command()(verify)
-app.command()(simulate)
 app.command()(compare)
-app.command()(diff)
 app.command("export-model")(export_model)
 app.add_typer(instances.app, name="instances")
 

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import random_case
 from pipelines import plan_of, random_chain, random_plan
 
 import stagecut
 from stagecut import InputError, Link, Throughput
+from stagecut.instances import price
 from stagecut.instances.contiguity import representatives
+from stagecut.runtime.calls import stages_of_calls
 from stagecut.runtime.network import HostMemory, Links, point_to_point, shared
 from stagecut.runtime.pieces import cut
 from stagecut.runtime.schedules import SCHEDULES, Kind, make_schedule, schedule_of
@@ -276,6 +279,53 @@ def test_pieces_are_convex_and_complete() -> None:
         for s, passes in enumerate(stages.nodes):
             for nodes in passes:
                 assert {int(plan.placement[v]) for v in nodes} <= set(stages.replicas[s])
+
+
+def _latency(workload, cluster, device, call) -> float:
+    """Execute calls and CPU nodes one after the other, from the definition."""
+    costs = price(workload, cluster)
+    item = [
+        (int(d), int(c)) if c >= 0 else (-1, v)
+        for v, (d, c) in enumerate(zip(device, call, strict=True))
+    ]
+    finish: dict[tuple[int, int], float] = {}
+    while len(finish) < len(set(item)):
+        before = len(finish)
+        for one in sorted(set(item) - finish.keys()):
+            nodes = [v for v in range(workload.n) if item[v] == one]
+            kind = costs.kind_of[device[nodes[0]]]
+            into = {u for v in nodes for u in workload.predecessors[v]} - set(nodes)
+            out = {u for u in nodes if set(workload.successors[u]) - set(nodes)}
+            needs = {item[u] for u in into}
+            needs |= {other for other in item if other[0] == one[0] >= 0 and other[1] < one[1]}
+            if needs <= finish.keys():
+                time = costs.compute[kind, nodes].sum()
+                time += costs.transfer[kind, sorted(into)].sum()
+                time += costs.transfer[kind, sorted(out)].sum()
+                finish[one] = max((finish[o] for o in needs), default=0.0) + time
+        if len(finish) == before:
+            return np.inf
+    return max(finish.values())
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_one_request_takes_its_latency(seed: int) -> None:
+    workload, cluster = random_case(seed, max_nodes=9, max_accelerators=3, max_kinds=2)
+    rng = np.random.default_rng(seed)
+    device = rng.integers(0, cluster.size, workload.n)
+    place = np.empty(workload.n, dtype=np.int64)
+    place[list(workload.order)] = np.arange(workload.n)
+    host = np.array([cluster.kinds[one.kind].host for one in cluster.devices])
+    call = np.where(host[device], -1, place // int(rng.integers(1, 5)))
+    expected = _latency(workload, cluster, device, call)
+    if np.isnan(expected) or np.isinf(price(workload, cluster).compute).any():
+        return
+    if np.isinf(expected):
+        with pytest.raises(InputError, match="circle"):
+            stages_of_calls(workload, cluster, device, call)
+        return
+    run = simulate_stages(stages_of_calls(workload, cluster, device, call), "single")
+    assert run.makespan == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_wrong_input_is_named() -> None:
