@@ -127,8 +127,10 @@ def _time_per_sample(
         program: Program = compile_program(stages, schedule, network)
         start = execute(program, m)[0]
         starts = tuple(np.split(start, program.first[1:-1]))
-    first = m // 2
-    span = (m - 1 - min(depth, m // 4) - first) // repeat * repeat
+    first, last = m // 2, m - 1 - min(depth, m // 4)
+    if not known and m < 16:  # too short to have a middle: the mean of it all
+        first, last = 0, m - 1
+    span = (last - first) // repeat * repeat
     if span <= 0:
         return makespan / m
     slowest = {False: 0.0, True: 0.0}

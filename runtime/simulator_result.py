@@ -42,7 +42,8 @@ class Simulation:
     time_per_sample
         In steady state: what one more microbatch adds. Measured between repetitions of each
         action far from begin and end of a run long enough, the slowest counts; for GPipe the
-        slowest forward plus the slowest backward.
+        slowest forward plus the slowest backward. Of a schedule that is not one of `SCHEDULES`,
+        which cannot be made longer, in the middle of the run.
     memory
         Of each device.
     """
