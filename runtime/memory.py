@@ -8,7 +8,7 @@ import numpy as np
 
 from ..instances.arrays import Floats, Ints, frozen
 from .schedules.actions import Kind, Schedule
-from .stages import BACKWARD, Stages
+from .stages import BACKWARD, FORWARD, Stages
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def memory_over_time(
     result = []
     for d, table in enumerate(schedule.actions):
         stage, kind = table[:, 0], table[:, 1]
-        last = (kind == Kind.B) | (kind == Kind.W)
+        last = ((kind == Kind.B) | (kind == Kind.W)) & stages.present[stage, FORWARD]
         last |= (kind == Kind.F) & ~stages.present[stage, BACKWARD]
         begin = kind == Kind.F
         times = np.concatenate((starts[d][begin], ends[d][last]))

@@ -22,7 +22,8 @@ def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> Stages:
 
     A contiguous plan gives one stage per device in use. Weights are `extra["weight_bytes"]`, else
     all of a node's memory; activations are `extra["activation_bytes"]`, else the outputs of the
-    forward nodes where their bytes are known, else nothing.
+    forward nodes where their bytes are known, else nothing. A backward piece waits for the forward
+    piece that it undoes, even where the graph has no such edge, as in the published layer graphs.
 
     Raises
     ------
@@ -173,6 +174,8 @@ def _priced(
                 moved.setdefault((first, t), 0.0)
         if users.keys() - {where[u]}:
             send[own // 2, own % 2] += costs.transfer[costs.kind_of[where[u]], u]
+    for s in np.flatnonzero(present.all(axis=1)).tolist():
+        moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
     edges = sorted(moved)
     everything = [[*a, *b] for a, b in stages]
     weights = workload.extra.get("weight_bytes", workload.memory_bytes)

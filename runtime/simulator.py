@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..instances import Plan, Workload
@@ -9,11 +11,12 @@ from ..instances.arrays import Floats, frozen
 from .memory import memory_over_time
 from .network import HostMemory, Network, settle
 from .pieces import cut
-from .schedules import SCHEDULES, Kind, Schedule, make_schedule
+from .schedules import SCHEDULES, Schedule, make_schedule
+from .schedules.actions import PER_BATCH
 from .schedules.steps import deadlock
 from .schedules.validate import check_actions
 from .simulator_engine import execute
-from .simulator_program import Program, compile_program
+from .simulator_program import compile_program
 from .simulator_result import Simulation
 from .stages import Stages
 
@@ -88,7 +91,7 @@ def simulate_stages(
     pieces = [slice(a, b) for a, b in zip(program.first[:-1], program.first[1:], strict=True)]
     starts = tuple(frozen(start[piece], np.float64) for piece in pieces)
     ends = tuple(frozen(end[piece], np.float64) for piece in pieces)
-    makespan = max(float(end.max(initial=0.0)), float(job_end[np.isfinite(job_end)].max(initial=0)))
+    makespan = max(float(end.max(initial=0.0)), _last(job_end))
     return Simulation(
         stages=stages,
         schedule=schedule,
@@ -113,35 +116,51 @@ def _time_per_sample(
     starts: tuple[Floats, ...],
     makespan: float,
 ) -> float:
-    """Measure the steady state, on a longer run of the same schedule where this one is short."""
-    m = schedule.microbatches
-    repeat = schedule.repeat
+    """Measure the steady state, on runs of the same schedule that are long enough.
+
+    Cyclic schedules repeat themselves: the spacing of an action's repetitions counts, of the
+    slowest action. Of others, it is what further microbatches add to the makespan.
+    """
+    m, repeat = schedule.microbatches, schedule.repeat
     if schedule.name == "single":
         return makespan
     known = schedule.name in SCHEDULES and schedule.depth is not None
-    depth = schedule.depth if schedule.depth is not None else m // 6
-    wanted = -(-(6 * depth + 12) // repeat) * repeat + 4 * repeat
-    if known and m < wanted and schedule.size * (wanted / m) <= STEADY_ACTIONS:
-        m = wanted
-        schedule = make_schedule(schedule.name, stages, m, network)
-        program: Program = compile_program(stages, schedule, network)
-        start = execute(program, m)[0]
-        starts = tuple(np.split(start, program.first[1:-1]))
-    first, last = m // 2, m - 1 - min(depth, m // 4)
-    if not known and m < 16:  # too short to have a middle: the mean of it all
-        first, last = 0, m - 1
+    enough = -(-(6 * (schedule.depth or 0) + 12) // repeat) * repeat + 4 * repeat
+    if not known or schedule.size * (2 * enough / m) > STEADY_ACTIONS:
+        first, last = (0, m - 1) if m < 16 else (m // 4, 3 * m // 4)
+        return _spacing(schedule, starts, first, last) if m > 1 else makespan
+
+    def run(microbatches: int) -> tuple[Schedule, list[Floats], float]:
+        longer = make_schedule(schedule.name, stages, microbatches, network)
+        program = compile_program(stages, longer, network)
+        start, end, _, _, job_end, _, _ = execute(program, microbatches)
+        last = max(float(end.max(initial=0.0)), _last(job_end))
+        return longer, np.split(start, program.first[1:-1]), last
+
+    if schedule.cyclic:
+        longer, times, _ = run(enough)
+        first = enough // 2
+        return _spacing(longer, times, first, enough - 1 - (schedule.depth or 0), repeat)
+    return (run(2 * enough)[2] - run(enough)[2]) / enough
+
+
+def _spacing(
+    schedule: Schedule, starts: Sequence[Floats], first: int, last: int, repeat: int = 1
+) -> float:
+    """Return the mean time between repetitions of the slowest action, over whole repeats."""
     span = (last - first) // repeat * repeat
-    if span <= 0:
-        return makespan / m
-    slowest = {False: 0.0, True: 0.0}
+    slowest = 0.0
     for table, begin in zip(schedule.actions, starts, strict=True):
-        single = np.isin(table[:, 1], (Kind.REDUCE_GRAD, Kind.STEP))
-        early = np.flatnonzero((table[:, 2] == first) & ~single)
-        late = np.flatnonzero((table[:, 2] == first + span) & ~single)
+        per_batch = np.isin(table[:, 1], PER_BATCH)
+        early = np.flatnonzero((table[:, 2] == first) & ~per_batch)
+        late = np.flatnonzero((table[:, 2] == first + span) & ~per_batch)
+        if len(early) != len(late):
+            continue  # replicas that do not take both
         early = early[np.lexsort((table[early, 1], table[early, 0]))]
         late = late[np.lexsort((table[late, 1], table[late, 0]))]
-        spacing = (begin[late] - begin[early]) / span
-        back = schedule.phased & (table[early, 1] != Kind.F)
-        for side in (False, True):
-            slowest[side] = max(slowest[side], float(spacing[back == side].max(initial=0.0)))
-    return slowest[False] + slowest[True]
+        slowest = max(slowest, float((begin[late] - begin[early]).max(initial=0.0)) / span)
+    return slowest
+
+
+def _last(times: Floats) -> float:
+    return float(times[np.isfinite(times)].max(initial=0.0))

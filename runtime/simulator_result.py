@@ -40,10 +40,10 @@ class Simulation:
     makespan
         When the last action or transfer ends.
     time_per_sample
-        In steady state: what one more microbatch adds. Measured between repetitions of each
-        action far from begin and end of a run long enough, the slowest counts; for GPipe the
-        slowest forward plus the slowest backward. Of a schedule that is not one of `SCHEDULES`,
-        which cannot be made longer, in the middle of the run.
+        In steady state: what one more microbatch adds. Schedules that repeat a round of work:
+        the spacing of an action's repetitions far from begin and end, the slowest action counts.
+        Others, such as GPipe: what further microbatches add to the makespan. Of a schedule that
+        is not one of `SCHEDULES`, and so cannot be made longer: the spacing in the middle of it.
     memory
         Of each device.
     """

@@ -9,14 +9,15 @@ from types import MappingProxyType
 import numpy as np
 
 from ...instances import InputError
+from ...instances.arrays import Ints
 from ..network import HostMemory, Network, settle
 from ..stages import BACKWARD, Stages
 from .actions import Action, Kind, Schedule, parse_action, schedule_of
 from .csv import read_csv, write_csv
-from .cyclic import inference, pipedream, pipedream_2bw
+from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
 from .greedy import list_schedule
 from .patterns import (
-    gpipe,
+    held,
     interleaved,
     is_interleaved,
     is_plain,
@@ -29,40 +30,49 @@ from .transfers import with_transfers
 from .validate import validate
 
 
-def one_f_one_b(stages: Stages, microbatches: int, _network: Network) -> Schedule:
-    """1F1B: the pattern where each device holds one stage, else list scheduling with its limits."""
+def one_f_one_b(stages: Stages, microbatches: int, network: Network) -> Schedule:
+    """1F1B: its pattern where each device holds one stage, else the cyclic order that it is.
+
+    Where stages have replicas, list scheduling holds the microbatches in flight to 1F1B's.
+    """
     if is_plain(stages):
         return plain_1f1b(stages, microbatches)
-    return list_schedule(stages, microbatches, "1f1b", limit=stages.in_flight)
+    if all(len(own) <= 1 for own in held(stages)):
+        return list_schedule(stages, microbatches, "1f1b", limit=stages.in_flight)
+    return flushed(stages, microbatches, network, "1f1b")
 
 
-def interleaved_1f1b(stages: Stages, microbatches: int, _network: Network) -> Schedule:
-    """Interleaved 1F1B: Megatron's order where it applies, else list scheduling by groups."""
-    if is_plain(stages):
-        return replace(plain_1f1b(stages, microbatches), name="interleaved")
-    if is_interleaved(stages, microbatches):
+def interleaved_1f1b(stages: Stages, microbatches: int, network: Network) -> Schedule:
+    """Interleaved 1F1B: Megatron's order where it applies, else 1F1B."""
+    if not is_plain(stages) and is_interleaved(stages, microbatches):
         return interleaved(stages, microbatches)
-    group = len({d for devices in stages.replicas for d in devices})
-    limit = stages.in_flight + group
-    return list_schedule(stages, microbatches, "interleaved", group=group, limit=limit)
+    return replace(one_f_one_b(stages, microbatches, network), name="interleaved")
 
 
-def zero_bubble_h1(stages: Stages, microbatches: int, _network: Network) -> Schedule:
+def zero_bubble_h1(stages: Stages, microbatches: int, network: Network) -> Schedule:
     """ZB-H1: the peak memory of 1F1B, a third of its bubble."""
     if is_plain(stages):
         return plain_zero_bubble(stages, microbatches, 1)
-    most = np.full(stages.count, int(stages.in_flight.max()))
-    return list_schedule(stages, microbatches, "zb-h1", limit=stages.in_flight, weight_limit=most)
+    limit = _enough(stages, network)
+    most = np.full(stages.count, int(limit.max()))
+    return list_schedule(stages, microbatches, "zb-h1", limit=limit, weight_limit=most)
 
 
-def zero_bubble_h2(stages: Stages, microbatches: int, _network: Network) -> Schedule:
+def zero_bubble_h2(stages: Stages, microbatches: int, network: Network) -> Schedule:
     """ZB-H2: twice the memory of 1F1B, no bubble."""
     if is_plain(stages):
         return plain_zero_bubble(stages, microbatches, 2)
-    most = np.full(stages.count, 2 * int(stages.in_flight.max()) - 1)
-    return list_schedule(
-        stages, microbatches, "zb-h2", limit=2 * stages.in_flight - 1, weight_limit=most
-    )
+    limit = _enough(stages, network)
+    most = np.full(stages.count, 2 * int(limit.max()) - 1)
+    return list_schedule(stages, microbatches, "zb-h2", limit=2 * limit - 1, weight_limit=most)
+
+
+def _enough(stages: Stages, network: Network) -> Ints:
+    """Microbatches in flight that keep the bottleneck busy, shape (P,): 1F1B's where it applies."""
+    if all(len(own) <= 1 for own in held(stages)):
+        return stages.in_flight
+    depth = flushed(stages, 1, network, "1f1b").depth or 1
+    return np.maximum(stages.in_flight, depth)
 
 
 #: Makes the schedule of stages, for a number of microbatches.
@@ -71,7 +81,7 @@ Generator = Callable[[Stages, int, Network], Schedule]
 #: Every schedule by the name that users give.
 SCHEDULES: Mapping[str, Generator] = MappingProxyType(
     {
-        "gpipe": lambda stages, microbatches, _: gpipe(stages, microbatches),
+        "gpipe": gpipe,
         "1f1b": one_f_one_b,
         "interleaved": interleaved_1f1b,
         "pipedream": pipedream,

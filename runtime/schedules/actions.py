@@ -92,8 +92,6 @@ class Schedule:
         Per device, shape (n, 3): stage, kind and microbatch of each action, in order.
     versions
         How many versions of its weights a stage keeps.
-    phased
-        All forward passes come before all backward passes (GPipe).
     engines
         Per device, the order of its copy engine where transfers run beside compute; empty for
         first come, first served.
@@ -101,15 +99,17 @@ class Schedule:
         About so many microbatches pass until the order repeats itself; None if unknown.
     repeat
         From then on, it repeats itself every so many microbatches.
+    cyclic
+        And so exactly that each action comes back after each repeat, until the end.
     """
 
     name: str
     microbatches: int
     actions: tuple[ActionTable, ...]
     versions: Versions = "one"
-    phased: bool = False
     depth: int | None = None
     repeat: int = 1
+    cyclic: bool = False
     engines: tuple[ActionTable, ...] = ()
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ treated as one.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -121,8 +122,27 @@ def asynchronous(
         versions=versions,
         depth=depth,
         repeat=repeat,
+        cyclic=True,
         engines=tuple(tables[size:]) if _has_engines(network) else (),
     )
+
+
+def gpipe(stages: Stages, microbatches: int, network: Network) -> Schedule:
+    """All forward passes, then all backward passes, each in the order of the cyclic schedule.
+
+    References
+    ----------
+    Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
+    Parallelism", NeurIPS 2019.
+    """
+    order = asynchronous(stages, microbatches, network, "gpipe", "one")
+    tables = [table[np.argsort(table[:, 1] != Kind.F, kind="stable")] for table in order.actions]
+    return replace(order, actions=tuple(tables), engines=(), cyclic=False)
+
+
+def flushed(stages: Stages, microbatches: int, network: Network, name: str) -> Schedule:
+    """Return the cyclic order for one batch: what 1F1B is for any plan."""
+    return replace(asynchronous(stages, microbatches, network, name, "one"), engines=())
 
 
 def _has_engines(network: Network) -> bool:

@@ -23,7 +23,6 @@ def list_schedule(
     microbatches: int,
     name: str,
     *,
-    group: int = 1,
     limit: Ints,
     weight_limit: Ints | None = None,
 ) -> Schedule:
@@ -31,8 +30,6 @@ def list_schedule(
 
     Parameters
     ----------
-    group
-        Microbatches that go through a device's stages together, as in interleaved 1F1B.
     limit
         Shape (P,): most microbatches between forward and backward, per replica of a stage.
     weight_limit
@@ -77,7 +74,6 @@ def list_schedule(
         waits,
         stages.rank,
         microbatches,
-        group,
         limit,
         weight_limit if weight_limit is not None else limit,
         split,
@@ -91,14 +87,14 @@ def list_schedule(
         microbatches,
         tuple(tables),
         depth=(int(limit.max()) + 1) * max(number),
-        repeat=math.lcm(group, *number),
+        repeat=math.lcm(*number),
     )
 
 
 @njit(cache=True)
 def _list_schedule(  # type: ignore[no-untyped-def]
     first, owner, replica, number, where, replicas, duration, present, edge_at, edge_to, waits,
-    rank, m, group, limit, weight_limit, split,
+    rank, m, limit, weight_limit, split,
 ):  # fmt: skip
     devices = len(first) - 1
     held_count = len(owner)
@@ -110,7 +106,7 @@ def _list_schedule(  # type: ignore[no-untyped-def]
         nxt[h, :] = replica[h]
     free = np.zeros(devices)  # when a device is free; inf while it waits
     doing = np.full((devices, 3), -1, np.int64)  # entry, pass, microbatch
-    done = np.empty((3 * held_count * (m // 1 + 1), 4), np.int32)
+    done = np.empty((3 * held_count * (m + 1), 4), np.int32)
     count = 0
     now = 0.0
     look = np.ones(devices, np.bool_)
@@ -137,7 +133,7 @@ def _list_schedule(  # type: ignore[no-untyped-def]
                     if p == 0 and split and unswept >= weight_limit[s]:
                         continue
                     urgency = 0 if p == 1 else (1 if p == 0 else 2)
-                    a = urgency * (m + 1) + j // group
+                    a = urgency * (m + 1) + j
                     b = rank[2 * s + min(p, 1)] * (m + 1) + j
                     if best < 0 or a < key0 or (a == key0 and b < key1):
                         best, side, key0, key1 = h, p, a, b

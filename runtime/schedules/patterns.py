@@ -7,7 +7,6 @@ deadlock if every task that waits for another has a larger (k, position).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -64,35 +63,6 @@ def is_plain(stages: Stages) -> bool:
     )
 
 
-def gpipe(stages: Stages, microbatches: int) -> Schedule:
-    """All forward passes, stage after stage, then all backward passes.
-
-    References
-    ----------
-    Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
-    Parallelism", NeurIPS 2019.
-    """
-    tables = []
-    for own in held(stages):
-        parts = []
-        for side, kind in ((FORWARD, Kind.F), (BACKWARD, Kind.B)):
-            order = sorted(own, key=lambda item: int(stages.rank[2 * item[0] + side]))
-            parts += [
-                rounds([Slot(stage, kind, 0, 0, r, len(stages.replicas[stage]))], microbatches)
-                for stage, r in order
-                if stages.present[stage, side]
-            ]
-        tables.append(np.concatenate(parts) if parts else np.empty((0, 3), np.int32))
-    return Schedule(
-        "gpipe",
-        microbatches,
-        tuple(tables),
-        phased=True,
-        depth=stages.count,
-        repeat=math.lcm(*(len(devices) for devices in stages.replicas)),
-    )
-
-
 def plain_1f1b(stages: Stages, microbatches: int) -> Schedule:
     """One forward, one backward: stage s begins with as many forwards as 1F1B holds there.
 
@@ -137,7 +107,7 @@ def _by_height(
                     slots.append(Slot(stage, Kind.W, int(weights[stage]), 2))
         tables.append(rounds(slots, microbatches))
     depth = 2 * int(stages.in_flight.max())
-    return Schedule(name, microbatches, tuple(tables), depth=depth)
+    return Schedule(name, microbatches, tuple(tables), depth=depth, cyclic=True)
 
 
 def is_interleaved(stages: Stages, microbatches: int) -> bool:
@@ -177,7 +147,14 @@ def interleaved(stages: Stages, microbatches: int) -> Schedule:
         table[total:] = np.stack((back, np.full(total, Kind.B), which, 2 * (n + ahead) + 1), axis=1)
         order = np.argsort(table[:, 3], kind="stable")
         tables[stages.replicas[position][0]] = table[order, :3].astype(np.int32)
-    return Schedule("interleaved", microbatches, tuple(tables), depth=2 * stages.count, repeat=size)
+    return Schedule(
+        "interleaved",
+        microbatches,
+        tuple(tables),
+        depth=2 * stages.count,
+        repeat=size,
+        cyclic=True,
+    )
 
 
 def single(stages: Stages, microbatches: int) -> Schedule:
