@@ -1,0 +1,306 @@
+"""Column generation: prices that prove that no split has a max-load below a target.
+
+The dual of `formulations.set_partitioning`: minimise f(π) = Σ_k n_k V_k(π) for a fixed Σ_v π_v; the
+target is impossible as soon as f(π) < Σ_v π_v. As f is convex and piecewise linear, and each best
+set a subgradient, a linear program over the sets seen so far models it from below; its solutions
+are kept in a box around the best prices so far (boxstep).
+
+References
+----------
+R. E. Marsten, W. W. Hogan, J. W. Blankenship, "The boxstep method for large-scale optimization",
+Operations Research 23, 1975.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from ..formulations.hypergraph import Hypergraph
+from ..formulations.set_partitioning import PROOF_MARGIN, Prices
+from ..formulations.task import Task
+from ..instances.arrays import Bools, Floats
+from .frontier import BestSet, Frontier, Incidence, best_set, cut, frontier, incidence
+from .price_model import Column, PriceModel, Trial
+
+Outcome = Literal["proved", "stalled", "stopped"]
+
+#: A serious step attains this part of what the model promises.
+SERIOUS = 0.1
+
+#: First, least and greatest radius of the box, relative to the prices.
+RADIUS, LEAST_RADIUS, MOST_RADIUS = 0.2, 1e-3, 2.0
+
+#: First and greatest resolution of loads, as parts of the target.
+BUCKETS, MOST_BUCKETS = 1500, 400_000
+
+
+@dataclass(frozen=True, eq=False)
+class Market:
+    """What one device of each kind can hold: all that prices depend on. K kinds, U units.
+
+    Parameters
+    ----------
+    count
+        Shape (K,): devices of each kind.
+    states
+        Frontier of each kind.
+    shape, weight
+        The nets, and their weights; shape (K, E).
+    load
+        Shape (K, U): compute time; `inf` where the kind cannot hold the unit.
+    share
+        Shape (K, U): part of its memory that a unit takes; 0 where memory cannot bind.
+    scarce, tolled
+        Shape (K,): whether memory can bind; whether transfers overlap compute, so that both
+        must stay below the target.
+    """
+
+    count: Floats
+    states: tuple[Frontier, ...]
+    shape: Incidence
+    weight: Floats
+    load: Floats
+    share: Floats
+    scarce: Bools
+    tolled: Bools
+
+    @property
+    def exact(self) -> bool:
+        """Whether all nets are charged."""
+        return all(states.exact for states in self.states)
+
+
+@dataclass
+class Climb:
+    """Where the search for prices stands; kept up to date by `climb`.
+
+    Parameters
+    ----------
+    prices
+        The best so far.
+    columns
+        Sets seen so far, of any load.
+    radius
+        Of the box.
+    buckets
+        Resolution of the loads.
+    pricings
+        How often sets were priced.
+    """
+
+    prices: Prices
+    columns: list[Column] = field(default_factory=list)
+    radius: float = RADIUS
+    buckets: int = BUCKETS
+    pricings: int = 0
+
+
+def market(task: Task, graph: Hypergraph) -> Market:
+    """Return what one device of each kind can hold."""
+    costs, overlap = task.costs, task.problem.overlap
+    room = costs.capacity_bytes * (1 + PROOF_MARGIN)
+    load = graph.compute.sum(axis=1)
+    load = np.where(graph.memory_bytes > room[:, None], np.inf, load)
+    held = np.where(np.isinf(load), 0.0, graph.memory_bytes)
+    scarce = (held.sum(axis=1) > room) & (costs.count > 0)
+    share = np.where(scarce[:, None], held / np.where(scarce, room, 1.0)[:, None], 0.0)
+    weight = graph.weight.sum(axis=1)
+    return Market(
+        count=costs.count.astype(np.float64),
+        states=tuple(frontier(graph, weight[k]) for k in range(len(weight))),
+        shape=incidence(graph),
+        weight=weight,
+        load=load,
+        share=share,
+        scarce=scarce,
+        tolled=weight.any(axis=1) & overlap & (costs.count > 0),
+    )
+
+
+def first_prices(sold: Market, graph: Hypergraph, host: Bools) -> Prices:
+    """Return prices in proportion to compute times, which count the devices in all."""
+    used = sold.count > 0
+    kinds = used & ~host if (used & ~host).any() else used
+    time = np.where(np.isinf(sold.load), np.nan, sold.load)[kinds]
+    known = ~np.isnan(time).all(axis=0)
+    unit = np.ones(graph.size) * 1e-9
+    unit[known] += np.nanmin(time[:, known], axis=0)
+    total = sold.count[kinds].sum()
+    zero = np.zeros(len(sold.count))
+    return Prices(unit * (total / unit.sum()), zero, zero)
+
+
+@dataclass(frozen=True, eq=False)
+class _Priced:
+    """f at some prices, as a whole and by kind, and the best set of each kind."""
+
+    value: float
+    by_kind: Floats
+    found: tuple[BestSet, ...]
+
+
+def climb(
+    state: Climb,
+    sold: Market,
+    target: float,
+    on_proof: Callable[[float, Prices], None],
+    should_stop: Callable[[], bool],
+    seconds_left: Callable[[], float],
+) -> Outcome:
+    """Look for prices that prove that every split has a max-load above `target`.
+
+    Parameters
+    ----------
+    state
+        Where to begin; the next call goes on from there, also for another target.
+    on_proof
+        Called with every value that is proved on the way, and the prices that prove it.
+
+    Returns
+    -------
+    str
+        ``proved``, ``stopped`` by `should_stop`, or ``stalled``: the prices are about the best
+        there are, and do not prove the target.
+    """
+    total = state.prices.total
+    goal = total * (1 - PROOF_MARGIN)
+    while True:
+        limit = target * (1 + PROOF_MARGIN)
+        state.columns = [c for c in state.columns if c.load <= limit]
+        model = PriceModel(
+            len(state.prices.unit), sold.count, sold.scarce, sold.tolled, total, target
+        )
+        model.add(state.columns)
+        lost = False  # whether a set was seen that is within the load only for what labels lost
+
+        def price(prices: Prices, floors: Floats) -> _Priced | None:
+            nonlocal lost
+            priced = _price(sold, prices, target, floors, state.buckets, should_stop)
+            state.pricings += 1
+            if priced is not None:
+                columns = _columns(sold, priced, target)
+                lost = lost or any(c.load > limit for c in columns)
+                model.add(columns)
+                state.columns += columns
+                _report(sold, prices, priced, floors, target, on_proof)
+            return priced
+
+        centre = price(state.prices, np.zeros(len(sold.count)))
+        if centre is None:
+            return "stopped"
+        value = centre.value
+        while value >= goal:
+            if should_stop():
+                return "stopped"
+            trial = model.solve(state.prices, state.radius, seconds_left())
+            if trial is None:
+                return "stopped"
+            hoped = value - trial.promised
+            if hoped * MOST_RADIUS / state.radius < value - goal:
+                break
+            priced = price(trial.prices, _floors(trial))
+            if priced is None:
+                return "stopped"
+            gained = value - priced.value
+            if gained >= SERIOUS * hoped:
+                state.prices, value = trial.prices, priced.value
+                if gained >= 0.5 * hoped:
+                    state.radius = min(MOST_RADIUS, 1.5 * state.radius)
+            else:
+                state.radius = state.radius / 2
+        else:
+            return "proved"
+        state.radius = RADIUS
+        if not lost or not sold.exact or state.buckets >= MOST_BUCKETS:
+            return "stalled"
+        state.buckets *= 4
+
+
+def _floors(trial: Trial) -> Floats:
+    """Values that the sets must exceed to be news."""
+    return np.maximum(0.0, trial.by_kind - trial.prices.memory - trial.prices.transfer)
+
+
+def _price(
+    sold: Market,
+    prices: Prices,
+    target: float,
+    floors: Floats,
+    buckets: int,
+    should_stop: Callable[[], bool],
+) -> _Priced | None:
+    found = []
+    for k, states in enumerate(sold.states):
+        if sold.count[k] == 0:
+            found.append(BestSet(0.0, None, ()))
+            continue
+        best = best_set(
+            states,
+            prices.unit - prices.memory[k] * sold.share[k],
+            sold.load[k],
+            target * (1 + PROOF_MARGIN),
+            buckets=buckets,
+            floor=float(floors[k]),
+            overlap=bool(sold.tolled[k]),
+            toll=float(prices.transfer[k]) / target if sold.tolled[k] else 0.0,
+            should_stop=should_stop,
+        )
+        if best is None:
+            return None
+        found.append(best)
+    fixed = prices.memory + prices.transfer
+    by_kind = fixed + np.array([best.bound for best in found])
+    return _Priced(float(sold.count @ by_kind), by_kind, tuple(found))
+
+
+def _columns(sold: Market, priced: _Priced, target: float) -> list[Column]:
+    columns = []
+    for k, best in enumerate(priced.found):
+        if best.members is None:
+            continue
+        compute = float(sold.load[k][best.members].sum())
+        transfer = float(sold.weight[k] @ cut(sold.shape, best.members))
+        columns.append(
+            Column(
+                kind=k,
+                members=best.members,
+                load=compute if sold.tolled[k] else compute + transfer,
+                share=float(sold.share[k][best.members].sum()),
+                transfer=transfer,
+            )
+        )
+    return columns
+
+
+def _report(
+    sold: Market,
+    prices: Prices,
+    priced: _Priced,
+    floors: Floats,
+    target: float,
+    on_proof: Callable[[float, Prices], None],
+) -> None:
+    """Say up to which max-load the prices prove all splits impossible, at most `target`.
+
+    Below the load of the first set by which (*) fails, it holds.
+    """
+    events = sorted(
+        (load, k, value) for k, best in enumerate(priced.found) for load, value in best.steps
+    )
+    best_of = floors.copy()
+    fixed = float(sold.count @ (prices.memory + prices.transfer))
+    goal = prices.total * (1 - PROOF_MARGIN)
+    proved = target
+    for load, k, value in [(0.0, 0, 0.0), *events]:
+        best_of[k] = max(best_of[k], value)
+        if fixed + sold.count @ best_of >= goal:
+            proved = min(target, load * (1 - 2 * PROOF_MARGIN))
+            break
+    if proved > 0:
+        scale = proved / target
+        on_proof(proved, Prices(prices.unit, prices.memory, prices.transfer * scale))
