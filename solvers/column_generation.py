@@ -23,8 +23,8 @@ import numpy as np
 from ..formulations.hypergraph import Hypergraph
 from ..formulations.set_partitioning import PROOF_MARGIN, Prices
 from ..formulations.task import Task
-from ..instances.arrays import Bools, Floats
-from .frontier import BestSet, Frontier, Incidence, best_set, cut, frontier, incidence
+from ..instances.arrays import Bools, Floats, Ints
+from .frontier import BestSet, Frontier, Incidence, best_set, cut, frontier, incidence, orders
 from .price_model import Column, PriceModel, Trial
 
 Outcome = Literal["proved", "stalled", "stopped"]
@@ -49,6 +49,8 @@ class Market:
         Shape (K,): devices of each kind.
     states
         Frontier of each kind.
+    orders
+        Orders of the units, that of the smallest frontier first.
     shape, weight
         The nets, and their weights; shape (K, E).
     load
@@ -62,6 +64,7 @@ class Market:
 
     count: Floats
     states: tuple[Frontier, ...]
+    orders: tuple[Ints, ...]
     shape: Incidence
     weight: Floats
     load: Floats
@@ -110,10 +113,13 @@ def market(task: Task, graph: Hypergraph) -> Market:
     scarce = (held.sum(axis=1) > room) & (costs.count > 0)
     share = np.where(scarce[:, None], held / np.where(scarce, room, 1.0)[:, None], 0.0)
     weight = graph.weight.sum(axis=1)
+    shape = incidence(graph)
+    tried = orders(shape, np.random.default_rng(0))
     return Market(
         count=costs.count.astype(np.float64),
-        states=tuple(frontier(graph, weight[k]) for k in range(len(weight))),
-        shape=incidence(graph),
+        states=tuple(frontier(graph, weight[k], tried) for k in range(len(weight))),
+        orders=tuple(tried),
+        shape=shape,
         weight=weight,
         load=load,
         share=share,

@@ -8,7 +8,7 @@ label (value, load) for each way to reach a state leads to the best set.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,9 @@ from .frontier_labels import advance, complete, incoming
 
 #: Most states of one layer and of all layers, before nets are given up.
 WIDTH, ROOM = 20_000, 1_000_000
+
+#: Orders whose states are counted.
+TRIES = 8
 
 #: Most labels kept at once: 24 bytes each.
 LABELS = 40_000_000
@@ -115,9 +118,10 @@ def cut(shape: Incidence, members: Bools) -> Bools:
     return found
 
 
-def orders(shape: Incidence, rng: np.random.Generator, tries: int = 100) -> list[Ints]:
+def orders(shape: Incidence, rng: np.random.Generator) -> list[Ints]:
     """Return different orders of the units, the one of the smallest frontier first."""
     size = len(shape.unit_ptr) - 1
+    tries = max(8, min(100, 40_000_000 // size**2))
     found: dict[tuple[int, ...], float] = {}
     for _ in range(tries):
         start, noise = int(rng.integers(size)), 0.5 * rng.random(size)
@@ -128,24 +132,20 @@ def orders(shape: Incidence, rng: np.random.Generator, tries: int = 100) -> list
     return [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
 
 
-def frontier(graph: Hypergraph, weight: Floats, order_from: list[Ints] | None = None) -> Frontier:
-    """Return the frontier for nets of the given weights; shape (E,).
+def frontier(graph: Hypergraph, weight: Floats, tried: Sequence[Ints]) -> Frontier:
+    """Return the frontier of fewest states for nets of the given weights.
 
     Parameters
     ----------
-    order_from
-        Orders to choose from; default: some are made up for the nets of positive weight.
+    weight
+        Shape (E,); nets of no weight do not count.
+    tried
+        Orders of the units, of which the first few are compared.
     """
     nets = np.flatnonzero(weight > 0)
     shape = incidence(graph, nets)
-    tried = order_from or orders(shape, np.random.default_rng(0))
-    best: Frontier | None = None
-    for order in tried[:8]:
-        made = _states(shape, order, weight[nets])
-        if best is None or (made.exact, -len(made.step)) > (best.exact, -len(best.step)):
-            best = made
-    assert best is not None
-    return best
+    found = [_states(shape, order, weight[nets]) for order in tried[: TRIES if len(nets) else 1]]
+    return min(found, key=lambda states: (not states.exact, len(states.step)))
 
 
 def _states(shape: Incidence, order: Ints, weight: Floats) -> Frontier:

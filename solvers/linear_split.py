@@ -15,7 +15,7 @@ from .frontier import Incidence
 
 
 def linear_split(
-    task: Task, graph: Hypergraph, shape: Incidence, order: Ints, devices: Ints
+    task: Task, graph: Hypergraph, shape: Incidence, order: Ints, devices: Ints, cutoff: float
 ) -> Ints | None:
     """Return the best split of `order` into segments held by `devices`, one after the other.
 
@@ -25,6 +25,8 @@ def linear_split(
         Shape (U,): the units.
     devices
         Shape (D,): the devices in the order of their segments; a segment may be empty.
+    cutoff
+        A split of a larger max-load is of no interest.
 
     Returns
     -------
@@ -35,7 +37,7 @@ def linear_split(
     part, load = _cut(
         order, shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr), graph.compute.sum(axis=1),
         graph.weight.sum(axis=1), graph.memory_bytes,
-        task.costs.capacity_bytes * (1 + PROOF_MARGIN), kind_of,
+        task.costs.capacity_bytes * (1 + PROOF_MARGIN), kind_of, cutoff,
     )  # fmt: skip
     if math.isinf(load):
         return None
@@ -44,7 +46,7 @@ def linear_split(
 
 
 @njit(cache=True)
-def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of):
+def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):
     size, devices = len(order), len(kind_of)
     best = np.full((devices + 1, size + 1), np.inf)
     came = np.zeros((devices + 1, size + 1), np.int64)
@@ -64,7 +66,7 @@ def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_o
                 v = order[end - 1]
                 time += compute[k, v]
                 held += memory[v]
-                if time == np.inf or held > room[k]:
+                if time > cutoff or time == np.inf or held > room[k]:
                     break
                 for j in range(unit_ptr[v], unit_ptr[v + 1]):
                     e = unit_nets[j]

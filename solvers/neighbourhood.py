@@ -9,7 +9,7 @@ from ..formulations.set_partitioning import PROOF_MARGIN
 from ..formulations.task import Task
 from ..instances import Placement, Solution
 from ..instances.arrays import Floats, Ints
-from .frontier import Incidence, incidence
+from .frontier import Incidence
 from .pair_kernels import loads, resplit
 from .search import Search
 
@@ -35,10 +35,15 @@ class Neighbourhood:
     """
 
     def __init__(
-        self, task: Task, graph: Hypergraph, order: Ints, start: Ints, rng: np.random.Generator
+        self,
+        task: Task,
+        graph: Hypergraph,
+        shape: Incidence,
+        order: Ints,
+        start: Ints,
+        rng: np.random.Generator,
     ) -> None:
-        self._task, self._graph, self._order, self._rng = task, graph, order, rng
-        self._shape: Incidence = incidence(graph)
+        self._graph, self._shape, self._order, self._rng = graph, shape, order, rng
         self._compute = graph.compute.sum(axis=1)
         self._weight = graph.weight.sum(axis=1)
         self._kind_of = task.costs.kind_of
@@ -49,17 +54,6 @@ class Neighbourhood:
         self.best = float(self.load.max())
         self._best_where = self.where.copy()
         self._failures = 0
-
-    def adopt(self, where: Ints) -> None:
-        """Go on from another split if it is better."""
-        kept = self.where
-        self.where = where.copy()
-        self._weigh()
-        if self.load.max() < self.best:
-            self.best, self._best_where = float(self.load.max()), self.where.copy()
-        else:
-            self.where = kept
-            self._weigh()
 
     def walk(self, search: Search[Solution], moves: int) -> bool:
         """Make some moves, offer what is better, and return whether any was."""

@@ -124,6 +124,8 @@ def resplit(
                 to_b = t * cost_a[x, 0] + (1 - t) * (compute_b[v] + cost_b[x, 0])
                 togo[r, x] = min(to_a + togo[r, step[x, 1]], to_b + togo[r, step[x, 0]])
 
+    if most <= 0:
+        return 0, 0.0, 0.0
     scale = buckets / most
     widest = 0
     for i in range(size + 1):

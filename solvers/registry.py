@@ -19,6 +19,7 @@ METHODS: dict[str, dict[str, str]] = {
         "dp": "dp:ideal_dp",
         "dpl": "dp:linearised_dp",
         "milp": "milp:compact",
+        "setpart": "set_partitioning:set_partitioning",
         "greedy": "greedy:greedy",
         "local-search": "local_search:local_search",
         "random": "local_search:random_best",
