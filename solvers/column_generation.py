@@ -174,7 +174,6 @@ def climb(
         there are, and do not prove the target.
     """
     total = state.prices.total
-    goal = total * (1 - PROOF_MARGIN)
     while True:
         limit = target * (1 + PROOF_MARGIN)
         state.columns = [c for c in state.columns if c.load <= limit]
@@ -200,14 +199,14 @@ def climb(
         if centre is None:
             return "stopped"
         value = centre.value
-        while value >= goal:
+        while value >= state.prices.goal:
             if should_stop():
                 return "stopped"
             trial = model.solve(state.prices, state.radius, seconds_left())
             if trial is None:
                 return "stopped"
             hoped = value - trial.promised
-            if hoped * MOST_RADIUS / state.radius < value - goal:
+            if hoped * MOST_RADIUS / state.radius < value - state.prices.goal:
                 break
             priced = price(trial.prices, _floors(trial))
             if priced is None:
@@ -300,11 +299,10 @@ def _report(
     )
     best_of = floors.copy()
     fixed = float(sold.count @ (prices.memory + prices.transfer))
-    goal = prices.total * (1 - PROOF_MARGIN)
     proved = target
     for load, k, value in [(0.0, 0, 0.0), *events]:
         best_of[k] = max(best_of[k], value)
-        if fixed + sold.count @ best_of >= goal:
+        if fixed + sold.count @ best_of >= prices.goal:
             proved = min(target, load * (1 - 2 * PROOF_MARGIN))
             break
     if proved > 0:

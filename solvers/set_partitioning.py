@@ -103,7 +103,8 @@ def _alternate(
 
     def prove(bound: float, prices: Prices) -> None:
         if bound > search.bound:
-            search.raise_bound(bound, ORIGIN, certificate(task, graph, prices, bound))
+            evidence = certificate(task, graph, prices, bound, sold.orders[0])
+            search.raise_bound(bound, ORIGIN, evidence)
 
     while not search.should_stop() and search.gap > OPTIMAL_GAP:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
