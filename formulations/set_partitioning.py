@@ -94,7 +94,9 @@ def certificate(
     return {
         "target": target,
         "prices": node.tolist(),
-        "memory_prices": (prices.memory / (np.where(capacity > 0, capacity, 1.0) * (1 + PROOF_MARGIN))).tolist(),
+        "memory_prices": (
+            prices.memory / (np.where(capacity > 0, capacity, 1.0) * (1 + PROOF_MARGIN))
+        ).tolist(),
         "transfer_prices": (prices.transfer / target if target > 0 else prices.transfer).tolist(),
         "order": first[order].tolist(),
     }
@@ -111,9 +113,7 @@ def load_of(graph: Hypergraph, kind: int, members: frozenset[int], *, overlap: b
     return max(compute, transfer) if overlap else compute + transfer
 
 
-def all_columns(
-    task: Task, graph: Hypergraph
-) -> Iterator[tuple[frozenset[int], int, float]]:
+def all_columns(task: Task, graph: Hypergraph) -> Iterator[tuple[frozenset[int], int, float]]:
     """Yield every set that a device can hold, with the kind and the load: for small graphs.
 
     Time grows with K · 2^U.
@@ -139,18 +139,20 @@ def model(task: Task, graph: Hypergraph) -> pyo.ConcreteModel:
     m.T = pyo.Var(domain=pyo.NonNegativeReals)
     m.max_load = pyo.Objective(expr=m.T)
 
-    @m.Constraint(range(graph.size))
     def every_unit_in_one_set(m: pyo.ConcreteModel, v: int) -> pyo.Expression:
         held = [m.x[s] for s, (members, _, _) in enumerate(columns) if v in members]
         return pyo.quicksum(held) == 1 if held else pyo.Constraint.Infeasible
 
-    @m.Constraint(range(len(task.costs.count)))
     def no_more_sets_than_devices(m: pyo.ConcreteModel, k: int) -> pyo.Expression:
         used = [m.x[s] for s, (_, kind, _) in enumerate(columns) if kind == k]
         return pyo.quicksum(used) <= int(task.costs.count[k]) if used else pyo.Constraint.Skip
 
-    @m.Constraint(m.S)
-    def used_loads_below_max(m: pyo.ConcreteModel, s: int) -> pyo.Expression:
+    def under_max_load(m: pyo.ConcreteModel, s: int) -> pyo.Expression:
         return columns[s][2] * m.x[s] <= m.T
 
+    m.every_unit_in_one_set = pyo.Constraint(range(graph.size), rule=every_unit_in_one_set)
+    m.no_more_sets_than_devices = pyo.Constraint(
+        range(len(task.costs.count)), rule=no_more_sets_than_devices
+    )
+    m.under_max_load = pyo.Constraint(m.S, rule=under_max_load)
     return m

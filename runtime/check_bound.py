@@ -155,9 +155,7 @@ def _blocks(workload: Workload, hint: object) -> list[tuple[int, ...]]:
 
     Any order is right; the certificate's only makes the check fast.
     """
-    together = {
-        v: members for members in workload.colour_classes for v in members
-    }
+    together = {v: members for members in workload.colour_classes for v in members}
     order = hint if isinstance(hint, Sequence) else []
     seen: set[int] = set()
     blocks = []
@@ -246,9 +244,7 @@ def _enumerate(size: int, nets: list[_Net]) -> _Groups:
     return _Groups(tuple(arcs))
 
 
-def _held(
-    devices: list[_Device], fixed: list[float], counts: list[int], value: float
-) -> float:
+def _held(devices: list[_Device], fixed: list[float], counts: list[int], value: float) -> float:
     """Return a bound on what all devices can hold; fine only where that decides."""
     rests = [_completions(device) for device in devices]
     best = [fix + _last(rest[0][0]) for fix, rest in zip(fixed, rests, strict=True)]
@@ -282,9 +278,7 @@ def _completions(device: _Device) -> list[list[_Labels]]:
     return rests[::-1]
 
 
-def _greatest(
-    device: _Device, rests: list[list[_Labels]], floor: float, steps: int
-) -> float:
+def _greatest(device: _Device, rests: list[list[_Labels]], floor: float, steps: int) -> float:
     """Return the greatest value of a set within the target, or `floor` if none is above it."""
     labels: list[_Labels] = [(np.zeros(1), np.zeros(1))]
     for b, incoming in enumerate(device.groups.arcs):

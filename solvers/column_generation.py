@@ -13,7 +13,6 @@ Operations Research 23, 1975.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -26,6 +25,7 @@ from ..formulations.task import Task
 from ..instances.arrays import Bools, Floats, Ints
 from .frontier import BestSet, Frontier, Incidence, best_set, cut, frontier, incidence, orders
 from .price_model import Column, PriceModel, Trial
+from .search import S, Search
 
 Outcome = Literal["proved", "stalled", "stopped"]
 
@@ -155,8 +155,8 @@ def climb(
     sold: Market,
     target: float,
     on_proof: Callable[[float, Prices], None],
-    should_stop: Callable[[], bool],
-    seconds_left: Callable[[], float],
+    search: Search[S],
+    pricings: int,
 ) -> Outcome:
     """Look for prices that prove that every split has a max-load above `target`.
 
@@ -166,14 +166,23 @@ def climb(
         Where to begin; the next call goes on from there, also for another target.
     on_proof
         Called with every value that is proved on the way, and the prices that prove it.
+    search
+        For its limits; nothing is offered to it here.
+    pricings
+        Most pricings.
 
     Returns
     -------
     str
-        ``proved``, ``stopped`` by `should_stop`, or ``stalled``: the prices are about the best
+        ``proved``, ``stopped`` by a limit, or ``stalled``: the prices are about the best
         there are, and do not prove the target.
     """
     total = state.prices.total
+    last = state.pricings + pricings
+
+    def should_stop() -> bool:
+        return state.pricings >= last or search.should_stop()
+
     while True:
         limit = target * (1 + PROOF_MARGIN)
         state.columns = [c for c in state.columns if c.load <= limit]
@@ -198,11 +207,11 @@ def climb(
         centre = price(state.prices, np.zeros(len(sold.count)))
         if centre is None:
             return "stopped"
-        value = centre.value
+        value, misses = centre.value, 0
         while value >= state.prices.goal:
             if should_stop():
                 return "stopped"
-            trial = model.solve(state.prices, state.radius, seconds_left())
+            trial = model.solve(state.prices, state.radius, search.seconds_left)
             if trial is None:
                 return "stopped"
             hoped = value - trial.promised
@@ -216,8 +225,17 @@ def climb(
                 state.prices, value = trial.prices, priced.value
                 if gained >= 0.5 * hoped:
                     state.radius = min(MOST_RADIUS, 1.5 * state.radius)
+                misses = 0
             else:
-                state.radius = state.radius / 2
+                excess = -gained / hoped
+                misses += excess > 0
+                if excess > 3 or (misses >= 3 and excess > 1):
+                    state.radius /= min(excess, 4.0)
+                    misses = 0
+                if state.radius < LEAST_RADIUS:
+                    if lost and sold.exact and state.buckets < MOST_BUCKETS:
+                        break
+                    state.radius = RADIUS
         else:
             return "proved"
         state.radius = RADIUS

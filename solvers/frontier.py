@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..formulations.hypergraph import Hypergraph
 from ..instances.arrays import Bools, Floats, Ints
 from .frontier_kernels import build, greedy_order
 from .frontier_labels import advance, complete, incoming
+
+T = TypeVar("T", bound=np.generic)
 
 #: Most states of one layer and of all layers, before nets are given up.
 WIDTH, ROOM = 20_000, 1_000_000
@@ -207,9 +211,7 @@ def best_set(
     count[-1] = 1
     rest_value, rest_used = np.zeros(1 << 16), np.zeros(1 << 16)
     state = np.array([total - 1, 1, 0])
-    while not complete(
-        *arc, coarse, state, begin, count, rest_value, rest_used, SLICE
-    ):
+    while not complete(*arc, coarse, state, begin, count, rest_value, rest_used, SLICE):
         if should_stop():
             return None
         if state[2]:
@@ -260,5 +262,5 @@ def best_set(
     return BestSet(float(value[best]), members, steps)
 
 
-def _doubled(array: Floats) -> Floats:
+def _doubled(array: NDArray[T]) -> NDArray[T]:
     return np.concatenate([array, np.empty_like(array)])

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ..instances.arrays import Floats, Ints
-
 
 @njit(cache=True)
-def greedy_order(unit_ptr, unit_nets, net_ptr, net_pins, start, noise):
+def greedy_order(unit_ptr, unit_nets, net_ptr, net_pins, start, noise):  # type: ignore[no-untyped-def]
     """Order the units: next is the one that opens the fewest nets and closes the most.
 
     Parameters
@@ -71,7 +69,7 @@ def greedy_order(unit_ptr, unit_nets, net_ptr, net_pins, start, noise):
 
 
 @njit(cache=True)
-def build(
+def build(  # type: ignore[no-untyped-def]
     order, unit_ptr, unit_nets, pins_left, fixed, outside, weight_in, weight_out, width, room, relax
 ):
     """Build the states that can arise between the units of an order, and what each step costs.
@@ -258,7 +256,7 @@ def build(
 
 
 @njit(cache=True)
-def _slot(table, mask, on_a, on_b, a, b):
+def _slot(table, mask, on_a, on_b, a, b):  # type: ignore[no-untyped-def]
     """Place in the hash table of the state (a, b), or the free place where it belongs."""
     key = (a * np.uint64(0x9E3779B97F4A7C15)) ^ (b * np.uint64(0xC2B2AE3D27D4EB4F))
     key ^= key >> np.uint64(29)
@@ -270,14 +268,14 @@ def _slot(table, mask, on_a, on_b, a, b):
 
 
 @njit(cache=True)
-def _grown(array, capacity):
+def _grown(array, capacity):  # type: ignore[no-untyped-def]
     grown = np.empty((capacity, 2))
     grown[: len(array)] = array
     return grown
 
 
 @njit(cache=True)
-def _grown_step(array, capacity):
+def _grown_step(array, capacity):  # type: ignore[no-untyped-def]
     grown = np.empty((capacity, 2), np.int32)
     grown[: len(array)] = array
     return grown

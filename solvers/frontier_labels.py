@@ -7,7 +7,7 @@ from numba import njit
 
 
 @njit(cache=True)
-def incoming(layer_ptr, step):
+def incoming(layer_ptr, step):  # type: ignore[no-untyped-def]
     """Return the steps that lead into each state, as compressed rows of 2·state + choice."""
     states = layer_ptr[-1]
     ptr = np.zeros(states + 1, np.int64)
@@ -26,7 +26,7 @@ def incoming(layer_ptr, step):
 
 
 @njit(cache=True)
-def complete(
+def complete(  # type: ignore[no-untyped-def]
     layer_ptr, step, cost, price, load, allowed, charge, toll, limit, buckets,
     state, begin, count, value, used, budget,
 ):  # fmt: skip
@@ -108,7 +108,7 @@ def complete(
 
 
 @njit(cache=True)
-def advance(
+def advance(  # type: ignore[no-untyped-def]
     layer_ptr, step, cost, price, load, allowed, charge, toll, limit, floor, buckets,
     in_ptr, in_source, begin, count, rest_value, rest_used,
     state, first, value, used, next_first, next_value, next_used, origin, budget,

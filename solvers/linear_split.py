@@ -1,4 +1,4 @@
-"""Cut orders of the units into one segment per device: first splits for the neighbourhood search."""
+"""Cut orders of the units into one segment per device: first splits for the local search."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def linear_split(
 
 
 @njit(cache=True)
-def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):
+def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):  # type: ignore[no-untyped-def]
     size, devices = len(order), len(kind_of)
     best = np.full((devices + 1, size + 1), np.inf)
     came = np.zeros((devices + 1, size + 1), np.int64)

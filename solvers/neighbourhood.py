@@ -8,7 +8,7 @@ from ..formulations.hypergraph import Hypergraph
 from ..formulations.set_partitioning import PROOF_MARGIN
 from ..formulations.task import Task
 from ..instances import Placement, Solution
-from ..instances.arrays import Floats, Ints
+from ..instances.arrays import Ints
 from .frontier import Incidence
 from .pair_kernels import loads, resplit
 from .search import Search

@@ -9,7 +9,7 @@ from .frontier_kernels import build
 
 
 @njit(cache=True)
-def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used):
+def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used):  # type: ignore[no-untyped-def]
     """Write the load and the used memory of each device.
 
     Parameters
@@ -42,7 +42,7 @@ def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used
 
 
 @njit(cache=True)
-def resplit(
+def resplit(  # type: ignore[no-untyped-def]
     where, free, a, b, order, unit_ptr, unit_nets, net_ptr, net_pins, compute_a, compute_b,
     weight_a, weight_b, memory, room_a, room_b, most, least_sum, buckets, width,
 ):  # fmt: skip
@@ -105,7 +105,7 @@ def resplit(
             base_a += weight_a[e]
         if fixed[e] & 2 and (outside[e] or fixed[e] & 1):
             base_b += weight_b[e]
-    layer_ptr, step, cost_a, cost_b, exact = build(
+    layer_ptr, step, cost_a, cost_b, _ = build(
         sub, unit_ptr, unit_nets, left, fixed, outside, weight_a, weight_b, width, 64 * width, False
     )
     if len(layer_ptr) == 0:

@@ -116,13 +116,8 @@ def _alternate(
             better = walk.walk(search, moves)
         target = targets.next()
         if target is not None and not search.should_stop():
-            last = state.pricings + pricings
             with search.phase("bound"):
-                outcome = climb(
-                    state, sold, target, prove,
-                    lambda last=last: search.should_stop() or state.pricings >= last,
-                    lambda: search.seconds_left,
-                )  # fmt: skip
+                outcome = climb(state, sold, target, prove, search, pricings)
             targets.learn(target, outcome)
         idle = 0 if better or search.bound > before or target is not None else idle + 1
         if idle >= ENOUGH and search.limits.seconds is None:

@@ -146,9 +146,7 @@ def test_same_seed_same_plan() -> None:
     assert first.bound == second.bound
 
 
-@pytest.mark.parametrize(
-    "name", ["LayerGraphs/gnmt_training", "OperatorGraphs/bert_l-3_inference"]
-)
+@pytest.mark.parametrize("name", ["LayerGraphs/gnmt_training", "OperatorGraphs/bert_l-3_inference"])
 def test_one_per_cent_on_published_workloads(benchmarks: Path, name: str) -> None:
     workload = load(benchmarks / "placement" / "throughput" / f"{name}.json")
     result = solve(workload, method="setpart", limits=Limits(gap=0.01, nodes=60))
