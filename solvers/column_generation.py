@@ -35,9 +35,6 @@ SERIOUS = 0.1
 #: First, least and greatest radius of the box, relative to the prices.
 RADIUS, LEAST_RADIUS, MOST_RADIUS = 0.2, 1e-3, 2.0
 
-#: First and greatest resolution of loads, as parts of the target.
-BUCKETS, MOST_BUCKETS = 1500, 400_000
-
 
 @dataclass(frozen=True, eq=False)
 class Market:
@@ -72,10 +69,11 @@ class Market:
     scarce: Bools
     tolled: Bools
 
-    @property
-    def exact(self) -> bool:
-        """Whether all nets are charged."""
-        return all(states.exact for states in self.states)
+    def loads(self, kind: int, members: Bools) -> tuple[float, float]:
+        """Return what a set takes of the target, and its transfer time."""
+        compute = float(self.load[kind][members].sum())
+        transfer = float(self.weight[kind] @ cut(self.shape, members))
+        return compute + (0.0 if self.tolled[kind] else transfer), transfer
 
 
 @dataclass
@@ -90,8 +88,6 @@ class Climb:
         Sets seen so far, of any load.
     radius
         Of the box.
-    buckets
-        Resolution of the loads.
     pricings
         How often sets were priced.
     """
@@ -99,7 +95,6 @@ class Climb:
     prices: Prices
     columns: list[Column] = field(default_factory=list)
     radius: float = RADIUS
-    buckets: int = BUCKETS
     pricings: int = 0
 
 
@@ -143,11 +138,12 @@ def first_prices(sold: Market, graph: Hypergraph, host: Bools) -> Prices:
 
 @dataclass(frozen=True, eq=False)
 class _Priced:
-    """f at some prices, as a whole and by kind, and the best set of each kind."""
+    """f at some prices, as a whole and by kind, and the sets found."""
 
     value: float
     by_kind: Floats
     found: tuple[BestSet, ...]
+    columns: tuple[Column, ...]
 
 
 def climb(
@@ -177,71 +173,57 @@ def climb(
         ``proved``, ``stopped`` by a limit, or ``stalled``: the prices are about the best
         there are, and do not prove the target.
     """
-    total = state.prices.total
     last = state.pricings + pricings
 
     def should_stop() -> bool:
         return state.pricings >= last or search.should_stop()
 
-    while True:
-        limit = target * (1 + PROOF_MARGIN)
-        state.columns = [c for c in state.columns if c.load <= limit]
-        model = PriceModel(
-            len(state.prices.unit), sold.count, sold.scarce, sold.tolled, total, target
-        )
-        model.add(state.columns)
-        lost = False  # whether a set was seen that is within the load only for what labels lost
+    limit = target * (1 + PROOF_MARGIN)
+    state.columns = [c for c in state.columns if c.load <= limit]
+    model = PriceModel(sold.count, sold.scarce, sold.tolled, state.prices, target)
+    model.add(state.columns)
 
-        def price(prices: Prices, floors: Floats) -> _Priced | None:
-            nonlocal lost
-            priced = _price(sold, prices, target, floors, state.buckets, should_stop)
-            state.pricings += 1
-            if priced is not None:
-                columns = _columns(sold, priced, target)
-                lost = lost or any(c.load > limit for c in columns)
-                model.add(columns)
-                state.columns += columns
-                _report(sold, prices, priced, floors, target, on_proof)
-            return priced
+    def price(prices: Prices, floors: Floats) -> _Priced | None:
+        priced = _price(sold, prices, target, floors, search.should_stop)
+        state.pricings += 1
+        if priced is not None:
+            model.add(priced.columns)
+            state.columns += priced.columns
+            _report(sold, prices, priced, floors, target, on_proof)
+        return priced
 
-        centre = price(state.prices, np.zeros(len(sold.count)))
-        if centre is None:
+    centre = price(state.prices, np.zeros(len(sold.count)))
+    if centre is None:
+        return "stopped"
+    value, misses = centre.value, 0
+    while value >= state.prices.goal:
+        if should_stop():
             return "stopped"
-        value, misses = centre.value, 0
-        while value >= state.prices.goal:
-            if should_stop():
-                return "stopped"
-            trial = model.solve(state.prices, state.radius, search.seconds_left)
-            if trial is None:
-                return "stopped"
-            hoped = value - trial.promised
-            if hoped * MOST_RADIUS / state.radius < value - state.prices.goal:
-                break
-            priced = price(trial.prices, _floors(trial))
-            if priced is None:
-                return "stopped"
-            gained = value - priced.value
-            if gained >= SERIOUS * hoped:
-                state.prices, value = trial.prices, priced.value
-                if gained >= 0.5 * hoped:
-                    state.radius = min(MOST_RADIUS, 1.5 * state.radius)
-                misses = 0
-            else:
-                excess = -gained / hoped
-                misses += excess > 0
-                if excess > 3 or (misses >= 3 and excess > 1):
-                    state.radius /= min(excess, 4.0)
-                    misses = 0
-                if state.radius < LEAST_RADIUS:
-                    if lost and sold.exact and state.buckets < MOST_BUCKETS:
-                        break
-                    state.radius = RADIUS
-        else:
-            return "proved"
-        state.radius = RADIUS
-        if not lost or not sold.exact or state.buckets >= MOST_BUCKETS:
+        trial = model.solve(state.prices, state.radius, search.seconds_left)
+        if trial is None:
+            return "stopped"
+        hoped = value - trial.promised
+        if hoped * MOST_RADIUS / state.radius < value - state.prices.goal:
+            state.radius = RADIUS
             return "stalled"
-        state.buckets *= 4
+        priced = price(trial.prices, _floors(trial))
+        if priced is None:
+            return "stopped"
+        gained = value - priced.value
+        if gained >= SERIOUS * hoped:
+            state.prices, value = trial.prices, priced.value
+            if gained >= 0.5 * hoped:
+                state.radius = min(MOST_RADIUS, 1.5 * state.radius)
+            misses = 0
+        else:
+            excess = -gained / hoped
+            misses += excess > 0
+            if excess > 3 or (misses >= 3 and excess > 1):
+                state.radius /= min(excess, 4.0)
+                misses = 0
+            if state.radius < LEAST_RADIUS:
+                state.radius = RADIUS
+    return "proved"
 
 
 def _floors(trial: Trial) -> Floats:
@@ -254,20 +236,20 @@ def _price(
     prices: Prices,
     target: float,
     floors: Floats,
-    buckets: int,
     should_stop: Callable[[], bool],
 ) -> _Priced | None:
-    found = []
+    limit = target * (1 + PROOF_MARGIN)
+    found, columns = [], []
     for k, states in enumerate(sold.states):
         if sold.count[k] == 0:
-            found.append(BestSet(0.0, None, ()))
+            found.append(BestSet(0.0, None, True, ()))
             continue
         best = best_set(
             states,
             prices.unit - prices.memory[k] * sold.share[k],
             sold.load[k],
-            target * (1 + PROOF_MARGIN),
-            buckets=buckets,
+            limit,
+            lambda members, k=k: sold.loads(k, members)[0],
             floor=float(floors[k]),
             overlap=bool(sold.tolled[k]),
             toll=float(prices.transfer[k]) / target if sold.tolled[k] else 0.0,
@@ -276,28 +258,13 @@ def _price(
         if best is None:
             return None
         found.append(best)
+        if best.members is not None:
+            load, transfer = sold.loads(k, best.members)
+            share = float(sold.share[k][best.members].sum())
+            columns.append(Column(k, best.members, load, share, transfer))
     fixed = prices.memory + prices.transfer
     by_kind = fixed + np.array([best.bound for best in found])
-    return _Priced(float(sold.count @ by_kind), by_kind, tuple(found))
-
-
-def _columns(sold: Market, priced: _Priced, target: float) -> list[Column]:
-    columns = []
-    for k, best in enumerate(priced.found):
-        if best.members is None:
-            continue
-        compute = float(sold.load[k][best.members].sum())
-        transfer = float(sold.weight[k] @ cut(sold.shape, best.members))
-        columns.append(
-            Column(
-                kind=k,
-                members=best.members,
-                load=compute if sold.tolled[k] else compute + transfer,
-                share=float(sold.share[k][best.members].sum()),
-                transfer=transfer,
-            )
-        )
-    return columns
+    return _Priced(float(sold.count @ by_kind), by_kind, tuple(found), tuple(columns))
 
 
 def _report(

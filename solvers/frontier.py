@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..formulations.hypergraph import Hypergraph
 from ..instances.arrays import Bools, Floats, Ints
 from .frontier_kernels import build, greedy_order
-from .frontier_labels import advance, complete, incoming
+from .frontier_labels import arcs_backward, arcs_forward, extend
 
 T = TypeVar("T", bound=np.generic)
 
@@ -28,11 +28,20 @@ WIDTH, ROOM = 20_000, 1_000_000
 #: Orders whose states are counted.
 TRIES = 8
 
-#: Most labels kept at once: 24 bytes each.
-LABELS = 40_000_000
+#: Resolutions of loads, as parts of the limit, that are tried one after the other.
+BUCKETS = (400, 1_600, 6_400, 25_600, 102_400, 409_600)
+
+#: Part of what the bound allows that a set must attain to be good enough, and sets looked at.
+GOOD, LOOKS = 0.5, 100
+
+#: Most labels of one direction: 24 bytes each.
+LABELS = 20_000_000
 
 #: Labels visited between two looks at the clock: some 0.1 s.
-SLICE = 20_000_000
+SLICE = 10_000_000
+
+#: Steps between states: see `arcs_forward`.
+Arcs = tuple[Ints, Ints, Ints, Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,24 +62,21 @@ class Frontier:
     ----------
     order
         Shape (U,): the units in their order.
-    layer_ptr
-        Shape (U + 2,): states before each unit and at the end, as ranges.
-    step, cost
-        Shape (S, 2): state after leaving the next unit out or taking it, and what transfer time
-        that adds.
-    in_ptr, in_source
-        The steps into each state.
+    forward, backward
+        Steps into and out of each state, as of `arcs_forward` and `arcs_backward`.
     exact
         Whether all nets are charged; if not, costs are underestimated.
     """
 
     order: Ints
-    layer_ptr: Ints
-    step: Ints
-    cost: Floats
-    in_ptr: Ints
-    in_source: Ints
+    forward: Arcs
+    backward: Arcs
     exact: bool
+
+    @property
+    def size(self) -> int:
+        """Number of states."""
+        return len(self.forward[0]) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +88,9 @@ class BestSet:
     bound
         No set within the load has a greater value.
     members
-        Shape (U,): a set whose value is `bound`, if that is above the floor; its load may be
-        above the limit by what labels lost.
+        Shape (U,): a set of a value above the floor; None if there is none.
+    true
+        Whether its load is within the limit in fact; if not, its value is `bound`.
     steps
         Pairs (load, value), both increasing: a set of a load below that of a pair has at most
         the value of the pair before it, or that of the floor before the first.
@@ -91,7 +98,24 @@ class BestSet:
 
     bound: float
     members: Bools | None
+    true: bool
     steps: tuple[tuple[float, float], ...]
+
+
+@dataclass(eq=False)
+class _Labels:
+    """Labels of one direction at one resolution, as `extend` writes them."""
+
+    begin: Ints
+    count: Ints
+    value: Floats
+    used: Floats
+    origin: Ints
+
+    def last(self, forward: bool) -> range:
+        """Labels of whole sets."""
+        x = len(self.begin) - 1 if forward else 0
+        return range(int(self.begin[x]), int(self.begin[x] + self.count[x]))
 
 
 def incidence(graph: Hypergraph, nets: Ints | None = None) -> Incidence:
@@ -149,7 +173,7 @@ def frontier(graph: Hypergraph, weight: Floats, tried: Sequence[Ints]) -> Fronti
     nets = np.flatnonzero(weight > 0)
     shape = incidence(graph, nets)
     found = [_states(shape, order, weight[nets]) for order in tried[: TRIES if len(nets) else 1]]
-    return min(found, key=lambda states: (not states.exact, len(states.step)))
+    return min(found, key=lambda states: (not states.exact, states.size))
 
 
 def _states(shape: Incidence, order: Ints, weight: Floats) -> Frontier:
@@ -162,8 +186,8 @@ def _states(shape: Incidence, order: Ints, weight: Floats) -> Frontier:
             width, ROOM, True,
         )  # fmt: skip
         if len(layer_ptr):
-            in_ptr, in_source = incoming(layer_ptr, step)
-            return Frontier(order, layer_ptr, step, cost, in_ptr, in_source, exact)
+            forward = arcs_forward(layer_ptr, step, cost)
+            return Frontier(order, forward, arcs_backward(layer_ptr, step, cost), bool(exact))
         width //= 4  # one state a layer always fits
 
 
@@ -172,14 +196,19 @@ def best_set(
     price: Floats,
     load: Floats,
     limit: float,
+    true_load: Callable[[Bools], float],
     *,
-    buckets: int,
     floor: float,
     overlap: bool = False,
     toll: float = 0.0,
     should_stop: Callable[[], bool],
 ) -> BestSet | None:
-    """Return a set S of the best Σ price − toll·transfers within the load, or above it.
+    """Return a bound on Σ price − toll·transfers of a set within the load, and such a set.
+
+    Labels are made in both directions in turn, each time finer, as those of one direction tell
+    which of the other cannot lead above the floor. Ends when there is nothing above the floor;
+    or with a set that is within the load in fact, and whose value above the floor is at least
+    the part `GOOD` of what the bound allows; or at the finest resolution.
 
     Parameters
     ----------
@@ -187,79 +216,89 @@ def best_set(
         Shape (U,): of each unit; a unit of more load than the limit is left out.
     limit
         Σ load + transfers must be at most this; only Σ load if they `overlap`.
-    buckets
-        Resolution of the load: labels closer than limit / buckets become one.
+    true_load
+        Load of a set in fact.
     floor
-        Values up to this are of no interest.
+        Values up to this are of no interest; at least 0.
     toll
         What a unit of transfer time takes from the value.
 
     Returns
     -------
     BestSet or None
-        None if `should_stop` said so. Time and memory grow with states × buckets.
+        None if `should_stop` said so. Time and memory grow with states × resolution.
     """
-    order, layer_ptr = states.order, states.layer_ptr
-    size, total = len(order), len(states.step) + 1
-    allowed = load[order] <= limit
-    arc = (
-        layer_ptr, states.step, states.cost, price[order], np.where(allowed, load[order], 0.0),
-        allowed, 0.0 if overlap else 1.0, toll, limit,
+    ordered = load[states.order]
+    allowed = ordered <= limit
+    terms = (
+        price[states.order], np.where(allowed, ordered, 0.0), allowed,
+        0.0 if overlap else 1.0, toll, limit, floor,
     )  # fmt: skip
-    coarse = max(8, min(buckets // 4, 400, LABELS // 4 // total))
+    bound, members, steps = np.inf, None, ()
+    rest: _Labels | None = None
+    forward = False
+    for buckets in BUCKETS:
+        arcs = states.forward if forward else states.backward
+        labels = _extend(forward, arcs, terms, min(buckets, LABELS // states.size), rest, should_stop)
+        if labels is None and should_stop():
+            return None
+        if labels is None:
+            break
+        whole = labels.last(forward)
+        if len(whole) == 0:
+            return BestSet(floor, None, True, ())
+        bound = float(labels.value[whole[-1]])
+        steps = tuple(
+            zip(labels.used[whole].tolist(), labels.value[whole].tolist(), strict=True)
+        )
+        members = _trace(labels, whole[-1], states.order, forward)
+        if true_load(members) <= limit:
+            return BestSet(bound, members, True, steps)
+        for k in reversed(whole[-LOOKS:-1]):
+            if labels.value[k] - floor < GOOD * (bound - floor):
+                break
+            lesser = _trace(labels, k, states.order, forward)
+            if true_load(lesser) <= limit:
+                return BestSet(bound, lesser, True, steps)
+        rest, forward = labels, not forward
+    return BestSet(bound, members, False, steps)
+
+
+def _extend(
+    forward: bool,
+    arcs: Arcs,
+    terms: tuple[object, ...],
+    buckets: int,
+    rest: _Labels | None,
+    should_stop: Callable[[], bool],
+) -> _Labels | None:
+    """Return the labels of all states; None if they are too many, or `should_stop` said so."""
+    total = len(arcs[0]) - 1
     begin, count = np.zeros(total, np.int64), np.zeros(total, np.int64)
-    count[-1] = 1
-    rest_value, rest_used = np.zeros(1 << 16), np.zeros(1 << 16)
-    state = np.array([total - 1, 1, 0])
-    while not complete(*arc, coarse, state, begin, count, rest_value, rest_used, SLICE):
-        if should_stop():
+    value, used = np.zeros(1 << 16), np.zeros(1 << 16)
+    origin = np.zeros(1 << 16, np.int64)
+    count[0 if forward else -1] = 1
+    state = np.array([1, 1, 0])
+    other = rest or _Labels(begin, count, value, used, origin)
+    while not extend(
+        forward, *arcs, *terms, buckets, rest is not None,
+        other.begin, other.count, other.value, other.used,
+        state, begin, count, value, used, origin, SLICE,
+    ):  # fmt: skip
+        if should_stop() or (state[2] and len(value) >= LABELS):
             return None
         if state[2]:
-            rest_value, rest_used = _doubled(rest_value), _doubled(rest_used)
-    ceiling = rest_value[begin[0] + count[0] - 1]
-    if ceiling <= floor:
-        return BestSet(floor, None, ())
+            value, used, origin = _doubled(value), _doubled(used), _doubled(origin)
+    return _Labels(begin, count, value, used, origin)
 
-    widest = int(np.diff(layer_ptr).max()) + 1
-    origin = np.empty(1 << 18, np.int32)
-    value, next_value = np.zeros(1 << 14), np.empty(1 << 14)
-    used, next_used = np.zeros(1 << 14), np.empty(1 << 14)
-    first, next_first = np.zeros(widest, np.int64), np.zeros(widest, np.int64)
-    first[1] = 1
-    ends = [0, 1]
-    state = np.array([1, 1, 0, 0])
-    for _ in range(size):
-        while not advance(
-            *arc, floor, buckets, states.in_ptr, states.in_source, begin, count,
-            rest_value, rest_used, state, first, value, used, next_first, next_value, next_used,
-            origin, SLICE,
-        ):  # fmt: skip
-            if should_stop():
-                return None
-            if state[3]:
-                if len(origin) >= LABELS:
-                    return best_set(
-                        states, price, load, limit, buckets=buckets // 4, floor=floor,
-                        overlap=overlap, toll=toll, should_stop=should_stop,
-                    )  # fmt: skip
-                next_value, next_used = _doubled(next_value), _doubled(next_used)
-                origin = _doubled(origin)
-        kept = int(state[2])
-        if kept == 0:
-            return BestSet(floor, None, ())
-        value, next_value = next_value, value
-        used, next_used = next_used, used
-        first, next_first = next_first, first
-        ends.append(ends[-1] + kept)
-        state[1], state[2] = ends[-1], 0
-    best = ends[-1] - ends[-2] - 1
-    members = np.zeros(size, np.bool_)
-    at = best
-    for layer in range(size, 0, -1):
-        came = int(origin[ends[layer] + at])
-        at, members[order[layer - 1]] = came >> 1, came & 1
-    steps = tuple(zip(used[: best + 1].tolist(), value[: best + 1].tolist(), strict=True))
-    return BestSet(float(value[best]), members, steps)
+
+def _trace(labels: _Labels, at: int, order: Ints, forward: bool) -> Bools:
+    """Return the set of a label of the last state; shape (U,)."""
+    members = np.zeros(len(order), np.bool_)
+    for unit in reversed(order) if forward else order:
+        came = int(labels.origin[at])
+        at, members[unit] = came >> 1, came & 1
+    return members
 
 
 def _doubled(array: NDArray[T]) -> NDArray[T]:

@@ -53,15 +53,16 @@ class PriceModel:
         Shape (K,): devices of each kind; 0 for kinds that are not priced.
     scarce, tolled
         Shape (K,): whether the kind has a memory and a transfer price.
-    total
-        Sum of the unit prices.
+    start
+        Prices whose sum the unit prices keep.
     target
         T.
     """
 
     def __init__(
-        self, units: int, count: Floats, scarce: Bools, tolled: Bools, total: float, target: float
+        self, count: Floats, scarce: Bools, tolled: Bools, start: Prices, target: float
     ) -> None:
+        units, total = len(start.unit), start.total
         self._units, self._kinds, self._total, self._target = units, len(count), total, target
         self._scarce, self._tolled = scarce, tolled
         lp = highspy.Highs()
