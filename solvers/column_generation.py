@@ -180,7 +180,7 @@ def climb(
 
     limit = target * (1 + PROOF_MARGIN)
     state.columns = [c for c in state.columns if c.load <= limit]
-    model = PriceModel(sold.count, sold.scarce, sold.tolled, state.prices, target)
+    model = PriceModel(sold.count, sold.scarce, sold.tolled, state.prices)
     model.add(state.columns)
 
     def price(prices: Prices, floors: Floats) -> _Priced | None:
@@ -192,7 +192,7 @@ def climb(
             _report(sold, prices, priced, floors, target, on_proof)
         return priced
 
-    centre = price(state.prices, np.zeros(len(sold.count)))
+    centre = price(state.prices, _worth(state.columns, state.prices, len(sold.count)))
     if centre is None:
         return "stopped"
     value, misses = centre.value, 0
@@ -231,6 +231,16 @@ def _floors(trial: Trial) -> Floats:
     return np.maximum(0.0, trial.by_kind - trial.prices.memory - trial.prices.transfer)
 
 
+def _worth(columns: list[Column], prices: Prices, kinds: int) -> Floats:
+    """Return the greatest value of a known set of each kind."""
+    best = np.zeros(kinds)
+    for column in columns:
+        k = column.kind
+        fees = prices.memory[k] * column.share + prices.transfer[k] * column.transfer
+        best[k] = max(best[k], float(prices.unit[column.members].sum()) - fees)
+    return best
+
+
 def _price(
     sold: Market,
     prices: Prices,
@@ -261,7 +271,7 @@ def _price(
         if best.members is not None:
             load, transfer = sold.loads(k, best.members)
             share = float(sold.share[k][best.members].sum())
-            columns.append(Column(k, best.members, load, share, transfer))
+            columns.append(Column(k, best.members, load, share, transfer / target))
     fixed = prices.memory + prices.transfer
     by_kind = fixed + np.array([best.bound for best in found])
     return _Priced(float(sold.count @ by_kind), by_kind, tuple(found), tuple(columns))

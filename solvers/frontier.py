@@ -29,10 +29,11 @@ WIDTH, ROOM = 20_000, 1_000_000
 TRIES = 8
 
 #: Resolutions of loads, as parts of the limit, that are tried one after the other.
-BUCKETS = (400, 1_600, 6_400, 25_600, 102_400, 409_600)
+BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
 
-#: Part of what the bound allows that a set must attain to be good enough, and sets looked at.
-GOOD, LOOKS = 0.5, 100
+#: Parts of what the bound allows above the floor, and in all, that a set must attain to be good
+#: enough; and how many sets are looked at.
+GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
 
 #: Most labels of one direction: 24 bytes each.
 LABELS = 20_000_000
@@ -207,8 +208,7 @@ def best_set(
 
     Labels are made in both directions in turn, each time finer, as those of one direction tell
     which of the other cannot lead above the floor. Ends when there is nothing above the floor;
-    or with a set that is within the load in fact, and whose value above the floor is at least
-    the part `GOOD` of what the bound allows; or at the finest resolution.
+    or with a set that is within the load in fact, and nearly as good as the bound; or at the finest resolution.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def best_set(
         if true_load(members) <= limit:
             return BestSet(bound, members, True, steps)
         for k in reversed(whole[-LOOKS:-1]):
-            if labels.value[k] - floor < GOOD * (bound - floor):
+            if bound - labels.value[k] > min((1 - GOOD) * (bound - floor), (1 - CLOSE) * bound):
                 break
             lesser = _trace(labels, k, states.order, forward)
             if true_load(lesser) <= limit:

@@ -23,7 +23,8 @@ class Column:
     members
         Shape (U,).
     load, share, transfer
-        Its true load, the part of the device's memory that it takes, its transfer time.
+        Its true load, the part of the device's memory that it takes, its transfer time as part of
+        the target.
     """
 
     kind: int
@@ -55,15 +56,13 @@ class PriceModel:
         Shape (K,): whether the kind has a memory and a transfer price.
     start
         Prices whose sum the unit prices keep.
-    target
-        T.
     """
 
     def __init__(
-        self, count: Floats, scarce: Bools, tolled: Bools, start: Prices, target: float
+        self, count: Floats, scarce: Bools, tolled: Bools, start: Prices
     ) -> None:
         units, total = len(start.unit), start.total
-        self._units, self._kinds, self._total, self._target = units, len(count), total, target
+        self._units, self._kinds, self._total = units, len(count), total
         self._scarce, self._tolled = scarce, tolled
         lp = highspy.Highs()
         for option, value in (("output_flag", False), ("threads", 1)):
@@ -95,7 +94,7 @@ class PriceModel:
             value.append(np.ones(1))
             for j, active, spare in (
                 (1, self._scarce[column.kind], 1 - column.share),
-                (2, self._tolled[column.kind], 1 - column.transfer / self._target),
+                (2, self._tolled[column.kind], 1 - column.transfer),
             ):
                 if active:
                     index.append(np.array([at + j * self._kinds], np.int32))
