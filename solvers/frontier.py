@@ -239,7 +239,9 @@ def best_set(
     forward = False
     for buckets in BUCKETS:
         arcs = states.forward if forward else states.backward
-        labels = _extend(forward, arcs, terms, min(buckets, LABELS // states.size), rest, should_stop)
+        labels = _extend(
+            forward, arcs, terms, min(buckets, LABELS // states.size), rest, should_stop
+        )
         if labels is None and should_stop():
             return None
         if labels is None:
@@ -248,9 +250,7 @@ def best_set(
         if len(whole) == 0:
             return BestSet(floor, None, True, ())
         bound = float(labels.value[whole[-1]])
-        steps = tuple(
-            zip(labels.used[whole].tolist(), labels.value[whole].tolist(), strict=True)
-        )
+        steps = tuple(zip(labels.used[whole].tolist(), labels.value[whole].tolist(), strict=True))
         members = _trace(labels, whole[-1], states.order, forward)
         if true_load(members) <= limit:
             return BestSet(bound, members, True, steps)
