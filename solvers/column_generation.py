@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -69,11 +70,14 @@ class Market:
     scarce: Bools
     tolled: Bools
 
-    def loads(self, kind: int, members: Bools) -> tuple[float, float]:
-        """Return what a set takes of the target, and its transfer time."""
+    def transfer_of(self, kind: int, members: Bools) -> float:
+        """Return the transfer time of a set."""
+        return float(self.weight[kind] @ cut(self.shape, members))
+
+    def load_of(self, kind: int, members: Bools) -> float:
+        """Return what a set takes of the target: no transfers where they have a price instead."""
         compute = float(self.load[kind][members].sum())
-        transfer = float(self.weight[kind] @ cut(self.shape, members))
-        return compute + (0.0 if self.tolled[kind] else transfer), transfer
+        return compute if self.tolled[kind] else compute + self.transfer_of(kind, members)
 
 
 @dataclass
@@ -259,7 +263,7 @@ def _price(
             prices.unit - prices.memory[k] * sold.share[k],
             sold.load[k],
             limit,
-            lambda members, k=k: sold.loads(k, members)[0],
+            partial(sold.load_of, k),
             floor=float(floors[k]),
             overlap=bool(sold.tolled[k]),
             toll=float(prices.transfer[k]) / target if sold.tolled[k] else 0.0,
@@ -269,7 +273,8 @@ def _price(
             return None
         found.append(best)
         if best.members is not None:
-            load, transfer = sold.loads(k, best.members)
+            load = sold.load_of(k, best.members)
+            transfer = sold.transfer_of(k, best.members)
             share = float(sold.share[k][best.members].sum())
             columns.append(Column(k, best.members, load, share, transfer / target))
     fixed = prices.memory + prices.transfer

@@ -58,9 +58,7 @@ class PriceModel:
         Prices whose sum the unit prices keep.
     """
 
-    def __init__(
-        self, count: Floats, scarce: Bools, tolled: Bools, start: Prices
-    ) -> None:
+    def __init__(self, count: Floats, scarce: Bools, tolled: Bools, start: Prices) -> None:
         units, total = len(start.unit), start.total
         self._units, self._kinds, self._total = units, len(count), total
         self._scarce, self._tolled = scarce, tolled
