@@ -33,7 +33,7 @@ BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
 
 #: Parts of what the bound allows above the floor, and in all, that a set must attain to be good
 #: enough; and how many sets are looked at.
-GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
+GOOD, CLOSE, LOOKS = 0.8, 0.97, 100
 
 #: Most labels of one direction: 24 bytes each.
 LABELS = 20_000_000
@@ -239,7 +239,7 @@ def best_set(
     forward = False
     for wanted in BUCKETS:
         arcs = states.forward if forward else states.backward
-        buckets = min(wanted, max(8, LABELS // states.size))
+        buckets = wanted if rest else min(wanted, max(8, LABELS // states.size))
         labels = _extend(forward, arcs, terms, buckets, rest, should_stop)
         if labels is None and should_stop():
             return None
