@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from ..formulations.hypergraph import Hypergraph
-from ..formulations.set_partitioning import PROOF_MARGIN
+from ..formulations.certificate import PROOF_MARGIN
 from ..formulations.task import Task
 from ..instances import Placement, Solution
 from .highs import Linear, run_highs
