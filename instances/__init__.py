@@ -3,9 +3,10 @@
 from .cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, Link, accelerators_and_cpus
 from .costs import Costs, price
 from .errors import InfeasibleError, InputError, StagecutError, VerificationError
+from .layers import Layers
 from .plan import Limit, Plan, Status, gap_between
-from .problem import Problem, Throughput
-from .solution import Placement, Solution
+from .problem import LayerRule, Problem, Throughput, Training
+from .solution import Placement, Solution, Stage, Stages, in_stages
 from .workload import NodeId, Workload
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "DeviceKind",
     "InfeasibleError",
     "InputError",
+    "LayerRule",
+    "Layers",
     "Limit",
     "Link",
     "NodeId",
@@ -24,12 +27,16 @@ __all__ = [
     "Plan",
     "Problem",
     "Solution",
+    "Stage",
     "StagecutError",
+    "Stages",
     "Status",
     "Throughput",
+    "Training",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",
     "gap_between",
+    "in_stages",
     "price",
 ]

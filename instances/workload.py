@@ -15,6 +15,7 @@ import pandas as pd
 
 from .arrays import Bools, Floats, Ints, frozen
 from .errors import InputError
+from .layers import Layers
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -65,6 +66,8 @@ class Workload:
     extra
         Further numbers per node that no planner needs but people ask for, by name:
         ``parameters``, ``flops``, ``weight_bytes``, ``activation_bytes``, ….
+    layers
+        What each node can be configured to (tensor degree, recomputation), for training plans.
     cluster
         The devices that the file suggests, if it does.
     provenance
@@ -90,6 +93,7 @@ class Workload:
     names: tuple[str, ...] = ()
     time_unit: str = UNSPECIFIED
     extra: Mapping[str, Floats] = field(default_factory=dict)
+    layers: Layers | None = None
     cluster: Cluster | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
 
@@ -165,7 +169,27 @@ class Workload:
             raise InputError(
                 f"{where}: edge {node} → {node}: a node cannot feed itself; remove the edge"
             )
+        if self.layers is not None:
+            self._check_layers(self.layers)
         self.order  # noqa: B018  # raises on a cycle
+
+    def _check_layers(self, layers: Layers) -> None:
+        if len(layers.edge_bytes) != len(self.edges):
+            raise InputError(
+                f"{self.name}: layers: edge_bytes has {len(layers.edge_bytes)} values "
+                f"for {len(self.edges)} edges"
+            )
+        for v in set(range(self.n)) - set(layers.node.tolist()):
+            raise InputError(f"{self.name}: node {self.ids[v]} has no configuration; give it one")
+        if layers.node.min() < 0 or layers.node.max() >= self.n:
+            raise InputError(f"{self.name}: a configuration names a node beyond 0 to {self.n - 1}")
+        for node, sync in zip(layers.node.tolist(), layers.sync_bytes, strict=True):
+            for edge in sync:
+                if not 0 <= edge < len(self.edges) or node not in self.edges[edge]:
+                    raise InputError(
+                        f"{self.name}: node {self.ids[node]}: sync_bytes names edge number "
+                        f"{edge}, which is no edge of the node"
+                    )
 
     @property
     def n(self) -> int:
@@ -227,6 +251,8 @@ class Workload:
         for array in (self.edges, self.backward, self.colours, *costs):
             digest.update(b"-" if array is None else array.tobytes())
             digest.update(b"|")
+        if self.layers is not None:
+            digest.update(self.layers.fingerprint.encode())
         return digest.hexdigest()
 
     def to_networkx(self) -> nx.DiGraph[NodeId]:

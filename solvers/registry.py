@@ -20,6 +20,11 @@ METHODS: dict[str, dict[str, str]] = {
         "milp": "milp:compact",
         "greedy": "greedy:greedy",
     },
+    "training": {
+        "auto": "training_dp:training_dp",
+        "dp": "training_dp:training_dp",
+        "piper": "training_dp:piper",
+    },
 }
 
 
