@@ -6,7 +6,7 @@ degree t_i, and one configuration c of degree t_i for each node. A stage's time 
     TPS_i = (transfer(S_i) + Σ_{v∈S_i} cost(c_v)) / d_i
     transfer(S) = Σ_{cut edges e} 2 bytes_e / B
     cost(c)     = p_c + Σ_{cut edges e at its node} 2 sync_{c,e} / B + κ(t, d) w_c
-    κ(t, d)     = 4 (d − 1) / (N B')                    B': within a server, else B
+    κ(t, d)     = 4 (d − 1) / (N B')       B': within a server, else B; schedule pipedream: d for N
 
 and it needs Σ_v (a_c y_i + b_c) ≤ M bytes with y_i = ⌈(d_i + … + d_r)/d_i⌉ microbatches in flight.
 So for given S, t, d and y the configurations form a multiple-choice knapsack: least Σ cost within
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..instances import InputError, Layers, Training, Workload
+from ..instances import TIME_UNITS, InputError, Layers, Training, Workload
 from ..instances.arrays import Bools, Floats, Ints, frozen
 from .task import Task
 
@@ -48,8 +48,10 @@ class Staging:
     ----------
     workload, layers, problem
         As given.
-    microbatches, bandwidth
-        N and B.
+    microbatches, bandwidth, server_bandwidth
+        N, B and B', bytes per time unit.
+    most_replicas
+        Upper end of Σ d_i.
     kinds
         Numbers of the kinds of devices that are not hosts, of which there is at least one.
     count, capacity, slowdown
@@ -72,7 +74,7 @@ class Staging:
     sync_start, sync_edge, sync_time
         Rows per configuration: edges and 2 sync / B.
     divisors
-        Replica counts that divide N and some layer may have, increasing.
+        Possible replica counts, increasing: those that divide N; with schedule pipedream all.
     allowed
         Shape (U, number of divisors): whether a unit's stage may have that many replicas.
     uncut
@@ -84,6 +86,8 @@ class Staging:
     problem: Training
     microbatches: int
     bandwidth: float
+    server_bandwidth: float
+    most_replicas: int
     kinds: Ints
     count: Ints
     capacity: Floats
@@ -118,15 +122,11 @@ class Staging:
 
     def kappa(self, t: int, replicas: int) -> float:
         """Return κ: time per byte of weights and replica-sample that synchronisation takes."""
-        problem = self.problem
-        across = self.bandwidth
-        if (
-            problem.server_devices is not None
-            and problem.server_bandwidth is not None
-            and replicas * int(self.degrees[t]) <= problem.server_devices
-        ):
-            across = problem.server_bandwidth
-        return 4 * (replicas - 1) / (self.microbatches * across)
+        devices = replicas * int(self.degrees[t])
+        in_server = devices <= (self.problem.server_devices or 0)
+        across = self.server_bandwidth if in_server else self.bandwidth
+        samples = replicas if self.problem.schedule == "pipedream" else self.microbatches
+        return 4 * (replicas - 1) / (samples * across)
 
     def in_flight(self, replicas: int, behind: int) -> int:
         """Return y for a stage with `replicas` and those of all stages `behind` it."""
@@ -152,9 +152,13 @@ def state_staging(task: Task) -> Staging:
     if not isinstance(problem, Training):
         raise TypeError(f"{problem!r} is no training problem")
     microbatches = problem.microbatches or layers.microbatches
+    rounds = problem.schedule == "pipedream"
     if microbatches is None:
-        raise InputError(f"{workload.name}: microbatches in a batch are not known; give them")
-    bandwidth = problem.bandwidth or layers.bandwidth
+        if not rounds or problem.objective == "batch":
+            raise InputError(f"{workload.name}: microbatches in a batch are not known; give them")
+        microbatches = 1  # no batches: nothing depends on it
+    second = 1 / TIME_UNITS.get(workload.time_unit, 1.0)  # in the workload's unit
+    bandwidth = layers.bandwidth if problem.bandwidth is None else problem.bandwidth / second
     if bandwidth is None:
         raise InputError(f"{workload.name}: the bandwidth is not known; give one")
     kinds = [k for k, kind in enumerate(task.cluster.kinds) if kind.count and not kind.host]
@@ -181,13 +185,16 @@ def state_staging(task: Task) -> Staging:
     elif problem.schedule == "2bw":
         b = b + weight
     sync = [sorted(layers.sync_bytes[c].items()) for c in chosen.tolist()]
-    divisors, allowed = _allowed_replicas(workload, problem, microbatches, node_of)
+    devices = sum(task.cluster.kinds[k].count for k in kinds)
+    divisors, allowed = _allowed_replicas(workload, problem, microbatches, devices, node_of)
     return Staging(
         workload=workload,
         layers=layers,
         problem=problem,
         microbatches=microbatches,
         bandwidth=bandwidth,
+        server_bandwidth=(problem.server_bandwidth or math.inf) / second,
+        most_replicas=devices if rounds else microbatches,
         kinds=frozen(kinds, np.int64),
         count=frozen([task.cluster.kinds[k].count for k in kinds], np.int64),
         capacity=frozen([task.cluster.kinds[k].memory_bytes for k in kinds], np.float64),
@@ -259,22 +266,20 @@ def _allowed_configurations(workload: Workload, layers: Layers, problem: Trainin
 
 
 def _allowed_replicas(
-    workload: Workload, problem: Training, microbatches: int, node_of: Ints
+    workload: Workload, problem: Training, microbatches: int, devices: int, node_of: Ints
 ) -> tuple[Ints, Bools]:
-    """Return the divisors of N, and which of them each unit's stage may have as d."""
+    """Return the possible d, and which of them each unit's stage may have."""
     divisors = [
         d
-        for k in range(1, math.isqrt(microbatches) + 1)
-        if microbatches % k == 0
-        for d in {k, microbatches // k}
-        if problem.replicas is None or d in problem.replicas
+        for d in range(1, devices + 1)
+        if (problem.schedule == "pipedream" or microbatches % d == 0)
+        and (problem.replicas is None or d in problem.replicas)
     ]
     if not divisors:
         raise InputError(
-            f"replicas: none of {problem.replicas} divides {microbatches} microbatches; "
-            "allow another number"
+            f"replicas: none of {problem.replicas} divides {microbatches} microbatches "
+            f"and is at most {devices} devices; allow another number"
         )
-    divisors.sort()
     allowed = np.ones((workload.n, len(divisors)), np.bool_)
     for rule in problem.rules:
         if rule.replicas is not None:

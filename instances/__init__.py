@@ -7,11 +7,12 @@ from .layers import Layers
 from .plan import Limit, Plan, Status, gap_between
 from .problem import LayerRule, Problem, Throughput, Training
 from .solution import Placement, Solution, Stage, Stages, in_stages
-from .workload import NodeId, Workload
+from .workload import TIME_UNITS, NodeId, Workload
 
 __all__ = [
     "ACCELERATOR",
     "CPU",
+    "TIME_UNITS",
     "Cluster",
     "Costs",
     "Device",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from .pipedream_txt import is_pipedream, read_pipedream
 from .piper_json import is_piper, read_piper
 from .placement_json import read_placement
 from .source import read_source
@@ -17,4 +18,6 @@ def load(name_or_path: str | Path) -> Workload:
     source = read_source(path)
     if is_piper(source):
         return read_piper(source)
+    if is_pipedream(source):
+        return read_pipedream(source)
     return read_placement(json.loads(path.read_text()), path.stem)

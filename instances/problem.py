@@ -110,7 +110,8 @@ class Training:
     microbatches
         N, microbatches in a batch; default: the workload's.
     bandwidth
-        B, bytes per time unit of the workload; default: the workload's.
+        B, bytes per second (per time unit, for a workload that does not name its unit) that a
+        device sends and receives; default: the workload's.
     objective
         ``time-per-sample``: max TPS_i. ``batch``: fill and drain counted,
         Σ TPS_i + (N − 1) max TPS_i.
@@ -128,7 +129,8 @@ class Training:
     schedule
         What is kept per microbatch in flight. ``1f1b``: y_i activations. ``gpipe``: those of all
         N / d_i microbatches of a replica. ``pipedream``: y_i activations, and as many versions
-        of the weights; ``2bw``: y_i activations and two versions of the weights.
+        of the weights; there are no batches, so N does not limit d_i, and replicas synchronise
+        after every round of d_i microbatches (d_i for N in TPS_i). ``2bw``: y_i activations and two versions of the weights.
     optimizer, precision
         State kept per byte of weights, on top of what the workload gives. ``as-given``: none.
         ``fp32``: ``sgd`` 0, ``momentum`` 1, ``adam`` 2; ``mixed`` (weights of two bytes, state

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..instances import Cluster, InputError, Layers, Stage, Stages, Training, Workload
+from ..instances import TIME_UNITS, Cluster, InputError, Layers, Stage, Stages, Training, Workload
 from .report import Report, StageReport
 
 #: Slack that rounding in sums of sizes may need.
@@ -33,7 +33,14 @@ def check(workload: Workload, cluster: Cluster, problem: Training, solution: Sta
     if layers is None:
         raise InputError(f"{workload.name}: it has no layer configurations; load a training file")
     microbatches = problem.microbatches or layers.microbatches
-    bandwidth = problem.bandwidth or layers.bandwidth
+    units_per_second = 1 / TIME_UNITS.get(workload.time_unit, 1.0)
+    bandwidth = layers.bandwidth
+    if problem.bandwidth is not None:
+        bandwidth = problem.bandwidth / units_per_second
+    if microbatches is None and problem.schedule == "pipedream":
+        if problem.objective == "batch":
+            raise InputError(f"{workload.name}: microbatches in a batch are not known; give them")
+        microbatches = 1
     if microbatches is None:
         raise InputError(f"{workload.name}: it does not say how many microbatches; give a number")
     if bandwidth is None:
@@ -52,7 +59,8 @@ def check(workload: Workload, cluster: Cluster, problem: Training, solution: Sta
         objective = sum(times) + (microbatches - 1) * objective
     violations = [
         *_structure(workload, problem, stages),
-        *_counts(cluster, stages, microbatches),
+        *_devices(cluster, stages),
+        *(_replicas(stages, microbatches) if problem.schedule != "pipedream" else ()),
         *_configurations(workload, layers, problem, stages),
         *_over_memory(reports),
     ]
@@ -81,9 +89,12 @@ def _stage(
             moved += 2 * (float(layers.edge_bytes[e]) + layers.sync_bytes[end].get(e, 0.0))
     transfer = moved / d / bandwidth
     in_server = problem.server_devices is not None and d * stage.degree <= problem.server_devices
-    across = problem.server_bandwidth if in_server and problem.server_bandwidth else bandwidth
+    across = bandwidth
+    if in_server and problem.server_bandwidth is not None:
+        across = problem.server_bandwidth * TIME_UNITS.get(workload.time_unit, 1.0)
     weights = sum(float(layers.weight_bytes[c]) for c in inside.values())
-    synchronise = 4 * (d - 1) * weights / (d * microbatches) / across
+    samples = d if problem.schedule == "pipedream" else microbatches
+    synchronise = 4 * (d - 1) * weights / (d * samples) / across
 
     in_flight = math.ceil(behind / d)
     if problem.schedule == "gpipe":
@@ -144,7 +155,7 @@ def _structure(workload: Workload, problem: Training, stages: tuple[Stage, ...])
     return broken
 
 
-def _counts(cluster: Cluster, stages: tuple[Stage, ...], microbatches: int) -> list[str]:
+def _devices(cluster: Cluster, stages: tuple[Stage, ...]) -> list[str]:
     broken = []
     for k, kind in enumerate(cluster.kinds):
         used = sum(stage.replicas * stage.degree for stage in stages if stage.kind == k)
@@ -152,11 +163,18 @@ def _counts(cluster: Cluster, stages: tuple[Stage, ...], microbatches: int) -> l
             broken.append(f"{used} devices of kind {kind.name} are used, of {kind.count}")
         if used and kind.host:
             broken.append(f"a stage is on {kind.name}, which is a host")
+        if used and any(stage.replicas < 1 for stage in stages):
+            broken.append("a stage has no replica")
+    return broken
+
+
+def _replicas(stages: tuple[Stage, ...], microbatches: int) -> list[str]:
+    broken = []
     replicas = sum(stage.replicas for stage in stages)
     if replicas > microbatches:
         broken.append(f"{replicas} replicas are more than the {microbatches} microbatches")
     for i, stage in enumerate(stages):
-        if stage.replicas < 1 or microbatches % stage.replicas:
+        if microbatches % stage.replicas:
             broken.append(
                 f"stage {i} has {stage.replicas} replicas, which do not divide "
                 f"{microbatches} microbatches"

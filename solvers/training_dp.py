@@ -343,6 +343,7 @@ def _board(staging: Staging, lattice: Lattice, greedy: bool) -> Board:
         divisors=staging.divisors,
         allowed=staging.allowed,
         microbatches=staging.microbatches,
+        most_replicas=staging.most_replicas,
         gpipe=staging.problem.schedule == "gpipe",
         greedy=greedy,
     )

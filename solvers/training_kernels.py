@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from .knapsack import ROUNDING, least_cost, ratio_rule
 
+#: More microbatches than can be in flight.
+UNKNOWN = 2**62
+
 
 class Board(NamedTuple):
     """What does not change while T does; see `Lattice` and `Staging` for the arrays of theirs.
@@ -48,6 +51,7 @@ class Board(NamedTuple):
     divisors: NDArray[np.int64]
     allowed: NDArray[np.bool_]
     microbatches: int
+    most_replicas: int
     gpipe: bool
     greedy: bool
 
@@ -238,7 +242,7 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                         replicas = labels.replicas[label] + d
                         if devices + ask.rest[reached] > ask.devices:
                             break
-                        if replicas + left > board.microbatches:
+                        if replicas + left > board.most_replicas:
                             break
                         if not known[p]:
                             known[p] = True
@@ -246,7 +250,7 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                                 board, p, t, units, depth, item, cost, size_a, size_b, weight, quick
                             )
                             fits_to[p] = 0
-                            fails_from[p] = board.microbatches * 2
+                            fails_from[p] = UNKNOWN
                         limit = within * d - transfer
                         if quick[p, 0] > limit:
                             continue
