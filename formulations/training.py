@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..instances import TIME_UNITS, InputError, Layers, Training, Workload
+from ..instances import TIME_UNITS, InputError, Layers, Training, Workload, layers_of
 from ..instances.arrays import Bools, Floats, Ints, frozen
 from .task import Task
 
@@ -146,9 +146,7 @@ def state_staging(task: Task) -> Staging:
         accelerator.
     """
     workload, problem = task.workload, task.problem
-    layers = workload.layers
-    if layers is None:
-        raise InputError(f"{workload.name}: it has no layer configurations; load a training file")
+    layers = layers_of(workload)
     if not isinstance(problem, Training):
         raise TypeError(f"{problem!r} is no training problem")
     microbatches = problem.microbatches or layers.microbatches

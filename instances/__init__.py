@@ -3,11 +3,12 @@
 from .cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, Link, accelerators_and_cpus
 from .costs import Costs, price
 from .errors import InfeasibleError, InputError, StagecutError, VerificationError
-from .layers import Layers
+from .layers import Layers, layers_of
 from .plan import Limit, Plan, Status, gap_between
 from .problem import LayerRule, Problem, Throughput, Training
 from .solution import Placement, Solution, Stage, Stages, in_stages
-from .workload import TIME_UNITS, NodeId, Workload
+from .units import TIME_UNITS, NodeId
+from .workload import Workload
 
 __all__ = [
     "ACCELERATOR",
@@ -39,5 +40,6 @@ __all__ = [
     "accelerators_and_cpus",
     "gap_between",
     "in_stages",
+    "layers_of",
     "price",
 ]

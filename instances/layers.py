@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from .arrays import Bools, Floats, Ints, frozen
 from .errors import InputError
+
+if TYPE_CHECKING:
+    from .workload import Workload
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +129,22 @@ class Layers:
             self.bytes_per_microbatch, self.fixed_bytes, self.edge_bytes,
             tuple(map(dict, self.sync_bytes)), self.microbatches, self.bandwidth,
         )  # fmt: skip
+
+
+def layers_of(workload: Workload) -> Layers:
+    """Return the configurations of a workload.
+
+    Raises
+    ------
+    InputError
+        If it has none.
+    """
+    if workload.layers is None:
+        raise InputError(
+            f"{workload.name}: it has no layer configurations, which training plans need; "
+            "load a Piper or PipeDream file"
+        )
+    return workload.layers
 
 
 def _check_suggestions(layers: Layers) -> None:

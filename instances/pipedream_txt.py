@@ -66,11 +66,11 @@ def read_pipedream(source: Source) -> Workload:
         numbers.append(fields)
     if not index:
         source.fail("no nodes; a workload needs at least one")
-    for ends in sorted(edges):
-        for node in ends:
+    for tail, head in sorted(edges):
+        for node in (tail, head):
             if node not in index:
                 source.fail(
-                    f"edge {ends[0]} → {ends[1]}: unknown node {shown(node)}; "
+                    f"edge {tail} → {head}: unknown node {shown(node)}; "
                     "add its line or remove the edge"
                 )
     column = {key: np.array([sum(node[key]) for node in numbers]) for key in _NUMBERS}
@@ -96,9 +96,9 @@ def read_pipedream(source: Source) -> Workload:
             },
             layers=Layers(
                 node=np.arange(len(index)),
-                degree=np.ones(len(index)),
+                degree=np.ones(len(index), np.int64),
                 label=("vanilla",) * len(index),
-                recomputes=np.zeros(len(index)),
+                recomputes=np.zeros(len(index), np.bool_),
                 time=forward + backward,
                 weight_bytes=parameters,
                 bytes_per_microbatch=activation,
@@ -121,7 +121,9 @@ def write_pipedream(workload: Workload, plan: Stages | None = None) -> str:
     extra = workload.extra
     for key in ("forward", "backward", "parameter_bytes"):
         if key not in extra:
-            raise InputError(f"{workload.name}: extra has no {key!r}, which PipeDream's graph needs")
+            raise InputError(
+                f"{workload.name}: extra has no {key!r}, which PipeDream's graph needs"
+            )
     if workload.output_bytes is None:
         raise InputError(f"{workload.name}: its output bytes are not known; PipeDream needs them")
     stage = extra.get("stage_id", np.full(workload.n, math.nan)).copy()

@@ -130,7 +130,8 @@ class Training:
         What is kept per microbatch in flight. ``1f1b``: y_i activations. ``gpipe``: those of all
         N / d_i microbatches of a replica. ``pipedream``: y_i activations, and as many versions
         of the weights; there are no batches, so N does not limit d_i, and replicas synchronise
-        after every round of d_i microbatches (d_i for N in TPS_i). ``2bw``: y_i activations and two versions of the weights.
+        after every round of d_i microbatches (d_i for N in TPS_i). ``2bw``: y_i activations and
+        two versions of the weights.
     optimizer, precision
         State kept per byte of weights, on top of what the workload gives. ``as-given``: none.
         ``fp32``: ``sgd`` 0, ``momentum`` 1, ``adam`` 2; ``mixed`` (weights of two bytes, state

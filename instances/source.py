@@ -160,14 +160,12 @@ def _strings(data: object) -> str:
 
 
 def label(item: object) -> str:
-    """Return what a user calls an object of a file: ``node 7``, ``edge 12 → 7``; or nothing."""
+    """Return what a user calls an item of a file: ``node 7``, ``edge 12 → 7``; or nothing."""
     if isinstance(item, dict):
-        if isinstance(item.get("id"), int | str):
+        if type(item.get("id")) in (int, str):
             return f"node {plain_id(item['id'])}"
-        if isinstance(item.get("sourceId"), int) and isinstance(item.get("destId"), int):
+        if type(item.get("sourceId")) is int and type(item.get("destId")) is int:
             return f"edge {plain_id(item['sourceId'])} → {plain_id(item['destId'])}"
-        if isinstance(item.get("name"), str):
-            return shown(item["name"])
     return ""
 
 
@@ -211,8 +209,8 @@ def explain(error: str, data: object) -> str:
             value = value[int(position)] if isinstance(value, list) else None
             plural = where.pop() if where else "item"
             name = label(value)
-            if plural == "kinds" and name:
-                name = f"device kind {name}"
+            if plural == "kinds" and isinstance(value, dict) and isinstance(value.get("name"), str):
+                name = f"device kind {shown(value['name'])}"
             where.append(name or f"{plural}[{position}]")
     begin = f"{': '.join(where)}: " if where else ""
     if match := re.fullmatch(r"Object missing required field `(.+)`", message):

@@ -8,7 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..instances import TIME_UNITS, Cluster, InputError, Layers, Stage, Stages, Training, Workload
+from ..instances import (
+    TIME_UNITS,
+    Cluster,
+    InputError,
+    Layers,
+    Stage,
+    Stages,
+    Training,
+    Workload,
+    layers_of,
+)
 from .report import Report, StageReport
 
 #: Slack that rounding in sums of sizes may need.
@@ -29,9 +39,7 @@ STATE: Mapping[tuple[str, str], float] = {
 
 def check(workload: Workload, cluster: Cluster, problem: Training, solution: Stages) -> Report:
     """Evaluate a plan and list the rules it breaks."""
-    layers = workload.layers
-    if layers is None:
-        raise InputError(f"{workload.name}: it has no layer configurations; load a training file")
+    layers = layers_of(workload)
     microbatches = problem.microbatches or layers.microbatches
     units_per_second = 1 / TIME_UNITS.get(workload.time_unit, 1.0)
     bandwidth = layers.bandwidth
@@ -107,9 +115,7 @@ def _stage(
         kind=kind.name,
         nodes=tuple(workload.ids[v] for v in stage.nodes),
         configurations=tuple(layers.label[c] for c in stage.configuration),
-        recomputed=tuple(
-            workload.ids[v] for v, c in inside.items() if bool(layers.recomputes[c])
-        ),
+        recomputed=tuple(workload.ids[v] for v, c in inside.items() if bool(layers.recomputes[c])),
         replicas=d,
         degree=stage.degree,
         time=compute + transfer + synchronise,
@@ -198,27 +204,24 @@ def _configurations(
                     f"{where}its configuration is for tensor degree {layers.degree[c]}, "
                     f"the stage has {stage.degree}"
                 )
-            rule = rules.get(v)
-            for allowed in (problem.degrees, rule.degrees if rule else None):
-                if allowed is not None and stage.degree not in allowed:
+            recomputation = problem.recomputation
+            for said in (problem, rules.get(v)):
+                if said is None:
+                    continue
+                if said.degrees is not None and stage.degree not in said.degrees:
                     broken.append(f"{where}tensor degree {stage.degree} is not allowed")
-            for allowed in (problem.replicas, rule.replicas if rule else None):
-                if allowed is not None and stage.replicas not in allowed:
+                if said.replicas is not None and stage.replicas not in said.replicas:
                     broken.append(f"{where}{stage.replicas} replicas are not allowed")
-            wanted = problem.recomputation
-            if rule is not None and rule.recomputation is not None:
-                wanted = rule.recomputation
-            choices = [
-                bool(layers.recomputes[other])
-                for other in range(layers.size)
-                if layers.node[other] == v and layers.degree[other] == stage.degree
-            ]
-            if (
-                wanted != "free"
-                and len(set(choices)) > 1
-                and bool(layers.recomputes[c]) != (wanted == "forced")
-            ):
-                broken.append(f"{where}recomputation is {wanted}, its configuration differs")
+                recomputation = said.recomputation or recomputation
+            again = bool(layers.recomputes[c])
+            other = any(
+                layers.node[o] == v
+                and layers.degree[o] == stage.degree
+                and bool(layers.recomputes[o]) != again
+                for o in range(layers.size)
+            )
+            if recomputation != "free" and other and again != (recomputation == "forced"):
+                broken.append(f"{where}recomputation is {recomputation}, its configuration differs")
     return broken
 
 

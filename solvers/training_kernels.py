@@ -121,7 +121,9 @@ def price_stage(board, units, count, inside, t, item, cost, size_a, size_b, weig
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def configure(board, item, cost, size_a, size_b, weight, kappa, y, capacity, limit, decide, choice, gave_up):  # type: ignore[no-untyped-def]  # fmt: skip
+def configure(  # type: ignore[no-untyped-def]
+    board, item, cost, size_a, size_b, weight, kappa, y, capacity, limit, decide, choice, gave_up
+):  # fmt: skip
     """Return the least Σ cost (times d: without transfer) of one option per unit."""
     options = item[-1]
     full = cost[:options] + kappa * weight[:options]
@@ -199,9 +201,8 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                 fast[depth + 1, t] = fast[depth, t] + board.fast[t, unit]
                 light[depth + 1, t] = light[depth, t] + board.light[t, unit]
                 reach = min(largest, (ask.devices - least_devices) // board.degrees[t])
-                if (
-                    fast[depth + 1, t] <= within * reach
-                    and light[depth + 1, t] <= ask.capacity * (1 + ROUNDING)
+                if fast[depth + 1, t] <= within * reach and light[depth + 1, t] <= ask.capacity * (
+                    1 + ROUNDING
                 ):
                     alive = True
             if not alive:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 from training_cases import best_objective, random_training_case
 
-from stagecut import Training, accelerators_and_cpus, load, solve, verify
+from stagecut import solve, verify
 
 GIB = 2.0**30
 

@@ -212,9 +212,7 @@ def _best_stage(
         if wanted != "free" and len({bool(layers.recomputes[c]) for c in mine}) == 2:
             mine = [c for c in mine if bool(layers.recomputes[c]) == (wanted == "forced")]
         choices.append(mine)
-    cut = [
-        e for e, (u, v) in enumerate(workload.edges.tolist()) if (u in stage) != (v in stage)
-    ]
+    cut = [e for e, (u, v) in enumerate(workload.edges.tolist()) if (u in stage) != (v in stage)]
     y = -(-behind // d) if problem.schedule != "gpipe" else layers.microbatches // d
     versions = {"pipedream": y - 1, "2bw": 1}.get(problem.schedule, 0)
     state = 0 if problem.optimizer == "as-given" else (2 if problem.precision == "fp32" else 6)
