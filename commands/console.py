@@ -25,7 +25,7 @@ ERR = Console(stderr=True)
 
 BAD_INPUT, INFEASIBLE, NO_PLAN = 2, 3, 4
 
-_UNITS = {"": 1} | {
+_UNITS: dict[str, int] = {"": 1} | {
     f"{prefix}{suffix}": base**power
     for power, prefix in enumerate(["", "k", "m", "g", "t", "p"])
     for suffix, base in (("b", 1000), ("ib", 1024))

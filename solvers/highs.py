@@ -16,7 +16,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -63,7 +63,7 @@ class Linear:
     column_lower: Floats
     column_upper: Floats
     integer: Bools
-    matrix: csc_array[np.float64, tuple[int, int]]
+    matrix: csc_array[np.float64]
     row_lower: Floats
     row_upper: Floats
     offset: float = 0.0
@@ -107,10 +107,10 @@ class Compiled:
         lower, upper = var.bounds
         return float(lower if lower is not None else min(0.0, upper if upper is not None else 0.0))
 
-    def start(self, values: Mapping[pyo.Var, float] | list[tuple[pyo.Var, float]]) -> Floats:
+    def start(self, values: Iterable[tuple[pyo.Var, float]]) -> Floats:
         """Return an array for `run_highs(start=…)`, NaN where `values` says nothing."""
         x = np.full(len(self.columns), np.nan)
-        for var, value in values.items() if isinstance(values, Mapping) else values:
+        for var, value in values:
             j = self.column(var)
             if j is not None:
                 x[j] = value

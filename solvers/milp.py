@@ -108,7 +108,7 @@ def _by_highs(stated: Compact, search: Search[Solution]) -> None:
     if outcome.x is not None:
         offer(outcome.x)
     _conclude(stated, search, outcome, "HiGHS")
-    if (start is None and had_plan) or outcome.start_used is False:
+    if had_plan and not outcome.start_used:
         search.note("HiGHS did not take the plan known before as its start")
 
 
