@@ -56,15 +56,16 @@ def _run(task: Task, search: Search[Solution], greedy: bool) -> None:
             f"method: the DP plans for devices that are alike, not for {names}; use milp"
         )
     with search.phase("build"):
-        line = Planner(task, staging, chain(staging.size), greedy)
+        line = Planner(task, staging, chain(np.arange(staging.size)), greedy)
     with search.phase("solve"):
         _minimise(line, search, exact=False)
     if search.should_stop():
         return
     with search.phase("build"):
         # an ideal is closed under successors here: plans grow from their end
-        lattice = list_ideals(staging.size, staging.edges[:, ::-1], MOST_IDEALS, search)
-        if lattice is None:
+        units = np.arange(staging.size)
+        lattice = list_ideals(units, staging.edges[:, ::-1], MOST_IDEALS, search)
+        if not lattice.complete:
             if not search.should_stop():
                 search.note(f"more than {MOST_IDEALS} ideals: only one topological order planned")
             return
