@@ -28,6 +28,7 @@ METHODS: dict[str, dict[str, str]] = {
     "training": {
         "auto": "training_dp:training_dp",
         "dp": "training_dp:training_dp",
+        "milp": "training_milp:milp",
         "piper": "training_dp:piper",
     },
 }
