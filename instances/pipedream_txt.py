@@ -89,8 +89,8 @@ def read_pipedream(source: Source) -> Workload:
             names=tuple(names),
             time_unit="ms",
             extra={
-                "forward": forward,
-                "backward": backward,
+                "forward_time": forward,
+                "backward_time": backward,
                 "parameter_bytes": parameters,
                 **_lists(numbers),
             },
@@ -119,7 +119,7 @@ def write_pipedream(workload: Workload, plan: Stages | None = None) -> str:
         parameters, output bytes.
     """
     extra = workload.extra
-    for key in ("forward", "backward", "parameter_bytes"):
+    for key in ("forward_time", "backward_time", "parameter_bytes"):
         if key not in extra:
             raise InputError(
                 f"{workload.name}: extra has no {key!r}, which PipeDream's graph needs"
@@ -141,8 +141,8 @@ def write_pipedream(workload: Workload, plan: Stages | None = None) -> str:
             activation = _plain(workload.output_bytes[v])
         line = (
             f"{name[v]} -- {workload.names[v]} -- "
-            f"forward_compute_time={_plain(extra['forward'][v])}, "
-            f"backward_compute_time={_plain(extra['backward'][v])}, "
+            f"forward_compute_time={_plain(extra['forward_time'][v])}, "
+            f"backward_compute_time={_plain(extra['backward_time'][v])}, "
             f"activation_size={activation}, parameter_size={_plain(extra['parameter_bytes'][v])}"
         )
         lines.append(line if math.isnan(stage[v]) else f"{line} -- stage_id={int(stage[v])}")

@@ -30,6 +30,9 @@ METHODS: dict[str, dict[str, str]] = {
         "dp": "training_dp:training_dp",
         "milp": "training_milp:milp",
         "piper": "training_dp:piper",
+        "equi": "equi:equi",
+        "data-parallel": "equi:data_parallel",
+        "pipedream": "pipedream:pipedream",
     },
 }
 
