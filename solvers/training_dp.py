@@ -100,10 +100,11 @@ def _bisect(planner: Planner, search: Search[Solution], exact: bool) -> None:
         if chosen is None:
             return
         high = _offer(planner, chosen, search)
-    failed = False
+    failed, first = False, True
     while high > low * (1 + CLOSE) and not search.should_stop():
-        # close to the end, one look just below the best plan may settle it
-        settle = high <= low * 1.002 and not failed
+        # at first and close to the end, one look just below the best plan may settle it
+        settle = not failed and (first or high <= low * 1.002)
+        first = False
         within = high * (1 - CLOSE / 2) if settle else (low + high) / 2
         chosen = planner.plan(within, search)
         if chosen is not None:

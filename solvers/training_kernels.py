@@ -151,12 +151,15 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
     degrees = len(board.degrees)
     divisors = len(board.divisors)
     within = ask.within * (1 + ROUNDING)
+    rounding = ROUNDING * board.edge_time.sum()
+    plain = not ask.sums and ask.most_stages == 0
     inside = np.zeros(size, np.bool_)
     units = np.zeros(size, np.int64)
     at_ideal = np.zeros(size + 1, np.int64)
     at_step = np.zeros(size + 1, np.int64)
     fast = np.zeros((size + 1, degrees))
     light = np.zeros((size + 1, degrees))
+    moved = np.zeros(size + 1)  # transfer time, rounded: it only sorts out what is too slow
     item = np.zeros(size + 1, np.int64)
     most = len(board.time)
     cost, size_a, size_b, weight = np.zeros(most), np.zeros(most), np.zeros(most), np.zeros(most)
@@ -171,6 +174,7 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
     for ideal in range(low, high):
         own = 0
         least_devices = ask.devices + 1
+        least_replicas = UNKNOWN
         label = labels.head[ideal]
         while label >= 0:
             if own == len(mine):
@@ -178,6 +182,7 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
             mine[own] = label
             own += 1
             least_devices = min(least_devices, labels.devices[label])
+            least_replicas = min(least_replicas, labels.replicas[label])
             label = labels.following[label]
         if own == 0:
             continue
@@ -207,6 +212,12 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                     alive = True
             if not alive:
                 continue
+            moved[depth + 1] = moved[depth]
+            for at in range(board.incident_start[unit], board.incident_start[unit + 1]):
+                if inside[board.other[at]]:
+                    moved[depth + 1] -= board.edge_time[board.incident[at]]
+                else:
+                    moved[depth + 1] += board.edge_time[board.incident[at]]
             units[depth] = unit
             inside[unit] = True
             depth += 1
@@ -220,10 +231,14 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                 if fast[depth, t] == np.inf or light[depth, t] > ask.capacity * (1 + ROUNDING):
                     continue
                 q = 0
-                while q < divisors and board.divisors[q] * within < fast[depth, t]:
+                least = fast[depth, t] + moved[depth] - rounding
+                while q < divisors and board.divisors[q] * within < least:
                     q += 1
                 room = ask.devices - ask.rest[reached] - least_devices
                 if q == divisors or board.divisors[q] * degree > room:
+                    continue
+                d = board.divisors[q]
+                if plain and _known(labels, reached, least_devices + d * degree, least_replicas + d):
                     continue
                 transfer = price_stage(
                     board, units, depth, inside, t, item, cost, size_a, size_b, weight
@@ -231,6 +246,9 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                 while q < divisors and board.divisors[q] * within < fast[depth, t] + transfer:
                     q += 1
                 if q == divisors or board.divisors[q] * degree > room:
+                    continue
+                d = board.divisors[q]
+                if plain and _known(labels, reached, least_devices + d * degree, least_replicas + d):
                     continue
                 known[:] = False
                 for a in range(own):
@@ -260,6 +278,8 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                         if quick[p, 1] * y + quick[p, 2] > ask.capacity:
                             if y >= fails_from[p]:
                                 continue
+                            if item[depth] == depth:
+                                continue  # there is nothing to choose
                             if y > fits_to[p] or ask.sums:
                                 found = configure(
                                     board, item[: depth + 1], cost, size_a, size_b, weight,
@@ -282,6 +302,17 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                         if not ask.sums:
                             break  # more replicas would only cost more
     return labels
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _known(labels, ideal, devices, replicas):  # type: ignore[no-untyped-def]
+    """Whether an ideal has a label with at most so many devices and replicas."""
+    label = labels.head[ideal]
+    while label >= 0:
+        if labels.devices[label] <= devices and labels.replicas[label] <= replicas:
+            return True
+        label = labels.following[label]
+    return False
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
