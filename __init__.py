@@ -18,6 +18,7 @@ from .instances import (
 )
 from .instances.conversions import cluster_from_pandas, from_networkx, from_pandas
 from .instances.files import dumps, load, load_cluster, load_plan, load_split, save
+from .pareto import pareto
 from .runtime import verify
 from .solvers import Limits, Result
 from .splits import plan_from_split
@@ -46,6 +47,7 @@ __all__ = [
     "load_cluster",
     "load_plan",
     "load_split",
+    "pareto",
     "plan_from_split",
     "save",
     "solve",

@@ -168,14 +168,14 @@ def write_pipedream_stages(plan: Stages) -> str:
 
 def _node_line(source: Source, row: int, line: str) -> tuple[str, str, dict[str, list[float]]]:
     parts = line.strip().split(" -- ")
-    if len(parts) < 3:
-        source.fail(f"line {row}: a node is written as id -- description -- numbers")
     stage = math.nan
     if parts[-1].startswith("stage_id="):
         said = parts.pop().removeprefix("stage_id=")
         if not said.isdecimal():
             source.fail(f"line {row}: node {parts[0]}: stage_id is {shown(said)}; give a number")
         stage = float(said)
+    if len(parts) < 3:
+        source.fail(f"line {row}: a node is written as id -- description -- numbers")
     node, description, text = parts[0].strip(), " -- ".join(parts[1:-1]), parts[-1]
     given = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,\s]+)", text))
     fields = {"stage_id": [stage]}

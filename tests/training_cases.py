@@ -8,19 +8,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stagecut import Cluster, LayerRule, Training, Workload, accelerators_and_cpus
+from stagecut import Cluster, DeviceKind, LayerRule, Training, Workload
 from stagecut.instances import Layers
 
 
 def random_training_case(
-    seed: int, *, max_nodes: int = 5, max_devices: int = 5, plain: bool = False
+    seed: int, *, max_nodes: int = 5, max_devices: int = 5, kinds: int = 1
 ) -> tuple[Workload, Cluster, Training]:
     """Return random layers, a cluster and a problem; the same for the same seed.
 
     Parameters
     ----------
-    plain
-        No switches, rules, schedules or optimizers beyond the published problem.
+    kinds
+        Kinds of accelerators, of different count, memory and speed.
     """
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, max_nodes + 1))
@@ -81,11 +81,18 @@ def random_training_case(
     )
     need = (layers.bytes_per_microbatch + layers.fixed_bytes).max() * n
     memory = float(np.ceil(rng.choice([0.3, 0.6, 1.0, 2.0, 9.0]) * need))
-    cluster = accelerators_and_cpus(int(rng.integers(1, max_devices + 1)), 0, memory)
+    made = [DeviceKind("acc0", int(rng.integers(1, max_devices + 1)), memory)]
+    made += [
+        DeviceKind(
+            f"acc{k}",
+            int(rng.integers(1, max_devices)),
+            memory * float(rng.choice([0.5, 2.0])),
+            slowdown=float(rng.choice([0.5, 1.0, 2.0])),
+        )
+        for k in range(1, kinds)
+    ]
     problem = Training(objective="batch" if rng.random() < 0.3 else "time-per-sample")
-    if not plain:
-        problem = _varied(rng, workload, problem)
-    return workload, cluster, problem
+    return workload, Cluster(tuple(made)), _varied(rng, workload, problem)
 
 
 def _varied(rng: np.random.Generator, workload: Workload, problem: Training) -> Training:
@@ -129,33 +136,36 @@ def best_objective(workload: Workload, cluster: Cluster, problem: Training) -> f
     assert layers is not None
     batch = layers.microbatches
     assert batch is not None
-    devices, memory = cluster.kinds[0].count, cluster.kinds[0].memory_bytes
     rounds = problem.schedule == "pipedream"
+    shapes = [
+        (d, t, k)
+        for k, kind in enumerate(cluster.kinds)
+        for d in range(1, kind.count + 1)
+        for t in (1, 2, 4)
+        if d * t <= kind.count and (rounds or batch % d == 0)
+    ]
     best = math.inf
-    cache: dict[tuple[frozenset[int], int, int, int], float] = {}
+    cache: dict[tuple[frozenset[int], int, int, int, int], float] = {}
     for stages in _cuts(workload):
         if problem.max_stages is not None and len(stages) > problem.max_stages:
             continue
         if any(_torn(workload, stages, pair) for pair in problem.uncut):
             continue
-        shapes = [
-            (d, t)
-            for d in range(1, devices + 1)
-            for t in (1, 2, 4)
-            if d * t <= devices and (rounds or batch % d == 0)
-        ]
         for chosen in itertools.product(shapes, repeat=len(stages)):
-            if sum(d * t for d, t in chosen) > devices:
+            if any(
+                sum(d * t for d, t, g in chosen if g == k) > kind.count
+                for k, kind in enumerate(cluster.kinds)
+            ):
                 continue
-            if not rounds and sum(d for d, _ in chosen) > batch:
+            if not rounds and sum(d for d, _, _ in chosen) > batch:
                 continue
             times = []
             behind = 0
-            for stage, (d, t) in zip(reversed(stages), reversed(chosen), strict=True):
+            for stage, (d, t, k) in zip(reversed(stages), reversed(chosen), strict=True):
                 behind += d
-                key = (stage, d, t, behind)
+                key = (stage, d, t, behind, k)
                 if key not in cache:
-                    cache[key] = _best_stage(workload, problem, memory, *key)
+                    cache[key] = _best_stage(workload, problem, cluster.kinds[k], *key[:4])
                 times.append(cache[key])
             total = max(times)
             if problem.objective == "batch":
@@ -188,7 +198,7 @@ def _torn(workload: Workload, stages: tuple[frozenset[int], ...], pair: tuple[ob
 def _best_stage(
     workload: Workload,
     problem: Training,
-    memory: float,
+    kind: DeviceKind,
     stage: frozenset[int],
     d: int,
     t: int,
@@ -226,12 +236,14 @@ def _best_stage(
         used = (versions + state) * weight + sum(
             layers.bytes_per_microbatch[c] * y + layers.fixed_bytes[c] for c in chosen
         )
-        if used > memory:
+        if used > kind.memory_bytes:
             continue
         moved = 2 * sum(layers.edge_bytes[e] for e in cut) + 2 * sum(
             layers.sync_bytes[c].get(e, 0.0) for c in chosen for e in cut
         )
-        time = sum(layers.time[c] for c in chosen) / d + moved / d / layers.bandwidth
+        time = (
+            sum(layers.time[c] for c in chosen) * kind.slowdown / d + moved / d / layers.bandwidth
+        )
         samples = d if problem.schedule == "pipedream" else layers.microbatches
         time += 4 * (d - 1) * weight / (d * samples * across)
         best = min(best, float(time))
