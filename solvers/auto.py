@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from ..formulations.counting import counting_bound
+from ..formulations.hypergraph import hypergraph
 from ..formulations.task import Task
 from ..instances import Solution
 from .dp import ideal_dp
 from .greedy import greedy
 from .milp import compact
 from .search import Search
+
+#: What rounding in sums can make the counting bound too high by, relatively.
+COUNTING_SLACK = 1e-7
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
@@ -21,6 +26,8 @@ def auto(task: Task, search: Search[Solution]) -> None:
     greedy(task, search)
     if search.should_stop():
         return
+    bound = counting_bound(task, hypergraph(task))
+    search.raise_bound(bound * (1 - COUNTING_SLACK), "counting heavy units")
     search.method = "dp"
     ideal_dp(task, search)
     if search.should_stop():
