@@ -145,10 +145,8 @@ def state_staging(task: Task) -> Staging:
         names a layer that does not exist or leaves it no configuration, or the cluster has no
         accelerator.
     """
-    workload, problem = task.workload, task.problem
+    workload, problem = task.workload, task.training
     layers = layers_of(workload)
-    if not isinstance(problem, Training):
-        raise TypeError(f"{problem!r} is no training problem")
     microbatches = problem.microbatches or layers.microbatches
     rounds = problem.schedule == "pipedream"
     if microbatches is None:

@@ -21,7 +21,8 @@ from .errors import InputError, blamed_on, shown
 from .layers import Layers
 from .solution import Stages
 from .source import Source
-from .workload import NodeId, Workload
+from .units import NodeId
+from .workload import Workload
 
 _NUMBERS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 

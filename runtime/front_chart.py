@@ -29,9 +29,10 @@ def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     found = front[front["objective"] < float("inf")]
-    for value, line in found.sort_values(against).groupby(other):
+    for value in sorted(found[other].unique().tolist()):
+        line = found[found[other] == value].sort_values(against)
         x = line[against] / scale[against]
-        (drawn,) = axes.plot(x, line["objective"], label=f"{float(value) / scale[other]:g}")
+        (drawn,) = axes.plot(x, line["objective"], label=f"{value / scale[other]:g}")
         for efficient, face in ((True, drawn.get_color()), (False, "white")):
             marks = line[line["efficient"] == efficient]
             axes.plot(

@@ -17,7 +17,7 @@ ROUNDING = 1e-12
 MOST = 500_000
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):  # type: ignore[no-untyped-def]
     """Return the least cost of one option per item within `capacity`; `inf` if above `limit`.
 
@@ -86,7 +86,7 @@ def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):  # 
     )  # fmt: skip
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _undominated(low, high, cost, size, order, count):  # type: ignore[no-untyped-def]
     """Append the undominated options low … high − 1 to `order`, by increasing size."""
     begin = count
@@ -108,7 +108,7 @@ def _undominated(low, high, cost, size, order, count):  # type: ignore[no-untype
     return kept
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _hull_steps(head, order, cost, size):  # type: ignore[no-untyped-def]
     """Return the steps of each item's convex hull, by decreasing gain per size."""
     items = len(head) - 1
@@ -144,7 +144,7 @@ def _hull_steps(head, order, cost, size):  # type: ignore[no-untyped-def]
     return item[:steps][by], width[:steps][by], gain[:steps][by], to[:steps][by], steps
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _search(  # type: ignore[no-untyped-def]
     items, head, order, cost, size, capacity, limit, best, choice, gave_up,
     light_size, light_cost, step_item, step_size, step_gain, steps,
@@ -222,7 +222,7 @@ def _search(  # type: ignore[no-untyped-def]
     return best
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def ratio_rule(start, cost, size, capacity, limit, choice):  # type: ignore[no-untyped-def]
     """Return the cost that a greedy rule finds; arguments as of `least_cost`.
 

@@ -45,12 +45,12 @@ def pipedream(task: Task, search: Search[Solution]) -> None:
                 return
             lattice = chain(units)
     with search.phase("solve"):
-        stages = _plan(task, staging, lattice)
+        stages = _plan(staging, lattice)
     if stages is not None:
         search.offer(in_stages(stages, task.cluster))
 
 
-def _plan(task: Task, staging: Staging, lattice: Lattice) -> list[Stage] | None:
+def _plan(staging: Staging, lattice: Lattice) -> list[Stage] | None:
     options = [
         min(staging.choices(unit, 0), key=lambda c: (staging.time[c], staging.per_microbatch[c]))
         for unit in range(staging.size)
@@ -112,7 +112,7 @@ def _unfold(
     return stages
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _level(time, weight, inside, workers, sync):  # type: ignore[no-untyped-def]
     """Return A, and for each entry the state k and the m' of its last stage."""
     states = len(time)

@@ -60,7 +60,7 @@ class Labels(NamedTuple):
     """Partial plans from the pipeline's end: each is its parent and one more stage.
 
     `head` is the first label of each ideal, `following` the next one of the same ideal;
-    `count[0]` labels exist, `count[1]` is set if a knapsack gave up.
+    `tally[0]` labels exist, `tally[1]` is set if a knapsack gave up.
     """
 
     head: NDArray[np.int64]
@@ -73,7 +73,7 @@ class Labels(NamedTuple):
     degree: NDArray[np.int64]
     divisor: NDArray[np.int64]
     following: NDArray[np.int64]
-    count: NDArray[np.int64]
+    tally: NDArray[np.int64]
 
 
 class Ask(NamedTuple):
@@ -91,7 +91,7 @@ class Ask(NamedTuple):
     rest: NDArray[np.int64]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def price_stage(board, units, count, inside, t, item, cost, size_a, size_b, weight):  # type: ignore[no-untyped-def]
     """Fill the options of a stage's units at degree number t; return the transfer time.
 
@@ -120,7 +120,7 @@ def price_stage(board, units, count, inside, t, item, cost, size_a, size_b, weig
     return transfer
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def configure(  # type: ignore[no-untyped-def]
     board, item, cost, size_a, size_b, weight, kappa, y, capacity, limit, decide, choice, gave_up
 ):  # fmt: skip
@@ -133,7 +133,7 @@ def configure(  # type: ignore[no-untyped-def]
     return least_cost(item, full, size, capacity, limit, decide, choice, gave_up)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def in_flight(board, d, behind):  # type: ignore[no-untyped-def]
     """Return y of a stage of d replicas with `behind` replicas in the stages after it."""
     if board.gpipe:
@@ -141,7 +141,7 @@ def in_flight(board, d, behind):  # type: ignore[no-untyped-def]
     return -(-(behind + d) // d)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
     """Extend the labels of ideals low … high − 1 by every stage; return the labels.
 
@@ -238,7 +238,8 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                 if q == divisors or board.divisors[q] * degree > room:
                     continue
                 d = board.divisors[q]
-                if plain and _known(labels, reached, least_devices + d * degree, least_replicas + d):
+                devices, replicas = least_devices + d * degree, least_replicas + d
+                if plain and _known(labels, reached, devices, replicas):
                     continue
                 transfer = price_stage(
                     board, units, depth, inside, t, item, cost, size_a, size_b, weight
@@ -248,7 +249,8 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                 if q == divisors or board.divisors[q] * degree > room:
                     continue
                 d = board.divisors[q]
-                if plain and _known(labels, reached, least_devices + d * degree, least_replicas + d):
+                devices, replicas = least_devices + d * degree, least_replicas + d
+                if plain and _known(labels, reached, devices, replicas):
                     continue
                 known[:] = False
                 for a in range(own):
@@ -284,7 +286,7 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                                 found = configure(
                                     board, item[: depth + 1], cost, size_a, size_b, weight,
                                     board.kappa[t, p], y, ask.capacity, limit, not ask.sums,
-                                    choice, labels.count[1:],
+                                    choice, labels.tally[1:],
                                 )  # fmt: skip
                                 if found == np.inf:
                                     fails_from[p] = y
@@ -304,7 +306,7 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
     return labels
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _known(labels, ideal, devices, replicas):  # type: ignore[no-untyped-def]
     """Whether an ideal has a label with at most so many devices and replicas."""
     label = labels.head[ideal]
@@ -315,7 +317,7 @@ def _known(labels, ideal, devices, replicas):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _look(board, p, t, units, count, item, cost, size_a, size_b, weight, quick):  # type: ignore[no-untyped-def]
     """Note cost and sizes of the fastest options for divisor number p; `inf` if p is forbidden."""
     kappa = board.kappa[t, p]
@@ -335,7 +337,7 @@ def _look(board, p, t, units, count, item, cost, size_a, size_b, weight, quick):
         quick[p, 2] += size_b[best]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _push(labels, ideal, devices, replicas, stages, total, parent, degree, divisor):  # type: ignore[no-untyped-def]
     """Add a label unless another one is at least as good; drop those it is better than."""
     before, other = -1, labels.head[ideal]
@@ -360,7 +362,7 @@ def _push(labels, ideal, devices, replicas, stages, total, parent, degree, divis
         else:
             before = other
         other = labels.following[other]
-    new = labels.count[0]
+    new = labels.tally[0]
     if new == len(labels.ideal):
         labels = _longer(labels)
     labels.ideal[new] = ideal
@@ -373,11 +375,11 @@ def _push(labels, ideal, devices, replicas, stages, total, parent, degree, divis
     labels.divisor[new] = divisor
     labels.following[new] = labels.head[ideal]
     labels.head[ideal] = new
-    labels.count[0] += 1
+    labels.tally[0] += 1
     return labels
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _longer(labels):  # type: ignore[no-untyped-def]
     more = np.zeros(len(labels.ideal), np.int64)
     return Labels(
@@ -391,19 +393,28 @@ def _longer(labels):  # type: ignore[no-untyped-def]
         np.append(labels.degree, more),
         np.append(labels.divisor, more),
         np.append(labels.following, more),
-        labels.count,
+        labels.tally,
     )
 
 
 def no_labels(ideals: int) -> Labels:
     """Return the labels to begin with: nothing planned, nothing used."""
-    room = 1024
+
+    def room() -> NDArray[np.int64]:
+        return np.zeros(1024, np.int64)
+
     labels = Labels(
-        np.full(ideals, -1),
-        *(np.zeros(room, np.int64) for _ in range(4)),
-        np.zeros(room),
-        *(np.zeros(room, np.int64) for _ in range(4)),
-        np.array([1, 0]),
+        head=np.full(ideals, -1),
+        ideal=room(),
+        devices=room(),
+        replicas=room(),
+        stages=room(),
+        total=np.zeros(1024),
+        parent=room(),
+        degree=room(),
+        divisor=room(),
+        following=room(),
+        tally=np.array([1, 0]),
     )
     labels.head[0] = 0
     labels.parent[0] = -1
@@ -411,7 +422,7 @@ def no_labels(ideals: int) -> Labels:
     return labels
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def ideal_sums(start, unit, to, value):  # type: ignore[no-untyped-def]
     """Return Σ value over the units of each ideal."""
     sums = np.zeros(len(start) - 1)

@@ -76,7 +76,7 @@ def solve_slots(task: Task, staging: Staging, search: Search[Solution]) -> None:
 
 def _raise_bound(stated: Slots, search: Search[Solution], bound: float) -> None:
     if math.isfinite(bound):
-        proved = bound * stated.scale * (1 - BOUND_SLACK)
+        proved = bound * stated.menu.scale * (1 - BOUND_SLACK)
         search.raise_bound(min(proved, search.objective), "HiGHS on the program over stage slots")
 
 

@@ -114,7 +114,7 @@ class Planner:
             high = min(max(low + 1, high), lattice.size - 1)
             labels = grow(low, high, self.board, ask, labels)
             low = high
-        self.gave_up |= bool(labels.count[1])
+        self.gave_up |= bool(labels.tally[1])
         ends = []
         label = int(labels.head[-1])
         while label >= 0:

@@ -49,19 +49,18 @@ def _configuration(time: float, again: bool = False) -> dict[str, Any]:
 
 def piper() -> dict[str, Any]:
     """Return a Piper JSON of 3 nodes in a line, with debug fields."""
-    nodes = []
-    for v in range(3):
-        nodes.append(
-            {
-                "id": v + 5,
-                "name": f"layer {v}",
-                "TMPCs": {
-                    "1": [_configuration(4.0), _configuration(5.0, True)],
-                    "2": [_configuration(2.5)],
-                },
-                "debug": [1, 2],
-            }
-        )
+    nodes: list[dict[str, Any]] = [
+        {
+            "id": v + 5,
+            "name": f"layer {v}",
+            "TMPCs": {
+                "1": [_configuration(4.0), _configuration(5.0, True)],
+                "2": [_configuration(2.5)],
+            },
+            "debug": [1, 2],
+        }
+        for v in range(3)
+    ]
     nodes[1]["TMPCs"]["2"][0]["syncTimeFw"] = {"5": 3.0}
     nodes[1]["TMPCs"]["2"][0]["syncTimeBw"] = {"7": 2.0}
     return {
