@@ -80,7 +80,7 @@ class _Run:
             summed = self.task.throughput.pipeline == "pipedream"
             if self.search.objective > (found.value + slack if summed else np.finfo(float).max):
                 raise VerificationError(
-                    f"dp: it claims a plan of max-load {found.value!r}, which the verifier does not "
+                    f"dp: it claims max-load {found.value!r}, which the verifier does not "
                     "confirm: a defect of Stagecut; report it"
                 )
         return found

@@ -20,7 +20,7 @@ from ..instances import InfeasibleError, InputError, Placement, Solution
 from ..instances.arrays import Floats
 from .greedy import greedy
 from .highs import Outcome, compile_model, run_highs
-from .milp_pairs import improve_pairs
+from .milp_slots import improve_slots
 from .other_solvers import check_solver, run_other
 from .search import Search
 
@@ -107,7 +107,7 @@ def _by_highs(stated: Compact, search: Search[Solution]) -> None:
 
     if start is not None:
         with search.phase("improve"):
-            start = improve_pairs(stated, compiled, compiled.linear, search, start, offer)
+            start = improve_slots(stated, compiled, compiled.linear, search, start, offer)
     with search.phase("solve"):
         outcome = run_highs(
             compiled.linear, search, start=start, on_incumbent=offer, on_bound=raise_bound

@@ -20,6 +20,7 @@ METHODS: dict[str, dict[str, str]] = {
         "dpl": "dp:linearised_dp",
         "pipedream": "dp:pipedream",
         "milp": "milp:compact",
+        "setpart": "set_partitioning:set_partitioning",
         "greedy": "greedy:greedy",
         "local-search": "local_search:local_search",
         "random": "local_search:random_best",

@@ -1,10 +1,11 @@
-"""Large-neighbourhood search within the compact program: two slots free, the others as they are."""
+"""Large-neighbourhood search within the compact program: a few slots free, the rest as it is."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 
@@ -21,7 +22,7 @@ SECONDS = 2.0
 SHARE = 0.2
 
 
-def improve_pairs(
+def improve_slots(
     stated: Compact,
     compiled: Compiled,
     linear: Linear,
@@ -29,7 +30,7 @@ def improve_pairs(
     start: Floats,
     offer: Callable[[Floats], None],
 ) -> Floats:
-    """Re-optimise the most loaded slot with each other one until none helps; return the last.
+    """Re-optimise the most loaded slot with one or two others until none helps; return the last.
 
     All rules stay, so this serves every split, pipeline and cluster.
 
@@ -55,13 +56,13 @@ def improve_pairs(
         at[unit[chosen]] = slot[chosen]
         loads = _loads(stated, at)
         worst = int(loads.argmax())
-        for other in np.argsort(loads, kind="stable").tolist():
-            if other == worst:
-                continue
+        others = [d for d in np.argsort(loads, kind="stable").tolist() if d != worst]
+        for freed in (*combinations(others, 1), *combinations(others, 2)):
             left = ends - search.seconds
             if search.should_stop() or left <= 0:
                 return x
-            free = np.isin(at[unit], (worst, other)) & np.isin(slot, (worst, other))
+            slots = (worst, *freed)
+            free = np.isin(at[unit], slots) & np.isin(slot, slots)
             keep = column[~free]
             lower, upper = linear.column_lower.copy(), linear.column_upper.copy()
             lower[keep] = upper[keep] = np.round(x[keep])
