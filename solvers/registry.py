@@ -28,7 +28,7 @@ METHODS: dict[str, dict[str, str]] = {
         "metis": "partitioner:metis",
     },
     "training": {
-        "auto": "training_dp:training_dp",
+        "auto": "training_milp:auto",
         "dp": "training_dp:training_dp",
         "milp": "training_milp:milp",
         "piper": "training_dp:piper",

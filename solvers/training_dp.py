@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import heapq
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from ..formulations.task import Task
-from ..formulations.training import state_staging
+from ..formulations.training import Staging, state_staging
 from ..instances import InputError, Solution
 from .lattice import chain, list_ideals
 from .search import Search
@@ -77,6 +78,20 @@ def _run(task: Task, search: Search[Solution], greedy: bool) -> None:
             search.prove_infeasible(_why_infeasible(planner if few else line, search))
     if planner.gave_up:
         search.note("a knapsack was too hard: the plan may not be the best one")
+
+
+def plan_on_one_kind(task: Task, staging: Staging, search: Search[Solution]) -> None:
+    """Offer plans that use devices of one kind only, along one topological order; no bound."""
+    for k in range(len(staging.kinds)):
+        part = replace(
+            staging,
+            kinds=staging.kinds[k : k + 1],
+            count=staging.count[k : k + 1],
+            capacity=staging.capacity[k : k + 1],
+            slowdown=staging.slowdown[k : k + 1],
+        )
+        line = Planner(task, part, chain(np.arange(staging.size)), greedy=False)
+        _minimise(line, search, exact=False)
 
 
 def _minimise(planner: Planner, search: Search[Solution], exact: bool) -> None:

@@ -14,21 +14,35 @@ from ..instances import InfeasibleError, Solution, Stages, in_stages
 from ..instances.arrays import Floats
 from .highs import compile_model, run_highs
 from .search import Search
-from .training_dp import training_dp
+from .training_dp import plan_on_one_kind, training_dp
 
 #: What the solver's tolerances can make a bound too high by, relatively.
 BOUND_SLACK = 1e-7
 
 
+def auto(task: Task, search: Search[Solution]) -> None:
+    """Choose the DP where devices are alike, else the integer program."""
+    kinds = [kind.name for kind in task.cluster.kinds if kind.count and not kind.host]
+    if len(kinds) > 1:
+        search.note(f"auto: the integer program, because devices differ ({', '.join(kinds)})")
+        milp(task, search)
+    else:
+        search.note("auto: the DP over ideals, which is exact for devices that are alike")
+        training_dp(task, search)
+
+
 def milp(task: Task, search: Search[Solution]) -> None:
-    """Solve the integer program; where devices are alike, from the DP's plan.
+    """Solve the integer program, from the DP's plan; where devices differ, on one kind of them.
 
     ``task.options["start"]`` set to ``none`` leaves the DP out.
     """
     staging = state_staging(task)
-    if len(staging.kinds) == 1 and task.options.get("start") != "none":
+    if task.options.get("start") != "none":
         with search.phase("start"):
-            training_dp(task, search)
+            if len(staging.kinds) == 1:
+                training_dp(task, search)
+            else:
+                plan_on_one_kind(task, staging, search)
         if search.should_stop():
             return
     solve_slots(task, staging, search)

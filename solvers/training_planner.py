@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..formulations.task import Task
-from ..formulations.training import Staging
+from ..formulations.training import STATE_PER_WEIGHT, Staging
 from ..instances import Solution, Stage, in_stages
 from ..instances.arrays import Floats, Ints
 from .lattice import Lattice
@@ -193,16 +193,23 @@ class Planner:
         """Return the bytes that a stage needs at least on each device, in all and by term."""
         staging = self.staging
         y = staging.in_flight(int(staging.divisors[part.divisor]), part.behind)
-        terms = {"activations": 0.0, "weights and gradients": 0.0, "state and workspace": 0.0}
+        terms = dict.fromkeys(
+            ("activations", "weights and gradients", "optimizer state", "workspace"), 0.0
+        )
+        problem = staging.problem
+        per_weight = STATE_PER_WEIGHT[problem.precision][problem.optimizer]
         for unit in part.units.tolist():
             c = min(
                 staging.choices(unit, part.degree),
                 key=lambda c: staging.per_microbatch[c] * y + staging.fixed[c],
             )
-            weights = min(2 * staging.weight[c], staging.fixed[c])
+            state = float(per_weight * staging.weight[c])
+            fixed = float(staging.fixed[c]) - state
+            weights = min(2 * float(staging.weight[c]), fixed)
             terms["activations"] += float(staging.per_microbatch[c] * y)
-            terms["weights and gradients"] += float(weights)
-            terms["state and workspace"] += float(staging.fixed[c] - weights)
+            terms["weights and gradients"] += weights
+            terms["optimizer state"] += state
+            terms["workspace"] += fixed - weights
         return sum(terms.values()), terms
 
 
