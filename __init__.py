@@ -6,16 +6,19 @@ from .instances import (
     DeviceKind,
     InfeasibleError,
     InputError,
+    LayerRule,
     Link,
     Plan,
     StagecutError,
     Throughput,
+    Training,
     VerificationError,
     Workload,
     accelerators_and_cpus,
 )
 from .instances.conversions import cluster_from_pandas, from_networkx, from_pandas
 from .instances.files import dumps, load, load_cluster, load_plan, load_split, save
+from .pareto import pareto
 from .runtime import verify
 from .simulation import simulate
 from .solvers import Limits, Result
@@ -26,12 +29,14 @@ __all__ = [
     "DeviceKind",
     "InfeasibleError",
     "InputError",
+    "LayerRule",
     "Limits",
     "Link",
     "Plan",
     "Result",
     "StagecutError",
     "Throughput",
+    "Training",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",
@@ -43,6 +48,7 @@ __all__ = [
     "load_cluster",
     "load_plan",
     "load_split",
+    "pareto",
     "plan_from_split",
     "save",
     "simulate",

@@ -1,6 +1,6 @@
 """What happens when a plan runs: verified, simulated, executed."""
 
-from .report import DeviceReport, Report
+from .report import DeviceReport, Report, StageReport
 from .verify import evaluate, verify
 
-__all__ = ["DeviceReport", "Report", "evaluate", "verify"]
+__all__ = ["DeviceReport", "Report", "StageReport", "evaluate", "verify"]
