@@ -4,19 +4,21 @@ from .cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, Link, accele
 from .costs import Costs, price
 from .errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .plan import Limit, Plan, Status, gap_between
-from .problem import Problem, Throughput
-from .solution import Placement, Solution
+from .problem import Latency, Problem, Throughput
+from .solution import Calls, Placement, Solution
 from .workload import NodeId, Workload
 
 __all__ = [
     "ACCELERATOR",
     "CPU",
+    "Calls",
     "Cluster",
     "Costs",
     "Device",
     "DeviceKind",
     "InfeasibleError",
     "InputError",
+    "Latency",
     "Limit",
     "Link",
     "NodeId",
