@@ -138,9 +138,7 @@ def latency_graph(task: Task, *, whole_colours: bool) -> LatencyGraph:
         after[rank[u]].add(rank[v])
         before[rank[v]].add(rank[u])
 
-    kinds = tuple(
-        k for k in range(len(costs.count)) if costs.count[k] and not costs.host[k]
-    )
+    kinds = tuple(k for k in range(len(costs.count)) if costs.count[k] and not costs.host[k])
     cpu, pool, one_pool = _pools(task)
     return LatencyGraph(
         unit_of=frozen(unit_of, np.int64),

@@ -100,10 +100,11 @@ def heavy_paths(graph: LatencyGraph, count: int = 3) -> list[Ints]:
 
     After each, the weights of its units are cut to a tenth, so that the next one differs.
     """
-    finite = np.where(np.isfinite(graph.compute), graph.compute, np.inf).min(axis=0, initial=np.inf)
-    cheap = np.where(np.isfinite(finite), finite, graph.cpu)
+    least = graph.compute.min(axis=0, initial=np.inf)
+    cheap = np.where(np.isfinite(least), least, graph.cpu)
     cheap = np.where(np.isfinite(cheap), cheap, 0.0)
-    cheap = cheap + graph.transfer.min(axis=0, initial=np.inf if not len(graph.kinds) else np.inf) / 2 if len(graph.kinds) else cheap
+    if len(graph.kinds):
+        cheap = cheap + graph.transfer.min(axis=0) / 2
     weight = np.bincount(graph.unit_of, weights=cheap, minlength=graph.size)
     cpu = np.where(np.isfinite(graph.cpu), graph.cpu, cheap)
     paths: list[Ints] = []
@@ -274,7 +275,7 @@ def _rest(load, cpu, calls):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _weak_row(a, path, reach, compute, memory, capacity, transfer, load):  # type: ignore[no-untyped-def]
     """Bound L(a, b) for all b by computing times and the transfers on the path itself."""
-    kinds, units = compute.shape
+    kinds = len(compute)
     size = len(path)
     for b in range(a, size):
         need = 0.0
@@ -315,8 +316,6 @@ def _interval(
     least = np.inf
     for k in range(kinds):
         if need <= capacity[k]:
-            value = least_load(
-                side, compute[k], weight[k], pin_start, pins, net_start, nets
-            )
+            value = least_load(side, compute[k], weight[k], pin_start, pins, net_start, nets)
             least = min(least, value)
     return least

@@ -20,6 +20,9 @@ METHODS: dict[str, dict[str, str]] = {
         "milp": "milp:compact",
         "greedy": "greedy:greedy",
     },
+    "latency": {
+        "dp": "latency_dp:label_dp",
+    },
 }
 
 

@@ -1,0 +1,329 @@
+"""Exact label DP over downsets for one call per accelerator: latency to proven optimality.
+
+Executing a plan takes one call, or one unit on the CPUs, after the other: a chain of downsets.
+What follows depends on the past only through the finish times of the *border* (nodes with a
+successor still outside) and the calls used. So a state is a downset, a label holds the calls used
+of each kind, the finish times of the border and the last finish so far, and a label that is
+nowhere better than another one is dropped: exact.
+
+Only labels that can lead below a target survive (path-interval bounds of what is left, and the
+longest tail of computing times). A run that ends without a plan proves the target as a bound; one
+that finds a plan lowers the target to it, and proves it optimal when it ends. Targets are
+escalated from the path bound, because a loose one makes the states multiply. The same DP with one
+label per state and code is a fast heuristic, and comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..formulations.latency import LatencyGraph, latency_graph
+from ..formulations.latency_paths import cut_data, heavy_paths
+from ..formulations.task import Task
+from ..instances import Calls, Latency, Solution
+from .latency_core import MOST_CODES, Core, core_of, core_paths, kernel_graph
+from .latency_kernel import (
+    ACTIVE_FULL,
+    BEST_LABEL,
+    BORDER_FULL,
+    BUDGET,
+    DONE,
+    LABELS_FULL,
+    N_STATES,
+    STATES_FULL,
+    VALUES_FULL,
+    Graph,
+    Store,
+    Work,
+    knapsack,
+    rehash,
+    run,
+)
+from .search import Search
+
+#: Steps between two looks at the clock: some tenths of a second.
+SLICE = 100_000
+#: How much a target is raised when it is proved to be a bound.
+ESCALATION = 1.02
+#: A target is undercut by this much, relatively: rounding in sums of times.
+MARGIN = 1e-9
+#: Bytes at which a run gives up.
+MOST_BYTES = 6e9
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a chain: the units it adds, on CPUs (kind −1) or as a call."""
+
+    kind: int
+    units: tuple[int, ...]
+
+
+def label_dp(task: Task, search: Search[Solution]) -> None:
+    """Prove the least latency with one call per accelerator (with more: see `latency_calls`)."""
+    assert isinstance(task.problem, Latency)
+    graph = latency_graph(task, whole_colours=True)
+    counts = [min(int(c), graph.size) for c in graph.count]
+    core = core_of(task, graph)
+    with search.phase("bound"):
+        data = cut_data(task, graph)
+        paths = core_paths(task, core, data, heavy_paths(graph), sum(counts), search.should_stop)
+        for path in paths:
+            search.raise_bound(path.value, "path-interval bound")
+    if math.prod(c + 1 for c in counts) > MOST_CODES:
+        search.note("label DP: too many kinds of accelerators; it was not tried")
+        return
+    kernel = kernel_graph(task, core, counts, paths)
+
+    def found(steps: list[Step]) -> None:
+        search.offer(solution_of(task, core, steps))
+
+    with search.phase("solve"):
+        prove(kernel, search, found, "label DP", ceiling(task, graph))
+
+
+def ceiling(task: Task, graph: LatencyGraph) -> float:
+    """Return a latency that no plan exceeds."""
+    work = np.where(np.isfinite(graph.compute), graph.compute, 0.0).max(axis=0, initial=0.0)
+    alone = np.where(np.isfinite(graph.cpu), graph.cpu, 0.0)
+    fans = np.array([2 + len(s) for s in task.workload.successors])
+    moved = graph.transfer.max(axis=0, initial=0.0) * fans
+    return float(np.maximum(work, alone).sum() + moved.sum())
+
+
+def prove(
+    kernel: Graph,
+    search: Search[Solution],
+    found: Callable[[list[Step]], None],
+    origin: str,
+    most: float,
+) -> None:
+    """Find the best chain and prove it, target by target; keep the bound when time runs out."""
+    if not len(kernel.pred_count):
+        found([])
+        search.raise_bound(0.0, origin)
+        return
+    target = _next_target(search, search.bound, most)
+    while search.best is None and not search.should_stop():  # one label per state
+        _, steps = chain(kernel, target, search.should_stop, single=True)
+        if steps is not None:
+            found(steps)
+        elif target > most:
+            break
+        target = _next_target(search, max(target, search.bound), most)
+    proved = search.bound
+    while not search.should_stop() and search.gap > MARGIN * 2:
+        target = min(_next_target(search, proved, most), search.objective)
+        complete, steps = chain(kernel, target, search.should_stop, single=False)
+        if steps is not None:
+            found(steps)
+        if not complete:
+            return
+        proved = min(target, search.objective) * (1 - MARGIN)
+        if steps is None and search.best is None and target > most:
+            search.prove_infeasible("no split into calls fits the accelerators")
+            return
+        search.raise_bound(proved, origin)
+
+
+def _next_target(search: Search[Solution], proved: float, most: float) -> float:
+    if not proved > 0:
+        return min(search.objective, most * 1.01 + 1.0)
+    if proved * ESCALATION > most:
+        return most * 1.01 + 1.0
+    return proved * ESCALATION
+
+
+def chain(
+    graph: Graph, target: float, should_stop: Callable[[], bool], *, single: bool
+) -> tuple[bool, list[Step] | None]:
+    """Run the DP for plans below `target`.
+
+    Returns
+    -------
+    complete
+        Whether the run ended by itself: then, unless `single`, no better plan exists than the
+        one returned, or none below the target.
+    steps
+        The best plan found, None if none is below the target.
+    """
+    store, work = _store(graph, target * (1 - MARGIN)), _work(graph)
+    while True:
+        code = run(graph, store, work, single, SLICE)
+        if code == DONE:
+            return True, _steps(graph, store)
+        if should_stop() or _bytes(store) > MOST_BYTES:
+            return False, _steps(graph, store)
+        if code == ACTIVE_FULL:
+            work = _enlarge_work(work)
+        elif code != BUDGET:
+            store = _enlarge_store(store, code)
+
+
+def _store(graph: Graph, target: float) -> Store:
+    units = len(graph.pred_count)
+    states, labels = 1024, 4096
+    nodes = len(graph.tail)
+    key = np.zeros((states, graph.words), np.uint64)
+    at = np.zeros(12, np.int64)
+    at[BEST_LABEL] = -1
+    store = Store(
+        at=at,
+        target=np.array([target]),
+        table=np.full(4 * states, -1, np.int64),
+        key=key,
+        border_at=np.zeros(states, np.int64),
+        border_size=np.zeros(states, np.int64),
+        first_label=np.full(states, -1, np.int64),
+        next_state=np.full(states, -1, np.int64),
+        by_card=np.full(units + 1, -1, np.int64),
+        border=np.zeros(8 * nodes + 8192, np.int64),
+        label_state=np.zeros(labels, np.int64),
+        label_code=np.zeros(labels, np.int64),
+        label_parent=np.full(labels, -1, np.int64),
+        label_kind=np.full(labels, -1, np.int64),
+        label_next=np.full(labels, -1, np.int64),
+        label_value_at=np.zeros(labels, np.int64),
+        label_end=np.zeros(labels),
+        values=np.zeros(8 * nodes + 65536),
+    )
+    # the empty downset with its one label: nothing used, nothing finished
+    rehash(store.table, store.key, 1)
+    store.first_label[0] = 0
+    store.by_card[0] = 0
+    at[N_STATES] = 1
+    at[1] = 1
+    return store
+
+
+def _enlarge_store(store: Store, code: int) -> Store:
+    def longer(*names: str) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
+        return {
+            name: np.concatenate([getattr(store, name), np.zeros_like(getattr(store, name))])
+            for name in names
+        }
+
+    if code == STATES_FULL:
+        grown = store._replace(
+            **longer("key", "border_at", "border_size", "first_label", "next_state"),
+            table=np.full(2 * len(store.table), -1, np.int64),
+        )
+        rehash(grown.table, grown.key, int(grown.at[N_STATES]))
+        return grown
+    if code == LABELS_FULL:
+        return store._replace(
+            **longer(
+                "label_state", "label_code", "label_parent", "label_kind", "label_next",
+                "label_value_at", "label_end",
+            )
+        )  # fmt: skip
+    assert code in (VALUES_FULL, BORDER_FULL)
+    return store._replace(**longer("values" if code == VALUES_FULL else "border"))
+
+
+def _bytes(store: Store) -> float:
+    return float(sum(array.nbytes for array in store))
+
+
+def _work(graph: Graph) -> Work:
+    units, nodes, kinds = len(graph.pred_count), len(graph.tail), len(graph.capacity)
+    paths, groups = len(graph.path_length), len(graph.group_size)
+    whole = np.int64
+    return Work(
+        inside=np.zeros(units, np.bool_),
+        ready=np.zeros(graph.words, np.uint64),
+        missing=np.zeros(units, whole),
+        outside=np.zeros(nodes, whole),
+        place=np.zeros(nodes, whole),
+        active=np.zeros(64, whole),
+        start=np.zeros((units + 1, 64)),
+        stack=np.zeros(units, whole),
+        cursor=np.zeros(units + 1, whole),
+        in_call=np.zeros(units, np.bool_),
+        entered=np.zeros(nodes, np.bool_),
+        touched=np.zeros(len(graph.source_feeds), whole),
+        group_in=np.zeros(groups, whole),
+        group_done=np.zeros(groups, whole),
+        open_groups=np.zeros(units + 1, whole),
+        load=np.zeros((units + 1, 4, kinds)),
+        room=np.zeros((units + 1, 2)),
+        saving=np.zeros((units + 1, kinds)),
+        path_at=np.zeros(paths, whole),
+        path_in=np.zeros((units + 1, paths), whole),
+        new_key=np.zeros(graph.words, np.uint64),
+        new_border=np.zeros(nodes, whole),
+        vector=np.zeros(nodes),
+        entered_list=np.zeros(nodes, whole),
+        entered_size=np.zeros(units + 1, whole),
+    )
+
+
+def _enlarge_work(work: Work) -> Work:
+    return work._replace(
+        active=np.concatenate([work.active, np.zeros_like(work.active)]),
+        start=np.concatenate([work.start, np.zeros_like(work.start)], axis=1),
+    )
+
+
+def _steps(graph: Graph, store: Store) -> list[Step] | None:
+    label = int(store.at[BEST_LABEL])
+    if label < 0:
+        return None
+    steps = []
+    while store.label_parent[label] >= 0:
+        parent = int(store.label_parent[label])
+        added = store.key[store.label_state[label]] ^ store.key[store.label_state[parent]]
+        units = tuple(x for x in range(len(graph.pred_count)) if int(added[x >> 6]) >> (x & 63) & 1)
+        steps.append(Step(int(store.label_kind[label]), units))
+        label = parent
+    return steps[::-1]
+
+
+def solution_of(task: Task, core: Core, steps: list[Step]) -> Calls:
+    """Return the plan of a chain: devices kind by kind, satellites where they save most."""
+    graph = core.graph
+    device, call = graph.pool.copy(), np.full(task.workload.n, -1)
+    used = [0] * len(graph.kinds)
+    for step in steps:
+        if step.kind < 0:
+            continue
+        kind = graph.kinds[step.kind]
+        first = int(np.flatnonzero(task.costs.kind_of == kind)[0])
+        nodes = {v for x in step.units for v in graph.members[core.units[x]]}
+        nodes |= satellites_of(task, core, nodes, step.kind)
+        device[list(nodes)] = first + used[step.kind] % int(graph.count[step.kind])
+        call[list(nodes)] = used[step.kind] // int(graph.count[step.kind])
+        used[step.kind] += 1
+    return Calls(device, call)
+
+
+def satellites_of(task: Task, core: Core, nodes: set[int], kind: int) -> set[int]:
+    """Return the satellites that a call of `nodes` should take, on a kind of accelerators."""
+    graph, workload = core.graph, task.workload
+    items = [  # bytes, transfer saved, nodes
+        (float(graph.memory_bytes[v]), float(graph.transfer[kind, v]), [v])
+        for v in core.sources
+        if np.isfinite(graph.compute[:, v]).all() and nodes.issuperset(workload.successors[v])
+    ]
+    sinks: dict[int, list[int]] = {}
+    for v in core.sinks:
+        sinks.setdefault(workload.predecessors[v][0], []).append(v)
+    for u, fed in sinks.items():
+        if (
+            u in nodes
+            and np.isfinite(graph.compute[:, fed]).all()
+            and nodes.union(fed).issuperset(workload.successors[u])
+        ):
+            size = float(graph.memory_bytes[fed].sum())
+            items.append((size, float(graph.transfer[kind, u]), fed))
+    free = graph.capacity_bytes[kind] * (1 + MARGIN) - graph.memory_bytes[sorted(nodes)].sum()
+    taken = {v for size, _, some in items if size <= 0 for v in some}
+    rest = [item for item in items if 0 < item[0] <= free and item[1] > 0]
+    _, chosen = knapsack(
+        np.array([size for size, _, _ in rest]), np.array([s for _, s, _ in rest]), free
+    )
+    return taken | {v for item, pick in zip(rest, chosen, strict=True) if pick for v in item[2]}
