@@ -124,6 +124,9 @@ def kernel_graph(
     feed = [
         [int(node_no[u]) for u in workload.predecessors[v] if node_no[u] >= 0] for v in core.nodes
     ]
+    following = [
+        [int(node_no[y]) for y in workload.successors[v] if node_no[y] >= 0] for v in core.nodes
+    ]
     inputs = [
         sorted(
             {
@@ -170,7 +173,8 @@ def kernel_graph(
         graph.unit_memory[core.units],
         graph.cpu[core.nodes],
         np.ascontiguousarray(graph.transfer[:, core.nodes]),
-        _tails(task, core),
+        *_rows(following),
+        _depths(task, core),
         group,
         np.bincount(group[group >= 0], minlength=len(workload.colour_classes) + 1),
         sink_bytes,
@@ -193,17 +197,14 @@ def _rows(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     return start, np.array([x for row in lists for x in row], dtype=np.int64)
 
 
-def _tails(task: Task, core: Core) -> Floats:
-    """Least time from a node's finish to the end: along paths, p or q, whichever is less."""
+def _depths(task: Task, core: Core) -> Floats:
+    """Least time from a node's start to the end: along paths, p or q, whichever is less."""
     graph = core.graph
     least = np.minimum(graph.cpu, graph.compute.min(axis=0, initial=np.inf))
-    least = np.where(np.isfinite(least), least, 0.0)
-    tail = np.zeros(task.workload.n)
+    depth = np.where(np.isfinite(least), least, 0.0)
     for v in reversed(task.workload.order):
-        for y in task.workload.successors[v]:
-            # nodes of one call finish together: only what is computed in it counts
-            tail[v] = max(tail[v], least[y] + tail[y])
-    return tail[core.nodes]
+        depth[v] += max((depth[y] for y in task.workload.successors[v]), default=0.0)
+    return depth[core.nodes]
 
 
 def _path_tables(

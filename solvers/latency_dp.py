@@ -167,7 +167,7 @@ def chain(
 def _store(graph: Graph, target: float) -> Store:
     units = len(graph.pred_count)
     states, labels = 1024, 4096
-    nodes = len(graph.tail)
+    nodes = len(graph.depth)
     key = np.zeros((states, graph.words), np.uint64)
     at = np.zeros(12, np.int64)
     at[BEST_LABEL] = -1
@@ -182,6 +182,7 @@ def _store(graph: Graph, target: float) -> Store:
         next_state=np.full(states, -1, np.int64),
         by_card=np.full(units + 1, -1, np.int64),
         border=np.zeros(8 * nodes + 8192, np.int64),
+        border_tail=np.zeros(8 * nodes + 8192),
         label_state=np.zeros(labels, np.int64),
         label_code=np.zeros(labels, np.int64),
         label_parent=np.full(labels, -1, np.int64),
@@ -222,7 +223,8 @@ def _enlarge_store(store: Store, code: int) -> Store:
             )
         )  # fmt: skip
     assert code in (VALUES_FULL, BORDER_FULL)
-    return store._replace(**longer("values" if code == VALUES_FULL else "border"))
+    names = ("values",) if code == VALUES_FULL else ("border", "border_tail")
+    return store._replace(**longer(*names))
 
 
 def _bytes(store: Store) -> float:
@@ -230,7 +232,7 @@ def _bytes(store: Store) -> float:
 
 
 def _work(graph: Graph) -> Work:
-    units, nodes, kinds = len(graph.pred_count), len(graph.tail), len(graph.capacity)
+    units, nodes, kinds = len(graph.pred_count), len(graph.depth), len(graph.capacity)
     paths, groups = len(graph.path_length), len(graph.group_size)
     whole = np.int64
     return Work(
@@ -256,6 +258,7 @@ def _work(graph: Graph) -> Work:
         path_in=np.zeros((units + 1, paths), whole),
         new_key=np.zeros(graph.words, np.uint64),
         new_border=np.zeros(nodes, whole),
+        new_tail=np.zeros(nodes),
         vector=np.zeros(nodes),
         entered_list=np.zeros(nodes, whole),
         entered_size=np.zeros(units + 1, whole),

@@ -45,7 +45,9 @@ class Graph(NamedTuple):
     memory: Array  # (C,)
     cpu: Array  # (N,)
     transfer: Array  # (K, N)
-    tail: Array  # (N,) least time from its finish to the end
+    next_start: Array  # (N+1,) successors of each node
+    next: Array
+    depth: Array  # (N,) least time from its start to the end
     group: Array  # (C,) colour of which the unit is a part, −1
     group_size: Array
     sink_bytes: Array  # (N,) memory of its sink satellites
@@ -81,6 +83,7 @@ class Store(NamedTuple):
     next_state: Array  # of the same size
     by_card: Array  # (C+1,) first state of each size
     border: Array
+    border_tail: Array  # least time from the node's finish to the end
     label_state: Array
     label_code: Array
     label_parent: Array
@@ -116,6 +119,7 @@ class Work(NamedTuple):
     path_in: Array  # (C+1, P) first place outside downset and call
     new_key: Array
     new_border: Array
+    new_tail: Array
     vector: Array
     entered_list: Array  # (N,) inputs in the order counted
     entered_size: Array  # (C+1,)
@@ -184,7 +188,7 @@ def run(g, s, w, single, budget):  # type: ignore[no-untyped-def]
 def _has_room(g, s, kinds):  # type: ignore[no-untyped-def]
     """Whether the arrays can take what one emission may add."""
     labels = s.at[ACTIVE] * kinds
-    nodes = len(g.tail)
+    nodes = len(g.depth)
     if s.at[N_STATES] + 1 > len(s.first_label) or 2 * s.at[N_STATES] + 2 > len(s.table):
         return STATES_FULL
     if s.at[N_LABELS] + labels > len(s.label_state):
@@ -225,7 +229,7 @@ def _open(g, s, w, state):  # type: ignore[no-untyped-def]
     units = len(g.pred_count)
     active, label = 0, s.first_label[state]
     while label >= 0:
-        if _worth(g, s, label):
+        if _worth(s, label):
             if active >= len(w.active):
                 return ACTIVE_FULL
             w.active[active] = label
@@ -278,15 +282,14 @@ def _first_outside(g, w, p):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _worth(g, s, label):  # type: ignore[no-untyped-def]
+def _worth(s, label):  # type: ignore[no-untyped-def]
     """Whether a stored label can still lead below the target, which may have come down since."""
     target = s.target[0]
     if s.label_end[label] >= target:
         return False
     state, at = s.label_state[label], s.label_value_at[label]
     for i in range(s.border_size[state]):
-        u = s.border[s.border_at[state] + i]
-        if s.values[at + i] + g.tail[u] >= target:
+        if s.values[at + i] + s.border_tail[s.border_at[state] + i] >= target:
             return False
     return True
 
@@ -460,7 +463,7 @@ def _emit(g, s, w, d, single):  # type: ignore[no-untyped-def]
     for x in w.stack[:d]:
         for u in range(g.node_start[x], g.node_start[x + 1]):
             if w.outside[u] > 0:
-                deepest = max(deepest, g.tail[u])
+                deepest = max(deepest, _tail(g, w, u))
     for k in range(kinds):
         memory = w.room[d, 0]
         if memory > g.capacity[k] or w.load[d, 0, k] == np.inf:
@@ -529,7 +532,20 @@ def _border(g, s, w, state, d):  # type: ignore[no-untyped-def]
             w.new_border[size] = s.border[base + i]
             size += 1
         i += 1
+    for i in range(size):
+        w.new_tail[i] = _tail(g, w, w.new_border[i])
     return size
+
+
+@njit(cache=True, nogil=True)
+def _tail(g, w, u):  # type: ignore[no-untyped-def]
+    """Least time from the finish of `u` to the end: through successors not in downset or call."""
+    tail = 0.0
+    for i in range(g.next_start[u], g.next_start[u + 1]):
+        y = g.next[i]
+        if not w.inside[g.unit_of[y]] and not w.in_call[g.unit_of[y]]:
+            tail = max(tail, g.depth[y])
+    return tail
 
 
 @njit(cache=True, nogil=True)
@@ -572,7 +588,7 @@ def _cpu_step(g, s, w, x, single):  # type: ignore[no-untyped-def]
                     ready = max(ready, s.values[at + w.place[f]])
             finish[u - first] = ready + g.cpu[u]
             end = max(end, finish[u - first])
-            good &= finish[u - first] + g.tail[u] < target
+            good &= finish[u - first] < target
         code = s.label_code[label]
         left = calls - g.code_used[code]
         for p in range(len(g.path_length)):
@@ -593,7 +609,9 @@ def _cpu_step(g, s, w, x, single):  # type: ignore[no-untyped-def]
                 w.vector[i] = finish[u - first]
             else:
                 w.vector[i] = s.values[at + w.place[u]]
-        new = _insert(g, s, w, new, card, border, code, end, label, -1, single)
+            good &= w.vector[i] + w.new_tail[i] < target
+        if good:
+            new = _insert(g, s, w, new, card, border, code, end, label, -1, single)
     for i in range(g.input_start[x], g.input_start[x + 1]):
         w.outside[g.inputs[i]] += 1
     w.in_call[x] = False
@@ -648,6 +666,7 @@ def _insert(g, s, w, state, card, border, code, end, parent, kind, single):  # t
         s.border_size[state] = border
         for i in range(border):
             s.border[s.at[N_BORDER] + i] = w.new_border[i]
+            s.border_tail[s.at[N_BORDER] + i] = w.new_tail[i]
         s.at[N_BORDER] += border
         s.first_label[state] = -1
         s.next_state[state] = s.by_card[card]
@@ -655,16 +674,14 @@ def _insert(g, s, w, state, card, border, code, end, parent, kind, single):  # t
     before, label = -1, s.first_label[state]
     mine = 0.0
     if single:
-        mine = _estimate(g, w.new_border, w.vector, 0, 0, border, end)
+        mine = _estimate(w.new_tail, w.vector, 0, 0, border, end)
     while label >= 0:
         after = s.label_next[label]
         at = s.label_value_at[label]
         other = s.label_code[label]
         if single and other == code:
-            if (
-                _estimate(g, s.border, s.values, s.border_at[state], at, border, s.label_end[label])
-                <= mine
-            ):
+            tails, there = s.border_tail, s.border_at[state]
+            if _estimate(tails, s.values, there, at, border, s.label_end[label]) <= mine:
                 return state
             worse = True
         else:
@@ -710,11 +727,11 @@ def _insert(g, s, w, state, card, border, code, end, parent, kind, single):  # t
 
 
 @njit(cache=True, nogil=True)
-def _estimate(g, nodes, values, node_at, value_at, size, end):  # type: ignore[no-untyped-def]
+def _estimate(tails, values, tail_at, value_at, size, end):  # type: ignore[no-untyped-def]
     """How promising a label is: the last finish that its border can lead to, at least."""
     worst, total = end, 0.0
     for i in range(size):
-        value = values[value_at + i] + g.tail[nodes[node_at + i]]
+        value = values[value_at + i] + tails[tail_at + i]
         worst = max(worst, value)
         total += values[value_at + i]
     return worst + 1e-6 * total / (size + 1)
@@ -723,7 +740,7 @@ def _estimate(g, nodes, values, node_at, value_at, size, end):  # type: ignore[n
 @njit(cache=True, nogil=True)
 def _best_saving(g, w, d, k, free):  # type: ignore[no-untyped-def]
     """Most transfer time that taking satellites into the call can save within `free` bytes."""
-    nodes = len(g.tail)
+    nodes = len(g.depth)
     size = np.empty(nodes + len(g.source_feeds))
     worth = np.empty(nodes + len(g.source_feeds))
     count = 0
