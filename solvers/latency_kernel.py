@@ -451,29 +451,28 @@ def _emit(g, s, w, d, single):  # type: ignore[no-untyped-def]
     kinds = len(g.capacity)
     target = s.target[0]
     state = s.at[STATE]
-    w.new_key[:] = s.key[state]
-    card = d
-    for x in w.stack[:d]:
-        w.new_key[x >> 6] |= np.uint64(1) << np.uint64(x & 63)
-    for x in range(len(g.pred_count)):
-        card += w.inside[x]
+    card = s.at[CARD] + d
+    earliest = np.inf
+    for j in range(s.at[ACTIVE]):
+        earliest = min(earliest, w.start[d, j])
     border = -1  # not known yet
     new = -1
     deepest = 0.0
-    for x in w.stack[:d]:
-        for u in range(g.node_start[x], g.node_start[x + 1]):
-            if w.outside[u] > 0:
-                deepest = max(deepest, _tail(g, w, u))
     for k in range(kinds):
         memory = w.room[d, 0]
-        if memory > g.capacity[k] or w.load[d, 0, k] == np.inf:
-            continue
         load = w.load[d, 0, k] + w.load[d, 1, k] + w.load[d, 2, k] + w.load[d, 3, k]
+        if memory > g.capacity[k] or earliest + load - w.saving[d, k] >= target:
+            continue
         free = g.capacity[k] - memory
         if w.room[d, 1] <= free:
             load -= w.saving[d, k]
         else:
             load -= _best_saving(g, w, d, k, free)
+        if border < 0:
+            for x in w.stack[:d]:
+                for u in range(g.node_start[x], g.node_start[x + 1]):
+                    if w.outside[u] > 0:
+                        deepest = max(deepest, _tail(g, w, u))
         for j in range(s.at[ACTIVE]):
             finish = w.start[d, j] + load
             label = w.active[j]
@@ -482,6 +481,9 @@ def _emit(g, s, w, d, single):  # type: ignore[no-untyped-def]
             code = s.label_code[label] + g.code_step[k]
             end = max(finish, s.label_end[label])
             if border < 0:
+                w.new_key[:] = s.key[state]
+                for x in w.stack[:d]:
+                    w.new_key[x >> 6] |= np.uint64(1) << np.uint64(x & 63)
                 new = _find(s, w.new_key)
                 border = _border(g, s, w, state, d)
             at = s.label_value_at[label]
@@ -565,9 +567,7 @@ def _cpu_step(g, s, w, x, single):  # type: ignore[no-untyped-def]
         w.path_in[1, p] = w.path_at[p] + (g.path_place[p, x] >= 0)
     w.new_key[:] = s.key[state]
     w.new_key[x >> 6] |= np.uint64(1) << np.uint64(x & 63)
-    card = 1
-    for y in range(len(g.pred_count)):
-        card += w.inside[y]
+    card = s.at[CARD] + 1
     border = _border(g, s, w, state, 1)
     new = _find(s, w.new_key)
     first = g.node_start[x]
