@@ -15,9 +15,11 @@ from .instances import (
     Workload,
     accelerators_and_cpus,
 )
-from .instances.files import load
+from .instances.conversions import cluster_from_pandas, from_networkx, from_pandas
+from .instances.files import dumps, load, load_cluster, load_plan, load_split, save
 from .runtime import verify
 from .solvers import Limits, Result
+from .splits import plan_from_split
 
 __all__ = [
     "Cluster",
@@ -34,7 +36,16 @@ __all__ = [
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",
+    "cluster_from_pandas",
+    "dumps",
+    "from_networkx",
+    "from_pandas",
     "load",
+    "load_cluster",
+    "load_plan",
+    "load_split",
+    "plan_from_split",
+    "save",
     "solve",
     "verify",
 ]

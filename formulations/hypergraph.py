@@ -83,7 +83,11 @@ def pipeline_units(task: Task) -> Ints:
     Exact for contiguous splits (with contiguous CPUs): units on a cycle of pipeline edges cannot
     be on different devices.
     """
-    units = colour_units(task)
+    return merge_cycles(task, colour_units(task))
+
+
+def merge_cycles(task: Task, units: Ints) -> Ints:
+    """Return the units with those merged that lie on a cycle of pipeline edges; shape (n,)."""
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(int(units.max()) + 1))
     graph.add_edges_from((int(units[u]), int(units[v])) for u, v in pipeline_edges(task.workload))

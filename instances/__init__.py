@@ -6,7 +6,8 @@ from .errors import InfeasibleError, InputError, StagecutError, VerificationErro
 from .plan import Limit, Plan, Status, gap_between
 from .problem import Latency, Problem, Throughput
 from .solution import Calls, Placement, Solution
-from .workload import NodeId, Workload
+from .units import NodeId
+from .workload import Workload
 
 __all__ = [
     "ACCELERATOR",

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .errors import InputError
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+#: Kinds of numbers that turn into a type without loss: an index of 0.5 or a flag of 2 is an error.
+_ACCEPTED = {"float64": "fiub", "int64": "iu", "bool": "b"}
+_WANTED = {"float64": "numbers", "int64": "whole numbers", "bool": "true, false, 0 or 1"}
 
 
 def frozen(values: Iterable[Any] | NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
@@ -19,3 +27,58 @@ def frozen(values: Iterable[Any] | NDArray[Any], dtype: DTypeLike) -> NDArray[An
     array = np.array(items, dtype=dtype)
     array.setflags(write=False)
     return array
+
+
+def rebuild(value: Any) -> tuple[type[Any], tuple[object, ...]]:
+    """Return what `__reduce__` of a dataclass with read-only mappings has to, as they are no
+    values that pickle or copy know.
+    """
+    kept = (getattr(value, item.name) for item in fields(value))
+    return type(value), tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in kept)
+
+
+def checked(
+    values: Iterable[Any] | NDArray[Any], dtype: DTypeLike, what: str, columns: int | None = None
+) -> NDArray[Any]:
+    """Return `values` as a new read-only array, or say that `what` cannot be one.
+
+    Parameters
+    ----------
+    columns
+        Length of each row of a table; default: a plain list.
+
+    Raises
+    ------
+    InputError
+        If they are not numbers, lose something as `dtype`, or have another shape.
+    """
+    wanted = _WANTED[np.dtype(dtype).name]
+    try:
+        raw = np.asarray(values if isinstance(values, np.ndarray) else list(values))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{what}: it must be a list of {wanted}") from None
+    if not raw.size:
+        raw = np.zeros(0 if columns is None else (0, columns), dtype)
+    shape_is_right = raw.ndim == 1 if columns is None else raw.shape[1:] == (columns,)
+    if not shape_is_right:
+        shape = "one list" if columns is None else f"rows of {columns}"
+        raise InputError(f"{what}: its shape is {raw.shape}; it must be {shape} of {wanted}")
+    if raw.dtype.kind == "O":
+        raw = _numbers(raw, what, wanted)
+    kept = raw.dtype.kind in _ACCEPTED[np.dtype(dtype).name]
+    if not kept and raw.dtype.kind in "biuf":
+        with np.errstate(invalid="ignore"):
+            kept = bool((raw.astype(dtype) == raw).all())
+    if not kept:
+        raise InputError(f"{what}: it must be a list of {wanted}, not of {raw.dtype.name}")
+    return frozen(raw, dtype)
+
+
+def _numbers(raw: NDArray[Any], what: str, wanted: str) -> NDArray[Any]:
+    """Return an array of Python objects as numbers; None is not one."""
+    try:
+        if any(isinstance(value, str | bytes) or value is None for value in raw.flat):
+            raise TypeError
+        return raw.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{what}: it must be a list of {wanted}") from None

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral, Real
 
 import pandas as pd
 
-from .errors import InputError
+from .errors import InputError, shown
 
 ACCELERATOR = "accelerator"
 CPU = "cpu"
+
+#: No search can use more; a mistyped count must not exhaust the memory.
+MAX_DEVICES = 100_000
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Link:
     bytes_per_s: float
 
     def __post_init__(self) -> None:
+        for key in ("latency_s", "bytes_per_s"):
+            object.__setattr__(self, key, _number(getattr(self, key), f"link: {key}"))
         if not (self.latency_s >= 0 and math.isfinite(self.latency_s)):
             raise InputError(f"link: latency_s is {self.latency_s:g}; it must be at least 0")
         if not self.bytes_per_s > 0:
@@ -74,10 +80,22 @@ class DeviceKind:
     link: Link | None = None
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise InputError("cluster: a device kind has no name")
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 0:
-            raise InputError(f"{self.name}: count is {self.count}; it must be a whole number ≥ 0")
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError("cluster: a device kind has no name; give it one")
+        if isinstance(self.count, bool) or not isinstance(self.count, Integral) or self.count < 0:
+            raise InputError(
+                f"{self.name}: count is {shown(self.count)}; it must be a whole number ≥ 0"
+            )
+        object.__setattr__(self, "count", int(self.count))
+        if self.count > MAX_DEVICES:
+            raise InputError(
+                f"{self.name}: count is {shown(self.count)}; at most {MAX_DEVICES} are planned for"
+            )
+        for key in ("memory_bytes", "slowdown"):
+            object.__setattr__(self, key, _number(getattr(self, key), f"{self.name}: {key}"))
+        object.__setattr__(self, "host", bool(self.host))
+        if self.link is not None and not isinstance(self.link, Link):
+            raise InputError(f"{self.name}: link is {shown(self.link)}; it must be a Link")
         if not self.memory_bytes >= 0:
             raise InputError(f"{self.name}: memory_bytes is {self.memory_bytes:g}; must be ≥ 0")
         if not (self.slowdown > 0 and math.isfinite(self.slowdown)):
@@ -111,6 +129,9 @@ class Cluster:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", tuple(self.kinds))
+        for kind in self.kinds:
+            if not isinstance(kind, DeviceKind):
+                raise InputError(f"cluster: {shown(kind)} is not a DeviceKind")
         names = [kind.name for kind in self.kinds]
         for name in names:
             if names.count(name) > 1:
@@ -171,8 +192,29 @@ class Cluster:
         return Cluster(tuple(kinds))
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per kind of device."""
-        return pd.DataFrame([asdict(kind) for kind in self.kinds]).set_index("name")
+        """Return one row per kind, indexed by name; `cluster_from_pandas` is the inverse.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: count, memory_bytes, host, times, slowdown, link_latency_s and
+            link_bytes_per_s (both NaN without a link).
+        """
+        rows = []
+        for kind in self.kinds:
+            row = {key: value for key, value in vars(kind).items() if key != "link"}
+            link = kind.link
+            row["link_latency_s"] = math.nan if link is None else link.latency_s
+            row["link_bytes_per_s"] = math.nan if link is None else link.bytes_per_s
+            rows.append(row)
+        frame = pd.DataFrame(rows).astype({"times": "object"})
+        return frame.set_index("name")
+
+
+def _number(value: object, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{what} is {shown(value)}; it must be a number")
+    return float(value)
 
 
 def accelerators_and_cpus(

@@ -13,7 +13,8 @@ import numpy as np
 from .arrays import Bools, Floats, Ints, frozen
 from .cluster import ACCELERATOR, CPU, Cluster, DeviceKind
 from .errors import InputError
-from .workload import TIME_UNITS, UNSPECIFIED, Workload
+from .units import TIME_UNITS, UNSPECIFIED
+from .workload import Workload
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class StagecutError(Exception):
-    """Base of every error that Stagecut raises on purpose."""
+    """Base of every error that Stagecut raises on purpose.
+
+    The message is kept on one line and printable, whatever names a file puts into it.
+    """
+
+    def __init__(self, message: str) -> None:
+        line = " ".join(message.split())
+        printable = (c if c.isprintable() else f"\\u{ord(c):04x}" for c in line)
+        super().__init__("".join(printable))
 
 
 class InputError(StagecutError):
@@ -20,3 +32,33 @@ class InfeasibleError(StagecutError):
 
 class VerificationError(StagecutError):
     """A plan breaks a rule of its problem, or claims an objective that it does not have."""
+
+
+def shown(value: object, width: int = 40) -> str:
+    """Return `value` as a file would write it, cut to `width` characters.
+
+    Examples
+    --------
+    >>> shown("a"), shown(None), shown(float("inf"))
+    ('"a"', 'null', 'Infinity')
+    """
+    if isinstance(value, dict | list | tuple):
+        return "{…}" if isinstance(value, dict) else "[…]"
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"  # printing it may be forbidden
+    if isinstance(value, str):
+        value = value if len(value) <= width else value[: width - 1] + "…"
+        return json.dumps(value, ensure_ascii=False)
+    plain = value is None or isinstance(value, bool | int | float)
+    return json.dumps(value) if plain else str(value)[:width]
+
+
+@contextmanager
+def blamed_on(file: str, name: str) -> Iterator[None]:
+    """Let an InputError about the value `name` name the `file` that the value comes from."""
+    try:
+        yield
+    except InputError as error:
+        if str(error).startswith(f"{file}: "):
+            raise
+        raise InputError(f"{file}: {str(error).removeprefix(f'{name}: ')}") from None

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pandas as pd
 
-from .arrays import Ints
+from .arrays import Ints, rebuild
 from .cluster import Cluster
 from .errors import InputError
 from .problem import Problem
@@ -81,6 +81,8 @@ class Plan:
     provenance: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for key in ("objective", "bound"):
+            object.__setattr__(self, key, float(getattr(self, key)))
         object.__setattr__(self, "certificate", MappingProxyType(dict(self.certificate)))
         object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
         size = self.cluster.size
@@ -112,3 +114,5 @@ class Plan:
         devices = [self.cluster.devices[d].name for d in self.placement.tolist()]
         columns = {"name": workload.names, "device": self.placement, "device_name": devices}
         return pd.DataFrame(columns, index=pd.Index(list(workload.ids), name="id", dtype="object"))
+
+    __reduce__ = rebuild

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -13,17 +14,18 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from .arrays import Bools, Floats, Ints, frozen
+from .arrays import Bools, Floats, Ints, checked, frozen, rebuild
+from .check_workload import check_workload, describe_cycle, plain_ids
 from .errors import InputError
+from .units import TIME_UNITS as TIME_UNITS
+from .units import UNSPECIFIED, NodeId
 
 if TYPE_CHECKING:
     from .cluster import Cluster
 
-NodeId = int | str
 
-#: Seconds per unit of time; a file that names no unit cannot be priced over links in bytes/s.
-TIME_UNITS: Mapping[str, float] = MappingProxyType({"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9})
-UNSPECIFIED = "unspecified"
+#: A mistyped colour must not exhaust the memory where no labels are given.
+MAX_COLOURS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,78 +96,28 @@ class Workload:
     provenance: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        n = len(self.ids)
         put = partial(object.__setattr__, self)
-        put("ids", tuple(self.ids))
-        edges = np.asarray(self.edges, dtype=np.int64).reshape(-1, 2)
+        put("name", str(self.name))
+        where = self.name
+        put("ids", plain_ids(self.ids, f"{where}: ids"))
+        n = len(self.ids)
+        edges = checked(self.edges, np.int64, f"{where}: edges", columns=2)
         put("edges", frozen(np.unique(edges, axis=0) if len(edges) else edges, np.int64))
-        put("times", _columns(self.times))
-        put("extra", _columns(self.extra))
-        put("provenance", MappingProxyType(dict(self.provenance)))
-        put("memory_bytes", frozen(self.memory_bytes, np.float64))
-        for key in ("transfer", "output_bytes"):
+        put("times", _columns(self.times, f"{where}: time on"))
+        put("extra", _columns(self.extra, f"{where}: extra"))
+        texts = {str(key): str(value) for key, value in self.provenance.items()}
+        put("provenance", MappingProxyType(texts))
+        for key in ("memory_bytes", "transfer", "output_bytes"):
             if getattr(self, key) is not None:
-                put(key, frozen(getattr(self, key), np.float64))
-        put("backward", frozen(self.backward if len(self.backward) else np.zeros(n), np.bool_))
-        put("colours", frozen(self.colours if len(self.colours) else np.full(n, -1), np.int64))
+                put(key, checked(getattr(self, key), np.float64, f"{where}: {key}"))
+        for key, dtype, default in (("backward", np.bool_, False), ("colours", np.int64, -1)):
+            given = checked(getattr(self, key), dtype, f"{where}: {key}")
+            put(key, given if len(given) else frozen(np.full(n, default), dtype))
         count = int(self.colours.max(initial=-1)) + 1
-        put("colour_labels", tuple(self.colour_labels) or tuple(range(count)))
-        put("names", tuple(self.names) or tuple(str(i) for i in self.ids))
-        self._check()
-
-    def _check(self) -> None:
-        n, where = len(self.ids), self.name
-        if n == 0:
-            raise InputError(f"{where}: no nodes; a workload needs at least one")
-        if self.time_unit != UNSPECIFIED and self.time_unit not in TIME_UNITS:
-            known = ", ".join(TIME_UNITS)
-            raise InputError(f"{where}: unknown time unit {self.time_unit!r}; use one of {known}")
-        if len(set(self.ids)) < n:
-            twice = next(i for k, i in enumerate(self.ids) if i in self.ids[:k])
-            raise InputError(f"{where}: node id {twice} occurs twice; ids must differ")
-        if not self.times:
-            raise InputError(f"{where}: no times; give each node a time for at least one kind")
-        if self.transfer is None and self.output_bytes is None:
-            raise InputError(f"{where}: neither transfer times nor output bytes; give one of them")
-        columns: dict[str, Floats | None] = {
-            **{f"time on {kind}": values for kind, values in self.times.items()},
-            "memory_bytes": self.memory_bytes,
-            "transfer": self.transfer,
-            "output_bytes": self.output_bytes,
-        }
-        for what, values in columns.items():
-            if values is None:
-                continue
-            if len(values) != n:
-                raise InputError(f"{where}: {what} has {len(values)} values for {n} nodes")
-            wrong = np.isnan(values) | (values < 0)
-            if not what.startswith("time on"):
-                wrong |= np.isinf(values)
-            if wrong.any():
-                v = int(np.argmax(wrong))
-                raise InputError(
-                    f"{where}: node {self.ids[v]}: {what} is {values[v]:g}; "
-                    "it must be a number of at least 0"
-                )
-        for what, length in (
-            ("backward", len(self.backward)),
-            ("colours", len(self.colours)),
-            ("names", len(self.names)),
-            *((f"extra {key}", len(values)) for key, values in self.extra.items()),
-        ):
-            if length != n:
-                raise InputError(f"{where}: {what} has {length} values for {n} nodes")
-        if self.colours.max(initial=-1) >= len(self.colour_labels) or self.colours.min() < -1:
-            raise InputError(f"{where}: colours must be −1 or number one of the colour labels")
-        if len(self.edges) and (self.edges.min() < 0 or self.edges.max() >= n):
-            raise InputError(f"{where}: an edge names a node beyond 0 to {n - 1}")
-        loops = self.edges[:, 0] == self.edges[:, 1]
-        if loops.any():
-            node = self.ids[int(self.edges[np.argmax(loops), 0])]
-            raise InputError(
-                f"{where}: edge {node} → {node}: a node cannot feed itself; remove the edge"
-            )
-        self.order  # noqa: B018  # raises on a cycle
+        labels = plain_ids(self.colour_labels, f"{where}: colour_labels")
+        put("colour_labels", labels or tuple(range(min(count, MAX_COLOURS))))
+        put("names", tuple(str(name) for name in self.names) or tuple(str(i) for i in self.ids))
+        check_workload(self)
 
     @property
     def n(self) -> int:
@@ -191,17 +143,19 @@ class Workload:
     @cached_property
     def order(self) -> tuple[int, ...]:
         """A topological order: of the nodes that are ready, the lowest number comes first."""
-        graph: nx.DiGraph[int] = nx.DiGraph()
-        graph.add_nodes_from(range(self.n))
-        graph.add_edges_from(self.edges.tolist())
-        try:
-            return tuple(nx.lexicographical_topological_sort(graph))
-        except nx.NetworkXUnfeasible:
-            cycle = [self.ids[u] for u, _ in nx.find_cycle(graph)]
-            shown = " → ".join(map(str, [*cycle[:8], "…"] if len(cycle) > 8 else cycle))
-            raise InputError(
-                f"{self.name}: the edges close a cycle: {shown} → {cycle[0]}; remove one of them"
-            ) from None
+        waits_for = [len(before) for before in self.predecessors]
+        ready = [v for v, count in enumerate(waits_for) if count == 0]
+        order = []
+        while ready:
+            v = heappop(ready)
+            order.append(v)
+            for w in self.successors[v]:
+                waits_for[w] -= 1
+                if waits_for[w] == 0:
+                    heappush(ready, w)
+        if len(order) < self.n:
+            raise InputError(f"{self.name}: {describe_cycle(self)}; remove one of these edges")
+        return tuple(order)
 
     @cached_property
     def index(self) -> Mapping[NodeId, int]:
@@ -219,13 +173,18 @@ class Workload:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all that a plan depends on: ids, graph, costs, colours; not of names."""
+        """SHA-256 of all that a plan depends on: ids, graph, costs, colours; not of names.
+
+        Colours count as a grouping of nodes: how the classes are numbered does not matter.
+        """
         digest = hashlib.sha256()
         digest.update(repr((self.ids, self.time_unit, sorted(self.times))).encode())
         times = [self.times[kind] for kind in sorted(self.times)]
         costs = [*times, self.memory_bytes, self.transfer, self.output_bytes]
-        for array in (self.edges, self.backward, self.colours, *costs):
-            digest.update(b"-" if array is None else array.tobytes())
+        numbered: dict[int, int] = {-1: -1}
+        groups = [numbered.setdefault(c, len(numbered) - 1) for c in self.colours.tolist()]
+        for array in (self.edges, self.backward, np.array(groups, np.int64), *costs):
+            digest.update(b"-" if array is None else (array + 0).tobytes())  # −0.0 is 0.0
             digest.update(b"|")
         return digest.hexdigest()
 
@@ -235,16 +194,17 @@ class Workload:
         Returns
         -------
         networkx.DiGraph
-            Node attributes are the columns of `to_pandas`.
+            Node attributes are the columns of `to_pandas`; the graph's own are ``name`` and
+            ``time_unit``. `from_networkx` is the inverse.
         """
-        graph: nx.DiGraph[NodeId] = nx.DiGraph(name=self.name)
+        graph: nx.DiGraph[NodeId] = nx.DiGraph(name=self.name, time_unit=self.time_unit)
         for row in self.to_pandas().reset_index().to_dict("records"):
             graph.add_node(row.pop("id"), **{str(key): value for key, value in row.items()})
         graph.add_edges_from((self.ids[u], self.ids[v]) for u, v in self.edges.tolist())
         return graph
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per node, indexed by id.
+        """Return one row per node, indexed by id; `from_pandas` is the inverse.
 
         Returns
         -------
@@ -264,6 +224,15 @@ class Workload:
         columns |= self.extra
         return pd.DataFrame(columns, index=pd.Index(list(self.ids), name="id", dtype="object"))
 
+    def edges_to_pandas(self) -> pd.DataFrame:
+        """Return one row per edge: the ids of its source and target."""
+        ends = [(self.ids[u], self.ids[v]) for u, v in self.edges.tolist()]
+        return pd.DataFrame(ends, columns=["source", "target"], dtype="object")
 
-def _columns(columns: Mapping[str, Floats]) -> Mapping[str, Floats]:
-    return MappingProxyType({key: frozen(values, np.float64) for key, values in columns.items()})
+    __reduce__ = rebuild
+
+
+def _columns(columns: Mapping[str, Floats], what: str) -> Mapping[str, Floats]:
+    return MappingProxyType(
+        {str(key): checked(values, np.float64, f"{what} {key}") for key, values in columns.items()}
+    )

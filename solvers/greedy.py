@@ -20,7 +20,7 @@ def greedy(task: Task, search: Search[Solution]) -> None:
     """
     graph = hypergraph(task, pipeline_units(task))
     order = topological_units(graph)
-    for stretch in (1.0, 1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0, np.inf):
+    for stretch in (1.0, 1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0, 1e9):
         if search.should_stop():
             return
         placement = _fill(task, graph, order, stretch)

@@ -17,8 +17,13 @@ METHODS: dict[str, dict[str, str]] = {
     "throughput": {
         "auto": "auto:auto",
         "dp": "dp:ideal_dp",
+        "dpl": "dp:linearised_dp",
         "milp": "milp:compact",
         "greedy": "greedy:greedy",
+        "local-search": "local_search:local_search",
+        "random": "local_search:random_best",
+        "single": "single_device:single_device",
+        "metis": "partitioner:metis",
     },
     "latency": {
         "dp": "latency_dp:label_dp",

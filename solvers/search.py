@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from ..instances import Limit, Status, gap_between
 from .limits import Limits
@@ -40,6 +40,17 @@ class Progress:
     point: Point
     method: str
     seconds_left: float
+
+
+class Stoppable(Protocol):
+    """What a long computation needs to know of a search."""
+
+    def should_stop(self) -> bool:
+        """Whether to stop soon."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the deadline; `inf` without one."""
 
 
 class Search(Generic[S]):

@@ -1,0 +1,38 @@
+# Everything happens in .venv; PYTHON names the interpreter that makes it (3.11 or newer).
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test notebooks benchmarks clean
+
+# Plan a shipped workload; writes plan.json and plan.png.
+demo: .venv/demo
+	$(BIN)/stagecut solve gpt2-xl --time-limit 20 --output plan.json --plot plan.png
+	$(BIN)/stagecut verify gpt2-xl plan.json
+
+test: .venv/test .dev/stagecut
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+
+.venv/demo: .venv/bin/python pyproject.toml constraints.txt $(shell git ls-files '*.py' | grep -v -E '^(tests|benchmarks)/')
+	$(PIP) .
+	touch $@
+
+.venv/test: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) '.[dev]'
+	touch $@
+
+# The repository root is the package `stagecut`: tests and mypy find it by this link.
+.dev/stagecut:
+	mkdir -p .dev
+	ln -sfn .. .dev/stagecut
+
+clean:
+	rm -rf .venv .dev build *.egg-info plan.json plan.png

@@ -1,0 +1,60 @@
+"""The command line: `stagecut COMMAND …`. Each command is a module in `commands/`."""
+
+from __future__ import annotations
+
+import time
+
+STARTED = time.monotonic()  # deadlines count from here, imports included
+
+import os  # noqa: E402
+import sys  # noqa: E402
+
+import typer  # noqa: E402
+
+from .commands import instances  # noqa: E402
+from .commands.compare import compare  # noqa: E402
+from .commands.console import BAD_INPUT, ERR, INFEASIBLE  # noqa: E402
+from .commands.export_model import export_model  # noqa: E402
+from .commands.solve import solve  # noqa: E402
+from .commands.verify import verify  # noqa: E402
+from .instances import InfeasibleError, StagecutError  # noqa: E402
+
+app = typer.Typer(
+    name="stagecut",
+    help="Plan where the operators of a neural network run, with a certificate.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(solve)
+app.command()(verify)
+app.command()(compare)
+app.command("export-model")(export_model)
+app.add_typer(instances.app, name="instances")
+
+
+def main() -> None:
+    """Run the command line; bad input ends in one line and an exit code, not a traceback."""
+    _keep_stdout()
+    try:
+        app()
+    except StagecutError as error:
+        ERR.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT)
+
+
+def _keep_stdout() -> None:
+    """Keep standard output for what the commands print.
+
+    HiGHS 1.12 prints a debugging line past Python, straight to file descriptor 1, which would
+    spoil ``--json``: that descriptor leads nowhere from now on, and Python writes to a copy of it.
+    """
+    ours = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    sys.stdout = os.fdopen(ours, "w", encoding="utf-8", errors="replace")
+
+
+if __name__ == "__main__":
+    main()

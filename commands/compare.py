@@ -1,0 +1,81 @@
+"""`stagecut compare`: methods against each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from ..comparison import Row, cases
+from ..comparison import compare as run_comparison
+from ..instances import InputError
+from .console import ERR, OUT
+
+
+def compare(
+    workloads: Annotated[list[str], typer.Argument(help="Files, or names of shipped workloads.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The table, as CSV.")],
+    methods: Annotated[
+        str, typer.Option(help="Methods, separated by commas.")
+    ] = "auto,dp,milp,greedy,local-search",
+    time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = 60.0,
+    gap: Annotated[float, typer.Option(help="A case stops at this gap.")] = 0.01,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    split: Annotated[
+        str, typer.Option(help="contiguous, per-device or noncontiguous.")
+    ] = "noncontiguous",
+    jobs: Annotated[int, typer.Option(help="Cases at a time.", min=1)] = 1,
+    cluster: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler that runs the cases.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the comparison: .png or .svg.")] = None,
+) -> None:
+    """Run every workload with every method, each case in a process of its own.
+
+    Resumes where it stopped: finished cases are kept in OUTPUT.jsonl. A case that crashes is a
+    row of the table.
+    """
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"{output}: its folder does not exist; create it first")
+    options = ["--gap", str(gap), "--seed", str(seed), "--split", split]
+    todo = cases(
+        workloads, [m.strip() for m in methods.split(",") if m.strip()], options, time_limit
+    )
+    table = _empty_table()
+    shown: list[Row] = []
+
+    with Live(table, console=ERR, auto_refresh=False) as live:
+
+        def show(row: Row) -> None:
+            shown.append(row)
+            table.add_row(*_cells(row))
+            table.caption = f"{len(shown)} of {len(todo)} cases"
+            live.refresh()
+
+        result = run_comparison(todo, output, jobs=jobs, scheduler=cluster, on_row=show)
+    if plot is not None:
+        from ..runtime.comparison_chart import draw_comparison
+
+        draw_comparison(result, plot)
+    OUT.print(f"written: {output}" + (f", {plot}" if plot else ""), highlight=False)
+
+
+def _empty_table() -> Table:
+    table = Table("workload", "method", "status")
+    for title in ("objective", "bound", "gap", "seconds"):
+        table.add_column(title, justify="right")
+    return table
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    def number(key: str, form: str) -> str:
+        value = row.get(key)
+        return "" if value is None else format(value, form)
+
+    status = row["status"] if "error" not in row else f"{row['status']}: {row['error']}"
+    cells = [row["workload"], row["method"], status]
+    cells += [number("objective", ".6g"), number("bound", ".6g")]
+    return [*cells, number("gap", ".3%"), number("seconds", ".2f")]

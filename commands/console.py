@@ -1,0 +1,140 @@
+"""What all commands share: sizes, numbers, JSON, exit codes, progress."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from ..instances import InputError
+from ..solvers import Progress
+
+OUT = Console()
+ERR = Console(stderr=True)
+
+BAD_INPUT, INFEASIBLE, NO_PLAN = 2, 3, 4
+
+_UNITS = {"": 1} | {
+    f"{prefix}{suffix}": base**power
+    for power, prefix in enumerate(["", "k", "m", "g", "t", "p"])
+    for suffix, base in (("b", 1000), ("ib", 1024))
+    if power or suffix == "b"
+}
+
+
+def parse_bytes(text: str | None, option: str) -> float | None:
+    """Return the bytes that `text` such as ``16GiB``, ``80GB`` or ``1e9`` means.
+
+    Examples
+    --------
+    >>> parse_bytes("16GiB", "--memory")
+    17179869184.0
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*?)(?:/s)?\s*", text)
+    unit = match and _UNITS.get(match[2].lower())
+    try:
+        number = float(match[1]) if match and unit else math.nan
+    except ValueError:
+        number = math.nan
+    if math.isnan(number) or unit is None:
+        raise InputError(f"{option}: {text!r} is not a size; write for example 16GiB, 80GB or 1e9")
+    return number * unit
+
+
+def show_bytes(size: float) -> str:
+    """Return a size as people read it.
+
+    Examples
+    --------
+    >>> show_bytes(3 * 2**30)
+    '3.00 GiB'
+    """
+    if math.isinf(size):
+        return "no limit"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    return f"{size:.2f} TiB"
+
+
+def show_time(value: float, unit: str) -> str:
+    """Return a time with its unit, where the workload names one."""
+    return f"{value:.6g}" + ("" if unit == "unspecified" else f" {unit}")
+
+
+def show_gap(gap: float) -> str:
+    """Return a gap in per cent."""
+    return "unknown" if math.isinf(gap) else f"{100 * gap:.3f} %"
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print exactly one JSON object on standard output; infinities become null."""
+    sys.stdout.write(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def end(code: int) -> None:
+    """Leave with an exit code."""
+    if code:
+        raise typer.Exit(code)
+
+
+class _Line:
+    """The progress line: the newest news, with a clock that runs on between them."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+        self.news: Progress | None = None
+        self.heard = time.monotonic()
+
+    def __call__(self, news: Progress) -> None:
+        self.news, self.heard = news, time.monotonic()
+
+    def __rich__(self) -> Text:
+        if self.news is None:
+            return Text("loading …", style="dim")
+        point = self.news.point
+        since = time.monotonic() - self.heard
+        best = show_time(point.objective, self.unit) if math.isfinite(point.objective) else "none"
+        bound = f"{point.bound:.6g}" if math.isfinite(point.bound) else "none"
+        left = self.news.seconds_left - since
+        text = (
+            f"{self.news.method}: best {best}, bound {bound}, gap {show_gap(point.gap)}, "
+            f"{point.seconds + since:.0f} s"
+        )
+        return Text(text + (f", {max(0.0, left):.0f} s left" if math.isfinite(left) else ""))
+
+
+@contextmanager
+def progress(unit: str) -> Iterator[_Line]:
+    """Show progress on standard error while the body runs; quiet if it is not a terminal."""
+    line = _Line(unit)
+    if not ERR.is_terminal or threading.current_thread() is not threading.main_thread():
+        yield line
+        return
+    with Live(line, console=ERR, refresh_per_second=4, transient=True):
+        yield line

@@ -1,0 +1,36 @@
+"""`stagecut export-model`: write the integer program for any other solver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..formulations.task import pose
+from ..instances.files import load
+from ..solvers.milp import export_model as write_model
+from .console import OUT, parse_bytes
+from .solve import choose_cluster, pose_problem
+
+
+def export_model(
+    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .mps or .lp file.")],
+    accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
+    cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory of each accelerator.")] = None,
+    cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
+    split: Annotated[
+        str, typer.Option(help="contiguous, per-device or noncontiguous.")
+    ] = "noncontiguous",
+    cpu_split: Annotated[str, typer.Option(help="contiguous or free.")] = "contiguous",
+    pipeline: Annotated[str, typer.Option(help="pipedream or gpipe.")] = "pipedream",
+    overlap: Annotated[bool, typer.Option(help="Transfers run beside compute.")] = False,
+) -> None:
+    """Write the compact integer program of a throughput problem as MPS or LP file."""
+    loaded = load(workload)
+    devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+    problem = pose_problem("throughput", split, cpu_split, pipeline, overlap)
+    write_model(pose(loaded, devices, problem), output)
+    OUT.print(f"written: {output}", highlight=False)

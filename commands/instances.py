@@ -1,0 +1,88 @@
+"""`stagecut instances`: the workloads that come with Stagecut, and conversions between formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ..instances.catalogue import CATALOGUE
+from ..instances.files import load, save
+from ..instances.published import SERVER, default_folder
+from ..instances.published import fetch as fetch_files
+from .console import ERR, OUT, print_json, show_bytes
+
+app = typer.Typer(help="List, show and convert workloads.", no_args_is_help=True)
+JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("list")
+def list_instances(as_json: JSON = False) -> None:
+    """List the workloads that come with Stagecut."""
+    entries = [(name, entry.title) for name, entry in sorted(CATALOGUE.items())]
+    if as_json:
+        print_json({"workloads": [{"name": name, "title": title} for name, title in entries]})
+        return
+    table = Table("name", "what it is")
+    for name, title in entries:
+        table.add_row(name, title)
+    OUT.print(table)
+
+
+@app.command()
+def show(
+    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
+    as_json: JSON = False,
+) -> None:
+    """Show how large a workload is and where it comes from."""
+    loaded = load(workload)
+    facts: dict[str, object] = {
+        "name": loaded.name,
+        "nodes": loaded.n,
+        "edges": len(loaded.edges),
+        "backward_nodes": int(loaded.backward.sum()),
+        "colours": len(loaded.colour_labels),
+        "memory_bytes": float(loaded.memory_bytes.sum()),
+        "time_unit": loaded.time_unit,
+    }
+    facts |= {
+        f"time_on_{kind}": float(t[t < float("inf")].sum()) for kind, t in loaded.times.items()
+    }
+    facts |= {f"total_{key}": float(values.sum()) for key, values in loaded.extra.items()}
+    if loaded.cluster is not None:
+        facts["cluster"] = ", ".join(f"{k.count} × {k.name}" for k in loaded.cluster.kinds)
+    facts |= loaded.provenance
+    if as_json:
+        print_json(facts)
+        return
+    for key, value in facts.items():
+        text = show_bytes(value) if key.endswith("bytes") and isinstance(value, float) else value
+        text = f"{text:,.6g}" if isinstance(text, float) else text
+        OUT.print(f"{key.replace('_', ' '):>24}  {text}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def convert(
+    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
+    output: Annotated[Path, typer.Argument(help="The file to write, in Stagecut's own JSON.")],
+) -> None:
+    """Write a workload as Stagecut's own JSON."""
+    save(load(workload), output)
+    OUT.print(f"written: {output}", highlight=False)
+
+
+@app.command()
+def fetch(
+    suite: Annotated[str, typer.Argument(help="Only files whose path begins with this.")] = "",
+    to: Annotated[Path | None, typer.Option(help="Folder; default: the user's cache.")] = None,
+    mirror: Annotated[str, typer.Option(help="Server that has the same paths.")] = SERVER,
+) -> None:
+    """Download the published suites, each file checked by its SHA-256."""
+    folder = to or default_folder()
+    with ERR.status("fetching …") as status:
+        paths = fetch_files(
+            folder, below=suite, server=mirror, on_file=lambda file: status.update(file.path)
+        )
+    OUT.print(f"{len(paths)} files in {folder}", highlight=False, soft_wrap=True)

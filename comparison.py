@@ -1,0 +1,220 @@
+"""Methods against each other on many workloads: every case in a process of its own.
+
+A case that crashes, or is killed, is a row of the table like any other. Each finished case is
+appended to a record beside the table, so that a comparison resumes where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from .instances import InputError
+from .instances.files import load
+from .solvers import solver
+
+#: Seconds that a case may run past its time limit before its process is killed.
+GRACE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload, one method, one set of options of `stagecut solve`.
+
+    Parameters
+    ----------
+    workload
+        A file, or the name of a shipped workload.
+    fingerprint
+        Of the workload, so that a changed file is solved again.
+    method
+        Of `stagecut solve`.
+    options
+        Further options, as typed.
+    time_limit
+        Seconds.
+    """
+
+    workload: str
+    fingerprint: str
+    method: str
+    options: tuple[str, ...]
+    time_limit: float
+
+    @property
+    def key(self) -> str:
+        """What tells the case from others, as text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+Row = dict[str, Any]
+
+
+def cases(
+    workloads: Sequence[str], methods: Sequence[str], options: Sequence[str], time_limit: float
+) -> list[Case]:
+    """Return every workload with every method.
+
+    Raises
+    ------
+    InputError
+        If a workload cannot be loaded, a method does not exist, or nothing is to be compared.
+    """
+    if not workloads or not methods:
+        raise InputError("compare: give at least one workload and one method")
+    for method in methods:
+        solver("throughput", method)  # raises if there is none
+    prints = {name: load(name).fingerprint for name in workloads}
+    return [
+        Case(name, prints[name], method, tuple(options), time_limit)
+        for name in workloads
+        for method in methods
+    ]
+
+
+def run_case(case: Case) -> Row:
+    """Run one case in a process of its own and return its row; a crash is an outcome too."""
+    command = [sys.executable, "-m", "stagecut", "solve", case.workload, "--json", "--trace"]
+    command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
+    # The child finds the package where this process found it.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    row: Row = {"workload": Path(case.workload).stem, "method": case.method}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=case.time_limit + GRACE_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {**row, "status": "killed", "error": f"ran {GRACE_S:g} s past its time limit"}
+    if done.stdout.startswith("{"):
+        answer = json.loads(done.stdout)
+        kept = ("objective", "bound", "gap", "status", "limit", "seconds", "verified", "trace")
+        return row | {key: answer[key] for key in kept} | {"found_by": answer["method"]}
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return {**row, "status": "crashed", "error": f"exit code {done.returncode}: {lines[-1]}"}
+
+
+def compare(
+    todo: Sequence[Case],
+    output: Path,
+    *,
+    jobs: int = 1,
+    scheduler: str | None = None,
+    on_row: Callable[[Row], None] | None = None,
+) -> pd.DataFrame:
+    """Run the cases that are not in the record yet; write the table, and return it.
+
+    Parameters
+    ----------
+    todo
+        From `cases`.
+    output
+        The table as CSV; the record is beside it, with ``.jsonl`` added to its name.
+    jobs
+        Cases at a time on this machine.
+    scheduler
+        Address of a Dask scheduler whose workers run the cases instead.
+    on_row
+        Called with every row, those of the record first.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per case: workload, method, status, limit, objective, bound, gap, seconds,
+        ratio (objective over the best bound of the workload), error.
+    """
+    record = output.with_name(output.name + ".jsonl")
+    known = read_record(record)
+    rows = {case.key: known[case.key] for case in todo if case.key in known}
+    for row in rows.values():
+        if on_row is not None:
+            on_row(row)
+    missing = [case for case in todo if case.key not in rows]
+    with record.open("a", encoding="utf-8") as file:
+        for case, row in _run_all(missing, jobs, scheduler):
+            rows[case.key] = row
+            file.write(json.dumps({"key": case.key, "row": row}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            if on_row is not None:
+                on_row(row)
+    table = tabulate([rows[case.key] for case in todo])
+    unfinished = output.with_name(output.name + ".part")
+    table.drop(columns="trace").to_csv(unfinished, index=False)
+    unfinished.replace(output)
+    return table
+
+
+def read_record(record: Path) -> dict[str, Row]:
+    """Return the rows of a record by key; a last line that was cut off is left out."""
+    if not record.exists():
+        return {}
+    rows = {}
+    lines = record.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            rows[entry["key"]] = entry["row"]
+        except (ValueError, KeyError, TypeError):
+            if number < len(lines):
+                raise InputError(
+                    f"{record}: line {number} is damaged; remove the line, or the file"
+                ) from None
+    return rows
+
+
+def tabulate(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return the tidy table of some rows, with each objective over its workload's best bound."""
+    columns = ["workload", "method", "status", "limit", "objective", "bound", "gap", "ratio"]
+    columns += ["seconds", "verified", "found_by", "error", "trace"]
+    table = pd.DataFrame([dict(row) for row in rows]).reindex(columns=columns)
+    for column in ("objective", "bound", "gap", "seconds"):
+        table[column] = table[column].astype(float)
+    best = table.groupby("workload")["bound"].transform("max")
+    table["ratio"] = (table["objective"] / best).where(best > 0)
+    return table
+
+
+def _run_all(todo: Sequence[Case], jobs: int, scheduler: str | None) -> Iterator[tuple[Case, Row]]:
+    if scheduler is not None:
+        yield from _run_on_dask(todo, scheduler)
+        return
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        futures = {pool.submit(run_case, case): case for case in todo}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, Row]]:
+    try:
+        from distributed import Client
+        from distributed import as_completed as as_finished
+    except ImportError:
+        raise InputError(
+            "--cluster: dask is not installed; pip install 'stagecut[cluster]'"
+        ) from None
+    try:
+        client = Client(scheduler, timeout="20s")
+    except (OSError, TimeoutError, ValueError) as error:
+        raise InputError(f"--cluster: no Dask scheduler answers at {scheduler}: {error}") from None
+    with client:
+        futures = {client.submit(run_case, case, key=case.key, pure=False): case for case in todo}
+        for future in as_finished(list(futures)):
+            yield futures[future], future.result()

@@ -1,0 +1,31 @@
+"""Architectures of today, described operator by operator, and what makes workloads of them."""
+
+from .accounting import Tied
+from .diffusion import stable_diffusion_unet
+from .language import bert_large, gpt2_xl, llama3_8b, mixtral_8x7b, t5_large
+from .lowering import Granularity, Via, to_workload
+from .network import Network, Operator, Tensor
+from .table import ARCHITECTURES, Architecture
+from .vision import resnet50, semantic_fpn, unet, vit_l16
+
+__all__ = [
+    "ARCHITECTURES",
+    "Architecture",
+    "Granularity",
+    "Network",
+    "Operator",
+    "Tensor",
+    "Tied",
+    "Via",
+    "bert_large",
+    "gpt2_xl",
+    "llama3_8b",
+    "mixtral_8x7b",
+    "resnet50",
+    "semantic_fpn",
+    "stable_diffusion_unet",
+    "t5_large",
+    "to_workload",
+    "unet",
+    "vit_l16",
+]

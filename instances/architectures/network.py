@@ -1,0 +1,167 @@
+"""A network while it is described: operators, and the tensors between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+Saves = Literal["inputs", "output", "both", "nothing"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor: its whole shape, batch first, and the number of the operator that makes it.
+
+    `producer` is None for what comes from outside: token numbers, pixels, a text's encoding.
+    """
+
+    shape: tuple[int, ...]
+    producer: int | None = None
+
+    @property
+    def elements(self) -> int:
+        """Numbers in it."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of the forward pass.
+
+    Parameters
+    ----------
+    name
+        All different; starts with the layer's.
+    kind
+        ``linear``, ``conv``, ``add``, ….
+    layer
+        The layer that it belongs to.
+    inputs
+        Operators whose outputs it reads, without repetition.
+    flops
+        Floating-point operations; a multiply-add counts as two.
+    parameters
+        Numbers in weights of its own.
+    shared
+        Numbers in weights that it uses, but `owner` owns.
+    owner
+        Name of the operator that owns those; empty without.
+    weights_read
+        Numbers in weights that one pass reads.
+    input_elements, output_elements
+        Numbers that it reads, and writes.
+    saves
+        What its backward pass needs of what the forward pass had.
+    products
+        True for matrix products, whose backward pass is two products of the same size; False for
+        what is done element by element.
+    backward_flops
+        Floating-point operations of its backward pass, if it has inputs to derive by.
+    cached
+        Whether its output outlives the pass in inference: keys and values of a decoder.
+    """
+
+    name: str
+    kind: str
+    layer: str
+    inputs: tuple[int, ...]
+    flops: float
+    parameters: int
+    shared: int
+    owner: str
+    weights_read: int
+    input_elements: int
+    output_elements: int
+    saves: Saves
+    products: bool
+    backward_flops: float
+    cached: bool
+
+
+@dataclass
+class Network:
+    """A network under construction.
+
+    Parameters
+    ----------
+    title
+        What people call it.
+    sample
+        What one pass is about, such as ``batch 8, 512 tokens``.
+    """
+
+    title: str
+    sample: str
+    operators: list[Operator] = field(default_factory=list)
+    _layer: str = field(default="", init=False)
+
+    @contextmanager
+    def layer(self, name: str) -> Iterator[None]:
+        """Put the operators added inside into layer `name`."""
+        before, self._layer = self._layer, name
+        try:
+            yield
+        finally:
+            self._layer = before
+
+    def add(
+        self,
+        kind: str,
+        name: str,
+        inputs: Sequence[Tensor],
+        shape: tuple[int, ...],
+        *,
+        flops: float,
+        saves: Saves,
+        parameters: int = 0,
+        shared: int = 0,
+        owner: str = "",
+        weights_read: int | None = None,
+        elements_read: int | None = None,
+        products: bool = False,
+        backward_ratio: float | None = None,
+        cached: bool = False,
+    ) -> Tensor:
+        """Add an operator and return its output.
+
+        Parameters
+        ----------
+        name
+            Within the layer; empty if the layer is one operator.
+        shape
+            Of the output.
+        weights_read
+            Default: all of its weights.
+        elements_read
+            Default: all of its inputs.
+        backward_ratio
+            FLOPs of the backward pass over those of the forward pass; default: 2 for products,
+            one for each operand's gradient, and 1 for others.
+        """
+        producers = [t.producer for t in inputs if t.producer is not None]
+        operands = {id(t) if t.producer is None else t.producer: t.elements for t in inputs}
+        ratio = backward_ratio or (2.0 if products else 1.0)
+        output = Tensor(shape, len(self.operators))
+        self.operators.append(
+            Operator(
+                name=f"{self._layer}.{name}" if name else self._layer,
+                kind=kind,
+                layer=self._layer,
+                inputs=tuple(dict.fromkeys(producers)),
+                flops=float(flops),
+                parameters=parameters,
+                shared=shared,
+                owner=owner,
+                weights_read=parameters + shared if weights_read is None else weights_read,
+                input_elements=sum(operands.values()) if elements_read is None else elements_read,
+                output_elements=output.elements,
+                saves=saves,
+                products=products,
+                backward_flops=ratio * flops,
+                cached=cached,
+            )
+        )
+        return output

@@ -1,0 +1,299 @@
+"""Our own JSON for plans: the solution by node id, with all that is needed to judge it.
+
+A plan carries the fingerprints of its workload and cluster and is refused against others. A bound
+or gap that is not known is null. Certificate and provenance hold JSON values of any shape; in them
+the texts "inf", "-inf" and "nan" stand for the numbers that JSON cannot write.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from .cluster import Cluster
+from .errors import InputError, blamed_on, shown
+from .plan import Plan
+from .problem import Problem, Throughput
+from .solution import Placement, Solution
+from .source import Source, explain, plain_id
+from .stagecut_json import (
+    PLAN,
+    VERSION,
+    KindRecord,
+    Record,
+    finite,
+    kinds_of,
+    make_cluster,
+    read_file,
+)
+from .units import NodeId
+from .workload import Workload
+
+_SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+class WorkloadRecord(Record):
+    """What the plan was made for."""
+
+    name: str
+    fingerprint: str
+
+
+class ClusterRecord(Record):
+    """Where it runs."""
+
+    fingerprint: str
+    kinds: list[KindRecord]
+
+
+class DeviceRecord(Record):
+    """The nodes of one device, by id."""
+
+    device: int
+    name: str
+    nodes: list[int | str]
+
+
+class PlacementRecord(Record):
+    """Solution of a throughput problem; devices without nodes may be left out."""
+
+    devices: list[DeviceRecord]
+
+
+class PlanFile(Record):
+    """A plan file; problem and solution have a shape per problem."""
+
+    format: Literal["stagecut-plan"]
+    version: Literal[1]
+    workload: WorkloadRecord
+    problem: dict[str, Any]
+    objective: float
+    bound: float | None
+    gap: float | None
+    time_unit: str
+    method: str
+    cluster: ClusterRecord
+    solution: dict[str, Any]
+    certificate: dict[str, Any] = msgspec.field(default_factory=dict)
+    provenance: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How the solutions of one problem are written and read.
+
+    Parameters
+    ----------
+    problem
+        Frozen dataclass of the problem; its fields are written by name.
+    record
+        What `encode` returns and `decode` gets: a `Record`, or any type that msgspec converts.
+    encode
+        From the solution, the workload and the cluster.
+    decode
+        From the record, the workload and the cluster; raises InputError without the file's name.
+    """
+
+    problem: type[Problem]
+    record: type[Any]
+    encode: Callable[[Any, Workload, Cluster], Any]
+    decode: Callable[[Any, Workload, Cluster], Solution]
+
+
+def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
+    """Return the file of `plan`, made for `workload`, as JSON values.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload.
+    """
+    plan.check_made_for(workload)
+    if not math.isfinite(plan.objective):
+        raise InputError(f"plan: its objective is {plan.objective!r}; only finite ones are saved")
+    record = CODECS[plan.problem.name].encode(plan.solution, workload, plan.cluster)
+    return {
+        "format": PLAN,
+        "version": VERSION,
+        "workload": {"name": plan.workload_name, "fingerprint": plan.workload_fingerprint},
+        "problem": {"name": plan.problem.name, **asdict(plan.problem)},
+        "objective": plan.objective,
+        "bound": finite(plan.bound),
+        "gap": finite(plan.gap),
+        "time_unit": plan.time_unit,
+        "method": plan.method,
+        "cluster": {"fingerprint": plan.cluster.fingerprint, "kinds": kinds_of(plan.cluster)},
+        "solution": msgspec.to_builtins(record),
+        "certificate": to_json(plan.certificate),
+        "provenance": to_json(plan.provenance),
+    }
+
+
+def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None) -> Plan:
+    """Return the plan in one of our files.
+
+    Parameters
+    ----------
+    cluster
+        The cluster that it must have been made for; default: any.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format, was made for another workload or cluster, or was changed:
+        nodes are missing, unknown or placed twice, or a device is not the cluster's.
+    """
+    file = read_file(source, PlanFile, PLAN)
+    for what, value in (("objective", file.objective), ("bound", file.bound), ("gap", file.gap)):
+        if value is not None and not math.isfinite(value):
+            source.fail(f"{what} is {shown(value)}; it must be a finite number (or null)")
+    made_on = make_cluster(source, file.cluster.kinds)
+    if made_on.fingerprint != file.cluster.fingerprint:
+        source.fail("cluster: its kinds do not have its fingerprint; they were changed: plan again")
+    if cluster is not None and cluster != made_on:
+        source.fail(
+            f"the plan was made for another cluster (fingerprint {made_on.fingerprint[:12]}, "
+            f"not {cluster.fingerprint[:12]}); plan again, or leave the cluster to the plan"
+        )
+    with blamed_on(source.file, "plan"):
+        problem, codec = _read_problem(source, file.problem)
+        _check_made_for(file.workload, workload)
+        if file.time_unit != workload.time_unit:
+            source.fail(
+                f"time_unit is {shown(file.time_unit)}, that of {workload.name} is "
+                f"{shown(workload.time_unit)}; they must be equal"
+            )
+        record = _convert(source, file.solution, codec.record, "solution")
+        plan = Plan(
+            workload_name=file.workload.name,
+            workload_fingerprint=file.workload.fingerprint,
+            cluster=made_on,
+            problem=problem,
+            solution=codec.decode(record, workload, made_on),
+            objective=file.objective,
+            bound=-math.inf if file.bound is None else file.bound,
+            method=file.method,
+            time_unit=file.time_unit,
+            certificate=_read_mapping(file.certificate),
+            provenance=_read_mapping(file.provenance),
+        )
+    gap = math.inf if file.gap is None else file.gap
+    if not math.isclose(gap, plan.gap, rel_tol=1e-9, abs_tol=1e-12):
+        source.fail(
+            f"gap is {shown(file.gap)}, but objective and bound give {finite(plan.gap)!r}; "
+            "the file was changed: plan again"
+        )
+    return plan
+
+
+def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
+    if made_for.fingerprint != workload.fingerprint:
+        raise InputError(
+            f"the plan was made for {shown(made_for.name)} (fingerprint "
+            f"{plain_id(made_for.fingerprint[:12])}), not for {shown(workload.name)} "
+            f"({workload.fingerprint[:12]}); plan again, or load the workload it names"
+        )
+
+
+def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec]:
+    name = values.get("name")
+    if not isinstance(name, str) or name not in CODECS:
+        source.fail(f"problem: name is {shown(name)}; it must be one of {', '.join(CODECS)}")
+    codec = CODECS[name]
+    options = {key: value for key, value in values.items() if key != "name"}
+    known = codec.problem.__dataclass_fields__
+    for key in options:
+        if key not in known:
+            source.fail(f"problem: unknown key {shown(key)}; remove it or correct its spelling")
+    for key in known:
+        if key not in options:
+            source.fail(f"problem: {key} is missing; add it")
+    return _convert(source, options, codec.problem, "problem"), codec
+
+
+def _convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        source.fail(f"{where}: {explain(str(error), values, kind)}")
+
+
+def _encode_placement(
+    placement: Placement, workload: Workload, cluster: Cluster
+) -> PlacementRecord:
+    nodes: list[list[NodeId]] = [[] for _ in cluster.devices]
+    for node, d in zip(workload.ids, placement.device.tolist(), strict=True):
+        nodes[d].append(node)
+    return PlacementRecord(
+        [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)]
+    )
+
+
+def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Cluster) -> Placement:
+    device = np.full(workload.n, -1)
+    for part in record.devices:
+        d = part.device
+        if not 0 <= d < cluster.size:
+            raise InputError(
+                f"solution: device {shown(d)} is not one of the cluster's 0 to {cluster.size - 1}"
+            )
+        if part.name != cluster.devices[d].name:
+            raise InputError(
+                f"solution: device {d} is called {shown(part.name)}, in the cluster "
+                f"{shown(cluster.devices[d].name)}; correct it"
+            )
+        for node in part.nodes:
+            v = workload.index.get(node)
+            if v is None:
+                raise InputError(f"solution: unknown node {plain_id(node)} on {part.name}")
+            if device[v] >= 0:
+                raise InputError(f"solution: node {plain_id(node)} is placed twice")
+            device[v] = d
+    for v in np.flatnonzero(device < 0)[:1].tolist():
+        raise InputError(f"solution: node {plain_id(workload.ids[v])} is missing; plan again")
+    return Placement(device)
+
+
+#: Problem → how its solutions are written and read.
+CODECS: dict[str, Codec] = {
+    "throughput": Codec(Throughput, PlacementRecord, _encode_placement, _decode_placement),
+}
+
+
+def to_json(value: object) -> object:
+    """Return `value` as JSON values: arrays and tuples as lists, "inf" and the like as texts.
+
+    Raises
+    ------
+    InputError
+        If it holds something else.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        items = sorted(value) if isinstance(value, set | frozenset) else value
+        return [to_json(item) for item in items]
+    raise InputError(f"plan: its certificate holds a {type(value).__name__}, which is no JSON")
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SPECIAL.get(value, value)
+    if isinstance(value, dict):
+        return {key: _from_json(item) for key, item in value.items()}
+    return [_from_json(item) for item in value] if isinstance(value, list) else value
+
+
+def _read_mapping(values: dict[str, Any]) -> dict[str, object]:
+    return {key: _from_json(value) for key, value in values.items()}

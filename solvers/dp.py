@@ -1,0 +1,234 @@
+"""Contiguous splits: the exact dynamic program over ideals, and the same over single orders."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import psutil
+
+from ..formulations.ideals import Criterion, Pipeline, pipeline, topological_orders
+from ..formulations.infeasible import memories, why_infeasible
+from ..formulations.task import Task
+from ..instances import Placement, Solution, VerificationError
+from ..instances.arrays import Ints
+from .lattice import Lattice, chain, count_ideals, list_ideals
+from .search import Search
+from .stage_dp import Found, bytes_needed, least_maximum, states_of
+
+#: Relative distance up to which two objectives are one: rounding of sums.
+SAME = 1e-11
+
+#: Ideals that are simply listed; beyond, they are counted first. Classes looked at for counting.
+LISTED_AT_ONCE = 300_000
+COUNTING_EFFORT = 1_000_000
+
+ORIGIN = "dp over ideals"
+FALLBACK = "the plan is the best of some topological orders"
+
+#: Share of the free memory that a lattice and its tables may take.
+MEMORY_SHARE = 0.6
+
+
+@dataclass
+class Work:
+    """What the dynamic program did, for notes and benchmarks."""
+
+    reachable: int = 0
+    pairs: int = 0
+    projected_seconds: float = 0.0
+
+    def add(self, found: Found) -> None:
+        """Add one run."""
+        self.reachable = max(self.reachable, found.reachable)
+        self.pairs += found.pairs
+        self.projected_seconds = max(self.projected_seconds, found.projected_seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A search on a lattice, which `proves` what it rules out if it holds every plan."""
+
+    task: Task
+    pipe: Pipeline
+    lattice: Lattice
+    search: Search[Solution]
+    proves: bool = False
+    work: Work = field(default_factory=Work)
+
+    def find(
+        self, minimise: Criterion, limits: dict[Criterion, float], floor: float = 0.0
+    ) -> Found:
+        """Run the dynamic program and offer its plan."""
+        found = least_maximum(self.pipe, self.lattice, minimise, limits, self.search, floor)
+        self.work.add(found)
+        if found.device_of_unit is not None:
+            devices = [np.flatnonzero(self.task.costs.kind_of == kind) for kind in self.pipe.kinds]
+            placement = np.concatenate(devices)[found.device_of_unit]
+            self.search.offer(Placement(self.pipe.graph.expand(placement)))
+            if math.isinf(self.search.objective):
+                raise VerificationError("dp: its plan breaks a rule: a defect of Stagecut")
+        return found
+
+
+def ideal_dp(task: Task, search: Search[Solution]) -> None:
+    """Find the optimum over contiguous splits; it is a bound where just these are asked for.
+
+    First the linearised program gives an incumbent, against which the ideals are cut. Where the
+    lattice is too large for the memory or the time left, that is said, and its plan is all.
+    """
+    pipe = linearised(task, search)
+    if pipe is None or search.should_stop():
+        return
+    with search.phase("list ideals"):
+        lattice = _list(pipe, search)
+    if lattice is None:
+        return
+    run = _Run(task, pipe, lattice, search, proves=_exact(task))
+    with search.phase("dp"):
+        least = _solve(run)
+    if run.work.projected_seconds:
+        seconds = f"{run.work.projected_seconds:.0f} s more, {search.seconds_left:.0f} s are left"
+        search.note(f"dp: {lattice.size} ideals would take some {seconds}; {FALLBACK}")
+    if least is None:
+        return
+    search.note(
+        f"dp: {lattice.size} ideals, {run.work.reachable} in reach of a plan as good as the "
+        f"first, {run.work.pairs} pairs visited"
+    )
+    if not run.proves:
+        search.note("dp: it looks at contiguous splits only, so it proves no bound for others")
+    elif math.isinf(least):
+        search.prove_infeasible(
+            f"no contiguous split fits: {memories(task)}; give more memory or more devices"
+        )
+    else:
+        search.raise_bound(least, ORIGIN)
+
+
+def linearised_dp(task: Task, search: Search[Solution]) -> None:
+    """Find the best split of a few topological orders: fast, and often optimal."""
+    linearised(task, search)
+
+
+def linearised(task: Task, search: Search[Solution]) -> Pipeline | None:
+    """Offer the best splits of some topological orders; None if nothing can fit."""
+    with search.phase("build"):
+        pipe = pipeline(task)
+        reason = why_infeasible(task)
+        if reason is None and _exact(task):
+            reason = why_infeasible(task, pipe.graph)
+    if reason is not None:
+        search.prove_infeasible(reason)
+        return None
+    with search.phase("linearised dp"):
+        for order in topological_orders(pipe.graph):
+            if search.should_stop():
+                break
+            _solve(_Run(task, pipe, chain(order), search))
+    return pipe
+
+
+def _exact(task: Task) -> bool:
+    """Whether every plan that is asked for is a chain of ideals."""
+    problem, costs = task.problem, task.costs
+    cores = bool(costs.count[costs.host].any())
+    return problem.split == "contiguous" and (problem.cpu_split == "contiguous" or not cores)
+
+
+def _list(pipe: Pipeline, search: Search[Solution]) -> Lattice | None:
+    """List the ideals if they fit into the memory; else say why not."""
+    order, edges = topological_orders(pipe.graph)[0], pipe.graph.edges
+    lattice = list_ideals(order, edges, LISTED_AT_ONCE, search)
+    if lattice.complete or search.should_stop():
+        return lattice if lattice.complete else None
+    number, counted = count_ideals(len(order), edges, COUNTING_EFFORT)
+    needed = bytes_needed(1, lattice, len(states_of(pipe.count).used))
+    most = int(MEMORY_SHARE * psutil.virtual_memory().available / needed)
+    if number <= most:
+        lattice = list_ideals(order, edges, most, search, number if counted else LISTED_AT_ONCE)
+        if lattice.complete or search.should_stop():
+            return lattice if lattice.complete else None
+        number, counted = lattice.size, False
+    least = "" if counted else "at least "
+    search.note(
+        f"dp: {least}{number:.4g} ideals would take {least}{number * needed / 2**30:.3g} GiB, "
+        f"more than is free; {FALLBACK}"
+    )
+    return None
+
+
+def _solve(run: _Run) -> float | None:
+    """Offer the best plan of a lattice if it beats the incumbent.
+
+    Returns
+    -------
+    float or None
+        The least objective of the lattice's plans, or the incumbent's if that is less; `inf` if
+        there is no plan; None if the search had to stop before.
+    """
+    if run.task.problem.pipeline == "gpipe":
+        return _solve_gpipe(run)
+    search = run.search
+    floor = 0.0
+    for target in _targets(run):
+        found = run.find("load", {"load": target}, floor=target)
+        if not found.complete:
+            return None
+        if found.device_of_unit is not None:
+            break
+        floor = target
+    else:
+        return search.objective
+    found = run.find("load", {"load": search.objective}, floor)
+    if not found.complete:
+        return None
+    return min(found.value, search.objective)
+
+
+def _solve_gpipe(run: _Run) -> float | None:
+    """Minimise max forward + max backward, by minimising one under a limit on the other, in turn.
+
+    Let every plan better than the incumbent U have max forward ≥ f and max backward ≥ b. Then it
+    has max forward < U − b. The least max backward under that limit is a better b (or there is
+    no better plan); then the same the other way round. Each turn rules out the plan it has found.
+    """
+    search = run.search
+    if math.isinf(search.objective):
+        for target in _targets(run):
+            found = run.find("load", {"load": target}, floor=target)
+            if not found.complete:
+                return None
+            if found.device_of_unit is not None:
+                break
+        else:
+            return math.inf
+    least: dict[Criterion, float] = {"forward": 0.0, "backward": 0.0}
+    one: Criterion = "backward"
+    other: Criterion = "forward"
+    while search.objective > sum(least.values()):
+        limits = {
+            one: search.objective - least[other],
+            other: (search.objective - least[one]) * (1 - SAME),
+        }
+        found = run.find(one, limits, floor=least[one])
+        if not found.complete:
+            return None
+        if found.device_of_unit is None:
+            break
+        least[one] = found.value
+        if run.proves:
+            search.raise_bound(min(sum(least.values()), search.objective), ORIGIN)
+        one, other = other, one
+    return search.objective
+
+
+def _targets(run: _Run) -> list[float]:
+    """Return max-loads to ask for, one after the other, until there is a plan below one."""
+    if math.isfinite(run.search.objective):
+        return [run.search.objective]
+    pipe = run.pipe
+    time = np.array([row.unit for row in pipe.rows if row.criterion == "load"])
+    share = float(time.min(axis=(0, 1)).sum() / pipe.count.sum())
+    return [share * (1 + 0.1 * 2**i) for i in range(8) if share > 0] + [math.inf]

@@ -1,0 +1,103 @@
+"""Any MILP solver that Pyomo knows by name, where it is installed: glpk, cbc, scip, gurobi, …."""
+
+from __future__ import annotations
+
+import logging
+import math
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import pyomo.environ as pyo
+from pyomo.opt import TerminationCondition
+
+from ..instances import InputError, StagecutError
+from .highs import Outcome
+from .search import S, Search
+
+#: What each solver calls the relative gap at which it may stop; others stop at their own.
+GAP_OPTIONS = {
+    "glpk": "mipgap",
+    "cbc": "ratioGap",
+    "scip": "limits/gap",
+    "gurobi": "MIPGap",
+    "gurobi_direct": "MIPGap",
+    "cplex": "mip_tolerances_mipgap",
+    "xpress": "miprelstop",
+}
+
+
+def check_solver(name: str) -> None:
+    """Raise InputError unless Pyomo knows the solver and finds it installed."""
+    if name == "highs":
+        return
+    if name not in pyo.SolverFactory:
+        raise InputError(
+            f"solver: Pyomo knows no {name!r}; use highs, glpk, cbc, scip, gurobi or another of "
+            "those that `pyomo help --solvers` lists"
+        )
+    if not pyo.SolverFactory(name).available(exception_flag=False):
+        raise InputError(
+            f"solver: {name!r} is not installed; install it so that its program is on the PATH "
+            "(glpk: package glpk-utils, cbc: coinor-cbc), or use highs, which comes with Stagecut"
+        )
+
+
+def run_other(name: str, model: pyo.ConcreteModel, search: Search[S]) -> Outcome:
+    """Solve a Pyomo model that minimises with the solver called `name`; see `run_highs`.
+
+    The values go into the model's variables. Progress, a start and a stop before the limit are
+    more than Pyomo offers for all of them.
+
+    Raises
+    ------
+    InputError
+        If there is no such solver.
+    StagecutError
+        If it fails.
+    """
+    check_solver(name)
+    solver = pyo.SolverFactory(name)
+    arguments = {}
+    if math.isfinite(search.seconds_left):
+        arguments["timelimit"] = max(1, int(search.seconds_left))
+    if name in GAP_OPTIONS:
+        solver.options[GAP_OPTIONS[name]] = search.limits.gap
+    with _hushed():
+        try:
+            results = solver.solve(model, load_solutions=False, **arguments)
+        except subprocess.TimeoutExpired:  # it did not keep the limit, and Pyomo ended it
+            return Outcome("no solution", "time", None, math.inf, -math.inf, 0)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise StagecutError(f"solver {name}: {str(error).splitlines()[0]}") from error
+        if len(results.solution):
+            model.solutions.load_from(results)
+    ended = results.solver.termination_condition
+    if ended == TerminationCondition.infeasible:
+        return Outcome("infeasible", "none", None, math.inf, math.inf, 0)
+    objective = math.inf
+    if len(results.solution):
+        objective = float(pyo.value(next(model.component_data_objects(pyo.Objective))))
+    if ended == TerminationCondition.optimal:
+        gap = search.limits.gap if name in GAP_OPTIONS else 1e-4
+        return Outcome("optimal", "none", None, objective, objective * (1 - gap), 0)
+    claimed = results.problem.lower_bound
+    bound = float(claimed) if isinstance(claimed, (int, float)) else -math.inf
+    if not bound < objective * (1 - 1e-9):  # glpk's reader gives the objective as its bound
+        bound = -math.inf
+    status: Literal["feasible", "no solution"]
+    status = "feasible" if math.isfinite(objective) else "no solution"
+    return Outcome(status, "time", None, objective, bound, 0)
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Silence Pyomo, which warns of every limit that is reached."""
+    log = logging.getLogger("pyomo")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

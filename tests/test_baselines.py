@@ -1,0 +1,64 @@
+"""Baselines: their plans are verified, never better than the best, and the same every time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from brute import best_max_load
+from cases import random_case
+
+from stagecut import Limits, Throughput, solve
+from stagecut.instances import Placement
+from stagecut.runtime import evaluate
+
+METHODS = ["greedy", "local-search", "random", "single", "metis"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_baseline_beats_brute_force(method: str) -> None:
+    if method == "metis":
+        pytest.importorskip("pymetis")
+    found = 0
+    for seed in range(60):
+        workload, cluster = random_case(seed, max_nodes=6, max_kinds=2)
+        if method == "metis" and not any(k.count for k in cluster.kinds if not k.host):
+            continue
+        problem = Throughput(pipeline="gpipe" if seed % 2 else "pipedream", overlap=seed % 3 == 0)
+        result = solve(workload, cluster, problem, method=method, limits=Limits(nodes=5))
+        if result.plan is not None:
+            found += 1
+            best = best_max_load(workload, cluster, problem)
+            assert result.plan.objective >= best * (1 - 1e-12)
+            assert not evaluate(workload, cluster, problem, result.plan.solution).violations
+    assert found >= 20
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_local_search_ends_where_no_single_move_helps(seed: int) -> None:
+    workload, cluster = random_case(seed, max_nodes=8, max_kinds=2)
+    problem = Throughput(pipeline="gpipe" if seed % 2 else "pipedream", overlap=seed % 3 == 0)
+    result = solve(workload, cluster, problem, method="local-search", limits=Limits(nodes=1))
+    if result.plan is None:
+        return
+    colours = workload.colours
+    for v in range(workload.n):
+        unit = colours == colours[v] if colours[v] >= 0 else np.arange(workload.n) == v
+        for device in range(cluster.size):
+            moved = result.plan.placement.copy()
+            moved[unit] = device
+            report = evaluate(workload, cluster, problem, Placement(moved))
+            better = math.inf if report.violations else report.objective
+            assert better >= result.plan.objective * (1 - 1e-9)
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    workload, cluster = random_case(7)
+    plans = [
+        solve(workload, cluster, method="local-search", limits=Limits(nodes=3, seed=5)).plan
+        for _ in range(2)
+    ]
+    assert plans[0] is not None
+    assert plans[1] is not None
+    assert (plans[0].placement == plans[1].placement).all()

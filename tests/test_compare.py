@@ -1,0 +1,76 @@
+"""Comparisons: one process per case, resumed where they stopped, crashes kept as rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from test_cli import placement_file
+
+from stagecut import InputError
+from stagecut.comparison import Row, cases, compare, read_record
+from stagecut.runtime.comparison_chart import draw_comparison
+
+METHODS = ["greedy", "dp"]
+
+
+def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
+    names = [str(placement_file(tmp_path, f"net {i}.json", maxFPGAs=i)) for i in (1, 2)]
+    todo = cases(names, METHODS, ["--split", "contiguous"], 20)
+    seen: list[Row] = []
+    table = compare(todo[:3], tmp_path / "table.csv", on_row=seen.append)
+    assert len(table) == len(seen) == 3
+    record = tmp_path / "table.csv.jsonl"
+    before = record.read_text()
+    table = compare(todo, tmp_path / "table.csv", jobs=2)
+    assert record.read_text().startswith(before)  # the first three were not run again
+    assert len(read_record(record)) == 4
+    assert list(table["objective"]) == [8.0, 8.0, 4.5, 4.5]
+    assert (table["ratio"] == 1.0).all()
+    assert (tmp_path / "table.csv").read_text().count("\n") == 5
+    draw_comparison(table, tmp_path / "table.png")
+    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_case_that_crashes_is_a_row(tmp_path: Path) -> None:
+    path = placement_file(tmp_path)
+    good, bad = cases([str(path)], METHODS, [], 20)
+    bad = dataclasses.replace(bad, options=("--no-such-option",))
+    table = compare([bad, good], tmp_path / "table.csv")
+    assert list(table["status"]) == ["crashed", "feasible"]
+    assert "exit code 2" in table["error"][0]
+
+
+def test_a_cut_off_last_line_is_run_again_and_other_damage_refused(tmp_path: Path) -> None:
+    record = tmp_path / "table.csv.jsonl"
+    record.write_text('{"key": "a", "row": {"workload": "w"}}\n{"key": "b", "ro')
+    assert list(read_record(record)) == ["a"]
+    record.write_text('{"key": "b", "ro\n{"key": "a", "row": {"workload": "w"}}\n')
+    with pytest.raises(InputError, match="line 1 is damaged"):
+        read_record(record)
+
+
+def test_nothing_to_compare_or_an_unknown_method_is_bad_input(tmp_path: Path) -> None:
+    path = str(placement_file(tmp_path))
+    with pytest.raises(InputError, match="at least one"):
+        cases([], METHODS, [], 20)
+    with pytest.raises(InputError, match="no 'magic'"):
+        cases([path], ["magic"], [], 20)
+
+
+def test_cases_run_on_a_dask_cluster(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    todo = cases([str(placement_file(tmp_path))], METHODS, [], 20)
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as local:
+        table = compare(todo, tmp_path / "table.csv", scheduler=local.scheduler_address)
+    assert list(table["objective"]) == [4.5, 4.5]
+
+
+def test_a_dask_address_without_a_scheduler_is_bad_input(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    todo = cases([str(placement_file(tmp_path))], ["greedy"], [], 20)
+    with pytest.raises(InputError, match="--cluster"):
+        compare(todo, tmp_path / "table.csv", scheduler="nonsense://127.0.0.1:1")
