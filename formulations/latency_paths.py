@@ -9,12 +9,21 @@ With L(a, b) = the least load of a call that meets P in v_a … v_b, and at most
 
     D[i][x] = min( q_{v_i} + D[i+1][x],  min_{j ≥ i} L(i, j) + D[j+1][x−1] ),   D[L+1][x] = 0
 
-D[1][Σ q·k] bounds the latency from below, and D[i][x] the time from the moment when v_1 … v_{i−1}
-have finished and x calls are left.
+D[1][all calls] bounds the latency from below, and D[i][x] the time from the moment when v_1 …
+v_{i−1} have finished and x calls are left.
 
 L(a, b) is bounded by a minimum cut: forced into the call are the units on paths from v_a to v_b,
 forced out all of P beyond the interval, the ancestors of v_{a−1} and the descendants of v_{b+1}.
-Of unlike accelerators the best one counts.
+The accelerator must have room for what is forced in, with all nodes of the colours among it. Of
+unlike accelerators the best one counts.
+
+With several calls per accelerator a colour may be divided among the calls of one accelerator, and
+a cut inside it may cost next to nothing. With two calls, and if the colours lie contiguously on P,
+a boundary inside a colour can only lie between two CPU nodes, or between two calls of one
+accelerator, which are then its only two; what is beyond the two is of other colours. So such a
+pair is priced as a whole and counts for two calls:
+
+    W(a, b) = min over m inside a colour of L(a, m−1) + L(m, b)      if v_a … v_b fit in one memory
 """
 
 from __future__ import annotations
@@ -25,7 +34,8 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from ..instances.arrays import Floats, Ints
+from ..instances import Latency
+from ..instances.arrays import Bools, Floats, Ints
 from .hypergraph import hypergraph
 from .latency import LatencyGraph
 from .mincut import INSIDE, OUTSIDE, UNDECIDED, least_load
@@ -46,17 +56,16 @@ class PathBound:
     load
         Shape (L, L): lower bounds on L(a, b); `inf` where no call can meet the path so.
     rest
-        Shape (L+1, X+1): D[i][x], counted from 0.
+        Shape (L+1, X+1): D[i][x], counted from 0; inside a colour the second call of a pair may
+        begin at i too.
+    value
+        Lower bound on the latency.
     """
 
     path: Ints
     load: Floats
     rest: Floats
-
-    @property
-    def value(self) -> float:
-        """Lower bound on the latency."""
-        return float(self.rest[0, -1])
+    value: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +80,8 @@ class CutData:
     nets: Ints
     memory: Floats
     capacity: Floats
+    tie: Ints
+    tie_memory: Floats
 
 
 def cut_data(task: Task, graph: LatencyGraph) -> CutData:
@@ -92,6 +103,10 @@ def cut_data(task: Task, graph: LatencyGraph) -> CutData:
         nets=np.array([e for unit in of_unit for e in unit], dtype=np.int64),
         memory=graph.unit_memory,
         capacity=graph.capacity_bytes * (1 + 1e-9),
+        tie=graph.group,
+        tie_memory=np.array(
+            [graph.memory_bytes[list(nodes)].sum() for nodes in task.workload.colour_classes] or [0]
+        ),
     )
 
 
@@ -188,25 +203,28 @@ def path_bound(
     weaker bound on their load: the computing time of what is forced in, and the transfers of the
     path at its ends.
     """
+    assert isinstance(task.problem, Latency)
     size = len(path)
     load = np.full((size, size), np.inf)
     exact = np.zeros((size, size), np.bool_)
     cpu = path_cpu(task, graph, path)
+    ends = _path_transfer(task, graph, path)
+    inner = _inside_colours(graph.group[path])
+    if task.problem.calls != 2 or inner is None:
+        inner = np.zeros(size + 1, np.bool_)
+    tied = graph.group[path] >= 0
+    need = np.where(tied, data.tie_memory[graph.group[path]], data.memory[path])
+    need[1:][inner[1:size]] = 0.0  # a colour counts once
+    before = np.concatenate([[0.0], np.cumsum(need)])
+    memory = (data.memory, data.capacity, data.tie, data.tie_memory)
+    nets = (data.weight, data.pin_start, data.pins, data.net_start, data.nets)
     for a in range(size):
-        _weak_row(
-            a, path, graph.reach, data.compute, data.memory, data.capacity,
-            _path_transfer(task, graph, path), load,
-        )  # fmt: skip
+        _weak_row(a, path, graph.reach, data.compute, *memory, ends, load)
 
     def sharpen(a: int, b: int) -> None:
         if not exact[a, b] and load[a, b] < np.inf:
-            load[a, b] = max(
-                load[a, b],
-                _interval(
-                    a, b, path, graph.reach, data.compute, data.weight, data.pin_start, data.pins,
-                    data.net_start, data.nets, data.memory, data.capacity,
-                ),
-            )  # fmt: skip
+            cut = _interval(a, b, path, graph.reach, data.compute, *nets, *memory)
+            load[a, b] = max(load[a, b], cut)
         exact[a, b] = True
 
     if size <= ALL_INTERVALS:
@@ -215,13 +233,22 @@ def path_bound(
                 break
             for b in range(a, size):
                 sharpen(a, b)
+    largest = float(data.capacity.max(initial=0.0))
     while True:
-        rest, choice = _rest(load, cpu, calls)
-        rough = [ab for ab in _chain(choice, calls) if not exact[ab]]
+        rest, value, choice, split = _rest(load, cpu, calls, inner, before, largest)
+        rough = [ab for ab in _chain(choice, split, calls) if not exact[ab]]
         if not rough or should_stop():
-            return PathBound(path, load, rest)
+            return PathBound(path, load, rest, float(value))
         for a, b in rough:
             sharpen(a, b)
+
+
+def _inside_colours(colour: Ints) -> Bools | None:
+    """Shape (L+1,): whether i−1 and i are of one colour; None if a colour is not contiguous."""
+    inner = np.zeros(len(colour) + 1, np.bool_)
+    inner[1:-1] = (colour[1:] == colour[:-1]) & (colour[1:] >= 0)
+    runs = colour[~inner[:-1] & (colour >= 0)]
+    return inner if len(np.unique(runs)) == len(runs) else None
 
 
 def _path_transfer(task: Task, graph: LatencyGraph, path: Ints) -> Floats:
@@ -238,51 +265,81 @@ def _path_transfer(task: Task, graph: LatencyGraph, path: Ints) -> Floats:
     return paid
 
 
-def _chain(choice: Ints, calls: int) -> list[tuple[int, int]]:
+def _chain(choice: Ints, split: Ints, calls: int) -> list[tuple[int, int]]:
     """The intervals by which D[1][calls] comes about."""
     found, i, x = [], 0, calls
     while i < len(choice):
-        j = int(choice[i, x])
-        if j >= 0:
+        j, m = int(choice[i, x]), int(split[i, x])
+        if j < 0:
+            i += 1
+        elif m < 0:
             found.append((i, j))
             i, x = j + 1, x - 1
         else:
-            i += 1
+            found += [(i, m - 1), (m, j)]
+            i, x = j + 1, x - 2
     return found
 
 
 @njit(cache=True, nogil=True)
-def _rest(load, cpu, calls):  # type: ignore[no-untyped-def]
-    """D by the recurrence, and the chosen end of the interval, −1 for a CPU."""
+def _rest(load, cpu, calls, inner, before, largest):  # type: ignore[no-untyped-def]
+    """D by the recurrence; the end of the chosen interval (−1: a CPU) and the split of a pair."""
     size = len(cpu)
     rest = np.zeros((size + 1, calls + 1))
+    second = np.full((size + 1, calls + 1), np.inf)
     choice = np.full((size, calls + 1), -1, np.int64)
+    split = np.full((size, calls + 1), -1, np.int64)
     for i in range(size - 1, -1, -1):
         for x in range(calls + 1):
             rest[i, x] = cpu[i] + rest[i + 1, x]
+        if inner[i]:
+            for j in range(i, size):
+                if load[i, j] < np.inf and not inner[j + 1]:
+                    for x in range(1, calls + 1):
+                        second[i, x] = min(second[i, x], load[i, j] + rest[j + 1, x - 1])
+            continue
         for j in range(i, size):
             here = load[i, j]
-            if here == np.inf:
+            if here == np.inf or inner[j + 1]:
                 continue
             for x in range(1, calls + 1):
                 value = here + rest[j + 1, x - 1]
                 if value < rest[i, x]:
                     rest[i, x] = value
                     choice[i, x] = j
-    return rest, choice
+        for m in range(i + 1, size):
+            if not inner[m] or load[i, m - 1] == np.inf:
+                continue
+            for j in range(m, size):
+                if before[j + 1] - before[i] > largest:
+                    break
+                if load[m, j] == np.inf or inner[j + 1]:
+                    continue
+                here = load[i, m - 1] + load[m, j]
+                for x in range(2, calls + 1):
+                    value = here + rest[j + 1, x - 2]
+                    if value < rest[i, x]:
+                        rest[i, x] = value
+                        choice[i, x] = j
+                        split[i, x] = m
+    bound = rest[0, calls]
+    return np.minimum(rest, second), bound, choice, split
 
 
 @njit(cache=True, nogil=True)
-def _weak_row(a, path, reach, compute, memory, capacity, transfer, load):  # type: ignore[no-untyped-def]
+def _weak_row(  # type: ignore[no-untyped-def]
+    a, path, reach, compute, memory, capacity, tie, tie_memory, transfer, load
+):
     """Bound L(a, b) for all b by computing times and the transfers on the path itself."""
     kinds = len(compute)
     size = len(path)
     for b in range(a, size):
         need = 0.0
+        seen = np.zeros(len(tie_memory), np.bool_)
         work = np.zeros(kinds)
         for u in range(path[a], path[b] + 1):
             if reach[path[a], u] and reach[u, path[b]]:
-                need += memory[u]
+                need += _bytes(u, memory, tie, tie_memory, seen)
                 for k in range(kinds):
                     work[k] += compute[k, u]
         fits = False
@@ -300,17 +357,31 @@ def _weak_row(a, path, reach, compute, memory, capacity, transfer, load):  # typ
 
 @njit(cache=True, nogil=True)
 def _interval(
-    a, b, path, reach, compute, weight, pin_start, pins, net_start, nets, memory, capacity
+    a,
+    b,
+    path,
+    reach,
+    compute,
+    weight,
+    pin_start,
+    pins,
+    net_start,
+    nets,
+    memory,
+    capacity,
+    tie,
+    tie_memory,
 ):  # type: ignore[no-untyped-def]
     """L(a, b) by minimum cuts, the least over the kinds."""
     kinds, units = compute.shape
     side = np.full(units, UNDECIDED, np.int8)
     size = len(path)
     need = 0.0
+    seen = np.zeros(len(tie_memory), np.bool_)
     for u in range(units):
         if reach[path[a], u] and reach[u, path[b]]:
             side[u] = INSIDE
-            need += memory[u]
+            need += _bytes(u, memory, tie, tie_memory, seen)
         elif (a > 0 and reach[u, path[a - 1]]) or (b < size - 1 and reach[path[b + 1], u]):
             side[u] = OUTSIDE
     least = np.inf
@@ -319,3 +390,14 @@ def _interval(
             value = least_load(side, compute[k], weight[k], pin_start, pins, net_start, nets)
             least = min(least, value)
     return least
+
+
+@njit(cache=True, nogil=True)
+def _bytes(u, memory, tie, tie_memory, seen):  # type: ignore[no-untyped-def]
+    """Memory that unit `u` adds: its own, or that of its whole colour the first time."""
+    if tie[u] < 0:
+        return memory[u]
+    if seen[tie[u]]:
+        return 0.0
+    seen[tie[u]] = True
+    return tie_memory[tie[u]]
