@@ -84,19 +84,18 @@ def core_of(task: Task, graph: LatencyGraph) -> Core:
 def core_paths(
     task: Task,
     core: Core,
+    graph: LatencyGraph,
     data: CutData,
     paths: Sequence[Ints],
     calls: int,
     should_stop: Callable[[], bool],
 ) -> list[PathBound]:
-    """Bound the parts of `paths` that lie in the core."""
+    """Bound the parts of `paths`, through units of `graph`, that lie in the core."""
     inside = np.zeros(core.graph.size, np.bool_)
     inside[core.units] = True
     trimmed = [path[inside[path]] for path in paths]
     return [
-        path_bound(task, core.graph, data, path, calls, should_stop)
-        for path in trimmed
-        if len(path)
+        path_bound(task, graph, data, path, calls, should_stop) for path in trimmed if len(path)
     ]
 
 

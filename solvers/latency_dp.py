@@ -45,10 +45,12 @@ from .latency_kernel import (
 )
 from .search import Search
 
-#: Steps between two looks at the clock: some tenths of a second.
-SLICE = 100_000
+PATH_BOUND = "path-interval bound"
+
+#: Units of work between two looks at the clock: some tenths of a second.
+SLICE = 1_000_000
 #: How much a target is raised when it is proved to be a bound.
-ESCALATION = 1.02
+ESCALATION = 1.015
 #: A target is undercut by this much, relatively: rounding in sums of times.
 MARGIN = 1e-9
 #: Bytes at which a run gives up.
@@ -64,26 +66,64 @@ class Step:
 
 
 def label_dp(task: Task, search: Search[Solution]) -> None:
-    """Prove the least latency with one call per accelerator (with more: see `latency_calls`)."""
+    """Prove the least latency: with one call per accelerator exactly; see `latency_calls`."""
     assert isinstance(task.problem, Latency)
+    if task.problem.calls > 1:
+        from .latency_calls import several_calls
+
+        several_calls(task, search)
+    else:
+        one_call(
+            task,
+            search.should_stop,
+            lambda: search.objective,
+            search.offer,
+            search.raise_bound,
+            search.prove_infeasible,
+        )
+
+
+def one_call(
+    task: Task,
+    should_stop: Callable[[], bool],
+    best: Callable[[], float],
+    offer: Callable[[Solution], bool],
+    raise_bound: Callable[[float, str], bool],
+    prove_infeasible: Callable[[str], None],
+) -> None:
+    """Solve a task with one call per accelerator, and tell what is found.
+
+    Parameters
+    ----------
+    best
+        Latency of the best plan known.
+    """
     graph = latency_graph(task, whole_colours=True)
     counts = [min(int(c), graph.size) for c in graph.count]
     core = core_of(task, graph)
-    with search.phase("bound"):
-        data = cut_data(task, graph)
-        paths = core_paths(task, core, data, heavy_paths(graph), sum(counts), search.should_stop)
-        for path in paths:
-            search.raise_bound(path.value, "path-interval bound")
+    data = cut_data(task, graph)
+    paths = core_paths(task, core, graph, data, heavy_paths(graph), sum(counts), should_stop)
+    proved = max((path.value for path in paths), default=0.0)
+    raise_bound(proved, PATH_BOUND)
     if math.prod(c + 1 for c in counts) > MOST_CODES:
-        search.note("label DP: too many kinds of accelerators; it was not tried")
         return
     kernel = kernel_graph(task, core, counts, paths)
-
-    def found(steps: list[Step]) -> None:
-        search.offer(solution_of(task, core, steps))
-
-    with search.phase("solve"):
-        prove(kernel, search, found, "label DP", ceiling(task, graph))
+    most = ceiling(task, graph)
+    while not should_stop() and best() > proved * (1 + 2 * MARGIN):
+        target = min(next_target(proved, most), best())
+        complete, value, steps = chain(kernel, target, should_stop)
+        if steps is not None:
+            offer(solution_of(task, core, steps))
+        if not complete:
+            return
+        if steps is None and target > most:
+            prove_infeasible("no division into calls fits the accelerators")
+            return
+        # with several pools of CPUs the times are lower bounds, and so is the value
+        proved = (target if steps is None else value) * (1 - MARGIN)
+        raise_bound(proved, "label DP")
+        if steps is not None:
+            return
 
 
 def ceiling(task: Task, graph: LatencyGraph) -> float:
@@ -95,69 +135,35 @@ def ceiling(task: Task, graph: LatencyGraph) -> float:
     return float(np.maximum(work, alone).sum() + moved.sum())
 
 
-def prove(
-    kernel: Graph,
-    search: Search[Solution],
-    found: Callable[[list[Step]], None],
-    origin: str,
-    most: float,
-) -> None:
-    """Find the best chain and prove it, target by target; keep the bound when time runs out."""
-    if not len(kernel.pred_count):
-        found([])
-        search.raise_bound(0.0, origin)
-        return
-    target = _next_target(search, search.bound, most)
-    while search.best is None and not search.should_stop():  # one label per state
-        _, steps = chain(kernel, target, search.should_stop, single=True)
-        if steps is not None:
-            found(steps)
-        elif target > most:
-            break
-        target = _next_target(search, max(target, search.bound), most)
-    proved = search.bound
-    while not search.should_stop() and search.gap > MARGIN * 2:
-        target = min(_next_target(search, proved, most), search.objective)
-        complete, steps = chain(kernel, target, search.should_stop, single=False)
-        if steps is not None:
-            found(steps)
-        if not complete:
-            return
-        proved = min(target, search.objective) * (1 - MARGIN)
-        if steps is None and search.best is None and target > most:
-            search.prove_infeasible("no split into calls fits the accelerators")
-            return
-        search.raise_bound(proved, origin)
-
-
-def _next_target(search: Search[Solution], proved: float, most: float) -> float:
-    if not proved > 0:
-        return min(search.objective, most * 1.01 + 1.0)
-    if proved * ESCALATION > most:
+def next_target(proved: float, most: float) -> float:
+    """Return the next target above what is proved, or one above any plan, `most`."""
+    if not proved > 0 or proved * ESCALATION > most:
         return most * 1.01 + 1.0
     return proved * ESCALATION
 
 
 def chain(
-    graph: Graph, target: float, should_stop: Callable[[], bool], *, single: bool
-) -> tuple[bool, list[Step] | None]:
+    graph: Graph, target: float, should_stop: Callable[[], bool], *, single: bool = False
+) -> tuple[bool, float, list[Step] | None]:
     """Run the DP for plans below `target`.
 
     Returns
     -------
     complete
-        Whether the run ended by itself: then, unless `single`, no better plan exists than the
+        Whether the run ended by itself: then, unless `single`, no better chain exists than the
         one returned, or none below the target.
+    value
+        Latency of the best chain, or the target if there is none below it.
     steps
-        The best plan found, None if none is below the target.
+        The best chain found, None if none is below the target.
     """
+    if not len(graph.pred_count):
+        return True, 0.0, []
     store, work = _store(graph, target * (1 - MARGIN)), _work(graph)
     while True:
         code = run(graph, store, work, single, SLICE)
-        if code == DONE:
-            return True, _steps(graph, store)
-        if should_stop() or _bytes(store) > MOST_BYTES:
-            return False, _steps(graph, store)
+        if code == DONE or should_stop() or _bytes(store) > MOST_BYTES:
+            return code == DONE, float(store.target[0]), _steps(graph, store)
         if code == ACTIVE_FULL:
             work = _enlarge_work(work)
         elif code != BUDGET:
@@ -287,21 +293,27 @@ def _steps(graph: Graph, store: Store) -> list[Step] | None:
 
 
 def solution_of(task: Task, core: Core, steps: list[Step]) -> Calls:
-    """Return the plan of a chain: devices kind by kind, satellites where they save most."""
+    """Return the plan of a chain with one call per accelerator, devices in order kind by kind."""
     graph = core.graph
     device, call = graph.pool.copy(), np.full(task.workload.n, -1)
     used = [0] * len(graph.kinds)
-    for step in steps:
-        if step.kind < 0:
-            continue
-        kind = graph.kinds[step.kind]
-        first = int(np.flatnonzero(task.costs.kind_of == kind)[0])
-        nodes = {v for x in step.units for v in graph.members[core.units[x]]}
-        nodes |= satellites_of(task, core, nodes, step.kind)
-        device[list(nodes)] = first + used[step.kind] % int(graph.count[step.kind])
-        call[list(nodes)] = used[step.kind] // int(graph.count[step.kind])
-        used[step.kind] += 1
+    for kind, nodes in calls_of(task, core, steps):
+        first = int(np.flatnonzero(task.costs.kind_of == graph.kinds[kind])[0])
+        device[nodes] = first + used[kind]
+        call[nodes] = 0
+        used[kind] += 1
     return Calls(device, call)
+
+
+def calls_of(task: Task, core: Core, steps: list[Step]) -> list[tuple[int, list[int]]]:
+    """Return kind and nodes of each call of a chain, with the satellites that save most."""
+    found = []
+    for step in steps:
+        if step.kind >= 0:
+            nodes = {v for x in step.units for v in core.graph.members[core.units[x]]}
+            nodes |= satellites_of(task, core, nodes, step.kind)
+            found.append((step.kind, sorted(nodes)))
+    return found
 
 
 def satellites_of(task: Task, core: Core, nodes: set[int], kind: int) -> set[int]:

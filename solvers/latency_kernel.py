@@ -133,7 +133,10 @@ def run(g, s, w, single, budget):  # type: ignore[no-untyped-def]
     """
     units = len(g.pred_count)
     kinds = len(g.capacity)
+    last = s.at[STEPS] + budget
     while True:
+        if s.at[STEPS] >= last:
+            return BUDGET
         if s.at[PHASE] == NEXT:
             while s.at[CARD] < units and s.by_card[s.at[CARD]] < 0:
                 s.at[CARD] += 1
@@ -152,6 +155,8 @@ def run(g, s, w, single, budget):  # type: ignore[no-untyped-def]
         if s.at[PHASE] == CPU_STEPS:
             while s.at[READY_AT] < units:
                 x = s.at[READY_AT]
+                if s.at[STEPS] >= last:
+                    return BUDGET
                 if w.ready[x >> 6] >> np.uint64(x & 63) & np.uint64(1):
                     code = _has_room(g, s, 1)
                     if code != DONE:
@@ -162,7 +167,7 @@ def run(g, s, w, single, budget):  # type: ignore[no-untyped-def]
             s.at[DEPTH] = 0
             w.cursor[0] = 0
         while s.at[DEPTH] >= 0:
-            if budget <= 0:
+            if s.at[STEPS] >= last:
                 return BUDGET
             code = _has_room(g, s, kinds)
             if code != DONE:
@@ -175,8 +180,7 @@ def run(g, s, w, single, budget):  # type: ignore[no-untyped-def]
                 s.at[DEPTH] -= 1
                 continue
             w.cursor[depth] = x + 1
-            budget -= 1
-            s.at[STEPS] += 1
+            s.at[STEPS] += 4 + s.at[ACTIVE]
             if _grow(g, s, w, depth, x):
                 s.at[DEPTH] += 1
                 if w.open_groups[depth + 1] == 0:
@@ -229,6 +233,7 @@ def _open(g, s, w, state):  # type: ignore[no-untyped-def]
     units = len(g.pred_count)
     active, label = 0, s.first_label[state]
     while label >= 0:
+        s.at[STEPS] += 1
         if _worth(s, label):
             if active >= len(w.active):
                 return ACTIVE_FULL
@@ -238,6 +243,7 @@ def _open(g, s, w, state):  # type: ignore[no-untyped-def]
     s.at[ACTIVE] = active
     if active == 0:
         return DONE
+    s.at[STEPS] += units
     w.missing[:] = g.pred_count
     w.outside[:] = g.consumers
     w.group_done[:] = 0
@@ -573,6 +579,7 @@ def _cpu_step(g, s, w, x, single):  # type: ignore[no-untyped-def]
     first = g.node_start[x]
     finish = np.empty(g.node_start[x + 1] - first)
     calls = g.path_rest.shape[2] - 1
+    s.at[STEPS] += 2 * s.at[ACTIVE]
     for j in range(s.at[ACTIVE]):
         label = w.active[j]
         at = s.label_value_at[label]
@@ -676,6 +683,7 @@ def _insert(g, s, w, state, card, border, code, end, parent, kind, single):  # t
     if single:
         mine = _estimate(w.new_tail, w.vector, 0, 0, border, end)
     while label >= 0:
+        s.at[STEPS] += 1
         after = s.label_next[label]
         at = s.label_value_at[label]
         other = s.label_code[label]

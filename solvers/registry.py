@@ -27,6 +27,8 @@ METHODS: dict[str, dict[str, str]] = {
     },
     "latency": {
         "dp": "latency_dp:label_dp",
+        "greedy": "latency_greedy:greedy",
+        "max-load": "latency_greedy:max_load",
     },
 }
 
