@@ -12,7 +12,6 @@ from ..formulations.ideals import Criterion, Pipeline, pipeline, topological_ord
 from ..formulations.infeasible import memories, why_infeasible
 from ..formulations.task import Task
 from ..instances import Placement, Solution, VerificationError
-from ..instances.arrays import Ints
 from .lattice import Lattice, chain, count_ideals, list_ideals
 from .search import Search
 from .stage_dp import Found, bytes_needed, least_maximum, states_of

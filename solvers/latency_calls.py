@@ -23,9 +23,8 @@ from ..formulations.task import Task
 from ..instances import Calls, Latency, Solution
 from ..instances.arrays import Ints
 from .latency_core import MOST_CODES, core_of, core_paths, kernel_graph
-from .latency_dp import MARGIN, PATH_BOUND, calls_of, ceiling, chain, next_target, one_call
+from .latency_dp import MARGIN, PATH_BOUND, calls_of, ceiling, chain, explain, next_target, one_call
 from .search import Search
-
 
 #: Relative gap at which bound and plan are taken to meet.
 CLOSE = 1e-7
@@ -44,6 +43,9 @@ def several_calls(task: Task, search: Search[Solution]) -> None:
         paths = core_paths(task, core, graph, data, lines, sum(counts), search.should_stop)
         for path in paths:
             search.raise_bound(path.value, PATH_BOUND)
+    if math.isinf(search.bound) and search.bound > 0:
+        search.prove_infeasible(explain(task))
+        return
 
     with search.phase("one call each"):
         one_call(
@@ -65,7 +67,7 @@ def several_calls(task: Task, search: Search[Solution]) -> None:
             if not complete:
                 return
             if steps is None and search.best is None and target > most:
-                search.prove_infeasible("no division into calls fits the accelerators")
+                search.prove_infeasible(explain(task))
                 return
             proved = (target if steps is None else value) * (1 - MARGIN)
             search.raise_bound(proved, f"label DP with {calls} times the accelerators")

@@ -151,7 +151,7 @@ def kernel_graph(
     feeds = []
     for t, v in enumerate(core.sources):
         fed = sorted({int(unit_of[y]) for y in workload.successors[v]})
-        feeds.append(len(fed) if supported[v] else size + 1)
+        feeds.append(len(fed) if supported[v] and fed else size + 1)
         for unit in fed:
             source_list[unit].append(t)
     group = graph.group[core.units]

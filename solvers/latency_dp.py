@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..formulations.infeasible import memories, why_infeasible
 from ..formulations.latency import LatencyGraph, latency_graph
 from ..formulations.latency_paths import cut_data, heavy_paths
 from ..formulations.task import Task
@@ -105,6 +106,9 @@ def one_call(
     paths = core_paths(task, core, graph, data, heavy_paths(graph), sum(counts), should_stop)
     proved = max((path.value for path in paths), default=0.0)
     raise_bound(proved, PATH_BOUND)
+    if math.isinf(proved):
+        prove_infeasible(explain(task))
+        return
     if math.prod(c + 1 for c in counts) > MOST_CODES:
         return
     kernel = kernel_graph(task, core, counts, paths)
@@ -117,13 +121,21 @@ def one_call(
         if not complete:
             return
         if steps is None and target > most:
-            prove_infeasible("no division into calls fits the accelerators")
+            prove_infeasible(explain(task))
             return
         # with several pools of CPUs the times are lower bounds, and so is the value
         proved = (target if steps is None else value) * (1 - MARGIN)
         raise_bound(proved, "label DP")
         if steps is not None:
             return
+
+
+def explain(task: Task) -> str:
+    """Return why a task that is known to be infeasible is so."""
+    return why_infeasible(task) or (
+        f"no division into calls that wait for each other in order fits: {memories(task)}; "
+        "add CPUs, accelerators, memory, or calls"
+    )
 
 
 def ceiling(task: Task, graph: LatencyGraph) -> float:
@@ -322,7 +334,9 @@ def satellites_of(task: Task, core: Core, nodes: set[int], kind: int) -> set[int
     items = [  # bytes, transfer saved, nodes
         (float(graph.memory_bytes[v]), float(graph.transfer[kind, v]), [v])
         for v in core.sources
-        if np.isfinite(graph.compute[:, v]).all() and nodes.issuperset(workload.successors[v])
+        if workload.successors[v]
+        and np.isfinite(graph.compute[:, v]).all()
+        and nodes.issuperset(workload.successors[v])
     ]
     sinks: dict[int, list[int]] = {}
     for v in core.sinks:
