@@ -6,9 +6,10 @@ import numpy as np
 
 from ..formulations.latency import LatencyGraph, latency_graph
 from ..formulations.task import Task
-from ..instances import Calls, Latency, Placement, Solution, Throughput
+from ..instances import Calls, Latency, Solution, Throughput
 from ..instances.arrays import Ints
 from .latency_divide import divide
+from .limits import Limits
 from .registry import solver
 from .search import Search
 
@@ -70,14 +71,28 @@ def max_load(task: Task, search: Search[Solution]) -> None:
     throughput = Task(task.workload, task.cluster, problem, task.costs)
 
     def judge(solution: Solution) -> float:
-        assert isinstance(solution, Placement)
-        found.append(solution.device)
-        return 0.0
+        return _max_load(throughput, solution.device)
 
-    found: list[Ints] = []
-    inner: Search[Solution] = Search(search.limits, judge)
+    inner: Search[Solution] = Search(Limits(seconds=_seconds(search)), judge)
     solver("throughput", "dp")(throughput, inner)
-    for device in found[-1:]:
-        plan, _ = divide(task, graph, device, search.should_stop)
+    if inner.best is not None:
+        plan, _ = divide(task, graph, inner.best.device, search.should_stop)
         if plan is not None:
             search.offer(plan)
+
+
+def _seconds(search: Search[Solution]) -> float | None:
+    left = search.seconds_left
+    return None if np.isinf(left) else max(left, 1e-3)
+
+
+def _max_load(task: Task, device: Ints) -> float:
+    """Load of the busiest device, by the definition of throughput for inference."""
+    load = np.zeros(len(task.costs.kind_of))
+    for u, successors in enumerate(task.workload.successors):
+        own = int(device[u])
+        load[own] += task.costs.compute[task.costs.kind_of[own], u]
+        others = {int(device[v]) for v in successors} - {own}
+        for d in (own, *others) if others else ():
+            load[d] += task.costs.transfer[task.costs.kind_of[d], u]
+    return float(load.max())

@@ -26,7 +26,10 @@ METHODS: dict[str, dict[str, str]] = {
         "metis": "partitioner:metis",
     },
     "latency": {
+        "auto": "latency_auto:auto",
         "dp": "latency_dp:label_dp",
+        "lns": "latency_lns:local_search",
+        "linear": "latency_lns:linear",
         "greedy": "latency_greedy:greedy",
         "max-load": "latency_greedy:max_load",
     },

@@ -1,0 +1,47 @@
+"""`auto` for latency: first plans, then the label DP, then what improves a plan that is left."""
+
+from __future__ import annotations
+
+from ..formulations.latency import latency_graph
+from ..formulations.latency_paths import cut_data, heavy_paths, path_bound
+from ..formulations.task import Task
+from ..instances import Latency, Solution
+from .latency_dp import PATH_BOUND, label_dp
+from .latency_lns import linear, local_search
+from .search import Search
+
+#: Units beyond which downsets are too many for the label DP to end.
+MOST_UNITS = 1500
+
+
+def auto(task: Task, search: Search[Solution]) -> None:
+    """Plan by the size of the graph.
+
+    Greedy and the label DP on one order give a plan; the label DP proves the best one. On graphs
+    of more than 1500 units the path-interval bound stands in for the proof, and local search
+    improves the plan; so it does where the DP ends without proof.
+    """
+    assert isinstance(task.problem, Latency)
+    search.method = "linear"
+    with search.phase("start"):
+        linear(task, search)
+    graph = latency_graph(task, whole_colours=task.problem.calls == 1)
+    if graph.size <= MOST_UNITS:
+        search.method = "dp"
+        label_dp(task, search)
+        if search.status == "optimal" or search.infeasible_because is not None:
+            search.note("auto: the label DP settled it")
+            return
+    else:
+        search.note(f"auto: {graph.size} units are too many for the label DP")
+        with search.phase("bound"):
+            data = cut_data(task, graph)
+            total = task.problem.calls * int(graph.count.sum())
+            for path in heavy_paths(graph, count=1):
+                bound = path_bound(task, graph, data, path, total, search.should_stop)
+                search.raise_bound(bound.value, PATH_BOUND)
+    if search.should_stop():
+        return
+    search.method = "lns"
+    with search.phase("local search"):
+        local_search(task, search)
