@@ -8,10 +8,13 @@ from ..formulations.task import Task
 from ..instances import Latency, Solution
 from .latency_dp import PATH_BOUND, label_dp
 from .latency_lns import linear, local_search
+from .latency_milp import strong
 from .search import Search
 
 #: Units beyond which downsets are too many for the label DP to end.
 MOST_UNITS = 1500
+#: Nodes times calls up to which the integer program is worth its while.
+MOST_CHOICES = 3000
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
@@ -19,7 +22,8 @@ def auto(task: Task, search: Search[Solution]) -> None:
 
     Greedy and the label DP on one order give a plan; the label DP proves the best one. On graphs
     of more than 1500 units the path-interval bound stands in for the proof, and local search
-    improves the plan; so it does where the DP ends without proof.
+    improves the plan; so it does where the DP ends without proof, and there the integer program
+    follows if it is small.
     """
     assert isinstance(task.problem, Latency)
     search.method = "linear"
@@ -45,3 +49,8 @@ def auto(task: Task, search: Search[Solution]) -> None:
     search.method = "lns"
     with search.phase("local search"):
         local_search(task, search)
+    calls = task.problem.calls * int(graph.count.sum())
+    if not search.should_stop() and task.workload.n * calls <= MOST_CHOICES:
+        search.method = "milp"
+        search.note("auto: the integer program, for what the label DP left open")
+        strong(task, search)

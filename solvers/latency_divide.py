@@ -45,9 +45,8 @@ def divide(
     rank = np.full(len(costs.kind_of), -1)
     rank[accelerators] = np.arange(len(accelerators))
     where = rank[placement]
-    kind = np.repeat(
-        [graph.kinds.index(int(costs.kind_of[d])) for d in accelerators], calls
-    ).astype(np.int64)
+    rows = [graph.kinds.index(int(costs.kind_of[d])) for d in accelerators]
+    kind = np.repeat(np.array(rows, np.int64), calls)
     before = np.arange(len(kind)) - 1
     before[::calls] = -1
     flat = flatten(task, graph)

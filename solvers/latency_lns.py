@@ -64,7 +64,8 @@ def improve(task: Task, search: Search[Solution]) -> None:
     accelerators = np.flatnonzero(~task.costs.host[kind_of])
     rank = np.full(len(kind_of), -1)
     rank[accelerators] = np.arange(len(accelerators))
-    kind = np.repeat([graph.kinds.index(int(kind_of[d])) for d in accelerators], calls)
+    rows = [graph.kinds.index(int(kind_of[d])) for d in accelerators]
+    kind = np.repeat(np.array(rows, np.int64), calls)
     before = np.arange(len(kind)) - 1
     before[::calls] = -1
     plan = search.best
