@@ -8,6 +8,7 @@ STARTED = time.monotonic()  # deadlines count from here, imports included
 
 import os  # noqa: E402
 import sys  # noqa: E402
+import threading  # noqa: E402
 
 import typer  # noqa: E402
 
@@ -40,7 +41,18 @@ def main() -> None:
         app()
     except StagecutError as error:
         ERR.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT)
+        _leave(INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT)
+    except SystemExit as end:
+        _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+
+
+def _leave(code: int) -> None:
+    """End the process, also if a solver that did not stop in time is still at work in a thread."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if threading.active_count() > 1:
+        os._exit(code)
+    sys.exit(code)
 
 
 def _keep_stdout() -> None:

@@ -186,7 +186,8 @@ def print_result(workload: Workload, result: Result, report: Report | None) -> N
             ERR.print(f"infeasible: {result.reason}", highlight=False, soft_wrap=True)
         else:
             ERR.print(
-                f"no plan found within the limit ({result.limit}); bound {result.bound:.6g}: "
+                f"no plan found within the limit ({result.limit}); bound "
+                f"{show_time(result.bound, unit)}: "
                 "give more time, or another method",
                 highlight=False,
                 soft_wrap=True,

@@ -81,6 +81,8 @@ class Pipeline:
         Of the load and the memory; of the two passes too if the objective is GPipe's.
     yielding
         Shape (U,): see `yielding`.
+    orders
+        Some topological orders of the units.
     """
 
     graph: Hypergraph
@@ -88,12 +90,20 @@ class Pipeline:
     count: Ints
     rows: tuple[Row, ...]
     yielding: Bools
+    orders: tuple[Ints, ...]
 
 
-def pipeline(task: Task) -> Pipeline:
-    """Return the task as a path through ideals."""
-    merged = hypergraph(task, pipeline_units(task))
-    graph = hypergraph(task, absorb(task, merged))
+def pipeline(task: Task, units: Ints | None = None) -> Pipeline:
+    """Return the task as a path through ideals.
+
+    Parameters
+    ----------
+    units
+        Shape (n,): unit of each node, at least as coarse as `pipeline_units`, the default.
+    """
+    merged = hypergraph(task, pipeline_units(task) if units is None else units)
+    absorbed = absorb(task, merged)
+    graph = merged if absorbed is merged.unit_of else hypergraph(task, absorbed)
     kinds = np.flatnonzero(task.costs.count)
     compute, weight = graph.compute[kinds], graph.weight[kinds]
     parts: dict[Criterion, tuple[Floats, Floats]] = {
@@ -111,6 +121,7 @@ def pipeline(task: Task) -> Pipeline:
         count=frozen(task.costs.count[kinds], np.int64),
         rows=(*rows, Row("memory", memory, np.zeros(weight[:, 0].shape), room)),
         yielding=yielding(graph, rows),
+        orders=topological_orders(graph),
     )
 
 
@@ -159,13 +170,13 @@ def yielding(graph: Hypergraph, rows: list[Row]) -> Bools:
     return yields
 
 
-def topological_orders(graph: Hypergraph) -> list[Ints]:
+def topological_orders(graph: Hypergraph) -> tuple[Ints, ...]:
     """Return some topological orders of the units: depth first from both ends, breadth first."""
     order = _order(graph)
     deep = list(nx.dfs_postorder_nodes(order))[::-1]
     back = list(nx.dfs_postorder_nodes(order.reverse(copy=False)))
     broad = list(nx.topological_sort(order))
-    return [frozen(found, np.int64) for found in (deep, back, broad)]
+    return tuple(frozen(found, np.int64) for found in (deep, back, broad))
 
 
 def _order(graph: Hypergraph) -> nx.DiGraph[int]:

@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formulations.ideals import Criterion, Pipeline, Row
-from ..instances.arrays import Floats, Ints
+from ..instances.arrays import Bools, Floats, Ints
 from . import dp_kernel
 from .lattice import Lattice
 from .search import Stoppable
 
 #: Pairs of ideals between two looks at the clock: about a tenth of a second.
 SLICE = 2_000_000
+
+#: Ideals between two looks at the clock while their reach is found.
+BLOCK = 500_000
 
 #: Share by which the reach of devices is widened, so that rounding cuts nothing.
 SLACK = 1e-9
@@ -119,8 +122,10 @@ def least_maximum(
     rows = [row for row in pipe.rows if row.criterion in limits or row.criterion == "memory"]
     caps = np.array([np.minimum(row.room, limits.get(row.criterion, np.inf)) for row in rows])
     states = states_of(pipe.count)
-    alive = _windows(rows, lattice, caps, states)
-    reachable = alive.any(axis=1)
+    alive = _windows(rows, lattice, caps, states, search)
+    if alive is None:
+        return Found(False)
+    reachable = np.logical_or.reduce(alive, axis=1)
     if not (reachable[0] and reachable[-1]):
         return Found(True, reachable=int(reachable.sum()))
     row = np.where(reachable, np.cumsum(reachable) - 1, -1)
@@ -153,7 +158,7 @@ def least_maximum(
             pairs += more
             spent = time.monotonic() - began
             if spent > TRIAL_SECONDS:
-                extended = keep[:, now].any(axis=1)
+                extended = np.logical_or.reduce(keep[:, now], axis=1)
                 done = extended[: row[:ideal].max(initial=-1) + 1].sum() / extended.sum()
                 projected = spent * ((1 - done) / done + (int(pipe.count.sum()) - total - 1) / done)
                 if projected > 2 * search.seconds_left:
@@ -168,12 +173,15 @@ def least_maximum(
     return Found(True, float(final[best]), device, pairs, len(value))
 
 
-def _windows(rows: list[Row], lattice: Lattice, caps: Floats, states: States) -> NDArray[np.bool_]:
+def _windows(
+    rows: list[Row], lattice: Lattice, caps: Floats, states: States, search: Stoppable
+) -> Bools | None:
     """Return for each ideal and state whether the devices used, and those left, can do the work.
 
     Work is measured in each row and by each kind's times in turn; a device of another kind takes
     as much of it as a fractional knapsack allows. Every device of a plan keeps to the caps, so
-    an ideal that s devices hold has no more work than they can take together.
+    an ideal that s devices hold has no more work than they can take together. None if the search
+    must stop.
     """
     weights, takes = [], []
     for row, cap in zip(rows, caps, strict=True):
@@ -186,10 +194,19 @@ def _windows(rows: list[Row], lattice: Lattice, caps: Floats, states: States) ->
                 takes.append([_knapsack(weight, size, room) for size, room in pairs])
     weight = np.array(weights).reshape(len(weights), len(lattice.order))
     take = np.array(takes).reshape(len(takes), len(states.stride))
-    slack = SLACK * weight.sum(axis=1, keepdims=True)
-    used = take @ states.used.T + slack
-    left = take @ states.left.T + slack
-    return dp_kernel.windows(lattice.start, lattice.unit, lattice.to, weight, used, left)  # type: ignore[no-any-return]
+    total = weight.sum(axis=1)
+    used = take @ states.used.T + SLACK * total[:, None]
+    left = take @ states.left.T + SLACK * total[:, None]
+    inside = np.zeros((lattice.size, len(weight)))
+    alive = np.ones((lattice.size, len(states.used)), np.bool_)
+    for first in range(0, lattice.size, BLOCK):
+        if search.should_stop():
+            return None
+        dp_kernel.windows(
+            first, min(first + BLOCK, lattice.size), lattice.start, lattice.unit, lattice.to,
+            weight, total, used, left, inside, alive,
+        )  # fmt: skip
+    return alive
 
 
 def _knapsack(weight: Floats, size: Floats, room: float) -> float:
@@ -206,7 +223,7 @@ def _knapsack(weight: Floats, size: Floats, room: float) -> float:
 
 def _lanes(
     rows: list[Row], lattice: Lattice, caps: Floats, minimise: Criterion
-) -> tuple[Ints, Floats, NDArray[np.bool_], Floats, Floats]:
+) -> tuple[Ints, Floats, Bools, Floats, Floats]:
     """Return the rows by kind as `dp_kernel.relax` takes them, without those that cannot bind."""
     lanes: list[tuple[int, float, Row]] = [
         (k, min(float(cap[k]), float(np.finfo(float).max)), row)
