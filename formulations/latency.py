@@ -90,7 +90,9 @@ class LatencyGraph:
     @cached_property
     def unit_memory(self) -> Floats:
         """Shape (U,): memory of whole units."""
-        return np.bincount(self.unit_of, weights=self.memory_bytes, minlength=self.size)
+        sums: Floats = np.zeros(self.size)
+        np.add.at(sums, self.unit_of, self.memory_bytes)
+        return sums
 
     @cached_property
     def reach(self) -> Bools:

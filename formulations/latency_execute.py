@@ -6,7 +6,8 @@ CPUs; and by call: the kind of its accelerator, and the call before it on the sa
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -30,14 +31,17 @@ class Flat(NamedTuple):
     cpu: Floats
 
 
+def rows(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Return lists of numbers as compressed rows: where each begins, and all of them."""
+    start = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
+    return start, np.array([x for row in lists for x in row], dtype=np.int64)
+
+
 def flatten(task: Task, graph: LatencyGraph) -> Flat:
     """Return what `execute` reads."""
-    rows: list[Any] = []
-    for lists in (task.workload.successors, task.workload.predecessors):
-        rows.append(np.concatenate([[0], np.cumsum([len(r) for r in lists])]).astype(np.int64))
-        rows.append(np.array([v for row in lists for v in row], dtype=np.int64))
     return Flat(
-        *rows,
+        *rows(task.workload.successors),
+        *rows(task.workload.predecessors),
         np.ascontiguousarray(graph.compute),
         np.ascontiguousarray(graph.transfer),
         np.array(graph.memory_bytes),

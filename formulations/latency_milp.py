@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ..instances import Calls, Latency
+from ..instances import Calls
 from .latency import LatencyGraph, latency_graph
 from .latency_execute import execute, flatten, slots_of
 from .task import Task
@@ -101,8 +101,7 @@ def latency_model(task: Task, horizon: float, floor: float, *, potentials: bool)
     potentials
         Whether to state the strong form.
     """
-    assert isinstance(task.problem, Latency)
-    workload, problem = task.workload, task.problem
+    workload, problem = task.workload, task.latency
     graph = latency_graph(task, whole_colours=False)
     costs = task.costs
     accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]

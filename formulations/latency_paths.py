@@ -34,7 +34,6 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from ..instances import Latency
 from ..instances.arrays import Bools, Floats, Ints
 from .hypergraph import hypergraph
 from .latency import LatencyGraph
@@ -120,18 +119,24 @@ def heavy_paths(graph: LatencyGraph, count: int = 3) -> list[Ints]:
     cheap = np.where(np.isfinite(cheap), cheap, 0.0)
     if len(graph.kinds):
         cheap = cheap + graph.transfer.min(axis=0) / 2
-    weight = np.bincount(graph.unit_of, weights=cheap, minlength=graph.size)
+    weight = _sums(graph, cheap)
     cpu = np.where(np.isfinite(graph.cpu), graph.cpu, cheap)
     paths: list[Ints] = []
     for i in range(count + 1):
         if i == count:
-            weight = np.bincount(graph.unit_of, weights=cpu, minlength=graph.size)
+            weight = _sums(graph, cpu)
         path = _heaviest(graph, weight)
         if not any(np.array_equal(path, other) for other in paths):
             paths.append(path)
         weight = weight.copy()
         weight[path] *= 0.1
     return paths
+
+
+def _sums(graph: LatencyGraph, values: Floats) -> Floats:
+    sums: Floats = np.zeros(graph.size)
+    np.add.at(sums, graph.unit_of, values)
+    return sums
 
 
 def _heaviest(graph: LatencyGraph, weight: Floats) -> Ints:
@@ -203,14 +208,13 @@ def path_bound(
     weaker bound on their load: the computing time of what is forced in, and the transfers of the
     path at its ends.
     """
-    assert isinstance(task.problem, Latency)
     size = len(path)
     load = np.full((size, size), np.inf)
     exact = np.zeros((size, size), np.bool_)
     cpu = path_cpu(task, graph, path)
     ends = _path_transfer(task, graph, path)
     inner = _inside_colours(graph.group[path])
-    if task.problem.calls != 2 or inner is None:
+    if task.latency.calls != 2 or inner is None:
         inner = np.zeros(size + 1, np.bool_)
     tied = graph.group[path] >= 0
     need = np.where(tied, data.tie_memory[graph.group[path]], data.memory[path])
@@ -356,22 +360,10 @@ def _weak_row(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _interval(
-    a,
-    b,
-    path,
-    reach,
-    compute,
-    weight,
-    pin_start,
-    pins,
-    net_start,
-    nets,
-    memory,
-    capacity,
-    tie,
+def _interval(  # type: ignore[no-untyped-def]
+    a, b, path, reach, compute, weight, pin_start, pins, net_start, nets, memory, capacity, tie,
     tie_memory,
-):  # type: ignore[no-untyped-def]
+):  # fmt: skip
     """L(a, b) by minimum cuts, the least over the kinds."""
     kinds, units = compute.shape
     side = np.full(units, UNDECIDED, np.int8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..instances import Cluster, Costs, Plan, Problem, Workload, price
+from ..instances import Cluster, Costs, Latency, Plan, Problem, Throughput, Workload, price
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,18 @@ class Task:
     costs: Costs
     start: Plan | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def throughput(self) -> Throughput:
+        """The problem, for methods that know only this one."""
+        assert isinstance(self.problem, Throughput)
+        return self.problem
+
+    @property
+    def latency(self) -> Latency:
+        """The problem, for methods that know only this one."""
+        assert isinstance(self.problem, Latency)
+        return self.problem
 
 
 def pose(

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..instances import Costs, InputError, Plan, VerificationError, Workload, price
+from ..instances import Costs, InputError, Plan, Throughput, VerificationError, Workload, price
 from ..instances.arrays import Floats, Ints
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
@@ -104,6 +104,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
             f"plan: its bound comes from {data.get('origin') or 'nowhere'}, without a certificate "
             "that can be checked; plan with method setpart"
         )
+    assert isinstance(plan.problem, Throughput)  # no other problem has this origin
     costs = price(workload, plan.cluster)
     kinds = len(costs.count)
     prices = _numbers(data, "prices", workload.n)

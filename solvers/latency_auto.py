@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..formulations.latency import latency_graph
 from ..formulations.latency_paths import cut_data, heavy_paths, path_bound
 from ..formulations.task import Task
-from ..instances import Latency, Solution
+from ..instances import Solution
 from .latency_dp import PATH_BOUND, label_dp
 from .latency_lns import linear, local_search
 from .latency_milp import strong
@@ -25,11 +25,10 @@ def auto(task: Task, search: Search[Solution]) -> None:
     improves the plan; so it does where the DP ends without proof, and there the integer program
     follows if it is small.
     """
-    assert isinstance(task.problem, Latency)
     search.method = "linear"
     with search.phase("start"):
         linear(task, search)
-    graph = latency_graph(task, whole_colours=task.problem.calls == 1)
+    graph = latency_graph(task, whole_colours=task.latency.calls == 1)
     if graph.size <= MOST_UNITS:
         search.method = "dp"
         label_dp(task, search)
@@ -40,7 +39,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
         search.note(f"auto: {graph.size} units are too many for the label DP")
         with search.phase("bound"):
             data = cut_data(task, graph)
-            total = task.problem.calls * int(graph.count.sum())
+            total = task.latency.calls * int(graph.count.sum())
             for path in heavy_paths(graph, count=1):
                 bound = path_bound(task, graph, data, path, total, search.should_stop)
                 search.raise_bound(bound.value, PATH_BOUND)
@@ -49,7 +48,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
     search.method = "lns"
     with search.phase("local search"):
         local_search(task, search)
-    calls = task.problem.calls * int(graph.count.sum())
+    calls = task.latency.calls * int(graph.count.sum())
     if not search.should_stop() and task.workload.n * calls <= MOST_CHOICES:
         search.method = "milp"
         search.note("auto: the integer program, for what the label DP left open")

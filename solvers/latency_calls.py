@@ -32,8 +32,7 @@ CLOSE = 1e-7
 
 def several_calls(task: Task, search: Search[Solution]) -> None:
     """Prove the least latency with several calls per accelerator, as far as can be."""
-    assert isinstance(task.problem, Latency)
-    calls = task.problem.calls
+    calls = task.latency.calls
     graph = latency_graph(task, whole_colours=False)
     counts = [min(calls * int(c), graph.size) for c in graph.count]
     free = replace(graph, group=np.full(graph.size, -1))  # the relaxation knows no colours
@@ -95,8 +94,7 @@ def pack(task: Task, graph: LatencyGraph, calls_found: list[tuple[int, list[int]
         None if no packing was found. With two calls per accelerator all are tried (a maximum
         matching of those that can share one); with more, calls are packed first fit by start.
     """
-    assert isinstance(task.problem, Latency)
-    calls = task.problem.calls
+    calls = task.latency.calls
     slot = np.full(task.workload.n, -1)
     for r, (_, nodes) in enumerate(calls_found):
         slot[nodes] = r

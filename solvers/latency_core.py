@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..formulations.latency import LatencyGraph
+from ..formulations.latency_execute import rows
 from ..formulations.latency_paths import CutData, PathBound, path_bound
 from ..formulations.task import Task
-from ..instances.arrays import Floats, Ints
+from ..instances.arrays import Bools, Floats, Ints
 from .latency_kernel import Graph
 
 #: The label DP is left alone if its codes (calls used of every kind) are more than this.
@@ -102,8 +103,8 @@ def core_paths(
 def codes(counts: Sequence[int]) -> tuple[Ints, Ints]:
     """Number the vectors (calls used of each kind): their rows, and the step of each kind."""
     step = np.cumprod([1, *(count + 1 for count in counts[:-1])]) if counts else np.zeros(0)
-    rows = [used[::-1] for used in itertools.product(*(range(c + 1) for c in counts[::-1]))]
-    return np.array(rows, np.int64).reshape(len(rows), len(counts)), step.astype(np.int64)
+    table = [used[::-1] for used in itertools.product(*(range(c + 1) for c in counts[::-1]))]
+    return np.array(table, np.int64).reshape(len(table), len(counts)), step.astype(np.int64)
 
 
 def kernel_graph(
@@ -141,7 +142,9 @@ def kernel_graph(
         len({int(unit_of[y]) for y in workload.successors[v]} - {-1, int(unit_of[v])})
         for v in core.nodes
     ]
-    supported = np.isfinite(graph.compute).all(axis=0) if kinds else np.zeros(workload.n, bool)
+    supported: Bools = np.zeros(workload.n, np.bool_)
+    if kinds:
+        supported = np.asarray(np.isfinite(graph.compute).all(axis=0), np.bool_)
     sink_bytes, sinks = np.zeros(len(core.nodes)), np.zeros(len(core.nodes), np.int64)
     for v in core.sinks:
         u = int(node_no[workload.predecessors[v][0]])
@@ -161,24 +164,24 @@ def kernel_graph(
     table = _path_tables(task, core, bounds, unit_no, node_no)
     return Graph(
         (size + 63) // 64,
-        *_rows(succ),
+        *rows(succ),
         np.array(pred_count, np.int64),
         np.searchsorted(unit_of[core.nodes], np.arange(size + 1)).astype(np.int64),
-        *_rows(feed),
-        *_rows(inputs),
+        *rows(feed),
+        *rows(inputs),
         unit_of[core.nodes],
         np.array(consumers, np.int64),
         np.ascontiguousarray(graph.unit_compute[:, core.units]),
         graph.unit_memory[core.units],
         graph.cpu[core.nodes],
         np.ascontiguousarray(graph.transfer[:, core.nodes]),
-        *_rows(following),
+        *rows(following),
         _depths(task, core),
         group,
         np.bincount(group[group >= 0], minlength=len(workload.colour_classes) + 1),
         sink_bytes,
         sinks,
-        *_rows(source_list),
+        *rows(source_list),
         np.array(feeds, np.int64),
         graph.memory_bytes[list(core.sources)],
         np.ascontiguousarray(graph.transfer[:, list(core.sources)]),
@@ -189,11 +192,6 @@ def kernel_graph(
         (used[:, None, :] <= used[None, :, :]).all(axis=2),
         *table,
     )
-
-
-def _rows(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    start = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
-    return start, np.array([x for row in lists for x in row], dtype=np.int64)
 
 
 def _depths(task: Task, core: Core) -> Floats:

@@ -8,9 +8,9 @@ import numpy as np
 from numba import njit
 
 from ..formulations.latency import LatencyGraph
-from ..formulations.latency_execute import Flat, execute, flatten
+from ..formulations.latency_execute import execute, flatten
 from ..formulations.task import Task
-from ..instances import Calls, Latency
+from ..instances import Calls
 from ..instances.arrays import Bools, Ints
 
 #: Divisions that are tried one by one, if there are no more.
@@ -38,8 +38,7 @@ def divide(
         Whether no division is better: all were tried. Otherwise nodes were moved between the
         calls of a first division until no single move helped.
     """
-    assert isinstance(task.problem, Latency)
-    costs, calls = task.costs, task.problem.calls
+    costs, calls = task.costs, task.latency.calls
     host = costs.host[costs.kind_of]
     accelerators = np.unique(placement[~host[placement]])
     rank = np.full(len(costs.kind_of), -1)
@@ -126,7 +125,7 @@ def _first(task: Task, where: Ints, calls: int) -> Ints | None:
 
 
 @njit(cache=True, nogil=True)
-def _try_all(flat: Flat, held, where, reach, kind, before, calls, few):  # type: ignore[no-untyped-def]
+def _try_all(flat, held, where, reach, kind, before, calls, few):  # type: ignore[no-untyped-def]
     """Try every division whose calls follow the edges; give up beyond `few` of them."""
     size, n = len(held), len(where)
     number = np.full(n, -1, np.int64)

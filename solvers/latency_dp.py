@@ -25,7 +25,7 @@ from ..formulations.infeasible import memories, why_infeasible
 from ..formulations.latency import LatencyGraph, latency_graph
 from ..formulations.latency_paths import cut_data, heavy_paths
 from ..formulations.task import Task
-from ..instances import Calls, Latency, Solution
+from ..instances import Calls, Solution
 from .latency_core import MOST_CODES, Core, core_of, core_paths, kernel_graph
 from .latency_kernel import (
     ACTIVE_FULL,
@@ -68,8 +68,7 @@ class Step:
 
 def label_dp(task: Task, search: Search[Solution]) -> None:
     """Prove the least latency: with one call per accelerator exactly; see `latency_calls`."""
-    assert isinstance(task.problem, Latency)
-    if task.problem.calls > 1:
+    if task.latency.calls > 1:
         from .latency_calls import several_calls
 
         several_calls(task, search)

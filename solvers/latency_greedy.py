@@ -6,7 +6,7 @@ import numpy as np
 
 from ..formulations.latency import LatencyGraph, latency_graph
 from ..formulations.task import Task
-from ..instances import Calls, Latency, Solution, Throughput
+from ..instances import Calls, Solution, Throughput
 from ..instances.arrays import Ints
 from .latency_divide import divide
 from .limits import Limits
@@ -65,7 +65,6 @@ def fill(task: Task, graph: LatencyGraph) -> Ints | None:
 
 def max_load(task: Task, search: Search[Solution]) -> None:
     """Split for throughput, contiguously, by the DP over ideals; then execute one request."""
-    assert isinstance(task.problem, Latency)
     graph = latency_graph(task, whole_colours=True)
     problem = Throughput(split="contiguous")
     throughput = Task(task.workload, task.cluster, problem, task.costs)

@@ -8,7 +8,7 @@ from numba import njit
 from ..formulations.latency import latency_graph
 from ..formulations.latency_execute import execute, flatten
 from ..formulations.task import Task
-from ..instances import Calls, Latency, Solution
+from ..instances import Calls, Solution
 from ..instances.arrays import Ints
 from .latency_core import core_of, kernel_graph
 from .latency_dp import chain, solution_of
@@ -35,7 +35,6 @@ def local_search(task: Task, search: Search[Solution]) -> None:
 
 def linear(task: Task, search: Search[Solution]) -> None:
     """Solve the label DP over the prefixes of one topological order, one label per prefix."""
-    assert isinstance(task.problem, Latency)
     greedy(task, search)
     graph = latency_graph(task, whole_colours=True)
     core = core_of(task, graph)
@@ -55,9 +54,8 @@ def linear(task: Task, search: Search[Solution]) -> None:
 
 def improve(task: Task, search: Search[Solution]) -> None:
     """Move units of the best plan between calls until no move has helped for long."""
-    assert isinstance(task.problem, Latency)
     assert isinstance(search.best, Calls)
-    calls = task.problem.calls
+    calls = task.latency.calls
     graph = latency_graph(task, whole_colours=False)
     groups = _groups(task)
     kind_of = task.costs.kind_of

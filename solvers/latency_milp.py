@@ -10,7 +10,7 @@ from ..formulations.latency import latency_graph
 from ..formulations.latency_milp import latency_model
 from ..formulations.latency_paths import cut_data, heavy_paths, path_bound
 from ..formulations.task import Task
-from ..instances import Calls, Latency, Solution
+from ..instances import Calls, Solution
 from ..instances.arrays import Floats
 from .highs import compile_model, run_highs
 from .latency_dp import PATH_BOUND, ceiling, explain
@@ -24,10 +24,9 @@ BOUND_SLACK = 5e-7
 def strong(task: Task, search: Search[Solution]) -> None:
     """Solve the strong form, above the path-interval bound, from the best plan known."""
     with search.phase("bound"):
-        assert isinstance(task.problem, Latency)
-        graph = latency_graph(task, whole_colours=task.problem.calls == 1)
+        graph = latency_graph(task, whole_colours=task.latency.calls == 1)
         data = cut_data(task, graph)
-        total = task.problem.calls * int(graph.count.sum())
+        total = task.latency.calls * int(graph.count.sum())
         for path in heavy_paths(graph, count=1):
             bound = path_bound(task, graph, data, path, total, search.should_stop)
             search.raise_bound(bound.value, PATH_BOUND)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from brute_latency import least_latency
 from cases import random_case
 
+import stagecut
 from stagecut import Latency, Throughput, VerificationError, Workload, accelerators_and_cpus
 from stagecut.instances import Calls, Placement
+from stagecut.instances.files import load_plan, save
 from stagecut.runtime import evaluate
 
 
@@ -92,3 +95,16 @@ def test_a_solution_of_another_problem_is_refused() -> None:
         evaluate(chain(), accelerators_and_cpus(1), Latency(), Placement(np.zeros(3)))
     with pytest.raises(VerificationError, match="a calls is no solution of throughput"):
         evaluate(chain(), accelerators_and_cpus(1), Throughput(), Calls(np.zeros(3), np.zeros(3)))
+
+
+def test_a_plan_file_keeps_the_calls(tmp_path: Path) -> None:
+    workload = chain()
+    plan = stagecut.solve(workload, accelerators_and_cpus(1, 2), Latency(2), method="greedy").plan
+    assert plan is not None
+    save(plan, tmp_path / "plan.json", workload)
+    again = load_plan(tmp_path / "plan.json", workload)
+    assert isinstance(again.solution, Calls)
+    assert again.problem == plan.problem
+    assert again.solution.device.tolist() == plan.solution.device.tolist()
+    assert isinstance(plan.solution, Calls)
+    assert again.solution.call.tolist() == plan.solution.call.tolist()
