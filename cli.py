@@ -15,8 +15,8 @@ import typer  # noqa: E402
 from .commands import instances  # noqa: E402
 from .commands.compare import compare  # noqa: E402
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE  # noqa: E402
-from .commands.export_model import export_model  # noqa: E402
 from .commands.diff import diff  # noqa: E402
+from .commands.export_model import export_model  # noqa: E402
 from .commands.simulate import simulate  # noqa: E402
 from .commands.solve import solve  # noqa: E402
 from .commands.verify import verify  # noqa: E402
