@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..instances import Plan, Workload
+from ..instances import Plan, Throughput, Workload
 from ..instances.arrays import Floats, frozen
 from .memory import memory_over_time
 from .network import HostMemory, Network, settle
@@ -56,9 +56,9 @@ def simulate(
         deadlocks: then with the table of steps and devices.
     """
     stages = cut(workload, plan, weight_share=weight_share)
-    return simulate_stages(
-        stages, schedule, microbatches, network=network or HostMemory(plan.problem.overlap)
-    )
+    if network is None:
+        network = HostMemory(isinstance(plan.problem, Throughput) and plan.problem.overlap)
+    return simulate_stages(stages, schedule, microbatches, network=network)
 
 
 def simulate_stages(
