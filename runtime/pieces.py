@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..instances import Costs, InputError, Plan, Workload, price
+from ..instances import Costs, InputError, Placement, Plan, Workload, price
 from ..instances.arrays import Ints, frozen
 from ..instances.contiguity import representatives
 from .stages import BACKWARD, FORWARD, Stages
@@ -28,13 +28,18 @@ def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> Stages:
     Raises
     ------
     InputError
-        If the plan was made for another workload, or a backward node feeds a forward node.
+        If the plan was made for another workload, is no placement, or a backward node feeds a
+        forward node.
 
     Notes
     -----
     O(n + m) in the nodes and edges.
     """
     plan.check_made_for(workload)
+    if not isinstance(plan.solution, Placement):
+        raise InputError(
+            f"plan: it is for {plan.problem.name}; only placements can be cut into pieces"
+        )
     where = plan.placement.tolist()
     backward = workload.backward.tolist()
     for u, v in workload.edges.tolist():

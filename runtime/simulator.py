@@ -56,8 +56,9 @@ def simulate(
         deadlocks: then with the table of steps and devices.
     """
     stages = cut(workload, plan, weight_share=weight_share)
-    overlap = isinstance(plan.problem, Throughput) and plan.problem.overlap
-    return simulate_stages(stages, schedule, microbatches, network=network or HostMemory(overlap))
+    if network is None:
+        network = HostMemory(isinstance(plan.problem, Throughput) and plan.problem.overlap)
+    return simulate_stages(stages, schedule, microbatches, network=network)
 
 
 def simulate_stages(
