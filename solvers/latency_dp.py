@@ -101,7 +101,7 @@ def one_call(
             offer(solution_of(task, core, steps))
         if not complete:
             return
-        if steps is None and target > most:
+        if steps is None and target > most and math.isinf(best()):
             prove_infeasible(explain(task))
             return
         # with several pools of CPUs the times are lower bounds, and so is the value
