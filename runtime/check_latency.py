@@ -96,7 +96,7 @@ def check(
     ]
     objective = math.inf if circle else max(finish.values())
     calls.sort(key=lambda c: (c.start, c.finish, c.device, c.number))
-    return Report(objective, devices, tuple(violations), tuple(calls))
+    return Report(objective, devices, tuple(violations), calls=tuple(calls))
 
 
 def _malformed(

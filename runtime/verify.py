@@ -12,12 +12,14 @@ from ..instances import (
     Plan,
     Problem,
     Solution,
+    Stages,
     Throughput,
+    Training,
     VerificationError,
     Workload,
     price,
 )
-from . import check_latency, check_throughput
+from . import check_latency, check_throughput, check_training
 from .report import Report
 
 #: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
@@ -32,11 +34,14 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
     VerificationError
         If the solution is of another problem's type.
     """
-    costs = price(workload, cluster)
     match problem, solution:
         case Throughput(), Placement():
+            costs = price(workload, cluster)
             return check_throughput.check(workload, cluster, costs, problem, solution.device)
+        case Training(), Stages():
+            return check_training.check(workload, cluster, problem, solution)
         case Latency(), Calls():
+            costs = price(workload, cluster)
             return check_latency.check(workload, cluster, costs, problem, solution)
     raise VerificationError(
         f"a {type(solution).__name__.lower()} is no solution of {problem.name}: plan again"

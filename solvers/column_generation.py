@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
+from ..formulations.certificate import PROOF_MARGIN, Prices
 from ..formulations.hypergraph import Hypergraph
-from ..formulations.set_partitioning import PROOF_MARGIN, Prices
 from ..formulations.task import Task
 from ..instances.arrays import Bools, Floats, Ints
 from .frontier import BestSet, Frontier, Incidence, best_set, cut, frontier, incidence, orders
@@ -31,6 +32,9 @@ Outcome = Literal["proved", "stalled", "stopped"]
 
 #: A serious step attains this part of what the model promises.
 SERIOUS = 0.1
+
+#: Columns that are kept at least from one climb to the next.
+KEPT = 500
 
 #: First, least and greatest radius of the box, relative to the prices.
 RADIUS, LEAST_RADIUS, MOST_RADIUS = 0.2, 1e-3, 2.0
@@ -69,11 +73,14 @@ class Market:
     scarce: Bools
     tolled: Bools
 
-    def loads(self, kind: int, members: Bools) -> tuple[float, float]:
-        """Return what a set takes of the target, and its transfer time."""
+    def transfer_of(self, kind: int, members: Bools) -> float:
+        """Return the transfer time of a set."""
+        return float(self.weight[kind] @ cut(self.shape, members))
+
+    def load_of(self, kind: int, members: Bools) -> float:
+        """Return what a set takes of the target: no transfers where they have a price instead."""
         compute = float(self.load[kind][members].sum())
-        transfer = float(self.weight[kind] @ cut(self.shape, members))
-        return compute + (0.0 if self.tolled[kind] else transfer), transfer
+        return compute if self.tolled[kind] else compute + self.transfer_of(kind, members)
 
 
 @dataclass
@@ -179,7 +186,7 @@ def climb(
         return state.pricings >= last or search.should_stop()
 
     limit = target * (1 + PROOF_MARGIN)
-    state.columns = [c for c in state.columns if c.load <= limit]
+    state.columns = _fit(state, limit)
     model = PriceModel(sold.count, sold.scarce, sold.tolled, state.prices)
     model.add(state.columns)
 
@@ -231,13 +238,25 @@ def _floors(trial: Trial) -> Floats:
     return np.maximum(0.0, trial.by_kind - trial.prices.memory - trial.prices.transfer)
 
 
+def _fit(state: Climb, limit: float) -> list[Column]:
+    """Return the columns within a load, of too many those that are worth most."""
+    fitting = [c for c in state.columns if c.load <= limit]
+    fitting.sort(key=lambda c: -_value(c, state.prices))
+    return fitting[: max(KEPT, 2 * len(state.prices.unit))]
+
+
+def _value(column: Column, prices: Prices) -> float:
+    """Return what a set is worth to its kind of device, fees of memory and transfers taken off."""
+    k = column.kind
+    fees = prices.memory[k] * column.share + prices.transfer[k] * column.transfer
+    return float(prices.unit[column.members].sum()) - float(fees)
+
+
 def _worth(columns: list[Column], prices: Prices, kinds: int) -> Floats:
     """Return the greatest value of a known set of each kind."""
     best = np.zeros(kinds)
     for column in columns:
-        k = column.kind
-        fees = prices.memory[k] * column.share + prices.transfer[k] * column.transfer
-        best[k] = max(best[k], float(prices.unit[column.members].sum()) - fees)
+        best[column.kind] = max(best[column.kind], _value(column, prices))
     return best
 
 
@@ -259,7 +278,7 @@ def _price(
             prices.unit - prices.memory[k] * sold.share[k],
             sold.load[k],
             limit,
-            lambda members, k=k: sold.loads(k, members)[0],
+            partial(sold.load_of, k),
             floor=float(floors[k]),
             overlap=bool(sold.tolled[k]),
             toll=float(prices.transfer[k]) / target if sold.tolled[k] else 0.0,
@@ -269,7 +288,8 @@ def _price(
             return None
         found.append(best)
         if best.members is not None:
-            load, transfer = sold.loads(k, best.members)
+            load = sold.load_of(k, best.members)
+            transfer = sold.transfer_of(k, best.members)
             share = float(sold.share[k][best.members].sum())
             columns.append(Column(k, best.members, load, share, transfer / target))
     fixed = prices.memory + prices.transfer

@@ -33,7 +33,7 @@ BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
 
 #: Parts of what the bound allows above the floor, and in all, that a set must attain to be good
 #: enough; and how many sets are looked at.
-GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
+GOOD, CLOSE, LOOKS = 0.8, 0.97, 100
 
 #: Most labels of one direction: 24 bytes each.
 LABELS = 20_000_000
@@ -154,9 +154,7 @@ def orders(shape: Incidence, rng: np.random.Generator) -> list[Ints]:
     found: dict[tuple[int, ...], float] = {}
     for _ in range(tries):
         start, noise = int(rng.integers(size)), 0.5 * rng.random(size)
-        order, cost = greedy_order(
-            shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins, start, noise
-        )
+        order, cost = greedy_order(shape.unit_ptr, shape.unit_nets, shape.net_ptr, start, noise)
         found[tuple(order.tolist())] = cost
     return [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
 
@@ -207,8 +205,9 @@ def best_set(
     """Return a bound on Σ price − toll·transfers of a set within the load, and such a set.
 
     Labels are made in both directions in turn, each time finer, as those of one direction tell
-    which of the other cannot lead above the floor. Ends when there is nothing above the floor;
-    or with a set that is within the load in fact, and nearly as good as the bound; or at the finest resolution.
+    which of the other cannot lead above the floor. Ends when there is nothing above the floor,
+    with a set that is within the load in fact and nearly as good as the bound, or at the finest
+    resolution.
 
     Parameters
     ----------
@@ -234,20 +233,20 @@ def best_set(
         price[states.order], np.where(allowed, ordered, 0.0), allowed,
         0.0 if overlap else 1.0, toll, limit, floor,
     )  # fmt: skip
-    bound, members, steps = np.inf, None, ()
+    bound, members = np.inf, None
+    steps: tuple[tuple[float, float], ...] = ()
     rest: _Labels | None = None
     forward = False
-    for buckets in BUCKETS:
+    for wanted in BUCKETS:
         arcs = states.forward if forward else states.backward
-        labels = _extend(
-            forward, arcs, terms, min(buckets, LABELS // states.size), rest, should_stop
-        )
+        buckets = wanted if rest else min(wanted, max(8, LABELS // states.size))
+        labels = _extend(forward, arcs, terms, buckets, rest, should_stop)
         if labels is None and should_stop():
             return None
         if labels is None:
             break
         whole = labels.last(forward)
-        if len(whole) == 0:
+        if len(whole) == 0 or labels.value[whole[-1]] <= floor:
             return BestSet(floor, None, True, ())
         bound = float(labels.value[whole[-1]])
         steps = tuple(zip(labels.used[whole].tolist(), labels.value[whole].tolist(), strict=True))

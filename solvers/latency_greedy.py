@@ -95,7 +95,7 @@ def max_load(task: Task, search: Search[Solution]) -> None:
     """Split for throughput, contiguously, by the DP over ideals; then execute one request."""
     graph = latency_graph(task, whole_colours=True)
     problem = Throughput(split="contiguous")
-    throughput = Task(task.workload, task.cluster, problem, task.costs)
+    throughput = Task(task.workload, task.cluster, problem)
 
     def judge(solution: Solution) -> float:
         return _max_load(throughput, solution.device)

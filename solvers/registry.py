@@ -27,6 +27,15 @@ METHODS: dict[str, dict[str, str]] = {
         "single": "single_device:single_device",
         "metis": "partitioner:metis",
     },
+    "training": {
+        "auto": "training_milp:auto",
+        "dp": "training_dp:training_dp",
+        "milp": "training_milp:milp",
+        "piper": "training_dp:piper",
+        "equi": "equi:equi",
+        "data-parallel": "equi:data_parallel",
+        "pipedream": "pipedream:pipedream",
+    },
     "latency": {
         "auto": "latency_auto:auto",
         "dp": "latency_prove:label_dp",
