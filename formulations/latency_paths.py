@@ -223,6 +223,9 @@ def path_bound(
     memory = (data.memory, data.capacity, data.tie, data.tie_memory)
     nets = (data.weight, data.pin_start, data.pins, data.net_start, data.nets)
     for a in range(size):
+        if should_stop():
+            load[a:] = 0.0  # all that is known
+            break
         _weak_row(a, path, graph.reach, data.compute, *memory, ends, load)
 
     def sharpen(a: int, b: int) -> None:

@@ -6,9 +6,10 @@ from ..formulations.latency import latency_graph
 from ..formulations.latency_paths import cut_data, heavy_paths, path_bound
 from ..formulations.task import Task
 from ..instances import Solution
-from .latency_dp import PATH_BOUND, label_dp
+from .latency_dp import PATH_BOUND
 from .latency_lns import linear, local_search
 from .latency_milp import strong
+from .latency_prove import label_dp
 from .search import Search
 
 #: Units beyond which downsets are too many for the label DP to end.

@@ -13,8 +13,8 @@ from ..formulations.task import Task
 from ..instances import Calls
 from ..instances.arrays import Bools, Ints
 
-#: Divisions that are tried one by one, if there are no more.
-FEW = 50_000
+#: Divisions that are tried one by one, if there are no more; and visits of nodes and edges.
+FEW, MOST_VISITS = 50_000, 20_000_000
 
 
 def divide(
@@ -55,7 +55,8 @@ def divide(
         return _plan(placement, slot, calls, execute(flat, slot, kind, before)[0]), True
     reach = _reach(task)
     held = order[where[order] >= 0]
-    number, value, complete = _try_all(flat, held, where, reach, kind, before, calls, FEW)
+    few = min(FEW, MOST_VISITS // (task.workload.n + len(task.workload.edges)))
+    number, value, complete = _try_all(flat, held, where, reach, kind, before, calls, few)
     if complete:
         slot = np.where(where >= 0, where * calls + number, -1)
         return _plan(placement, slot, calls, value), True
@@ -68,6 +69,8 @@ def divide(
     while better and not should_stop():
         better = False
         for v in held.tolist():
+            if should_stop():
+                break
             for other in (slot[v] - 1, slot[v] + 1):
                 if other // calls == slot[v] // calls and other >= 0:
                     kept, slot[v] = slot[v], other

@@ -44,7 +44,6 @@ from .latency_kernel import (
     rehash,
     run,
 )
-from .search import Search
 
 PATH_BOUND = "path-interval bound"
 
@@ -55,7 +54,7 @@ ESCALATION = 1.015
 #: A target is undercut by this much, relatively: rounding in sums of times.
 MARGIN = 1e-9
 #: Bytes at which a run gives up.
-MOST_BYTES = 6e9
+MOST_BYTES = 4e9
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,23 +63,6 @@ class Step:
 
     kind: int
     units: tuple[int, ...]
-
-
-def label_dp(task: Task, search: Search[Solution]) -> None:
-    """Prove the least latency: with one call per accelerator exactly; see `latency_calls`."""
-    if task.latency.calls > 1:
-        from .latency_calls import several_calls
-
-        several_calls(task, search)
-    else:
-        one_call(
-            task,
-            search.should_stop,
-            lambda: search.objective,
-            search.offer,
-            search.raise_bound,
-            search.prove_infeasible,
-        )
 
 
 def one_call(
@@ -119,7 +101,7 @@ def one_call(
             offer(solution_of(task, core, steps))
         if not complete:
             return
-        if steps is None and target > most:
+        if steps is None and target > most and math.isinf(best()):
             prove_infeasible(explain(task))
             return
         # with several pools of CPUs the times are lower bounds, and so is the value

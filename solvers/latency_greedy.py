@@ -17,20 +17,48 @@ from .search import Search
 def greedy(task: Task, search: Search[Solution]) -> None:
     """Fill one accelerator after the other in topological order by memory; the rest is on CPUs.
 
-    A first plan also comes from putting everything on the CPUs.
-
     References
     ----------
     The baseline of Tarnawski et al., NeurIPS 2020, appendix on latency.
     """
     graph = latency_graph(task, whole_colours=True)
-    if np.isfinite(graph.cpu).all():
-        search.offer(Calls(graph.pool, np.full(task.workload.n, -1)))
     placement = fill(task, graph)
     if placement is not None:
         plan, _ = divide(task, graph, placement, search.should_stop)
         if plan is not None:
             search.offer(plan)
+
+
+def all_on_cpus(task: Task, search: Search[Solution]) -> None:
+    """Put everything on the CPUs, if there are any that support it."""
+    graph = latency_graph(task, whole_colours=True)
+    if np.isfinite(graph.cpu).all():
+        search.offer(Calls(graph.pool, np.full(task.workload.n, -1)))
+
+
+def depth_first(graph: LatencyGraph) -> list[int]:
+    """Return the units in topological order, one branch after the other, lowest node first."""
+    first = [min(members) for members in graph.members]
+    order: list[int] = []
+    seen = np.zeros(graph.size, np.bool_)
+    for root in sorted(range(graph.size), key=first.__getitem__):
+        stack = (
+            []
+            if seen[root]
+            else [(root, iter(sorted(graph.successors[root], key=first.__getitem__)))]
+        )
+        seen[root] = True
+        while stack:
+            unit, rest = stack[-1]
+            for y in rest:
+                if not seen[y]:
+                    seen[y] = True
+                    stack.append((y, iter(sorted(graph.successors[y], key=first.__getitem__))))
+                    break
+            else:
+                order.append(unit)
+                stack.pop()
+    return order[::-1]
 
 
 def fill(task: Task, graph: LatencyGraph) -> Ints | None:
@@ -45,7 +73,7 @@ def fill(task: Task, graph: LatencyGraph) -> Ints | None:
         if not task.costs.host[kind]
     ]
     at, used = 0, 0.0
-    for unit in range(graph.size):
+    for unit in depth_first(graph):
         members = list(graph.members[unit])
         size = float(graph.unit_memory[unit])
         on_cpus = np.isfinite(graph.cpu[members]).all()

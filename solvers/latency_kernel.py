@@ -458,6 +458,7 @@ def _emit(g, s, w, d, single):  # type: ignore[no-untyped-def]
     target = s.target[0]
     state = s.at[STATE]
     card = s.at[CARD] + d
+    s.at[STEPS] += d >> 2
     earliest = np.inf
     for j in range(s.at[ACTIVE]):
         earliest = min(earliest, w.start[d, j])
@@ -492,6 +493,7 @@ def _emit(g, s, w, d, single):  # type: ignore[no-untyped-def]
                     w.new_key[x >> 6] |= np.uint64(1) << np.uint64(x & 63)
                 new = _find(s, w.new_key)
                 border = _border(g, s, w, state, d)
+            s.at[STEPS] += border
             at = s.label_value_at[label]
             for i in range(border):
                 u = w.new_border[i]

@@ -12,7 +12,7 @@ from ..instances import Calls, Solution
 from ..instances.arrays import Ints
 from .latency_core import core_of, kernel_graph
 from .latency_dp import chain, solution_of
-from .latency_greedy import greedy
+from .latency_greedy import all_on_cpus, greedy
 from .search import Search
 
 #: Moves between two looks at the clock, in node visits.
@@ -35,6 +35,7 @@ def local_search(task: Task, search: Search[Solution]) -> None:
 
 def linear(task: Task, search: Search[Solution]) -> None:
     """Solve the label DP over the prefixes of one topological order, one label per prefix."""
+    all_on_cpus(task, search)
     greedy(task, search)
     graph = latency_graph(task, whole_colours=True)
     core = core_of(task, graph)

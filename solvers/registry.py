@@ -38,7 +38,7 @@ METHODS: dict[str, dict[str, str]] = {
     },
     "latency": {
         "auto": "latency_auto:auto",
-        "dp": "latency_dp:label_dp",
+        "dp": "latency_prove:label_dp",
         "milp": "latency_milp:strong",
         "milp-big-m": "latency_milp:big_m",
         "lns": "latency_lns:local_search",
