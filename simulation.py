@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def simulate(
     workload: Workload,
     plan: Plan,
-    schedule: str | Schedule = "1f1b",
+    schedule: str | Schedule | None = None,
     microbatches: int | None = None,
     *,
     network: Network | None = None,
@@ -28,7 +28,7 @@ def simulate(
     schedule
         ``gpipe``, ``1f1b``, ``interleaved``, ``pipedream``, ``2bw``, ``zb-h1``, ``zb-h2``,
         ``single`` or ``inference``; or a `stagecut.runtime.schedules.Schedule`, whose own number
-        of microbatches then counts.
+        of microbatches then counts; default: ``1f1b``, for latency plans ``single``.
     microbatches
         How many samples or microbatches to run; default: 8, or 1 for ``single``.
     network

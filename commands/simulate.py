@@ -25,12 +25,13 @@ def simulate(
     workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
     plan: Annotated[Path, typer.Argument(help="A plan file.")],
     schedule: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
-            "or a CSV file with a row of actions such as 0F0,0B0 per device."
+            "or a CSV file with a row of actions such as 0F0,0B0 per device. "
+            "Default: 1f1b, for latency plans single."
         ),
-    ] = "1f1b",
+    ] = None,
     microbatches: Annotated[
         int | None, typer.Option(help="Samples or microbatches to run; default: 8, single: 1.")
     ] = None,
@@ -68,7 +69,7 @@ def simulate(
     Exit code 2 if the schedule does not fit the plan, is incomplete or deadlocks: the message
     then shows the place in a table of steps and devices.
     """
-    from ..runtime.pieces import cut
+    from ..runtime.plan_stages import stages_of, usual_schedule
     from ..runtime.schedules import read_csv, write_csv
     from ..runtime.simulator import simulate_stages
 
@@ -79,8 +80,9 @@ def simulate(
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     loaded = load(workload)
     made = load_plan(plan, loaded)
-    stages = cut(loaded, made, weight_share=weight_share)
+    stages = stages_of(loaded, made, weight_share=weight_share)
     moves = choose_network(stages, network, bandwidth, latency, sharing, overlap, made.problem)
+    schedule = schedule or usual_schedule(made)
     given = Path(schedule)
     if schedule.endswith(".csv"):
         if not given.is_file():

@@ -10,7 +10,7 @@ from ..instances import Plan, Throughput, Workload
 from ..instances.arrays import Floats, frozen
 from .memory import memory_over_time
 from .network import HostMemory, Network, settle
-from .pieces import cut
+from .plan_stages import stages_of, usual_schedule
 from .schedules import SCHEDULES, Schedule, make_schedule
 from .schedules.actions import PER_BATCH
 from .schedules.steps import deadlock
@@ -27,7 +27,7 @@ STEADY_ACTIONS = 20_000_000
 def simulate(
     workload: Workload,
     plan: Plan,
-    schedule: str | Schedule = "1f1b",
+    schedule: str | Schedule | None = None,
     microbatches: int | None = None,
     *,
     network: Network | None = None,
@@ -39,7 +39,7 @@ def simulate(
     ----------
     schedule
         A name of `stagecut.runtime.schedules.SCHEDULES`, or a schedule, whose own number of
-        microbatches then counts.
+        microbatches then counts; default: ``1f1b``, for latency plans ``single``.
     microbatches
         How many samples or microbatches to run; default: 8, or 1 for ``single``.
     network
@@ -55,10 +55,10 @@ def simulate(
         If the plan was made for another workload, or the schedule does not fit, is incomplete or
         deadlocks: then with the table of steps and devices.
     """
-    stages = cut(workload, plan, weight_share=weight_share)
+    stages = stages_of(workload, plan, weight_share=weight_share)
     if network is None:
         network = HostMemory(isinstance(plan.problem, Throughput) and plan.problem.overlap)
-    return simulate_stages(stages, schedule, microbatches, network=network)
+    return simulate_stages(stages, schedule or usual_schedule(plan), microbatches, network=network)
 
 
 def simulate_stages(

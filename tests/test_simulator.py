@@ -13,7 +13,7 @@ from pipelines import plan_of, random_chain, random_plan
 
 import stagecut
 from stagecut import InputError, Link, Throughput
-from stagecut.instances import price
+from stagecut.instances import Latency, price
 from stagecut.instances.contiguity import representatives
 from stagecut.runtime.calls import stages_of_calls
 from stagecut.runtime.network import HostMemory, Links, point_to_point, shared
@@ -342,3 +342,25 @@ def test_wrong_input_is_named() -> None:
         simulate_stages(chain([1.0]), "single", 1, network=point_to_point(3, Link(0, 1)))
     with pytest.raises(InputError, match="sharing"):
         shared(2, Link(0, 1), sharing="rude")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["bert24_inference", "gnmt_inference", "resnet50_inference"])
+@pytest.mark.parametrize("method", ["greedy", "max-load"])
+def test_latency_plans_take_their_objective(benchmarks: Path, name: str, method: str) -> None:
+    for path in sorted((benchmarks / "placement" / "latency").glob(f"*/{name}.json")):
+        workload = stagecut.load(path)
+        limits = stagecut.Limits(seconds=20)
+        plan = stagecut.solve(workload, None, Latency(), method=method, limits=limits).plan
+        if plan is not None:
+            run = simulate(workload, plan)
+            assert run.makespan == pytest.approx(plan.objective, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_latency_plans_take_their_objective(seed: int) -> None:
+    workload, cluster = random_case(seed, max_nodes=9, max_accelerators=3, max_kinds=2)
+    problem = Latency(calls=1 + seed % 3)
+    plan = stagecut.solve(workload, cluster, problem, method="greedy").plan
+    if plan is not None:
+        run = simulate(workload, plan)
+        assert run.makespan == pytest.approx(plan.objective, rel=1e-9, abs=1e-12)
