@@ -33,7 +33,7 @@ BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
 
 #: Parts of what the bound allows above the floor, and in all, that a set must attain to be good
 #: enough; and how many sets are looked at.
-GOOD, CLOSE, LOOKS = 0.8, 0.97, 100
+GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
 
 #: Most labels of one direction: 24 bytes each.
 LABELS = 20_000_000
