@@ -1,5 +1,5 @@
 """`python -m stagecut` is the command line."""
 
-from .cli import main
+from stagecut.cli import main
 
 main()

@@ -6,7 +6,9 @@ import time
 
 STARTED = time.monotonic()  # deadlines count from here, imports included
 
+import os  # noqa: E402
 import sys  # noqa: E402
+import threading  # noqa: E402
 
 import typer  # noqa: E402
 
@@ -34,11 +36,36 @@ app.add_typer(instances.app, name="instances")
 
 def main() -> None:
     """Run the command line; bad input ends in one line and an exit code, not a traceback."""
+    _keep_stdout()
     try:
         app()
     except StagecutError as error:
         ERR.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT)
+        _leave(INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT)
+    except SystemExit as end:
+        _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+
+
+def _leave(code: int) -> None:
+    """End the process, also if a solver that did not stop in time is still at work in a thread."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if threading.active_count() > 1:
+        os._exit(code)
+    sys.exit(code)
+
+
+def _keep_stdout() -> None:
+    """Keep standard output for what the commands print.
+
+    HiGHS 1.12 prints a debugging line past Python, straight to file descriptor 1, which would
+    spoil ``--json``: that descriptor leads nowhere from now on, and Python writes to a copy of it.
+    """
+    ours = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    sys.stdout = os.fdopen(ours, "w", encoding="utf-8", errors="replace")
 
 
 if __name__ == "__main__":

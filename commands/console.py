@@ -25,7 +25,7 @@ ERR = Console(stderr=True)
 
 BAD_INPUT, INFEASIBLE, NO_PLAN = 2, 3, 4
 
-_UNITS = {"": 1} | {
+_UNITS: dict[str, int] = {"": 1} | {
     f"{prefix}{suffix}": base**power
     for power, prefix in enumerate(["", "k", "m", "g", "t", "p"])
     for suffix, base in (("b", 1000), ("ib", 1024))
@@ -72,7 +72,9 @@ def show_bytes(size: float) -> str:
 
 
 def show_time(value: float, unit: str) -> str:
-    """Return a time with its unit, where the workload names one."""
+    """Return a time with its unit, where the workload names one; an infinite one is unknown."""
+    if math.isinf(value):
+        return "unknown"
     return f"{value:.6g}" + ("" if unit == "unspecified" else f" {unit}")
 
 

@@ -186,24 +186,26 @@ def print_result(workload: Workload, result: Result, report: Report | None) -> N
             ERR.print(f"infeasible: {result.reason}", highlight=False, soft_wrap=True)
         else:
             ERR.print(
-                f"no plan found within the limit ({result.limit}); bound {result.bound:.6g}: "
+                f"no plan found within the limit ({result.limit}); bound "
+                f"{show_time(result.bound, unit)}: "
                 "give more time, or another method",
                 highlight=False,
                 soft_wrap=True,
             )
         return
     table = Table(title=f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges")
-    table.add_column("device")
-    for title in ("nodes", "load", "compute", "transfers", "memory", "of"):
+    table.add_column("device", no_wrap=True)
+    of_unit = "" if unit == "unspecified" else f" ({unit})"
+    for title in ("nodes", f"load{of_unit}", "compute", "transfers", "memory", "of"):
         table.add_column(title, justify="right")
     for device in report.devices:
         limit = device.capacity_bytes
         table.add_row(
             device.name,
             str(len(device.nodes)),
-            show_time(device.load, unit),
-            show_time(device.compute, unit),
-            show_time(device.transfer, unit),
+            f"{device.load:.6g}",
+            f"{device.compute:.6g}",
+            f"{device.transfer:.4g}",
             show_bytes(device.memory_bytes),
             show_bytes(limit),
             style="bold" if device.load == report.objective else "",

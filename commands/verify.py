@@ -38,7 +38,7 @@ def verify(
     used = max(report.devices, key=lambda d: d.memory_bytes / d.capacity_bytes)
     OUT.print(
         f"verified: objective {show_time(report.objective, loaded.time_unit)}, "
-        f"claimed bound {checked.bound:.6g}, gap {show_gap(checked.gap)}; "
+        f"claimed bound {show_time(checked.bound, loaded.time_unit)}, gap {show_gap(checked.gap)}; "
         f"fullest device {used.name} with {show_bytes(used.memory_bytes)} "
         f"of {show_bytes(used.capacity_bytes)}",
         highlight=False,

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..instances.arrays import Ints, frozen
+from ..instances.arrays import Bools, Ints, frozen
 from .hypergraph import Hypergraph
 from .task import Task
 
 
 def absorb(task: Task, graph: Hypergraph) -> Ints:
     """Return the unit of each node after all zero-cost merges; shape (n,), renumbered.
+
+    It is `graph.unit_of` itself if there is nothing to merge.
 
     Its inverse is `Hypergraph.expand` of the hypergraph built from it.
     """
@@ -34,12 +36,14 @@ def absorb(task: Task, graph: Hypergraph) -> Ints:
     free = (graph.compute[used].sum(axis=1) == 0).all(axis=0)
     if not roomy:
         free &= graph.memory_bytes == 0
+    if not free.any():
+        return graph.unit_of
     joined = _join(graph, free)
     _, unit = np.unique(joined[graph.unit_of], return_inverse=True)
     return frozen(unit.ravel(), np.int64)
 
 
-def _join(graph: Hypergraph, free: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Ints:
+def _join(graph: Hypergraph, free: Bools) -> Ints:
     """Return for each unit the one that stands for it; `free` units may join another."""
     beside: list[set[int]] = [set() for _ in range(graph.size)]
     for a, b in graph.edges.tolist():

@@ -53,7 +53,7 @@ def slots_of(task: Task) -> tuple[Slot, ...]:
 
 
 def heaviest_first(graph: Hypergraph) -> Ints:
-    """Return the rank of each unit when the heaviest come first, by their least time; shape (U,)."""
+    """Return the rank of each unit, shape (U,), the heaviest (by their least time) first."""
     weight = graph.compute.sum(axis=1).min(axis=0)
     rank = np.empty(graph.size, dtype=np.int64)
     rank[np.argsort(-weight, kind="stable")] = np.arange(graph.size)
@@ -75,8 +75,9 @@ def slot_of_device(
     first = [int(rank[units == d].min(initial=graph.size)) for d in devices]
     found: dict[int, int] = {}
     for k in range(len(costs.count)):
-        own = [d for d in devices if costs.kind_of[d] == k and d in by_device]
-        found.update(zip(sorted(own, key=lambda d: (first[d], d)), map(by_device.get, own)))
+        own = [d for d in by_device if costs.kind_of[d] == k]
+        renamed = sorted(own, key=lambda d: (first[d], d))
+        found.update((d, by_device[new]) for d, new in zip(renamed, own, strict=True))
     placed = [d for d in devices if d not in by_device]
     at = {(slot.position, slot.kind): i for i, slot in enumerate(slots)}
     part = np.where(np.isin(placement, placed), placement, len(devices) + np.arange(len(placement)))

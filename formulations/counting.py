@@ -19,7 +19,6 @@ from .compact_slots import heaviest_first
 from .hypergraph import Hypergraph
 from .task import Task
 
-
 #: Units in the largest set tried: what counts is few and heavy.
 MOST = 500
 

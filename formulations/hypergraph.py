@@ -121,15 +121,21 @@ def hypergraph(task: Task, unit_of: Ints | None = None) -> Hypergraph:
         compute[k][:, blocked] = np.inf
     memory = np.bincount(units, weights=costs.memory_bytes, minlength=size)
 
-    nets: dict[tuple[int, ...], Floats] = {}
+    unit = units.tolist()
+    paid = np.logical_or.reduce(costs.transfer != 0, axis=0).tolist()
+    nets: dict[tuple[int, ...], list[int]] = {}
     for u, successors in enumerate(workload.successors):
-        pins = tuple(sorted({int(units[u]), *(int(units[v]) for v in successors)}))
-        if len(pins) > 1 and costs.transfer[:, u].any():
-            weight = nets.setdefault(pins, np.zeros((kinds, 2)))
-            weight[:, side[u]] += costs.transfer[:, u]
+        if successors and paid[u]:
+            pins = tuple(sorted({unit[u], *(unit[v] for v in successors)}))
+            if len(pins) > 1:
+                nets.setdefault(pins, []).append(u)
     order = sorted(nets)
-    weights = np.array([nets[pins] for pins in order]).reshape(-1, kinds, 2).transpose(1, 2, 0)
-    between = {(int(units[u]), int(units[v])) for u, v in pipeline_edges(workload)}
+    weights = np.zeros((kinds, 2, len(order)))
+    sources = [(e, u) for e, pins in enumerate(order) for u in nets[pins]]
+    which, source = np.array(sources, dtype=np.int64).reshape(-1, 2).T
+    for k in range(kinds):
+        np.add.at(weights[k], (side[source], which), costs.transfer[k, source])
+    between = {(unit[u], unit[v]) for u, v in pipeline_edges(workload)}
     edges = sorted((a, b) for a, b in between if a != b)
     return Hypergraph(
         unit_of=units,

@@ -2,8 +2,8 @@
 
 Units are ordered by the pipeline edges. Executing the pieces of a contiguous split one after the
 other gives a chain of *ideals* (sets closed under predecessors) ∅ = I_0 ⊂ I_1 ⊂ … ⊂ V, and each
-piece, or *stage*, is a difference of two that follow each other. With a cluster of c_1, …, c_K
-devices of each kind, and s = (s_1, …, s_K) of them used,
+piece, or *stage*, is the difference of two that follow each other. In a cluster with K kinds of
+devices, of which s = (s_1, …, s_K) are used,
 
     dp[s][I] = min over kinds κ with s_κ ≥ 1 and ideals I' ⊂ I of
                max(dp[s − e_κ][I'], load_κ(I ∖ I')),                     dp[0][∅] = 0
@@ -15,6 +15,9 @@ A load is the largest of some *rows*: a row is a set function Σ_{v∈S} a_v + �
 Transfers added: one row, compute and transfers. Overlapped: one row for each. GPipe: the rows of
 the forward and of the backward pass, each with a maximum of its own. Memory is a row too.
 
+Two exact reductions keep the lattice small: `absorb` merges units that cost nothing, and
+`yielding` units let a larger ideal stand for a smaller one.
+
 References
 ----------
 Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020,
@@ -23,19 +26,18 @@ section 5.1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import networkx as nx
 import numpy as np
 
-from ..instances.arrays import Floats, Ints, frozen
+from ..instances.arrays import Bools, Floats, Ints, frozen
 from .absorb import absorb
 from .hypergraph import Hypergraph, hypergraph, pipeline_units
+from .infeasible import MEMORY_SLACK
 from .task import Task
-
-#: Share of a memory by which sums of sizes may pass it: rounding. The verifier's own.
-MEMORY_SLACK = 1e-9
 
 Criterion = Literal["load", "forward", "backward", "memory"]
 
@@ -47,80 +49,148 @@ class Row:
     Parameters
     ----------
     criterion
-        What it belongs to: the ``load``, the ``forward`` or ``backward`` part of it (GPipe), or
-        the ``memory``.
+        What it belongs to: the ``load``, the ``forward`` or ``backward`` part of it, or the
+        ``memory``.
     unit
         Shape (K, U); `inf` where a unit is unsupported.
     net
         Shape (K, E).
-    limit
+    room
         Shape (K,): what a device can take at most; `inf` for no limit.
     """
 
     criterion: Criterion
     unit: Floats
     net: Floats
-    limit: Floats
+    room: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A task as a path through ideals.
+    """A task as a path through ideals; K kinds, U units, E nets.
 
     Parameters
     ----------
     graph
         Units and nets after colours, circles and what costs nothing are merged.
     kinds
-        Kinds that have devices.
+        Shape (K,): the cluster's kinds that have devices.
     count
-        Shape (K,): devices of each of `kinds`.
+        Shape (K,): how many devices each of them has.
     rows
-        Rows of the load and of the memory, for each of `kinds`.
+        Of the load and the memory; of the two passes too if the objective is GPipe's.
+    yielding
+        Shape (U,): see `yielding`.
+    orders
+        Some topological orders of the units.
     """
 
     graph: Hypergraph
     kinds: Ints
     count: Ints
     rows: tuple[Row, ...]
+    yielding: Bools
+    orders: tuple[Ints, ...]
 
 
-def pipeline(task: Task) -> Pipeline:
-    """Return the task as a path through ideals."""
-    merged = hypergraph(task, pipeline_units(task))
-    graph = hypergraph(task, absorb(task, merged))
+def pipeline(task: Task, units: Ints | None = None) -> Pipeline:
+    """Return the task as a path through ideals.
+
+    Parameters
+    ----------
+    units
+        Shape (n,): unit of each node, at least as coarse as `pipeline_units`, the default.
+    """
+    merged = hypergraph(task, pipeline_units(task) if units is None else units)
+    absorbed = absorb(task, merged)
+    graph = merged if absorbed is merged.unit_of else hypergraph(task, absorbed)
     kinds = np.flatnonzero(task.costs.count)
     compute, weight = graph.compute[kinds], graph.weight[kinds]
-    endless = np.full(len(kinds), np.inf)
-    parts: list[tuple[Criterion, Floats, Floats]]
+    parts: dict[Criterion, tuple[Floats, Floats]] = {
+        "load": (compute.sum(axis=1), weight.sum(axis=1))
+    }
     if task.problem.pipeline == "gpipe":
-        parts = [
-            ("forward", compute[:, 0], weight[:, 0]),
-            ("backward", compute[:, 1], weight[:, 1]),
-        ]
-    else:
-        parts = [("load", compute.sum(axis=1), weight.sum(axis=1))]
+        parts["forward"] = compute[:, 0], weight[:, 0]
+        parts["backward"] = compute[:, 1], weight[:, 1]
+    rows = _rows(parts, task.problem.overlap)
+    memory = np.tile(graph.memory_bytes, (len(kinds), 1))
+    room = task.costs.capacity_bytes[kinds] * (1 + MEMORY_SLACK)
+    return Pipeline(
+        graph=graph,
+        kinds=frozen(kinds, np.int64),
+        count=frozen(task.costs.count[kinds], np.int64),
+        rows=(*rows, Row("memory", memory, np.zeros(weight[:, 0].shape), room)),
+        yielding=yielding(graph, rows),
+        orders=topological_orders(graph),
+    )
+
+
+def _rows(parts: Mapping[Criterion, tuple[Floats, Floats]], overlap: bool) -> list[Row]:
     rows = []
-    for criterion, unit, net in parts:
-        if task.problem.overlap:
+    for criterion, (unit, net) in parts.items():
+        endless = np.full(len(unit), np.inf)
+        if overlap:
             rows.append(Row(criterion, unit, np.zeros_like(net), endless))
-            rows.append(Row(criterion, np.where(np.isinf(unit), unit, 0.0), net, endless))
+            rows.append(Row(criterion, np.where(np.isinf(unit), np.inf, 0.0), net, endless))
         else:
             rows.append(Row(criterion, unit, net, endless))
-    capacity = task.costs.capacity_bytes[kinds]
-    memory = np.tile(graph.memory_bytes, (len(kinds), 1))
-    room = capacity * (1 + MEMORY_SLACK)
-    rows.append(Row("memory", memory, np.zeros_like(weight[:, 0]), room))
-    return Pipeline(graph, frozen(kinds, np.int64), frozen(task.costs.count[kinds], np.int64),
-                    tuple(rows))  # fmt: skip
+    return rows
 
 
-def topological_orders(graph: Hypergraph) -> list[Ints]:
-    """Return some topological orders of the units: breadth first, and depth first both ways."""
+def yielding(graph: Hypergraph, rows: list[Row]) -> Bools:
+    """Return which units may leave any stage that they are ready to begin, adding to no load.
+
+    Let the unit u be ready at the ideal I, and let a stage S beyond I hold it. Without u the stage
+    saves a_u in every row, and it newly pays at most for the nets that contain u and lie in S.
+    These have no pin in I, and therefore none that must come before u. So u yields if in each row
+    and on each kind a_u ≥ Σ w_e over nets e ∋ u without a pin that must come before u.
+
+    Given any plan for what lies beyond I, taking u out of it is then a plan for what lies beyond
+    I ∪ {u} that is not worse, in memory neither. So if as few devices can finish I ∪ {u} with no
+    larger maximum as can finish I, no plan needs to pass through I, and the same holds along
+    chains of such steps.
+
+    Returns
+    -------
+    array of shape (U,)
+    """
+    before = _ancestors(graph)
+    opens = [
+        (u, e)
+        for e, net in enumerate(graph.pins)
+        for mask in [sum(1 << u for u in net)]
+        for u in net
+        if not before[u] & mask
+    ]
+    which, net = np.array(opens, dtype=np.int64).reshape(-1, 2).T
+    yields = np.ones(graph.size, np.bool_)
+    for row in rows:
+        for time, weight in zip(row.unit, row.net, strict=True):
+            yields &= time >= np.bincount(which, weights=weight[net], minlength=graph.size)
+    return yields
+
+
+def topological_orders(graph: Hypergraph) -> tuple[Ints, ...]:
+    """Return some topological orders of the units: depth first from both ends, breadth first."""
+    order = _order(graph)
+    deep = list(nx.dfs_postorder_nodes(order))[::-1]
+    back = list(nx.dfs_postorder_nodes(order.reverse(copy=False)))
+    broad = list(nx.topological_sort(order))
+    return tuple(frozen(found, np.int64) for found in (deep, back, broad))
+
+
+def _order(graph: Hypergraph) -> nx.DiGraph[int]:
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(graph.size))
     order.add_edges_from(graph.edges.tolist())
-    broad = list(nx.topological_sort(order))
-    deep = list(nx.dfs_postorder_nodes(order))[::-1]
-    back = list(nx.dfs_postorder_nodes(order.reverse(copy=False)))
-    return [frozen(found, np.int64) for found in (deep, back, broad)]
+    return order
+
+
+def _ancestors(graph: Hypergraph) -> list[int]:
+    """Return the units that must come before each unit, as the bits of a number."""
+    order = _order(graph)
+    before = [0] * graph.size
+    for u in nx.topological_sort(order):
+        for v in order.successors(u):
+            before[v] |= before[u] | 1 << u
+    return before

@@ -8,16 +8,16 @@ from ..instances.arrays import Bools
 from .hypergraph import Hypergraph, hypergraph
 from .task import Task
 
-#: Share of a memory by which sums of sizes may pass it: rounding. The verifier's own.
+#: Share of a memory by which sums of sizes may pass it: rounding. The same as the verifier's.
 MEMORY_SLACK = 1e-9
 
 
 def why_infeasible(task: Task, graph: Hypergraph | None = None) -> str | None:
     """Return one line that names what is at fault, or None if nothing simple rules plans out.
 
-    Three things are looked at, each necessary for a plan: every unit is supported by some kind of
-    device; it fits into one of the memories of those kinds; and units that only certain kinds can
-    take do not need more bytes in all than those kinds have.
+    Three conditions are looked at, each necessary for a plan: every unit is supported by some
+    kind of device; it fits into a memory of one of those kinds; and the units that only certain
+    kinds support take no more bytes in all than those kinds have.
 
     Parameters
     ----------
@@ -26,73 +26,80 @@ def why_infeasible(task: Task, graph: Hypergraph | None = None) -> str | None:
         split.
     """
     graph = graph or hypergraph(task)
-    present = task.costs.count > 0
-    able = np.isfinite(graph.compute).all(axis=1) & present[:, None]  # (K, U)
-    room = task.costs.capacity_bytes * (1 + MEMORY_SLACK)
-    for unit in range(graph.size):
-        if not able[:, unit].any():
-            return _unsupported(task, graph, unit)
-    for unit in range(graph.size):
-        if graph.memory_bytes[unit] > room[able[:, unit]].max():
-            return _too_large(task, graph, unit, able[:, unit])
+    costs = task.costs
+    able = np.isfinite(graph.compute).all(axis=1) & (costs.count > 0)[:, None]  # (K, U)
+    lonely = np.flatnonzero(~able.any(axis=0))
+    if len(lonely):
+        return _unsupported(task, graph, int(lonely[0]))
+    most = np.where(able, costs.capacity_bytes[:, None], 0.0).max(axis=0)
+    large = np.flatnonzero(graph.memory_bytes > most * (1 + MEMORY_SLACK))
+    if len(large):
+        return _too_large(task, graph, int(large[0]), able[:, large[0]])
     return _too_much(task, graph, able)
 
 
+def memories(task: Task) -> str:
+    """Return the bytes to place and the memories there are, in words."""
+    costs = task.costs
+    there = [
+        f"{costs.count[k]} × {kind.name}"
+        + ("" if np.isinf(costs.capacity_bytes[k]) else f" of {costs.capacity_bytes[k]:.0f} bytes")
+        for k, kind in enumerate(task.cluster.kinds)
+        if costs.count[k]
+    ]
+    return f"{costs.memory_bytes.sum():.0f} bytes on {', '.join(there)}"
+
+
 def _unsupported(task: Task, graph: Hypergraph, unit: int) -> str:
-    kinds = _kinds(task, task.costs.count > 0)
+    present = task.costs.count > 0
+    kinds = _kinds(task, present)
+    for v in graph.members[unit]:
+        if np.isinf(task.costs.compute[present, v]).all():
+            what = f"node {task.workload.ids[v]}"
+            return f"{what}: no device of the cluster ({kinds}) supports it; add one that does"
     what = _describe(task, graph, unit)
-    members = graph.members[unit]
-    if len(members) > 1:
-        for v in members:
-            if np.isinf(task.costs.compute[task.costs.count > 0, v]).all():
-                what = f"node {task.workload.ids[v]}"
-                break
-        else:
-            return f"{what}: no kind of device in the cluster ({kinds}) supports all of its nodes"
-    return f"{what}: no kind of device in the cluster ({kinds}) supports it; add one that does"
+    return f"{what}: no device of the cluster ({kinds}) supports all its nodes; add one that does"
 
 
 def _too_large(task: Task, graph: Hypergraph, unit: int, able: Bools) -> str:
     size, most = graph.memory_bytes[unit], task.costs.capacity_bytes[able].max()
     return (
-        f"{_describe(task, graph, unit)} takes {size:.0f} bytes, {size - most:.0f} more than the "
-        f"memory of any device that supports it ({_kinds(task, able)}): "
-        f"give one of them at least {size:.0f} bytes"
+        f"{_describe(task, graph, unit)} takes {size:.0f} bytes, {size - most:.0f} more than any "
+        f"device that supports it has ({_kinds(task, able)}: {most:.0f}); "
+        f"give one at least {size:.0f} bytes"
     )
 
 
 def _too_much(task: Task, graph: Hypergraph, able: Bools) -> str | None:
     """For each set of kinds that supports some unit: compare what must go there with its room."""
     costs = task.costs
-    finite = np.where(costs.count > 0, costs.capacity_bytes, 0.0)
     for support in np.unique(able.T, axis=0):
         bound = ~(able & ~support[:, None]).any(axis=0)  # units that no other kind supports
         size = graph.memory_bytes[bound].sum()
-        room = (finite * np.maximum(costs.count, 1))[support].sum()
+        room = (costs.capacity_bytes[support] * costs.count[support]).sum()
         if size > room * (1 + MEMORY_SLACK):
             number = sum(len(graph.members[unit]) for unit in np.flatnonzero(bound))
             return (
-                f"{number} nodes run only on {_kinds(task, support)} and take {size:.0f} bytes, "
-                f"{size - room:.0f} more than the {room:.0f} there in all: "
+                f"{number} nodes can run only on {_kinds(task, support)} and take {size:.0f} "
+                f"bytes, {size - room:.0f} more than the {room:.0f} there in all; "
                 "give more memory or more devices"
             )
     return None
 
 
 def _describe(task: Task, graph: Hypergraph, unit: int) -> str:
-    """Return how the user knows a unit: its colour, its only node, or the first of its nodes."""
+    """Return how the user knows a unit: its only node, its colour, or the first of its nodes."""
     workload, members = task.workload, graph.members[unit]
-    colours = {int(c) for c in workload.colours[list(members)]}
     if len(members) == 1:
         return f"node {workload.ids[members[0]]}"
-    if len(colours) == 1 and -1 not in colours:
+    colours = set(workload.colours[list(members)].tolist())
+    if len(colours) == 1:
         return f"colour {workload.colour_labels[colours.pop()]} ({len(members)} nodes)"
     shown = ", ".join(str(workload.ids[v]) for v in members[:4])
     more = ", …" if len(members) > 4 else ""
-    return f"the {len(members)} nodes {shown}{more} (tied together by colours and edges)"
+    return f"nodes {shown}{more} ({len(members)} that must share a device)"
 
 
 def _kinds(task: Task, which: Bools) -> str:
-    counts = task.costs.count
     names = [kind.name for kind in task.cluster.kinds]
-    return ", ".join(f"{counts[k]} × {names[k]}" for k in np.flatnonzero(which))
+    return ", ".join(f"{task.costs.count[k]} × {names[k]}" for k in np.flatnonzero(which))

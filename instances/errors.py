@@ -59,4 +59,6 @@ def blamed_on(file: str, name: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
+        if str(error).startswith(f"{file}: "):
+            raise
         raise InputError(f"{file}: {str(error).removeprefix(f'{name}: ')}") from None

@@ -160,8 +160,8 @@ def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None
             f"the plan was made for another cluster (fingerprint {made_on.fingerprint[:12]}, "
             f"not {cluster.fingerprint[:12]}); plan again, or leave the cluster to the plan"
         )
-    problem, codec = _read_problem(source, file.problem)
     with blamed_on(source.file, "plan"):
+        problem, codec = _read_problem(source, file.problem)
         _check_made_for(file.workload, workload)
         if file.time_unit != workload.time_unit:
             source.fail(
@@ -220,7 +220,7 @@ def _convert(source: Source, values: object, kind: type[Any], where: str) -> Any
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        source.fail(f"{where}: {explain(str(error), values)}")
+        source.fail(f"{where}: {explain(str(error), values, kind)}")
 
 
 def _encode_placement(

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -54,7 +54,7 @@ class Source:
         try:
             return msgspec.convert(self.data, kind)
         except msgspec.ValidationError as error:
-            self.fail(explain(str(error), self.data))
+            self.fail(explain(str(error), self.data, kind))
 
     @property
     def keys(self) -> frozenset[str]:
@@ -192,8 +192,8 @@ _TYPES = {
 }
 
 
-def explain(error: str, data: object) -> str:
-    """Return what msgspec found wrong in `data` in the user's words: which node, which field."""
+def explain(error: str, data: object, kind: type[Any]) -> str:
+    """Return why `data` is no `kind` in the user's words: which field of which node."""
     message, _, path = error.partition(" - at `")
     steps = re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path.rstrip("`"))
     where: list[str] = []
@@ -217,6 +217,9 @@ def explain(error: str, data: object) -> str:
         return f"{begin}{match[1]} is missing; add it"
     if match := re.fullmatch(r"Object contains unknown field `(.+)`", message):
         return f"{begin}unknown key {shown(match[1])}; remove it or correct its spelling"
+    if message.startswith("Invalid enum value") and len(where) == 1:
+        allowed = ", ".join(map(str, get_args(get_type_hints(kind)[where[0]])))
+        return f"{where[0]} is {shown(value)}; it must be one of {allowed}"
     if match := re.match(r"Expected `([^`]+)`, got", message):
         wanted = _TYPES.get(match[1], match[1])
         said = f" {shown(value)}" if known else " a wrong value"

@@ -21,12 +21,14 @@ def draw_comparison(table: pd.DataFrame, path: Path) -> None:
     """
     names = list(dict.fromkeys(table["workload"]))
     methods = list(dict.fromkeys(table["method"]))
-    colours = {m: colormaps["tab10"](i % 10) for i, m in enumerate(methods)}
+    colours: dict[str, tuple[float, ...]] = {
+        m: colormaps["tab10"](i % 10) for i, m in enumerate(methods)
+    }
     columns = min(3, len(names))
     lines = math.ceil(len(names) / columns)
     height = 1.4 + 0.34 * len(names)
     figure = Figure(figsize=(11, height + 2.7 * lines), layout="constrained")
-    top, bottom = figure.subfigures(2, 1, height_ratios=[height, 2.7 * lines])
+    top, bottom = figure.subfigures(2, 1, height_ratios=[height, 2.7 * lines], squeeze=False)[:, 0]
     _draw_ratios(top.subplots(), table, names, colours)
     grid = bottom.subplots(lines, columns, squeeze=False)
     for axes in grid.flat[len(names) :]:

@@ -1,15 +1,16 @@
-"""The lattice of ideals, listed: every set of units that is closed under predecessors."""
+"""The lattice of ideals, listed or counted: sets of units that are closed under predecessors."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import networkx as nx
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from ..instances.arrays import Ints
-from .search import Search
+from .search import Stoppable
 
 #: Ideals listed between two looks at the clock.
 SLICE = 100_000
@@ -17,18 +18,21 @@ SLICE = 100_000
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """N ideals of U units by increasing size, the empty one first, the full one last.
+    """N ideals of U units by increasing size: the empty one first, the full one last.
 
     Parameters
     ----------
+    order
+        Shape (U,): the units in a topological order; below, "unit r" is the unit order[r].
     members
-        Shape (N, ⌈U/64⌉): bit v % 64 of word v // 64 tells whether unit v is in the ideal.
+        Shape (N, ⌈U/64⌉): bit r % 64 of word r // 64 tells whether unit r is in the ideal.
     start
         Shape (N + 1,): where each ideal's steps begin in `unit` and `to`.
     unit, to
         Shape (steps,): units that can be added to an ideal, increasing, and the ideal reached.
     """
 
+    order: Ints
     members: NDArray[np.uint64]
     start: NDArray[np.int64]
     unit: NDArray[np.int32]
@@ -39,57 +43,113 @@ class Lattice:
         """Number of ideals."""
         return len(self.members)
 
+    @property
+    def complete(self) -> bool:
+        """Whether all ideals are listed."""
+        return len(self.units(self.size - 1)) == len(self.order)
+
     def units(self, ideal: int) -> Ints:
         """Return the units in an ideal, increasing."""
         bits = np.unpackbits(self.members[ideal].view(np.uint8), bitorder="little")
         return np.flatnonzero(bits)
 
 
-def chain(size: int) -> Lattice:
-    """Return the lattice of `size` units in one line: its ideals are the prefixes."""
-    words = (size + 63) // 64
-    inside = np.tri(size + 1, 64 * words, -1, dtype=np.uint8)
+def chain(order: Ints) -> Lattice:
+    """Return the ideals of the units in one line: the prefixes of `order`."""
+    size = len(order)
+    inside = np.tri(size + 1, 64 * ((size + 63) // 64), -1, dtype=np.uint8)
     members = np.packbits(inside, axis=1, bitorder="little").view(np.uint64)
     start = np.append(np.arange(size + 1), size)
     steps = np.arange(size, dtype=np.int32)
-    return Lattice(members, start, steps, steps + 1)
+    return Lattice(order, members, start, steps, steps + 1)
 
 
 def list_ideals(
-    size: int, edges: Ints, most: int, search: Search[object] | None = None
-) -> Lattice | None:
-    """List the ideals of a DAG; None if there are more than `most`, or the search must stop.
+    order: Ints, edges: Ints, most: int, search: Stoppable, expected: int = 1024
+) -> Lattice:
+    """List the ideals of a DAG by size, until there are more than `most` or the search must stop.
 
     Parameters
     ----------
-    size
-        Number of units, numbered in a topological order.
+    order
+        Shape (U,): the units in a topological order.
     edges
-        Shape (m, 2).
+        Shape (m, 2): between units.
+    expected
+        How many there are, if known: memory is then taken once.
 
     Notes
     -----
     Time and memory are linear in the number of steps from an ideal to the next.
     """
+    size = len(order)
+    edges = np.argsort(order)[edges]
     before, before_start = _neighbours(size, edges[:, ::-1])
     after, after_start = _neighbours(size, edges)
     ready = np.flatnonzero(np.diff(before_start) == 0).astype(np.int32)
-    members = np.zeros((1024, (size + 63) // 64), np.uint64)
-    start = np.zeros(1025, np.int64)
+    members = np.zeros((expected + 1, (size + 63) // 64), np.uint64)
+    start = np.zeros(expected + 2, np.int64)
     start[1] = len(ready)
-    unit = np.zeros(max(4096, len(ready)), np.int32)
+    unit = np.zeros(4 * expected + len(ready), np.int32)
     unit[: len(ready)] = ready
     to = np.zeros(len(unit), np.int32)
     low, high = 0, 1
-    while low < high:
-        if high > most or (search is not None and search.should_stop()):
-            return None
+    while low < high <= most and not search.should_stop():
         members, start, unit, to, low, high = _grow(
             members, start, unit, to, low, high,
             before_start, before, after_start, after, min(high + SLICE, most + 1),
         )  # fmt: skip
     steps = int(start[high])
-    return Lattice(members[:high], start[: high + 1], unit[:steps], to[:steps])
+    return Lattice(order, members[:high], start[: high + 1], unit[:steps], to[:steps])
+
+
+def count_ideals(size: int, edges: Ints, effort: int) -> tuple[int, bool]:
+    """Count the ideals of a DAG without listing them, and say whether all were counted.
+
+    Units are taken one by one. Ideals of those taken are told apart only by the units that still
+    have successors to come, and counted.
+
+    Parameters
+    ----------
+    size
+        Number of units.
+    edges
+        Shape (m, 2): between units.
+    effort
+        Classes of ideals that may be looked at; if they do not suffice, the number returned is
+        the least there can be.
+    """
+    dag: nx.DiGraph[int] = nx.DiGraph()
+    dag.add_nodes_from(range(size))
+    dag.add_edges_from(edges.tolist())
+    dag = nx.transitive_reduction(dag)
+    coming = dict(dag.out_degree())
+    waiting = dict(dag.in_degree())
+    ready = [v for v in dag if not waiting[v]]
+    classes = {0: 1}  # units of an ideal that have successors to come, as bits: number of ideals
+    while ready and effort > 0:
+        # Next: the unit that leaves the fewest units with successors to come.
+        closes = [sum(coming[u] == 1 for u in dag.predecessors(v)) for v in ready]
+        v = ready.pop(min(range(len(ready)), key=lambda i: (coming[ready[i]] > 0) - closes[i]))
+        needs = closed = 0
+        for u in dag.predecessors(v):
+            coming[u] -= 1
+            needs |= 1 << u
+            closed |= (not coming[u]) << u
+        added = (1 << v) if coming[v] else 0
+        grown: dict[int, int] = {}
+        for members, number in classes.items():
+            left = members & ~closed
+            grown[left] = grown.get(left, 0) + number
+            if members & needs == needs:
+                grown[left | added] = grown.get(left | added, 0) + number
+        classes = grown
+        effort -= len(classes)
+        for x in dag.successors(v):
+            waiting[x] -= 1
+            if not waiting[x]:
+                ready.append(x)
+    return sum(classes.values()), not ready
 
 
 def _neighbours(size: int, edges: Ints) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -99,7 +159,7 @@ def _neighbours(size: int, edges: Ints) -> tuple[NDArray[np.int32], NDArray[np.i
     return heads, np.searchsorted(edges[order, 0], np.arange(size + 1)).astype(np.int64)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _grow(members, start, unit, to, low, high, before_start, before, after_start, after, enough):  # type: ignore[no-untyped-def]
     """List the ideals level by level (by size) until there are `enough`; return what has grown.
 
@@ -144,9 +204,7 @@ def _grow(members, start, unit, to, low, high, before_start, before, after_start
                     table[slot] = found
                     if found + 1 >= len(members):
                         members = _longer_rows(members)
-                        longer = np.zeros(2 * len(start), np.int64)
-                        longer[: len(start)] = start
-                        start = longer
+                        start = _longer(start, 2 * len(start))
                     width = start[ideal + 1] - start[ideal] + after_start[v + 1] - after_start[v]
                     if steps + width > len(unit):
                         unit = _longer(unit, steps + width)
@@ -181,15 +239,18 @@ def _grow(members, start, unit, to, low, high, before_start, before, after_start
     return members, start, unit, to, low, high
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _longer(array, least):  # type: ignore[no-untyped-def]
     longer = np.zeros(max(2 * len(array), least), array.dtype)
-    longer[: len(array)] = array
+    for i in range(len(array)):  # a slice would compile four times as long
+        longer[i] = array[i]
     return longer
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _longer_rows(array):  # type: ignore[no-untyped-def]
     longer = np.zeros((2 * len(array), array.shape[1]), array.dtype)
-    longer[: len(array)] = array
+    for i in range(len(array)):
+        for j in range(array.shape[1]):
+            longer[i, j] = array[i, j]
     return longer

@@ -110,7 +110,7 @@ def _value(
     return (forward + backward if gpipe else total), squares
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _shift(unit, a, b, count, moved, weight, starts, nets, sizes):  # type: ignore[no-untyped-def]
     """Move `unit` from device a to b in the pin counts and transfer loads."""
     for i in range(starts[unit], starts[unit + 1]):
@@ -125,7 +125,7 @@ def _shift(unit, a, b, count, moved, weight, starts, nets, sizes):  # type: igno
                 moved[d, 1] += sign * weight[d, 1, e]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _descend(  # type: ignore[no-untyped-def]
     where, order, compute, memory, capacity, weight, starts, nets, sizes, gpipe, overlap
 ):

@@ -18,6 +18,7 @@ METHODS: dict[str, dict[str, str]] = {
         "auto": "auto:auto",
         "dp": "dp:ideal_dp",
         "dpl": "dp:linearised_dp",
+        "pipedream": "dp:pipedream",
         "milp": "milp:compact",
         "setpart": "set_partitioning:set_partitioning",
         "greedy": "greedy:greedy",

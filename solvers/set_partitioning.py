@@ -36,16 +36,21 @@ ORDERS, SEQUENCES = 10, 2
 #: A target that differs from a hopeless one by less than this, relatively, is hopeless too.
 RESOLUTION = 1e-5
 
-#: Rounds without any success after which a search without deadline ends.
+#: Rounds without any success after which a search ends that has no deadline, or no patience.
 ENOUGH = 12
 
 
-def set_partitioning(task: Task, search: Search[Solution]) -> None:
+def set_partitioning(task: Task, search: Search[Solution], *, patient: bool = True) -> None:
     """Find a non-contiguous split and a bound with its certificate, until the gap or a limit.
 
     Under GPipe's objective and with overlap, the neighbourhood search goes by the sums of
     compute and transfers; what it finds is judged by the objective asked for, and the bound
     holds for it. `limits.nodes` counts rounds.
+
+    Parameters
+    ----------
+    patient
+        Whether to use all the time there is; else it ends when nothing gets better for long.
 
     Raises
     ------
@@ -74,7 +79,7 @@ def set_partitioning(task: Task, search: Search[Solution]) -> None:
             packing(task, graph, search)
     if search.best is None or search.done:
         return
-    _alternate(task, graph, sold, rng, search)
+    _alternate(task, graph, sold, rng, search, patient=patient)
 
 
 def _start(
@@ -93,7 +98,13 @@ def _start(
 
 
 def _alternate(
-    task: Task, graph: Hypergraph, sold: Market, rng: np.random.Generator, search: Search[Solution]
+    task: Task,
+    graph: Hypergraph,
+    sold: Market,
+    rng: np.random.Generator,
+    search: Search[Solution],
+    *,
+    patient: bool,
 ) -> None:
     assert search.best is not None
     start = graph.restrict(search.best.device)
@@ -121,7 +132,7 @@ def _alternate(
                 outcome = climb(state, sold, target, prove, search, pricings)
             targets.learn(target, outcome)
         idle = 0 if better or search.bound > before or target is not None else idle + 1
-        if idle >= ENOUGH and search.limits.seconds is None:
+        if idle >= ENOUGH and not (patient and search.limits.seconds is not None):
             search.note("setpart: neither split nor bound got better for long")
             return
         moves = MOVES if better else min(2 * moves, GROWTH * MOVES)

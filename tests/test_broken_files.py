@@ -132,7 +132,10 @@ WORKLOAD: list[tuple[Damage, str]] = [
     (put("edges", 0, to=["in"]), "edges[0]"),
     (put("edges", 0, to=[7, 7]), "edge 7 → 7: a node cannot feed itself"),
     (put("edges", 0, to=[2**70, "in"]), "the edges close a cycle: in → ä→b →"),
-    (put("time_unit", to="min"), "time_unit: Invalid enum value 'min'"),
+    (
+        put("time_unit", to="min"),
+        'time_unit is "min"; it must be one of s, ms, us, ns, unspecified',
+    ),
     (put("colours", to=[5, 5, "shared"]), "colour label 5 occurs twice"),
     (put("cluster", 0, "count", to=-1), "fast: count is -1; it must be a whole number"),
     (put("cluster", 0, "slowdown", to=0), "fast: slowdown is 0; it must be above 0"),
@@ -176,7 +179,10 @@ PLAN: list[tuple[Damage, str]] = [
     (put("solution", to={}), "solution: devices is missing; add it"),
     (put("workload", "fingerprint", to="abc"), 'the plan was made for "sämple" (fingerprint abc)'),
     (put("cluster", "kinds", 0, "count", to=3), "cluster: its kinds do not have its fingerprint"),
-    (put("problem", "split", to="odd"), "problem: split: Invalid enum value 'odd'"),
+    (
+        put("problem", "split", to="odd"),
+        'problem: split is "odd"; it must be one of contiguous, per-device',
+    ),
     (put("problem", "name", to="sorting"), 'problem: name is "sorting"; it must be one of'),
     (put("problem", "colour", to=1), 'problem: unknown key "colour"; remove it'),
     (drop("problem", "overlap"), "problem: overlap is missing; add it"),
@@ -283,6 +289,7 @@ def check(
         read(path)
     line = one_line(caught.value)
     assert line.startswith(f"{path}: ")
+    assert line.count(str(path)) == 1
     assert message in line
 
 
@@ -380,3 +387,4 @@ def survives(read: Callable[[Path], object], folder: Path, content: bytes) -> No
     except InputError as error:
         said = one_line(error)
     assert said.startswith(f"{path}: ")
+    assert said.count(str(path)) == 1

@@ -169,10 +169,10 @@ def test_the_time_limit_counts_from_the_start_of_the_process(benchmarks: Path) -
 
 def test_export_model_writes_what_other_solvers_read(tmp_path: Path) -> None:
     path = placement_file(tmp_path)
-    for name, word in (("model.mps", "ROWS"), ("model.lp", "minimize")):
+    for name, word in (("model.mps", "ROWS"), ("model.lp", "s.t.")):
         done = stagecut("export-model", path, "-o", tmp_path / name)
         assert done.returncode == 0, done.stderr
-        assert word in (tmp_path / name).read_text().replace("min\n", "minimize\n")
+        assert word in (tmp_path / name).read_text()
 
 
 def test_instances_list_show_and_convert(tmp_path: Path) -> None:

@@ -16,7 +16,10 @@ METHODS = ["greedy", "dp"]
 
 
 def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
-    names = [str(placement_file(tmp_path, f"net {i}.json", maxFPGAs=i)) for i in (1, 2)]
+    names = [
+        str(placement_file(tmp_path, f"net {i}.json", maxFPGAs=i, maxSizePerFPGA=200.0))
+        for i in (1, 2)
+    ]
     todo = cases(names, METHODS, ["--split", "contiguous"], 20)
     seen: list[Row] = []
     table = compare(todo[:3], tmp_path / "table.csv", on_row=seen.append)

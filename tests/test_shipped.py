@@ -19,6 +19,7 @@ from stagecut.instances.architectures import ARCHITECTURES, Network, to_workload
 from stagecut.instances.architectures.network import Tensor
 from stagecut.instances.architectures.pieces import concat, conv, elementwise, linear
 from stagecut.instances.catalogue import CATALOGUE, build, find, shipped, show
+from stagecut.instances.files import save
 from stagecut.instances.roofline import CPU_CORE, MACHINES, machine
 from stagecut.runtime import evaluate
 
@@ -149,6 +150,8 @@ def test_memory_times_and_transfers_are_consistent(name: str) -> None:
     np.testing.assert_allclose(costs.transfer[0], workload.transfer)
     assert workload.time_unit == "ms"
     assert {"source", "generator", "accelerator", "sample"} <= set(workload.provenance)
+    tied = name.startswith(("gpt2-xl", "bert-large", "t5-large"))
+    assert ("shared_weights" in workload.provenance) == tied
 
 
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if name.endswith("-training")])
@@ -326,6 +329,18 @@ def test_dimensions_and_devices_can_be_chosen() -> None:
     seven = build("llama3-8b", accelerators=7).cluster
     assert seven is not None
     assert seven.kinds[0].count == 7
+
+
+@pytest.mark.parametrize("name", ["unet-training", "mixtral-8x7b", "bert-large-operators"])
+def test_files_keep_all_of_a_shipped_workload(name: str, tmp_path: Path) -> None:
+    workload = stagecut.load(name)
+    save(workload, tmp_path / "workload.json")
+    again = stagecut.load(tmp_path / "workload.json")
+    assert again.fingerprint == workload.fingerprint
+    assert again.cluster == workload.cluster
+    assert again.provenance == workload.provenance
+    for column, values in workload.extra.items():
+        np.testing.assert_array_equal(again.extra[column], values)
 
 
 def test_clusters_without_links_can_be_planned() -> None:

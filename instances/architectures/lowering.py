@@ -113,7 +113,7 @@ def to_workload(
             "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
             "cost_model": "roofline",
             "link": "between accelerators" if via == "peer" else "to host memory",
-            "shared_weights": tied,
+            **({"shared_weights": tied} if any(op.owner for op in operators) else {}),
             **(provenance or {}),
         },
     )
