@@ -24,7 +24,17 @@ from ..formulations.certificate import PROOF_MARGIN, Prices
 from ..formulations.hypergraph import Hypergraph
 from ..formulations.task import Task
 from ..instances.arrays import Bools, Floats, Ints
-from .frontier import BestSet, Frontier, Incidence, best_set, cut, frontier, incidence, orders
+from .frontier import (
+    BestSet,
+    Frontier,
+    Incidence,
+    Scratch,
+    best_set,
+    cut,
+    frontier,
+    incidence,
+    orders,
+)
 from .price_model import Column, PriceModel, Trial
 from .search import S, Search
 
@@ -61,6 +71,8 @@ class Market:
     scarce, tolled
         Shape (K,): whether memory can bind; whether transfers overlap compute, so that both
         must stay below the target.
+    scratch
+        For the labels.
     """
 
     count: Floats
@@ -72,6 +84,7 @@ class Market:
     share: Floats
     scarce: Bools
     tolled: Bools
+    scratch: Scratch = field(default_factory=Scratch)
 
     def transfer_of(self, kind: int, members: Bools) -> float:
         """Return the transfer time of a set."""
@@ -279,6 +292,7 @@ def _price(
             sold.load[k],
             limit,
             partial(sold.load_of, k),
+            sold.scratch,
             floor=float(floors[k]),
             overlap=bool(sold.tolled[k]),
             toll=float(prices.transfer[k]) / target if sold.tolled[k] else 0.0,
