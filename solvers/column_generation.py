@@ -203,15 +203,18 @@ def climb(
     model = PriceModel(sold.count, sold.scarce, sold.tolled, state.prices)
     model.add(state.columns)
 
-    def price(prices: Prices, floors: Floats) -> _Priced | None:
-        priced = _price(sold, prices, target, floors, search.should_stop)
+    def price(prices: Prices, floors: Floats, *, rough: bool = False) -> _Priced | None:
+        priced = _price(sold, prices, target, floors, search.should_stop, rough=rough)
         state.pricings += 1
         if priced is not None:
-            model.add(priced.columns)
-            state.columns += priced.columns
+            columns = [c for c in priced.columns if not rough or c.load <= limit]
+            model.add(columns)
+            state.columns += columns
             _report(sold, prices, priced, floors, target, on_proof)
         return priced
 
+    if not state.columns and price(state.prices, np.zeros(len(sold.count)), rough=True) is None:
+        return "stopped"
     centre = price(state.prices, _worth(state.columns, state.prices, len(sold.count)))
     if centre is None:
         return "stopped"
@@ -279,6 +282,8 @@ def _price(
     target: float,
     floors: Floats,
     should_stop: Callable[[], bool],
+    *,
+    rough: bool,
 ) -> _Priced | None:
     limit = target * (1 + PROOF_MARGIN)
     found, columns = [], []
@@ -296,6 +301,7 @@ def _price(
             floor=float(floors[k]),
             overlap=bool(sold.tolled[k]),
             toll=float(prices.transfer[k]) / target if sold.tolled[k] else 0.0,
+            rough=rough,
             should_stop=should_stop,
         )
         if best is None:

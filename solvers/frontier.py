@@ -224,6 +224,7 @@ def best_set(
     floor: float,
     overlap: bool = False,
     toll: float = 0.0,
+    rough: bool = False,
     should_stop: Callable[[], bool],
 ) -> BestSet | None:
     """Return a bound on Σ price − toll·transfers of a set within the load, and such a set.
@@ -247,6 +248,8 @@ def best_set(
         Values up to this are of no interest; at least 0.
     toll
         What a unit of transfer time takes from the value.
+    rough
+        Whether the first resolution is enough.
 
     Returns
     -------
@@ -263,7 +266,7 @@ def best_set(
     steps: tuple[tuple[float, float], ...] = ()
     rest: _Labels | None = None
     forward = False
-    for wanted in BUCKETS:
+    for wanted in BUCKETS[:1] if rough else BUCKETS:
         arcs = states.forward if forward else states.backward
         buckets = wanted if rest else min(wanted, max(8, LABELS // states.size))
         labels = _extend(forward, arcs, terms, buckets, rest, scratch, should_stop)
