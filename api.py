@@ -19,6 +19,7 @@ from .instances import (
     Problem,
     Solution,
     Throughput,
+    Training,
     VerificationError,
     Workload,
 )
@@ -50,7 +51,8 @@ def solve(
     cluster
         Where it can run; default: the cluster that the workload's file suggests.
     problem
-        What to minimise, and which splits are allowed; default: `Throughput()`.
+        What to minimise, and which splits are allowed; default: `Training()` for a
+        workload with layer configurations, else `Throughput()`.
     method
         ``auto`` chooses and says what it chose; others: `stagecut.solvers.METHODS`.
     limits
@@ -78,7 +80,7 @@ def solve(
     cluster = cluster or workload.cluster
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    problem = problem or Throughput()
+    problem = problem or (Throughput() if workload.layers is None else Training())
     if start is not None:
         start.check_made_for(workload)
         if start.cluster != cluster:

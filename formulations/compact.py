@@ -136,7 +136,7 @@ def compact(
     InfeasibleError
         If some node fits on no device, or the sizes are too large in all.
     """
-    problem, costs = task.problem, task.costs
+    problem, costs = task.throughput, task.costs
     slots = slots_of(task)
     ordered = problem.split == "contiguous"
     gaps = ordered and any(slot.position is None for slot in slots)

@@ -23,7 +23,7 @@ def convex_per_device(
 ) -> None:
     """No path of forward nodes leaves a device and comes back (the paper's contiguity)."""
     unit = graph.unit_of.tolist()
-    backward, free = task.workload.backward, task.problem.cpu_split == "free"
+    backward, free = task.workload.backward, task.throughput.cpu_split == "free"
     edges = [(u, v) for u, v in task.workload.edges.tolist() if not (backward[u] or backward[v])]
     nodes = sorted({v for edge in edges for v in edge})
     convex = [d for d, s in enumerate(slots) if not (free and task.costs.host[s.kind])]

@@ -62,7 +62,7 @@ def all_columns(task: Task, graph: Hypergraph) -> Iterator[tuple[frozenset[int],
         room = task.costs.capacity_bytes[kind] * (1 + PROOF_MARGIN)
         for code in range(1, 1 << graph.size):
             members = frozenset(v for v in range(graph.size) if code >> v & 1)
-            load = load_of(graph, kind, members, overlap=task.problem.overlap)
+            load = load_of(graph, kind, members, overlap=task.throughput.overlap)
             if np.isfinite(load) and sum(graph.memory_bytes[v] for v in members) <= room:
                 yield members, kind, load
 

@@ -15,11 +15,13 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from .arrays import Ints
 from .cluster import Cluster
 from .errors import InputError, blamed_on, shown
+from .layers import Layers, layers_of
 from .plan import Plan
-from .problem import Problem, Throughput
-from .solution import Placement, Solution
+from .problem import Latency, Problem, Throughput, Training
+from .solution import Calls, Placement, Solution, Stage, Stages, in_stages
 from .source import Source, explain, plain_id
 from .stagecut_json import (
     PLAN,
@@ -63,6 +65,44 @@ class PlacementRecord(Record):
     """Solution of a throughput problem; devices without nodes may be left out."""
 
     devices: list[DeviceRecord]
+
+
+class ChosenRecord(Record):
+    """A node of a stage: its id, and which of its configurations of the stage's degree it has."""
+
+    node: int | str
+    configuration: str
+    number: int
+
+
+class StageRecord(Record):
+    """One stage of a training plan; `number` counts the node's configurations from 0."""
+
+    kind: str
+    replicas: int
+    degree: int
+    nodes: list[ChosenRecord]
+
+
+class StagesRecord(Record):
+    """Solution of a training problem."""
+
+    stages: list[StageRecord]
+
+
+class CallRecord(Record):
+    """The nodes of one call, by id; `call` is null for nodes on CPUs."""
+
+    device: int
+    name: str
+    call: int | None
+    nodes: list[int | str]
+
+
+class CallsRecord(Record):
+    """Solution of a latency problem."""
+
+    calls: list[CallRecord]
 
 
 class PlanFile(Record):
@@ -235,8 +275,40 @@ def _encode_placement(
 
 
 def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Cluster) -> Placement:
-    device = np.full(workload.n, -1)
-    for part in record.devices:
+    part_of = _part_of(record.devices, workload, cluster)
+    return Placement(np.array([record.devices[i].device for i in part_of]))
+
+
+def _encode_calls(calls: Calls, workload: Workload, cluster: Cluster) -> CallsRecord:
+    nodes: dict[tuple[int, int], list[NodeId]] = {}
+    for v, key in enumerate(zip(calls.device.tolist(), calls.call.tolist(), strict=True)):
+        nodes.setdefault(key, []).append(workload.ids[v])
+    return CallsRecord(
+        [
+            CallRecord(d, cluster.devices[d].name, None if call < 0 else call, nodes[d, call])
+            for d, call in sorted(nodes)
+        ]
+    )
+
+
+def _decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> Calls:
+    part_of = _part_of(record.calls, workload, cluster)
+    for part in record.calls:
+        if part.call is not None and part.call < 0:
+            raise InputError(f"solution: call {part.call} on {part.name}; calls number from 0 on")
+    numbers = [-1 if part.call is None else part.call for part in record.calls]
+    return Calls(
+        np.array([record.calls[i].device for i in part_of]),
+        np.array([numbers[i] for i in part_of]),
+    )
+
+
+def _part_of(
+    parts: Sequence[DeviceRecord | CallRecord], workload: Workload, cluster: Cluster
+) -> list[int]:
+    """Return which part each node is in, by its number."""
+    part_of = [-1] * workload.n
+    for i, part in enumerate(parts):
         d = part.device
         if not 0 <= d < cluster.size:
             raise InputError(
@@ -251,17 +323,81 @@ def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Clus
             v = workload.index.get(node)
             if v is None:
                 raise InputError(f"solution: unknown node {plain_id(node)} on {part.name}")
-            if device[v] >= 0:
+            if part_of[v] >= 0:
                 raise InputError(f"solution: node {plain_id(node)} is placed twice")
-            device[v] = d
-    for v in np.flatnonzero(device < 0)[:1].tolist():
-        raise InputError(f"solution: node {plain_id(workload.ids[v])} is missing; plan again")
-    return Placement(device)
+            part_of[v] = i
+    if -1 in part_of:
+        node = workload.ids[part_of.index(-1)]
+        raise InputError(f"solution: node {plain_id(node)} is missing; plan again")
+    return part_of
+
+
+def _encode_stages(solution: Stages, workload: Workload, cluster: Cluster) -> StagesRecord:
+    layers = layers_of(workload)
+    first = np.searchsorted(layers.node, np.arange(workload.n), sorter=_by_node(layers))
+    position = np.empty(layers.size, np.int64)
+    position[_by_node(layers)] = np.arange(layers.size)
+    return StagesRecord(
+        [
+            StageRecord(
+                kind=cluster.kinds[stage.kind].name,
+                replicas=stage.replicas,
+                degree=stage.degree,
+                nodes=[
+                    ChosenRecord(workload.ids[v], layers.label[c], int(position[c] - first[v]))
+                    for v, c in zip(stage.nodes, stage.configuration, strict=True)
+                ],
+            )
+            for stage in solution.stages
+        ]
+    )
+
+
+def _decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) -> Stages:
+    layers = layers_of(workload)
+    order = _by_node(layers).tolist()
+    mine: list[list[int]] = [[] for _ in workload.ids]
+    for c in order:
+        mine[int(layers.node[c])].append(c)
+    kinds = [kind.name for kind in cluster.kinds]
+    seen: set[NodeId] = set()
+    stages = []
+    for s, part in enumerate(record.stages):
+        if part.kind not in kinds:
+            raise InputError(f"solution: stage {s}: the cluster has no kind {shown(part.kind)}")
+        chosen = []
+        for entry in part.nodes:
+            v = workload.index.get(entry.node)
+            if v is None:
+                raise InputError(f"solution: stage {s}: unknown node {plain_id(entry.node)}")
+            if entry.node in seen:
+                raise InputError(f"solution: node {plain_id(entry.node)} is in two stages")
+            seen.add(entry.node)
+            if not 0 <= entry.number < len(mine[v]):
+                raise InputError(
+                    f"solution: node {plain_id(entry.node)} has no configuration "
+                    f"number {shown(entry.number)}; it has {len(mine[v])}"
+                )
+            chosen.append((v, mine[v][entry.number]))
+        chosen.sort()
+        nodes, configuration = tuple(v for v, _ in chosen), tuple(c for _, c in chosen)
+        kind = kinds.index(part.kind)
+        stages.append(Stage(nodes, configuration, part.replicas, part.degree, kind))
+    for node in workload.ids:
+        if node not in seen:
+            raise InputError(f"solution: node {plain_id(node)} is missing; plan again")
+    return in_stages(stages, cluster)
+
+
+def _by_node(layers: Layers) -> Ints:
+    return np.argsort(layers.node, kind="stable")
 
 
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, _encode_placement, _decode_placement),
+    "training": Codec(Training, StagesRecord, _encode_stages, _decode_stages),
+    "latency": Codec(Latency, CallsRecord, _encode_calls, _decode_calls),
 }
 
 

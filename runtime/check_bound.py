@@ -24,7 +24,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..instances import Costs, InputError, Plan, VerificationError, Workload, price
+from ..instances import (
+    Costs,
+    InputError,
+    Plan,
+    Throughput,
+    VerificationError,
+    Workload,
+    price,
+)
 from ..instances.arrays import Floats, Ints
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
@@ -98,8 +106,8 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
         If the certificate does not prove the bound, or not within the means of this check.
     """
     plan.check_made_for(workload)
-    data = plan.certificate
-    if data.get("origin") != ORIGIN:
+    data, problem = plan.certificate, plan.problem
+    if data.get("origin") != ORIGIN or not isinstance(problem, Throughput):
         raise InputError(
             f"plan: its bound comes from {data.get('origin') or 'nowhere'}, without a certificate "
             "that can be checked; plan with method setpart"
@@ -112,7 +120,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     target = float(_numbers(data, "target", 1)[0])
     if (memory_prices < 0).any() or (transfer_prices < 0).any():
         raise VerificationError("certificate: a price of memory or transfers is negative")
-    if transfer_prices.any() and not plan.problem.overlap:
+    if transfer_prices.any() and not problem.overlap:
         raise VerificationError("certificate: prices of transfers need a problem with overlap")
     if not plan.bound <= target:
         raise VerificationError(f"certificate: its target {target!r} is below {plan.bound!r}")
@@ -126,7 +134,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
         devices.append(
             _device(
                 workload, costs, int(k), blocks, prices, float(memory_prices[k]),
-                float(transfer_prices[k]), plan.problem.overlap, target,
+                float(transfer_prices[k]), problem.overlap, target,
             )
         )  # fmt: skip
         memory = float(memory_prices[k]) * float(room) if memory_prices[k] > 0 else 0.0

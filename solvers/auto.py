@@ -34,7 +34,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
     search.raise_bound(bound, "counting heavy units")
     if search.should_stop():
         return
-    if task.problem.split == "noncontiguous":
+    if task.throughput.split == "noncontiguous":
         search.method = "dpl"
         linearised_dp(task, search)
         if search.should_stop():
@@ -45,7 +45,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
             set_partitioning(task, search, patient=False)
     else:
         search.method = "dp"
-        search.note(f"auto: the DP over ideals, for a split that is {task.problem.split}")
+        search.note(f"auto: the DP over ideals, for a split that is {task.throughput.split}")
         ideal_dp(task, search)
     if search.should_stop():
         return

@@ -120,7 +120,7 @@ class Climb:
 
 def market(task: Task, graph: Hypergraph) -> Market:
     """Return what one device of each kind can hold."""
-    costs, overlap = task.costs, task.problem.overlap
+    costs, overlap = task.costs, task.throughput.overlap
     room = costs.capacity_bytes * (1 + PROOF_MARGIN)
     load = graph.compute.sum(axis=1)
     load = np.where(graph.memory_bytes > room[:, None], np.inf, load)

@@ -77,7 +77,7 @@ class _Run:
             placement = np.concatenate(devices)[found.device_of_unit]
             self.search.offer(Placement(self.pipe.graph.expand(placement)))
             slack = CLAIM_TOLERANCE * max(found.value, _share(self.pipe))
-            summed = self.task.problem.pipeline == "pipedream"
+            summed = self.task.throughput.pipeline == "pipedream"
             if self.search.objective > (found.value + slack if summed else np.finfo(float).max):
                 raise VerificationError(
                     f"dp: it claims max-load {found.value!r}, which the verifier does not "
@@ -153,7 +153,7 @@ def linearised(task: Task, search: Search[Solution], units: Ints | None = None) 
 
 def _exact(task: Task) -> bool:
     """Whether every plan that is asked for is a chain of ideals."""
-    problem, costs = task.problem, task.costs
+    problem, costs = task.throughput, task.costs
     cores = bool(costs.count[costs.host].any())
     return problem.split == "contiguous" and (problem.cpu_split == "contiguous" or not cores)
 
@@ -202,7 +202,7 @@ def _solve(run: _Run, coarse: bool = False) -> float | None:
         The least objective of the lattice's plans, or the incumbent's if that is less; `inf` if
         there is no plan; None if the search had to stop before.
     """
-    if run.task.problem.pipeline == "gpipe":
+    if run.task.throughput.pipeline == "gpipe":
         return _solve_gpipe(run)
     search, work = run.search, run.work
     for target in _targets(run, coarse):

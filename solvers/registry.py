@@ -27,6 +27,25 @@ METHODS: dict[str, dict[str, str]] = {
         "single": "single_device:single_device",
         "metis": "partitioner:metis",
     },
+    "training": {
+        "auto": "training_milp:auto",
+        "dp": "training_dp:training_dp",
+        "milp": "training_milp:milp",
+        "piper": "training_dp:piper",
+        "equi": "equi:equi",
+        "data-parallel": "equi:data_parallel",
+        "pipedream": "pipedream:pipedream",
+    },
+    "latency": {
+        "auto": "latency_auto:auto",
+        "dp": "latency_dp:label_dp",
+        "milp": "latency_milp:strong",
+        "milp-big-m": "latency_milp:big_m",
+        "lns": "latency_lns:local_search",
+        "linear": "latency_lns:linear",
+        "greedy": "latency_greedy:greedy",
+        "max-load": "latency_greedy:max_load",
+    },
 }
 
 

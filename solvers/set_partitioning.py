@@ -57,9 +57,9 @@ def set_partitioning(task: Task, search: Search[Solution], *, patient: bool = Tr
     InputError
         If the split must be contiguous.
     """
-    if task.problem.split != "noncontiguous":
+    if task.throughput.split != "noncontiguous":
         raise InputError(
-            f"setpart: it plans non-contiguous splits, and {task.problem.split} was asked for; "
+            f"setpart: it plans non-contiguous splits, and {task.throughput.split} was asked for; "
             "use method dp or milp, or split noncontiguous"
         )
     graph = hypergraph(task)
