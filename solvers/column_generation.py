@@ -24,7 +24,17 @@ from ..formulations.certificate import PROOF_MARGIN, Prices
 from ..formulations.hypergraph import Hypergraph
 from ..formulations.task import Task
 from ..instances.arrays import Bools, Floats, Ints
-from .frontier import BestSet, Frontier, Incidence, best_set, cut, frontier, incidence, orders
+from .frontier import (
+    BestSet,
+    Frontier,
+    Incidence,
+    Scratch,
+    best_set,
+    cut,
+    frontier,
+    incidence,
+    orders,
+)
 from .price_model import Column, PriceModel, Trial
 from .search import S, Search
 
@@ -61,6 +71,8 @@ class Market:
     scarce, tolled
         Shape (K,): whether memory can bind; whether transfers overlap compute, so that both
         must stay below the target.
+    scratch
+        For the labels.
     """
 
     count: Floats
@@ -72,6 +84,7 @@ class Market:
     share: Floats
     scarce: Bools
     tolled: Bools
+    scratch: Scratch = field(default_factory=Scratch)
 
     def transfer_of(self, kind: int, members: Bools) -> float:
         """Return the transfer time of a set."""
@@ -190,15 +203,18 @@ def climb(
     model = PriceModel(sold.count, sold.scarce, sold.tolled, state.prices)
     model.add(state.columns)
 
-    def price(prices: Prices, floors: Floats) -> _Priced | None:
-        priced = _price(sold, prices, target, floors, search.should_stop)
+    def price(prices: Prices, floors: Floats, *, rough: bool = False) -> _Priced | None:
+        priced = _price(sold, prices, target, floors, search.should_stop, rough=rough)
         state.pricings += 1
         if priced is not None:
-            model.add(priced.columns)
-            state.columns += priced.columns
+            columns = [c for c in priced.columns if not rough or c.load <= limit]
+            model.add(columns)
+            state.columns += columns
             _report(sold, prices, priced, floors, target, on_proof)
         return priced
 
+    if not state.columns and price(state.prices, np.zeros(len(sold.count)), rough=True) is None:
+        return "stopped"
     centre = price(state.prices, _worth(state.columns, state.prices, len(sold.count)))
     if centre is None:
         return "stopped"
@@ -266,6 +282,8 @@ def _price(
     target: float,
     floors: Floats,
     should_stop: Callable[[], bool],
+    *,
+    rough: bool,
 ) -> _Priced | None:
     limit = target * (1 + PROOF_MARGIN)
     found, columns = [], []
@@ -279,9 +297,11 @@ def _price(
             sold.load[k],
             limit,
             partial(sold.load_of, k),
+            sold.scratch,
             floor=float(floors[k]),
             overlap=bool(sold.tolled[k]),
             toll=float(prices.transfer[k]) / target if sold.tolled[k] else 0.0,
+            rough=rough,
             should_stop=should_stop,
         )
         if best is None:

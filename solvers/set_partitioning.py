@@ -22,10 +22,10 @@ from .search import OPTIMAL_GAP, Search
 ORIGIN = "set partitioning"
 
 #: Moves and pricings of the first round.
-MOVES, PRICINGS = 400, 20
+MOVES, PRICINGS = 100, 20
 
 #: Rounds grow up to so many times the first.
-GROWTH = 32
+GROWTH = 64
 
 #: Part of the gap that is left that a target leaves, and the first gap to aim for.
 STRIDE, FIRST_GAP = 4, 0.01

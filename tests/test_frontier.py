@@ -18,7 +18,7 @@ from stagecut.instances import Placement, Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
 from stagecut.solvers.column_generation import Market, market
-from stagecut.solvers.frontier import best_set, cut, frontier, incidence, orders
+from stagecut.solvers.frontier import Scratch, best_set, cut, frontier, incidence, orders
 from stagecut.solvers.linear_split import linear_split
 from stagecut.solvers.neighbourhood import Neighbourhood
 
@@ -62,7 +62,7 @@ def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
         best = by_enumeration(graph, kind, price, limit, toll, overlap)
         for floor in (0.0, best / 2, best * (1 + 1e-9), best + 1):
             found = best_set(
-                states, price, load, limit, partial(true_load, kind, load),
+                states, price, load, limit, partial(true_load, kind, load), Scratch(),
                 floor=floor, overlap=overlap, toll=toll, should_stop=lambda: False,
             )  # fmt: skip
             assert found is not None
@@ -88,7 +88,14 @@ def test_orders_do_not_change_what_is_best() -> None:
     for order in orders(shape, np.random.default_rng(3))[:5]:
         states = frontier(graph, weight, [order])
         found = best_set(
-            states, price, load, 1.5, partial(sold.load_of, 0), floor=0.0, should_stop=bool
+            states,
+            price,
+            load,
+            1.5,
+            partial(sold.load_of, 0),
+            sold.scratch,
+            floor=0.0,
+            should_stop=bool,
         )
         assert found is not None
         values.append(found.bound)
@@ -98,6 +105,7 @@ def test_orders_do_not_change_what_is_best() -> None:
 def test_narrow_limits_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """With too few states allowed, nets are given up, and the bound stays one."""
     monkeypatch.setattr("stagecut.solvers.frontier.WIDTH", 2)
+    monkeypatch.setattr("stagecut.solvers.frontier.RELAXED_WIDTH", 2)
     loosened = 0
     for seed in range(40):
         _, graph, sold = posed(seed)
@@ -107,7 +115,7 @@ def test_narrow_limits_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
             limit = 0.5 * float(load[np.isfinite(load)].sum())
             best = by_enumeration(graph, kind, price, limit, 0.0, False)
             found = best_set(
-                states, price, load, limit, partial(sold.load_of, kind),
+                states, price, load, limit, partial(sold.load_of, kind), sold.scratch,
                 floor=0.0, should_stop=lambda: False,
             )  # fmt: skip
             assert found is not None
