@@ -23,6 +23,9 @@ from ..instances import Stage, Stages
 from .training import Staging
 from .training_slots import Menu, Option
 
+#: A device's memory in the program: far above the solvers' absolute tolerances.
+MEMORY_SCALE = 1000.0
+
 
 @dataclass(frozen=True, eq=False)
 class Slots:
@@ -85,7 +88,7 @@ def training_milp(staging: Staging, scale: float) -> Slots:
     Parameters
     ----------
     scale
-        A time about as long as the objective: solvers' tolerances are absolute.
+        Unit of time: far below the objective, because solvers' tolerances are absolute.
 
     Raises
     ------
@@ -153,8 +156,9 @@ def training_milp(staging: Staging, scale: float) -> Slots:
         capacity = float(staging.capacity[menu.options[o].kind])
         if math.isinf(capacity) or not taken_by[o]:
             return pyo.Constraint.Skip
-        sizes = [menu.size(c, o) / max(capacity, 1.0) * m.z[i, o, c] for c in taken_by[o]]
-        return pyo.quicksum(sizes) <= capacity / max(capacity, 1.0) * m.u[i, o]
+        unit = capacity / MEMORY_SCALE if capacity > 0 else 1.0
+        sizes = [menu.size(c, o) / unit * m.z[i, o, c] for c in taken_by[o]]
+        return pyo.quicksum(sizes) <= capacity / unit * m.u[i, o]
 
     def in_flight(m: pyo.ConcreteModel, i: int) -> object:
         """d_i + … + d_r ≤ y_i d_i."""

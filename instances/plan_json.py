@@ -15,13 +15,11 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from .arrays import Ints
 from .cluster import Cluster
 from .errors import InputError, blamed_on, shown
-from .layers import Layers, layers_of
 from .plan import Plan
 from .problem import Latency, Problem, Throughput, Training
-from .solution import Calls, Placement, Solution, Stage, Stages, in_stages
+from .solution import Calls, Placement, Solution
 from .source import Source, explain, plain_id
 from .stagecut_json import (
     PLAN,
@@ -33,6 +31,7 @@ from .stagecut_json import (
     make_cluster,
     read_file,
 )
+from .stages_json import StagesRecord, decode_stages, encode_stages
 from .units import NodeId
 from .workload import Workload
 
@@ -65,29 +64,6 @@ class PlacementRecord(Record):
     """Solution of a throughput problem; devices without nodes may be left out."""
 
     devices: list[DeviceRecord]
-
-
-class ChosenRecord(Record):
-    """A node of a stage: its id, and which of its configurations of the stage's degree it has."""
-
-    node: int | str
-    configuration: str
-    number: int
-
-
-class StageRecord(Record):
-    """One stage of a training plan; `number` counts the node's configurations from 0."""
-
-    kind: str
-    replicas: int
-    degree: int
-    nodes: list[ChosenRecord]
-
-
-class StagesRecord(Record):
-    """Solution of a training problem."""
-
-    stages: list[StageRecord]
 
 
 class CallRecord(Record):
@@ -332,72 +308,15 @@ def _part_of(
     return part_of
 
 
-def _encode_stages(solution: Stages, workload: Workload, cluster: Cluster) -> StagesRecord:
-    layers = layers_of(workload)
-    first = np.searchsorted(layers.node, np.arange(workload.n), sorter=_by_node(layers))
-    position = np.empty(layers.size, np.int64)
-    position[_by_node(layers)] = np.arange(layers.size)
-    return StagesRecord(
-        [
-            StageRecord(
-                kind=cluster.kinds[stage.kind].name,
-                replicas=stage.replicas,
-                degree=stage.degree,
-                nodes=[
-                    ChosenRecord(workload.ids[v], layers.label[c], int(position[c] - first[v]))
-                    for v, c in zip(stage.nodes, stage.configuration, strict=True)
-                ],
-            )
-            for stage in solution.stages
-        ]
-    )
-
-
-def _decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) -> Stages:
-    layers = layers_of(workload)
-    order = _by_node(layers).tolist()
-    mine: list[list[int]] = [[] for _ in workload.ids]
-    for c in order:
-        mine[int(layers.node[c])].append(c)
-    kinds = [kind.name for kind in cluster.kinds]
-    seen: set[NodeId] = set()
-    stages = []
-    for s, part in enumerate(record.stages):
-        if part.kind not in kinds:
-            raise InputError(f"solution: stage {s}: the cluster has no kind {shown(part.kind)}")
-        chosen = []
-        for entry in part.nodes:
-            v = workload.index.get(entry.node)
-            if v is None:
-                raise InputError(f"solution: stage {s}: unknown node {plain_id(entry.node)}")
-            if entry.node in seen:
-                raise InputError(f"solution: node {plain_id(entry.node)} is in two stages")
-            seen.add(entry.node)
-            if not 0 <= entry.number < len(mine[v]):
-                raise InputError(
-                    f"solution: node {plain_id(entry.node)} has no configuration "
-                    f"number {shown(entry.number)}; it has {len(mine[v])}"
-                )
-            chosen.append((v, mine[v][entry.number]))
-        chosen.sort()
-        nodes, configuration = tuple(v for v, _ in chosen), tuple(c for _, c in chosen)
-        kind = kinds.index(part.kind)
-        stages.append(Stage(nodes, configuration, part.replicas, part.degree, kind))
-    for node in workload.ids:
-        if node not in seen:
-            raise InputError(f"solution: node {plain_id(node)} is missing; plan again")
-    return in_stages(stages, cluster)
-
-
-def _by_node(layers: Layers) -> Ints:
-    return np.argsort(layers.node, kind="stable")
-
-
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, _encode_placement, _decode_placement),
+<<<<<<< HEAD
     "training": Codec(Training, StagesRecord, _encode_stages, _decode_stages),
     "latency": Codec(Latency, CallsRecord, _encode_calls, _decode_calls),
+=======
+    "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
+>>>>>>> training
 }
 
 

@@ -1,8 +1,6 @@
 """Inner loops of the training DP: from every ideal on, all stages that can come next.
 
-The question is always the same: which plans have all TPS_i ≤ T? Labels (devices used k, replicas
-used s, stages r, Σ TPS) are kept per ideal, undominated ones only; fewer replicas behind never
-hurt, because they leave fewer microbatches in flight.
+The question is always the same: which plans have all TPS_i ≤ T?
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .knapsack import ROUNDING, least_cost, ratio_rule
+from .training_labels import dominated, push
 
 #: More microbatches than can be in flight.
 UNKNOWN = 2**62
@@ -54,26 +53,6 @@ class Board(NamedTuple):
     most_replicas: int
     gpipe: bool
     greedy: bool
-
-
-class Labels(NamedTuple):
-    """Partial plans from the pipeline's end: each is its parent and one more stage.
-
-    `head` is the first label of each ideal, `following` the next one of the same ideal;
-    `tally[0]` labels exist, `tally[1]` is set if a knapsack gave up.
-    """
-
-    head: NDArray[np.int64]
-    ideal: NDArray[np.int64]
-    devices: NDArray[np.int64]
-    replicas: NDArray[np.int64]
-    stages: NDArray[np.int64]
-    total: NDArray[np.float64]
-    parent: NDArray[np.int64]
-    degree: NDArray[np.int64]
-    divisor: NDArray[np.int64]
-    following: NDArray[np.int64]
-    tally: NDArray[np.int64]
 
 
 class Ask(NamedTuple):
@@ -239,7 +218,7 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                     continue
                 d = board.divisors[q]
                 devices, replicas = least_devices + d * degree, least_replicas + d
-                if plain and _known(labels, reached, devices, replicas):
+                if plain and dominated(labels, reached, devices, replicas):
                     continue
                 transfer = price_stage(
                     board, units, depth, inside, t, item, cost, size_a, size_b, weight
@@ -250,7 +229,7 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                     continue
                 d = board.divisors[q]
                 devices, replicas = least_devices + d * degree, least_replicas + d
-                if plain and _known(labels, reached, devices, replicas):
+                if plain and dominated(labels, reached, devices, replicas):
                     continue
                 known[:] = False
                 for a in range(own):
@@ -298,23 +277,12 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                             if total > ask.most_total:
                                 continue
                         stages = labels.stages[label] + (1 if ask.most_stages > 0 else 0)
-                        labels = _push(
+                        labels = push(
                             labels, reached, devices, replicas, stages, total, label, t, p
                         )
                         if not ask.sums:
                             break  # more replicas would only cost more
     return labels
-
-
-@njit(cache=True)
-def _known(labels, ideal, devices, replicas):  # type: ignore[no-untyped-def]
-    """Whether an ideal has a label with at most so many devices and replicas."""
-    label = labels.head[ideal]
-    while label >= 0:
-        if labels.devices[label] <= devices and labels.replicas[label] <= replicas:
-            return True
-        label = labels.following[label]
-    return False
 
 
 @njit(cache=True)
@@ -335,91 +303,6 @@ def _look(board, p, t, units, count, item, cost, size_a, size_b, weight, quick):
         quick[p, 0] += value
         quick[p, 1] += size_a[best]
         quick[p, 2] += size_b[best]
-
-
-@njit(cache=True)
-def _push(labels, ideal, devices, replicas, stages, total, parent, degree, divisor):  # type: ignore[no-untyped-def]
-    """Add a label unless another one is at least as good; drop those it is better than."""
-    before, other = -1, labels.head[ideal]
-    while other >= 0:
-        if (
-            labels.devices[other] <= devices
-            and labels.replicas[other] <= replicas
-            and labels.stages[other] <= stages
-            and labels.total[other] <= total
-        ):
-            return labels
-        if (
-            labels.devices[other] >= devices
-            and labels.replicas[other] >= replicas
-            and labels.stages[other] >= stages
-            and labels.total[other] >= total
-        ):
-            if before < 0:
-                labels.head[ideal] = labels.following[other]
-            else:
-                labels.following[before] = labels.following[other]
-        else:
-            before = other
-        other = labels.following[other]
-    new = labels.tally[0]
-    if new == len(labels.ideal):
-        labels = _longer(labels)
-    labels.ideal[new] = ideal
-    labels.devices[new] = devices
-    labels.replicas[new] = replicas
-    labels.stages[new] = stages
-    labels.total[new] = total
-    labels.parent[new] = parent
-    labels.degree[new] = degree
-    labels.divisor[new] = divisor
-    labels.following[new] = labels.head[ideal]
-    labels.head[ideal] = new
-    labels.tally[0] += 1
-    return labels
-
-
-@njit(cache=True)
-def _longer(labels):  # type: ignore[no-untyped-def]
-    more = np.zeros(len(labels.ideal), np.int64)
-    return Labels(
-        labels.head,
-        np.append(labels.ideal, more),
-        np.append(labels.devices, more),
-        np.append(labels.replicas, more),
-        np.append(labels.stages, more),
-        np.append(labels.total, np.zeros(len(more))),
-        np.append(labels.parent, more),
-        np.append(labels.degree, more),
-        np.append(labels.divisor, more),
-        np.append(labels.following, more),
-        labels.tally,
-    )
-
-
-def no_labels(ideals: int) -> Labels:
-    """Return the labels to begin with: nothing planned, nothing used."""
-
-    def room() -> NDArray[np.int64]:
-        return np.zeros(1024, np.int64)
-
-    labels = Labels(
-        head=np.full(ideals, -1),
-        ideal=room(),
-        devices=room(),
-        replicas=room(),
-        stages=room(),
-        total=np.zeros(1024),
-        parent=room(),
-        degree=room(),
-        divisor=room(),
-        following=room(),
-        tally=np.array([1, 0]),
-    )
-    labels.head[0] = 0
-    labels.parent[0] = -1
-    labels.following[0] = -1
-    return labels
 
 
 @njit(cache=True)

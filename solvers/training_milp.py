@@ -18,6 +18,8 @@ from .training_dp import plan_on_one_kind, training_dp
 
 #: What the solver's tolerances can make a bound too high by, relatively.
 BOUND_SLACK = 1e-7
+#: The objective in the program's unit of time, about.
+TIME_SCALE = 1000.0
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
@@ -50,10 +52,12 @@ def milp(task: Task, search: Search[Solution]) -> None:
 
 def solve_slots(task: Task, staging: Staging, search: Search[Solution]) -> None:
     """Solve the integer program from the best solution known."""
+    if staging.problem.objective == "time-per-sample":
+        search.raise_bound(_work_share(staging) * (1 - 1e-12), "work over devices")
     scale = search.objective if math.isfinite(search.objective) else _work_share(staging)
     try:
         with search.phase("build"), PauseGC():
-            stated = training_milp(staging, scale or 1.0)
+            stated = training_milp(staging, scale / TIME_SCALE or 1.0)
             compiled = compile_model(stated.model)
     except InfeasibleError as error:
         search.prove_infeasible(str(error))
@@ -81,6 +85,9 @@ def solve_slots(task: Task, staging: Staging, search: Search[Solution]) -> None:
         )
     if outcome.x is not None:
         offer(outcome.x)
+    if outcome.status == "infeasible" and search.best is not None:
+        search.note("HiGHS says wrongly that there is no plan; nothing it proved is used")
+        return
     if outcome.status == "infeasible":
         search.prove_infeasible(_unkept("the integer program has no solution"))
     elif outcome.limit in ("time", "nodes"):

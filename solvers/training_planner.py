@@ -16,14 +16,13 @@ from .search import Search
 from .training_kernels import (
     Ask,
     Board,
-    Labels,
     configure,
     grow,
     ideal_sums,
     in_flight,
-    no_labels,
     price_stage,
 )
+from .training_labels import Labels, no_labels
 
 #: Steps of the lattice that are taken between two looks at the clock.
 SLICE_STEPS = 2_000
