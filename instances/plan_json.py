@@ -311,12 +311,8 @@ def _part_of(
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, _encode_placement, _decode_placement),
-<<<<<<< HEAD
-    "training": Codec(Training, StagesRecord, _encode_stages, _decode_stages),
-    "latency": Codec(Latency, CallsRecord, _encode_calls, _decode_calls),
-=======
     "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
->>>>>>> training
+    "latency": Codec(Latency, CallsRecord, _encode_calls, _decode_calls),
 }
 
 
