@@ -6,6 +6,7 @@ from .instances import (
     DeviceKind,
     InfeasibleError,
     InputError,
+    Latency,
     LayerRule,
     Link,
     Plan,
@@ -20,6 +21,7 @@ from .instances.conversions import cluster_from_pandas, from_networkx, from_pand
 from .instances.files import dumps, load, load_cluster, load_plan, load_split, save
 from .pareto import pareto
 from .runtime import verify
+from .simulation import simulate
 from .solvers import Limits, Result
 from .splits import plan_from_split
 
@@ -28,6 +30,7 @@ __all__ = [
     "DeviceKind",
     "InfeasibleError",
     "InputError",
+    "Latency",
     "LayerRule",
     "Limits",
     "Link",
@@ -50,6 +53,7 @@ __all__ = [
     "pareto",
     "plan_from_split",
     "save",
+    "simulate",
     "solve",
     "verify",
 ]

@@ -15,7 +15,9 @@ import typer  # noqa: E402
 from .commands import instances  # noqa: E402
 from .commands.compare import compare  # noqa: E402
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE  # noqa: E402
+from .commands.diff import diff  # noqa: E402
 from .commands.export_model import export_model  # noqa: E402
+from .commands.simulate import simulate  # noqa: E402
 from .commands.solve import solve  # noqa: E402
 from .commands.verify import verify  # noqa: E402
 from .instances import InfeasibleError, StagecutError  # noqa: E402
@@ -29,6 +31,8 @@ app = typer.Typer(
 )
 app.command()(solve)
 app.command()(verify)
+app.command()(simulate)
+app.command()(diff)
 app.command()(compare)
 app.command("export-model")(export_model)
 app.add_typer(instances.app, name="instances")

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..instances import Cluster, Costs, Plan, Problem, Throughput, Training, Workload, price
+from ..instances import (
+    Cluster,
+    Costs,
+    Latency,
+    Plan,
+    Problem,
+    Throughput,
+    Training,
+    Workload,
+    price,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +44,13 @@ class Task:
         """The problem, for solvers of throughput."""
         if not isinstance(self.problem, Throughput):
             raise TypeError(f"{self.problem.name} is no throughput problem")
+        return self.problem
+
+    @property
+    def latency(self) -> Latency:
+        """The problem, for solvers of latency."""
+        if not isinstance(self.problem, Latency):
+            raise TypeError(f"{self.problem.name} is no latency problem")
         return self.problem
 
     @property

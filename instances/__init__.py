@@ -5,8 +5,8 @@ from .costs import Costs, price
 from .errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .layers import Layers, layers_of
 from .plan import Limit, Plan, Status, gap_between
-from .problem import LayerRule, Problem, Throughput, Training
-from .solution import Placement, Solution, Stage, Stages, in_stages
+from .problem import Latency, LayerRule, Problem, Throughput, Training
+from .solution import Calls, Placement, Solution, Stage, Stages, in_stages
 from .units import TIME_UNITS, NodeId
 from .workload import Workload
 
@@ -14,12 +14,14 @@ __all__ = [
     "ACCELERATOR",
     "CPU",
     "TIME_UNITS",
+    "Calls",
     "Cluster",
     "Costs",
     "Device",
     "DeviceKind",
     "InfeasibleError",
     "InputError",
+    "Latency",
     "LayerRule",
     "Layers",
     "Limit",

@@ -184,7 +184,41 @@ class Training:
         return "training"
 
 
-Problem = Throughput | Training
+@dataclass(frozen=True)
+class Latency:
+    """Minimise the time of one request that has all devices to itself.
+
+    Each accelerator runs at most `calls` calls, one after the other; a call is a contiguous set
+    of nodes that waits for all its inputs, moves them in, computes, and moves its outputs out;
+    its results appear when the whole call ends, and what passes from one call to the next goes
+    through host memory, on one accelerator too. Devices of a host kind are an unlimited pool:
+    wherever there is at least one, each node may start on it as soon as its inputs are there,
+    and how many there are does not matter. A backward node is a node like any other.
+
+    Parameters
+    ----------
+    calls
+        Calls per accelerator, q in the source; 1 makes the split contiguous.
+
+    References
+    ----------
+    Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
+    NeurIPS 2020, section 4 and appendix.
+    """
+
+    calls: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.calls, bool) or not isinstance(self.calls, int) or self.calls < 1:
+            raise InputError(f"calls: {self.calls!r}; it must be a whole number of at least 1")
+
+    @property
+    def name(self) -> str:
+        """What the problem is called in files and tables."""
+        return "latency"
+
+
+Problem = Throughput | Latency | Training
 
 
 def _degrees(option: str, values: tuple[int, ...] | None) -> None:

@@ -120,13 +120,46 @@ class StageReport:
 
 
 @dataclass(frozen=True)
+class CallReport:
+    """One call of a latency plan, or one node on a CPU; times in the workload's unit.
+
+    Parameters
+    ----------
+    device
+        Number of the device in the cluster.
+    device_name
+        As in the cluster; for CPUs the name of the pool's kind.
+    number
+        1, 2, … in the order in which the calls of the device run; 0 for a node on a CPU.
+    nodes
+        Ids of its nodes.
+    start, finish
+        Since the request came in.
+    transfer_in, compute, transfer_out
+        The parts of `finish - start`, one after the other.
+    """
+
+    device: int
+    device_name: str
+    number: int
+    nodes: tuple[NodeId, ...]
+    start: float
+    finish: float
+    transfer_in: float
+    compute: float
+    transfer_out: float
+
+
+@dataclass(frozen=True)
 class Report:
     """The objective by definition, and every rule that is broken, a line each.
 
     `stages` is filled for training only, first to last; `devices` is empty there.
+    `calls` is filled for latency only: by start, then finish, then device.
     """
 
     objective: float
     devices: tuple[DeviceReport, ...]
     violations: tuple[str, ...]
     stages: tuple[StageReport, ...] = ()
+    calls: tuple[CallReport, ...] = ()

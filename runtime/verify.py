@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from ..instances import (
+    Calls,
     Cluster,
+    Latency,
     Placement,
     Plan,
     Problem,
@@ -17,7 +19,7 @@ from ..instances import (
     Workload,
     price,
 )
-from . import check_throughput, check_training
+from . import check_latency, check_throughput, check_training
 from .report import Report
 
 #: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
@@ -38,6 +40,9 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
             return check_throughput.check(workload, cluster, costs, problem, solution.device)
         case Training(), Stages():
             return check_training.check(workload, cluster, problem, solution)
+        case Latency(), Calls():
+            costs = price(workload, cluster)
+            return check_latency.check(workload, cluster, costs, problem, solution)
     raise VerificationError(
         f"a {type(solution).__name__.lower()} is no solution of {problem.name}: plan again"
     )

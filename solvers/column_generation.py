@@ -15,15 +15,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
+from ..formulations.certificate import PROOF_MARGIN, Prices
 from ..formulations.hypergraph import Hypergraph
-from ..formulations.set_partitioning import PROOF_MARGIN, Prices
 from ..formulations.task import Task
 from ..instances.arrays import Bools, Floats, Ints
-from .frontier import BestSet, Frontier, Incidence, best_set, cut, frontier, incidence, orders
+from .frontier import (
+    BestSet,
+    Frontier,
+    Incidence,
+    Scratch,
+    best_set,
+    cut,
+    frontier,
+    incidence,
+    orders,
+)
 from .price_model import Column, PriceModel, Trial
 from .search import S, Search
 
@@ -31,6 +42,9 @@ Outcome = Literal["proved", "stalled", "stopped"]
 
 #: A serious step attains this part of what the model promises.
 SERIOUS = 0.1
+
+#: Columns that are kept at least from one climb to the next.
+KEPT = 500
 
 #: First, least and greatest radius of the box, relative to the prices.
 RADIUS, LEAST_RADIUS, MOST_RADIUS = 0.2, 1e-3, 2.0
@@ -57,6 +71,8 @@ class Market:
     scarce, tolled
         Shape (K,): whether memory can bind; whether transfers overlap compute, so that both
         must stay below the target.
+    scratch
+        For the labels.
     """
 
     count: Floats
@@ -68,12 +84,16 @@ class Market:
     share: Floats
     scarce: Bools
     tolled: Bools
+    scratch: Scratch = field(default_factory=Scratch)
 
-    def loads(self, kind: int, members: Bools) -> tuple[float, float]:
-        """Return what a set takes of the target, and its transfer time."""
+    def transfer_of(self, kind: int, members: Bools) -> float:
+        """Return the transfer time of a set."""
+        return float(self.weight[kind] @ cut(self.shape, members))
+
+    def load_of(self, kind: int, members: Bools) -> float:
+        """Return what a set takes of the target: no transfers where they have a price instead."""
         compute = float(self.load[kind][members].sum())
-        transfer = float(self.weight[kind] @ cut(self.shape, members))
-        return compute + (0.0 if self.tolled[kind] else transfer), transfer
+        return compute if self.tolled[kind] else compute + self.transfer_of(kind, members)
 
 
 @dataclass
@@ -179,19 +199,22 @@ def climb(
         return state.pricings >= last or search.should_stop()
 
     limit = target * (1 + PROOF_MARGIN)
-    state.columns = [c for c in state.columns if c.load <= limit]
+    state.columns = _fit(state, limit)
     model = PriceModel(sold.count, sold.scarce, sold.tolled, state.prices)
     model.add(state.columns)
 
-    def price(prices: Prices, floors: Floats) -> _Priced | None:
-        priced = _price(sold, prices, target, floors, search.should_stop)
+    def price(prices: Prices, floors: Floats, *, rough: bool = False) -> _Priced | None:
+        priced = _price(sold, prices, target, floors, search.should_stop, rough=rough)
         state.pricings += 1
         if priced is not None:
-            model.add(priced.columns)
-            state.columns += priced.columns
+            columns = [c for c in priced.columns if not rough or c.load <= limit]
+            model.add(columns)
+            state.columns += columns
             _report(sold, prices, priced, floors, target, on_proof)
         return priced
 
+    if not state.columns and price(state.prices, np.zeros(len(sold.count)), rough=True) is None:
+        return "stopped"
     centre = price(state.prices, _worth(state.columns, state.prices, len(sold.count)))
     if centre is None:
         return "stopped"
@@ -231,13 +254,25 @@ def _floors(trial: Trial) -> Floats:
     return np.maximum(0.0, trial.by_kind - trial.prices.memory - trial.prices.transfer)
 
 
+def _fit(state: Climb, limit: float) -> list[Column]:
+    """Return the columns within a load, of too many those that are worth most."""
+    fitting = [c for c in state.columns if c.load <= limit]
+    fitting.sort(key=lambda c: -_value(c, state.prices))
+    return fitting[: max(KEPT, 2 * len(state.prices.unit))]
+
+
+def _value(column: Column, prices: Prices) -> float:
+    """Return what a set is worth to its kind of device, fees of memory and transfers taken off."""
+    k = column.kind
+    fees = prices.memory[k] * column.share + prices.transfer[k] * column.transfer
+    return float(prices.unit[column.members].sum()) - float(fees)
+
+
 def _worth(columns: list[Column], prices: Prices, kinds: int) -> Floats:
     """Return the greatest value of a known set of each kind."""
     best = np.zeros(kinds)
     for column in columns:
-        k = column.kind
-        fees = prices.memory[k] * column.share + prices.transfer[k] * column.transfer
-        best[k] = max(best[k], float(prices.unit[column.members].sum()) - fees)
+        best[column.kind] = max(best[column.kind], _value(column, prices))
     return best
 
 
@@ -247,6 +282,8 @@ def _price(
     target: float,
     floors: Floats,
     should_stop: Callable[[], bool],
+    *,
+    rough: bool,
 ) -> _Priced | None:
     limit = target * (1 + PROOF_MARGIN)
     found, columns = [], []
@@ -259,17 +296,20 @@ def _price(
             prices.unit - prices.memory[k] * sold.share[k],
             sold.load[k],
             limit,
-            lambda members, k=k: sold.loads(k, members)[0],
+            partial(sold.load_of, k),
+            sold.scratch,
             floor=float(floors[k]),
             overlap=bool(sold.tolled[k]),
             toll=float(prices.transfer[k]) / target if sold.tolled[k] else 0.0,
+            rough=rough,
             should_stop=should_stop,
         )
         if best is None:
             return None
         found.append(best)
         if best.members is not None:
-            load, transfer = sold.loads(k, best.members)
+            load = sold.load_of(k, best.members)
+            transfer = sold.transfer_of(k, best.members)
             share = float(sold.share[k][best.members].sum())
             columns.append(Column(k, best.members, load, share, transfer / target))
     fixed = prices.memory + prices.transfer

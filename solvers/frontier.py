@@ -23,7 +23,10 @@ from .frontier_labels import arcs_backward, arcs_forward, extend
 T = TypeVar("T", bound=np.generic)
 
 #: Most states of one layer and of all layers, before nets are given up.
-WIDTH, ROOM = 20_000, 1_000_000
+WIDTH, ROOM = 5_000, 200_000
+
+#: Most states of one layer where nets are given up.
+RELAXED_WIDTH = 500
 
 #: Orders whose states are counted.
 TRIES = 8
@@ -36,10 +39,10 @@ BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
 GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
 
 #: Most labels of one direction: 24 bytes each.
-LABELS = 20_000_000
+LABELS = 16_000_000
 
-#: Labels visited between two looks at the clock: some 0.1 s.
-SLICE = 10_000_000
+#: Labels visited between two looks at the clock: some 0.05 s.
+SLICE = 4_000_000
 
 #: Steps between states: see `arcs_forward`.
 Arcs = tuple[Ints, Ints, Ints, Floats]
@@ -103,6 +106,16 @@ class BestSet:
     steps: tuple[tuple[float, float], ...]
 
 
+class Scratch:
+    """Arrays for the labels of two directions, kept from search to search: fresh ones are slow."""
+
+    def __init__(self) -> None:
+        size = 1 << 16
+        self.arrays = [
+            (np.empty(size), np.empty(size), np.empty(size, np.int64)) for _direction in range(2)
+        ]
+
+
 @dataclass(eq=False)
 class _Labels:
     """Labels of one direction at one resolution, as `extend` writes them."""
@@ -154,9 +167,7 @@ def orders(shape: Incidence, rng: np.random.Generator) -> list[Ints]:
     found: dict[tuple[int, ...], float] = {}
     for _ in range(tries):
         start, noise = int(rng.integers(size)), 0.5 * rng.random(size)
-        order, cost = greedy_order(
-            shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins, start, noise
-        )
+        order, cost = greedy_order(shape.unit_ptr, shape.unit_nets, shape.net_ptr, start, noise)
         found[tuple(order.tolist())] = cost
     return [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
 
@@ -173,23 +184,33 @@ def frontier(graph: Hypergraph, weight: Floats, tried: Sequence[Ints]) -> Fronti
     """
     nets = np.flatnonzero(weight > 0)
     shape = incidence(graph, nets)
-    found = [_states(shape, order, weight[nets]) for order in tried[: TRIES if len(nets) else 1]]
-    return min(found, key=lambda states: (not states.exact, states.size))
-
-
-def _states(shape: Incidence, order: Ints, weight: Floats) -> Frontier:
-    count = len(weight)
-    width = WIDTH
-    while True:
-        layer_ptr, step, cost, _, exact = build(
-            order, shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr),
-            np.zeros(count, np.int64), np.zeros(count, np.bool_), weight, np.zeros(count),
-            width, ROOM, True,
-        )  # fmt: skip
-        if len(layer_ptr):
-            forward = arcs_forward(layer_ptr, step, cost)
-            return Frontier(order, forward, arcs_backward(layer_ptr, step, cost), bool(exact))
+    best: Frontier | None = None
+    for order in tried[: TRIES if len(nets) else 1]:
+        made = _states(shape, order, weight[nets], WIDTH, relax=False)
+        if made is None:
+            break  # the next orders are of larger frontier
+        if best is None or made.size < best.size:
+            best = made
+    width = RELAXED_WIDTH
+    while best is None:
+        best = _states(shape, tried[0], weight[nets], width, relax=True)
         width //= 4  # one state a layer always fits
+    return best
+
+
+def _states(
+    shape: Incidence, order: Ints, weight: Floats, width: int, *, relax: bool
+) -> Frontier | None:
+    count = len(weight)
+    layer_ptr, step, cost, _, exact = build(
+        order, shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr),
+        np.zeros(count, np.int64), np.zeros(count, np.bool_), weight, np.zeros(count),
+        width, ROOM, relax,
+    )  # fmt: skip
+    if len(layer_ptr) == 0:
+        return None
+    forward = arcs_forward(layer_ptr, step, cost)
+    return Frontier(order, forward, arcs_backward(layer_ptr, step, cost), bool(exact))
 
 
 def best_set(
@@ -198,17 +219,20 @@ def best_set(
     load: Floats,
     limit: float,
     true_load: Callable[[Bools], float],
+    scratch: Scratch,
     *,
     floor: float,
     overlap: bool = False,
     toll: float = 0.0,
+    rough: bool = False,
     should_stop: Callable[[], bool],
 ) -> BestSet | None:
     """Return a bound on Σ price − toll·transfers of a set within the load, and such a set.
 
     Labels are made in both directions in turn, each time finer, as those of one direction tell
-    which of the other cannot lead above the floor. Ends when there is nothing above the floor;
-    or with a set that is within the load in fact, and nearly as good as the bound; or at the finest resolution.
+    which of the other cannot lead above the floor. Ends when there is nothing above the floor,
+    with a set that is within the load in fact and nearly as good as the bound, or at the finest
+    resolution.
 
     Parameters
     ----------
@@ -218,10 +242,14 @@ def best_set(
         Σ load + transfers must be at most this; only Σ load if they `overlap`.
     true_load
         Load of a set in fact.
+    scratch
+        Where labels are kept.
     floor
         Values up to this are of no interest; at least 0.
     toll
         What a unit of transfer time takes from the value.
+    rough
+        Whether the first resolution is enough.
 
     Returns
     -------
@@ -234,20 +262,20 @@ def best_set(
         price[states.order], np.where(allowed, ordered, 0.0), allowed,
         0.0 if overlap else 1.0, toll, limit, floor,
     )  # fmt: skip
-    bound, members, steps = np.inf, None, ()
+    bound, members = np.inf, None
+    steps: tuple[tuple[float, float], ...] = ()
     rest: _Labels | None = None
     forward = False
-    for buckets in BUCKETS:
+    for wanted in BUCKETS[:1] if rough else BUCKETS:
         arcs = states.forward if forward else states.backward
-        labels = _extend(
-            forward, arcs, terms, min(buckets, LABELS // states.size), rest, should_stop
-        )
+        buckets = wanted if rest else min(wanted, max(8, LABELS // states.size))
+        labels = _extend(forward, arcs, terms, buckets, rest, scratch, should_stop)
         if labels is None and should_stop():
             return None
         if labels is None:
             break
         whole = labels.last(forward)
-        if len(whole) == 0:
+        if len(whole) == 0 or labels.value[whole[-1]] <= floor:
             return BestSet(floor, None, True, ())
         bound = float(labels.value[whole[-1]])
         steps = tuple(zip(labels.used[whole].tolist(), labels.value[whole].tolist(), strict=True))
@@ -270,13 +298,14 @@ def _extend(
     terms: tuple[object, ...],
     buckets: int,
     rest: _Labels | None,
+    scratch: Scratch,
     should_stop: Callable[[], bool],
 ) -> _Labels | None:
     """Return the labels of all states; None if they are too many, or `should_stop` said so."""
     total = len(arcs[0]) - 1
     begin, count = np.zeros(total, np.int64), np.zeros(total, np.int64)
-    value, used = np.zeros(1 << 16), np.zeros(1 << 16)
-    origin = np.zeros(1 << 16, np.int64)
+    value, used, origin = scratch.arrays[forward]
+    value[0] = used[0] = 0.0
     count[0 if forward else -1] = 1
     state = np.array([1, 1, 0])
     other = rest or _Labels(begin, count, value, used, origin)
@@ -289,6 +318,7 @@ def _extend(
             return None
         if state[2]:
             value, used, origin = _doubled(value), _doubled(used), _doubled(origin)
+            scratch.arrays[forward] = (value, used, origin)
     return _Labels(begin, count, value, used, origin)
 
 

@@ -7,15 +7,15 @@ from numba import njit
 
 
 @njit(cache=True)
-def greedy_order(unit_ptr, unit_nets, net_ptr, net_pins, start, noise):  # type: ignore[no-untyped-def]
+def greedy_order(unit_ptr, unit_nets, net_ptr, start, noise):  # type: ignore[no-untyped-def]
     """Order the units: next is the one that opens the fewest nets and closes the most.
 
     Parameters
     ----------
     unit_ptr, unit_nets
         Nets of each unit, as compressed rows.
-    net_ptr, net_pins
-        Units of each net, as compressed rows.
+    net_ptr
+        Where the units of each net begin in such rows.
     start
         First unit.
     noise
@@ -219,9 +219,10 @@ def build(  # type: ignore[no-untyped-def]
                 return none, step[:0], cost_in[:0], cost_out[:0], False
             least = -1
             for s in range(slots):
-                if net_of[s] >= 0 and not (given_up >> np.uint64(s)) & one:
-                    if least < 0 or weight_in[net_of[s]] < weight_in[net_of[least]]:
-                        least = s
+                if net_of[s] < 0 or (given_up >> np.uint64(s)) & one:
+                    continue
+                if least < 0 or weight_in[net_of[s]] < weight_in[net_of[least]]:
+                    least = s
             exact = False
             bit = one << np.uint64(least)
             given_up |= bit

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numba import njit
 
+from ..formulations.certificate import PROOF_MARGIN
 from ..formulations.hypergraph import Hypergraph
-from ..formulations.set_partitioning import PROOF_MARGIN
 from ..formulations.task import Task
 from ..instances.arrays import Ints
 from .frontier import Incidence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..formulations.certificate import PROOF_MARGIN
 from ..formulations.hypergraph import Hypergraph
-from ..formulations.set_partitioning import PROOF_MARGIN
 from ..formulations.task import Task
 from ..instances import Placement, Solution
 from ..instances.arrays import Ints

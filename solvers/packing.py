@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csc_array
 
+from ..formulations.certificate import PROOF_MARGIN
 from ..formulations.hypergraph import Hypergraph
-from ..formulations.set_partitioning import PROOF_MARGIN
 from ..formulations.task import Task
 from ..instances import Placement, Solution
 from .highs import Linear, run_highs

@@ -7,6 +7,9 @@ from numba import njit
 
 from .frontier_kernels import build
 
+#: Most labels of one split: some 0.2 s.
+MOST_WORK = 10_000_000
+
 
 @njit(cache=True)
 def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used):  # type: ignore[no-untyped-def]
@@ -67,7 +70,7 @@ def resplit(  # type: ignore[no-untyped-def]
     Returns
     -------
     code, load_a, load_b
-        1 if a split within `most` was found, 0 if there is none, −1 if the frontier is too wide.
+        1 if a split within `most` was found, 0 if none was, −1 if that is too much work.
     """
     nets = len(net_ptr) - 1
     size = 0
@@ -145,10 +148,14 @@ def resplit(  # type: ignore[no-untyped-def]
     ends = np.zeros(size + 2, np.int64)
     ends[1] = 1
     total_held = held_a + held_b
+    work = 0
     for i in range(size):
         v = sub[i]
         total_held += memory[v]
         begin, after = layer_ptr[i], layer_ptr[i + 1]
+        work += first[after - begin]
+        if work > MOST_WORK:
+            return -1, 0.0, 0.0
         for x in range(begin, after):
             for k in range(first[x - begin], first[x - begin + 1]):
                 for choice in range(2):

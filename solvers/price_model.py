@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from ..formulations.set_partitioning import Prices
+from ..formulations.certificate import Prices
 from ..instances.arrays import Bools, Floats
 
 

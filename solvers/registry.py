@@ -36,6 +36,16 @@ METHODS: dict[str, dict[str, str]] = {
         "data-parallel": "equi:data_parallel",
         "pipedream": "pipedream:pipedream",
     },
+    "latency": {
+        "auto": "latency_auto:auto",
+        "dp": "latency_prove:label_dp",
+        "milp": "latency_milp:strong",
+        "milp-big-m": "latency_milp:big_m",
+        "lns": "latency_lns:local_search",
+        "linear": "latency_lns:linear",
+        "greedy": "latency_greedy:greedy",
+        "max-load": "latency_greedy:max_load",
+    },
 }
 
 

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..formulations.certificate import Prices, certificate
 from ..formulations.hypergraph import Hypergraph, hypergraph
 from ..formulations.infeasible import why_infeasible
-from ..formulations.set_partitioning import Prices, certificate
 from ..formulations.task import Task
 from ..instances import InputError, Placement, Solution
 from .column_generation import Climb, Market, Outcome, climb, first_prices, market
 from .greedy import greedy
 from .linear_split import linear_split
 from .neighbourhood import Neighbourhood
-from .packing import packing
 from .search import OPTIMAL_GAP, Search
 
 ORIGIN = "set partitioning"
 
 #: Moves and pricings of the first round.
-MOVES, PRICINGS = 400, 20
+MOVES, PRICINGS = 100, 20
 
 #: Rounds grow up to so many times the first.
-GROWTH = 32
+GROWTH = 64
 
 #: Part of the gap that is left that a target leaves, and the first gap to aim for.
 STRIDE, FIRST_GAP = 4, 0.01
@@ -74,6 +73,8 @@ def set_partitioning(task: Task, search: Search[Solution], *, patient: bool = Tr
     with search.phase("start"):
         _start(task, graph, sold, rng, search)
     if search.best is None:
+        from .packing import packing  # only here, as Pyomo takes long to import
+
         with search.phase("packing"):
             packing(task, graph, search)
     if search.best is None or search.done:
