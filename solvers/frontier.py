@@ -268,7 +268,7 @@ def best_set(
     forward = False
     for wanted in BUCKETS[:1] if rough else BUCKETS:
         arcs = states.forward if forward else states.backward
-        buckets = wanted if rest else min(wanted, max(8, LABELS // states.size))
+        buckets = wanted if rest else min(wanted, max(8, LABELS // (2 * states.size)))
         labels = _extend(forward, arcs, terms, buckets, rest, scratch, should_stop)
         if labels is None and should_stop():
             return None
