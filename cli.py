@@ -15,6 +15,7 @@ from .commands import instances  # noqa: E402
 from .commands.compare import compare  # noqa: E402
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE  # noqa: E402
 from .commands.export_model import export_model  # noqa: E402
+from .commands.profile import profile  # noqa: E402
 from .commands.solve import solve  # noqa: E402
 from .commands.verify import verify  # noqa: E402
 from .instances import InfeasibleError, StagecutError  # noqa: E402
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(solve)
 app.command()(verify)
 app.command()(compare)
+app.command()(profile)
 app.command("export-model")(export_model)
 app.add_typer(instances.app, name="instances")
 
