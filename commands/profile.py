@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +11,13 @@ import typer
 from ..instances import InputError, Workload
 from ..instances.files import save
 from .console import ERR, OUT, show_bytes
+
+
+class Tied(StrEnum):
+    """What weights used twice mean."""
+
+    colour = "colour"
+    copies = "copies"
 
 
 def profile(
@@ -26,8 +34,8 @@ def profile(
         str | None, typer.Option(help="Group by modules so many calls deep: 1, 2, …, or auto.")
     ] = None,
     tied: Annotated[
-        str, typer.Option(help="Weights used twice: colour (one device) or copies.")
-    ] = "colour",
+        Tied, typer.Option(help="Weights used twice: colour (one device) or copies.")
+    ] = Tied.colour,
     device: Annotated[str | None, typer.Option(help="Measure on it: cpu, cuda, cuda:1.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Convert the model, as to bfloat16.")] = None,
     shape: Annotated[
@@ -43,8 +51,6 @@ def profile(
     """
     if not output.absolute().parent.is_dir():
         raise InputError(f"{output}: its folder does not exist; create it first")
-    if tied not in ("colour", "copies"):
-        raise InputError(f"--tied: {tied!r} is not one of colour, copies")
     if model.endswith(".onnx"):
         if train or depth is not None or estimate is None:
             raise InputError(
@@ -70,7 +76,7 @@ def _from_pytorch(
     train: bool,
     estimate: str | None,
     depth: int | Literal["auto"] | None,
-    tied: Literal["colour", "copies"],
+    tied: Tied,
     device: str | None,
     dtype: str | None,
     shape: str | None,
@@ -91,7 +97,7 @@ def _from_pytorch(
             training=train,
             estimate=estimate,
             depth=depth,
-            tied=tied,
+            tied=tied.value,
         )
     for note in done.notes:
         OUT.print(note, style="dim", highlight=False, soft_wrap=True)
@@ -99,8 +105,10 @@ def _from_pytorch(
 
 
 def _depth(text: str | None) -> int | Literal["auto"] | None:
-    if text is None or text == "auto":
-        return text
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
     if not text.isdecimal() or int(text) < 1:
         raise InputError(f"--depth: {text!r}; it must be auto or a whole number of at least 1")
     return int(text)

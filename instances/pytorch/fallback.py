@@ -89,10 +89,7 @@ def _apart(
 ) -> list[str]:
     """Return the chain that a module is, or the module itself."""
     prefix = f"{path}." if path else ""
-    called = [
-        below
-        for below in _called_below(module, prefix, made)
-    ]
+    called = [below for below in _called_below(module, prefix, made)]
     if not called or path not in once or not set(called) <= once:
         return [path]
     at, end = made[path]
@@ -107,11 +104,9 @@ def _apart(
     return [p for below in ordered for p in _apart(below, _at(module, below, prefix), made, once)]
 
 
-def _called_below(
-    module: nn.Module, prefix: str, made: Mapping[str, object]
-) -> list[str]:
+def _called_below(module: nn.Module, prefix: str, made: Mapping[str, object]) -> list[str]:
     """Return the outermost modules inside that were called."""
-    found = []
+    found: list[str] = []
     for name, child in module.named_children():
         path = prefix + name
         found += [path] if path in made else _called_below(child, f"{path}.", made)
@@ -134,9 +129,7 @@ def _chain_graph(model: nn.Module, chain: list[str]) -> fx.GraphModule:
     return fx.GraphModule(model, graph)
 
 
-def _bound(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, ...]:
+def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return one value per parameter of `forward`, as the placeholders of `torch.fx` want."""
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
     bound.apply_defaults()

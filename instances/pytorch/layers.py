@@ -29,9 +29,7 @@ class Grouping:
 
 def by_operator(graph: Graph) -> Grouping:
     """Return the grouping in which every operator is a node."""
-    return Grouping(
-        tuple(range(len(graph.operators))), tuple(op.name for op in graph.operators)
-    )
+    return Grouping(tuple(range(len(graph.operators))), tuple(op.name for op in graph.operators))
 
 
 def by_layer(graph: Graph, depth: int) -> Grouping:

@@ -256,8 +256,7 @@ class _Build:
         kept = {
             f.tensor.storage
             for f in self.flows
-            if f.target < 0
-            or self.operators[f.source].modules != self.operators[f.target].modules
+            if f.target < 0 or self.operators[f.source].modules != self.operators[f.target].modules
         }
         for storage in kept:
             self.operators[self.writer[storage]].activation_bytes += self.recording.sizes[storage]
@@ -287,8 +286,8 @@ class _Build:
         for i in range(len(steps)):
             if i in number:
                 for target, slot, tensor in steps[i].feeds:
-                    for j in self._reached(target, number):
-                        self.flows.append(Flow(number[i], number[j], tensor, (target, slot)))
+                    for j, at in self._reached(target, slot, number):
+                        self.flows.append(Flow(number[i], number[j], tensor, (j, at)))
         for i, storage in self._gradients(number):
             if not self.copies and storage in delivered:
                 continue
@@ -300,18 +299,19 @@ class _Build:
             return self.of_step[step]
         return self._owner(r.storage for r in self.recording.steps[step].reads)
 
-    def _reached(self, start: int, number: dict[int, int]) -> list[int]:
-        """Backward operators that a gradient reaches through steps that only hand it on."""
-        found, waiting, seen = [], [start], {start}
+    def _reached(self, start: int, slot: int, number: dict[int, int]) -> list[tuple[int, int]]:
+        """Backward operators and their inputs that a gradient reaches, handed on as it is."""
+        found, waiting = [], [(start, slot)]
+        seen = set(waiting)
         while waiting:
-            i = waiting.pop()
+            i, at = waiting.pop()
             if i in number:
-                found.append(i)
+                found.append((i, at))
                 continue
-            for target, _, _ in self.recording.backward[i].feeds:
-                if target not in seen:
-                    seen.add(target)
-                    waiting.append(target)
+            for target, slot, _ in self.recording.backward[i].feeds:
+                if (target, slot) not in seen:
+                    seen.add((target, slot))
+                    waiting.append((target, slot))
         return sorted(found)
 
     def _gradients(self, number: dict[int, int]) -> list[tuple[int, int]]:

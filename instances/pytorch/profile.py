@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..roofline import CPU_CORE, Machine, machine
 from ..units import NodeId
 from ..workload import Workload
+from .correct import corrected
 from .estimate import estimated_ms
 from .layers import Grouping, by_layer, by_operator, fitting_depth
 from .operators import Graph, operator_graph
@@ -26,9 +27,6 @@ from .recording import Recording
 from .timing import Cache, Timing, cache_folder, measure_kernels, measure_whole
 from .to_workload import Times, memory_bytes, to_workload
 from .trace import Traced, trace
-
-#: Sum of parts and whole may differ by so much before the parts are corrected.
-TOLERANCE = 0.10
 
 #: Between processes of one machine over gloo, and over PCIe 4; ours, until they are measured.
 _ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
@@ -128,7 +126,9 @@ def profile(
             raise InputError(f"{_name(model, name)}: it computes nothing; nothing to plan")
         if target is None:
             times, notes = _measured(model, args, named, traced, graph, training, cache)
-            cluster = Cluster((DeviceKind("process", _DEVICES, times=ACCELERATOR, link=times.link),))
+            cluster = Cluster(
+                (DeviceKind("process", _DEVICES, times=ACCELERATOR, link=times.link),)
+            )
         else:
             times, notes = _estimated(graph, target), []
             cluster = suggested_cluster(target, target.peer, memory_bytes(graph))
@@ -217,6 +217,7 @@ def _measured(
         raise InputError("model: it is on the device meta, where nothing runs; estimate its times")
     store = Cache(cache or cache_folder(), str(device))
     wanted = {k.signature for op in graph.operators for k in op.kernels}
+    state = {key: value.clone() for key, value in model.named_buffers()}
     timings = measure_kernels(traced, training, store, wanted)
     fallback = estimated_ms(graph.operators, CPU_CORE)
     parts = [_sum(op.kernels, timings) for op in graph.operators]
@@ -224,7 +225,11 @@ def _measured(
     measured = np.array([0.0 if t is None else 1.0 for t in parts])
     spread = np.array([0.0 if t is None else t.spread for t in parts])
     whole = measure_whole(model, args, kwargs, training)
+    with torch.no_grad():
+        for key, value in model.named_buffers():
+            value.copy_(state[key])  # running statistics, as they were
     backward = np.array([op.backward for op in graph.operators])
+    kernels = np.array([float(len(op.kernels)) for op in graph.operators])
     provenance = {"cost_model": "measured", "device": f"{device.type}: {store.machine}"}
     provenance["threads"] = str(torch.get_num_threads())
     provenance["link"] = "assumed"
@@ -233,16 +238,10 @@ def _measured(
         ("forward", ~backward, whole.forward),
         ("backward", backward, whole.backward),
     ):
-        total = float(ms[mask].sum())
-        if total == 0 or target.seconds == 0:
-            continue
-        factor = 1e3 * target.seconds / total
-        text = f"{what}: parts {total:.4g} ms, whole {1e3 * target.seconds:.4g} ms"
-        if abs(factor - 1) > TOLERANCE:
-            ms[mask] *= factor
-            text += f", corrected by {factor:.4g}"
-        provenance[f"{what}_check"] = text
-        notes.append(text)
+        if mask.any() and target.seconds > 0:
+            ms[mask], text = corrected(ms[mask], kernels[mask], 1e3 * target.seconds)
+            provenance[f"{what}_check"] = text
+            notes.append(f"{what}: {text}")
     host = device.type == "cpu"
     link = _ASSUMED_LINKS["cpu" if host else "cuda"]
     cpu_ms = ms if host else fallback
@@ -264,4 +263,3 @@ def _fx_nodes(graph: Graph, grouping: Grouping) -> Mapping[NodeId, tuple[str, ..
     for v, op in enumerate(graph.operators):
         parts[grouping.names[grouping.node[v]]] += op.parts
     return MappingProxyType({node: tuple(names) for node, names in parts.items()})
-

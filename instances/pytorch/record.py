@@ -43,7 +43,7 @@ class _Storages:
         return Read(self.number(tensor), int(tensor.storage_offset()), size(tensor))
 
 
-class _Pass(fx.Interpreter):
+class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for mypy here
     """The forward pass, step by step."""
 
     def __init__(
@@ -62,7 +62,7 @@ class _Pass(fx.Interpreter):
         self.saved: list[int] = []
         self.made_by: dict[Node, int] = {}
 
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ARG002
         return self.attributes[target]
 
     def run_node(self, n: fx.Node) -> Any:
@@ -207,9 +207,7 @@ def _backward(
     steps = []
     for node in order:
         feeds, accumulates = [], []
-        for (target, slot), gradient in zip(
-            node.next_functions, engine.sent[node], strict=False
-        ):
+        for (target, slot), gradient in zip(node.next_functions, engine.sent[node], strict=False):
             if target is None or gradient is None:
                 continue
             if _is_leaf(target):
@@ -267,8 +265,9 @@ def _attributes(
 
 
 def _as_fake(value: Any, fake: FakeTensorMode | None) -> Any:
-    fakes = fake is not None and isinstance(value, torch.Tensor)
-    return fake.from_tensor(value) if fakes else value
+    if fake is None or not isinstance(value, torch.Tensor):
+        return value
+    return fake.from_tensor(value)
 
 
 def _kind(n: fx.Node) -> str:

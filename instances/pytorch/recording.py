@@ -133,7 +133,9 @@ class Recording:
     @property
     def flops(self) -> float:
         """Of forward and backward pass."""
-        return sum(k.flops for step in (*self.steps, *self.backward) for k in step.kernels)
+        kernels = [k for step in self.steps for k in step.kernels]
+        kernels += [k for back in self.backward for k in back.kernels]
+        return sum(k.flops for k in kernels)
 
     @property
     def saved_bytes(self) -> float:

@@ -119,7 +119,8 @@ def measure_whole(
 ) -> Whole:
     """Return how long the model itself takes, as its user would call it."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    forward, backward = [], []
+    forward: list[float] = []
+    backward: list[float] = []
     began = time.perf_counter()
     while len(forward) < WARM_UP + LEAST or (
         len(forward) < MOST and time.perf_counter() - began < 40 * BUDGET_S
@@ -159,9 +160,7 @@ def _time(call: Callable[[], object], device: torch.device) -> Timing:
         call()
     seconds: list[float] = []
     began = time.perf_counter()
-    while len(seconds) < LEAST or (
-        len(seconds) < MOST and time.perf_counter() - began < BUDGET_S
-    ):
+    while len(seconds) < LEAST or (len(seconds) < MOST and time.perf_counter() - began < BUDGET_S):
         _wait(device)
         start = time.perf_counter()
         call()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import torch
@@ -98,7 +101,8 @@ def _module_at_fault(error: Exception, model: nn.Module) -> str:
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
-        module = frame.f_locals.get("self")
+        names = frame.f_code.co_varnames
+        module = frame.f_locals.get(names[0]) if names else None
         if id(module) in paths and frame.f_code.co_name == "forward":
             path = paths[id(module)] or type(module).__name__
             file = frame.f_code.co_filename.rsplit("/", 1)[-1]
@@ -107,9 +111,21 @@ def _module_at_fault(error: Exception, model: nn.Module) -> str:
     return found
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence torch, which prints whole graphs when it fails: the reason is enough."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
 def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, about what it does inside
+    with _quiet():
         program = torch.export.export(model, args, kwargs, strict=False)
         module: fx.GraphModule = program.module()
     for n in list(module.graph.nodes):

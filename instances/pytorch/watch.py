@@ -25,7 +25,7 @@ _LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})
 Listener = Callable[[Any, tuple[Any, ...], dict[str, Any], str], None]
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for mypy here
     """Collects the kernels that run while it is active.
 
     Parameters
@@ -55,7 +55,7 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self,
         func: Any,
-        types: Any,  # noqa: ARG002  # torch's protocol
+        types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
@@ -71,7 +71,9 @@ class Watch(TorchDispatchMode):
             self.random = True
         self.written += written(func, args, kwargs)
         self.kernels.append(
-            Kernel(str(func), sign, self._flops_of(func, args, kwargs, sign), moved(func, args, out))
+            Kernel(
+                str(func), sign, self._flops_of(func, args, kwargs, sign), moved(func, args, out)
+            )
         )
         return out
 
