@@ -37,6 +37,9 @@ def profile(
         Tied, typer.Option(help="Weights used twice: colour (one device) or copies.")
     ] = Tied.colour,
     device: Annotated[str | None, typer.Option(help="Measure on it: cpu, cuda, cuda:1.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads that torch measures with.", min=1)
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="Convert the model, as to bfloat16.")] = None,
     shape: Annotated[
         str | None,
@@ -52,18 +55,20 @@ def profile(
     if not output.absolute().parent.is_dir():
         raise InputError(f"{output}: its folder does not exist; create it first")
     if model.endswith(".onnx"):
-        if train or depth is not None or estimate is None:
-            raise InputError(
-                f"{model}: an ONNX file is an inference graph of operators without a device to "
-                "run on; give --estimate, and neither --train nor --depth"
-            )
+        for option, given in (("--train", train), ("--device", device), ("--dtype", dtype)):
+            if given:
+                raise InputError(f"{option}: an ONNX file is a graph for inference; leave it out")
+        if estimate is None:
+            raise InputError(f"{model}: ONNX files are not run; name a device: --estimate h100")
         _need("onnx", "onnx")
         from ..instances.onnx_file import read_onnx
 
-        workload = read_onnx(model, estimate, batch=batch or 1, name=name)
+        workload = read_onnx(
+            model, estimate, batch=batch, depth=_depth(depth), tied=tied.value, name=name
+        )
     else:
         workload = _from_pytorch(
-            model, batch, train, estimate, _depth(depth), tied, device, dtype, shape, name
+            model, batch, train, estimate, _depth(depth), tied, device, threads, dtype, shape, name
         )
     save(workload, output)
     _describe(workload)
@@ -78,6 +83,7 @@ def _from_pytorch(
     depth: int | Literal["auto"] | None,
     tied: Tied,
     device: str | None,
+    threads: int | None,
     dtype: str | None,
     shape: str | None,
     name: str,
@@ -86,6 +92,10 @@ def _from_pytorch(
     from ..instances.pytorch.factory import make
     from ..instances.pytorch.profile import profile as profile_model
 
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
     with ERR.status("building the model …") as status:
         made = make(model, batch=batch, shape=shape, dtype=dtype, device=device)
         status.update("tracing and timing …" if estimate is None else "tracing …")

@@ -145,7 +145,9 @@ def _from_name(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise InputError(f"{name}: no module named {error.name!r}; install it, or name a file")
+        raise InputError(
+            f"{name}: no module named {error.name!r}; install it, or name a file"
+        ) from None
 
 
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

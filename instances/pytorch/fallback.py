@@ -89,7 +89,7 @@ def _apart(
 ) -> list[str]:
     """Return the chain that a module is, or the module itself."""
     prefix = f"{path}." if path else ""
-    called = [below for below in _called_below(module, prefix, made)]
+    called = _called_below(module, prefix, made)
     if not called or path not in once or not set(called) <= once:
         return [path]
     at, end = made[path]

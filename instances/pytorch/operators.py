@@ -231,6 +231,12 @@ class _Build:
     def memory(self) -> None:
         """Hold each parameter, constant and saved tensor by one operator."""
         recording, kept = self.recording, {s for step in self.recording.steps for s in step.saved}
+        inner = {
+            s: self.of_step[i]
+            for i, step in enumerate(recording.steps)
+            for s in step.saved
+            if i in self.of_step
+        }
         for storage, parameter in recording.parameters.items():
             users = list(dict.fromkeys(self.readers.get(storage, [])))
             for v in users if self.copies else users[:1]:
@@ -241,9 +247,12 @@ class _Build:
                 self._together(users)
         for storage, size in enumerate(recording.sizes):
             made = self.writer.get(storage, -1)
-            if storage in recording.parameters or (made < 0 and storage not in self.readers):
+            owner = self._owner([storage])
+            if owner < 0:  # made within a step, for the backward pass only
+                owner = inner.get(storage, -1)
+            if storage in recording.parameters or owner < 0:
                 continue
-            holder = self.operators[self._owner([storage])]
+            holder = self.operators[owner]
             if storage in kept:
                 holder.activation_bytes += size
             elif made < 0 and storage not in recording.inputs:

@@ -132,6 +132,8 @@ def record(traced: Traced, training: bool) -> Recording:
             stack.enter_context(saved_tensors_hooks(run.pack, lambda x: x))
         output = tensors(run.run(*given, enable_io_processing=False))
         backward = _backward(run, output, storages) if training else ()
+    for _, parameter in traced.parameters:
+        parameter.grad = None  # there is one if real numbers were needed
     used = {s for step in run.steps for s in (r.storage for r in step.reads)}
     return Recording(
         steps=tuple(run.steps),

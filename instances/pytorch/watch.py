@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from .formulas import FORMULAS
 from .recording import Kernel
 
 #: Make memory, look at it or check it, but compute nothing.
@@ -78,8 +79,11 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
         return out
 
     def _flops_of(self, func: Any, args: Any, kwargs: Any, sign: str) -> float:
-        if not self._count:
-            return 0.0
+        if not self._count or written(func, args, kwargs):
+            return 0.0  # what changes its arguments must not run twice, and is no matrix product
+        formula = FORMULAS.get(func._schema.name)
+        if formula is not None:
+            return formula(*args, **kwargs)
         if sign not in self._flops:
             with FlopCounterMode(display=False) as counter:
                 func(*args, **kwargs)
