@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -372,7 +373,7 @@ def test_from_a_file_to_a_plan(user_file: str, tmp_path: Path) -> None:
         return subprocess.run(
             [sys.executable, "-m", "stagecut", *map(str, words)],
             capture_output=True, text=True, check=True, cwd=tmp_path, timeout=120,
-            env={"PYTHONPATH": str(ROOT / ".dev"), "COLUMNS": "120", "XDG_CACHE_HOME": str(tmp_path)},
+            env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "XDG_CACHE_HOME": str(tmp_path)},
         ).stdout  # fmt: skip
 
     out = stagecut_("profile", f"{user_file}:build", "--batch", 4, "--train", "-o", "w.json")

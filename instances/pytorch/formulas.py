@@ -16,7 +16,7 @@ def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> float:
     """Q·Kᵀ and weights·V, each 2·rows·columns·width, over all heads; masks save nothing."""
     *heads, rows, width = query.shape
     columns, depth = key.shape[-2], value.shape[-1]
-    return 2.0 * torch.Size(heads).numel() * rows * columns * (width + depth)
+    return float(2 * torch.Size(heads).numel() * rows * columns * (width + depth))
 
 
 def attention_backward(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> float:
@@ -26,7 +26,7 @@ def attention_backward(_: Any, query: Any, key: Any, value: Any, *__: Any, **___
 
 def grouped_product(rows: Any, weights: Any, *_: Any, **__: Any) -> float:
     """Every row by the matrix of its group: 2·rows·in·out, whatever the groups."""
-    return 2.0 * rows.numel() * weights.shape[-1]
+    return float(2 * rows.numel() * weights.shape[-1])
 
 
 def grouped_product_backward(first: Any, second: Any, *_: Any, **__: Any) -> float:

@@ -253,7 +253,7 @@ class _Build:
             if storage in recording.parameters or owner < 0:
                 continue
             holder = self.operators[owner]
-            if storage in kept:
+            if storage in kept and storage not in recording.buffers:
                 holder.activation_bytes += size
             elif made < 0 and storage not in recording.inputs:
                 holder.constant_bytes += size
