@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 import transformers as hf
-from stagecut.instances.pytorch.formulas import custom_mapping
-from stagecut.instances.pytorch.profile import Profile, profile
-from stagecut.instances.pytorch.record import loss_of
-from stagecut.instances.pytorch.watch import tensors
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 import stagecut
+from stagecut.instances.pytorch.formulas import custom_mapping
+from stagecut.instances.pytorch.profile import Profile, profile
+from stagecut.instances.pytorch.record import loss_of
+from stagecut.instances.pytorch.watch import tensors
 
 Made = tuple[nn.Module, dict[str, Any]]
 WIDTH, LAYERS, HEADS, WORDS, LENGTH = 256, 6, 4, 1000, 128

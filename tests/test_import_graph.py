@@ -196,7 +196,7 @@ def test_wrong_onnx_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r'input "x": dimension 2 is left open'):
         read_onnx(path, "h100")
     (tmp_path / "bad.onnx").write_bytes(b"no model")
-    with pytest.raises(InputError, match="bad.onnx"):
+    with pytest.raises(InputError, match=r"bad\.onnx"):
         read_onnx(tmp_path / "bad.onnx", "h100")
     with pytest.raises(InputError, match="no such file"):
         read_onnx(tmp_path / "none.onnx", "h100")
