@@ -34,6 +34,16 @@ def ids(length: int = LENGTH) -> torch.Tensor:
     return torch.randint(3, WORDS, (2, length))
 
 
+def padded() -> dict[str, torch.Tensor]:
+    """A batch with padding: with a mask, `transformers` runs what it traces.
+
+    Without one it skips the mask when run, but not when traced, and repeats the keys.
+    """
+    mask = torch.ones(2, LENGTH, dtype=torch.int64)
+    mask[1, -8:] = 0
+    return {"input_ids": ids(), "attention_mask": mask}
+
+
 def bert() -> Made:
     config = hf.BertConfig(
         vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
@@ -55,7 +65,7 @@ def llama() -> Made:
         vocab_size=WORDS, hidden_size=WIDTH, intermediate_size=3 * WIDTH, num_hidden_layers=LAYERS,
         num_attention_heads=HEADS, num_key_value_heads=2, use_cache=False,
     )  # fmt: skip
-    return hf.LlamaForCausalLM(config), {"input_ids": ids()}
+    return hf.LlamaForCausalLM(config), padded()
 
 
 def mixtral() -> Made:
@@ -63,7 +73,7 @@ def mixtral() -> Made:
         vocab_size=WORDS, hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=LAYERS,
         num_attention_heads=HEADS, num_key_value_heads=2, num_local_experts=4, use_cache=False,
     )  # fmt: skip
-    return hf.MixtralForCausalLM(config), {"input_ids": ids()}
+    return hf.MixtralForCausalLM(config), padded()
 
 
 def t5() -> Made:

@@ -39,6 +39,7 @@ def grouped_product_backward(first: Any, second: Any, *_: Any, **__: Any) -> flo
 FORMULAS: Mapping[str, Callable[..., float]] = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": attention,
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": attention_backward,
+    "aten::_grouped_mm": grouped_product,
     "transformers::grouped_mm_fallback": grouped_product,
     "transformers::grouped_mm_fallback_backward": grouped_product_backward,
 }
