@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from ..instances import Cluster, Costs, Plan, Problem, Workload, price
+from ..instances import (
+    Cluster,
+    Costs,
+    Latency,
+    Plan,
+    Problem,
+    Throughput,
+    Training,
+    Workload,
+    price,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,8 +27,6 @@ class Task:
     ----------
     workload, cluster, problem
         As given by the user.
-    costs
-        The workload priced for the cluster.
     start
         A plan to start from, already found to fit; None without.
     options
@@ -27,9 +36,34 @@ class Task:
     workload: Workload
     cluster: Cluster
     problem: Problem
-    costs: Costs
     start: Plan | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def throughput(self) -> Throughput:
+        """The problem, for solvers of throughput."""
+        if not isinstance(self.problem, Throughput):
+            raise TypeError(f"{self.problem.name} is no throughput problem")
+        return self.problem
+
+    @property
+    def latency(self) -> Latency:
+        """The problem, for solvers of latency."""
+        if not isinstance(self.problem, Latency):
+            raise TypeError(f"{self.problem.name} is no latency problem")
+        return self.problem
+
+    @property
+    def training(self) -> Training:
+        """The problem, for solvers of training."""
+        if not isinstance(self.problem, Training):
+            raise TypeError(f"{self.problem.name} is no training problem")
+        return self.problem
+
+    @cached_property
+    def costs(self) -> Costs:
+        """The workload priced for the cluster; raises InputError where it cannot be priced."""
+        return price(self.workload, self.cluster)
 
 
 def pose(
@@ -39,5 +73,5 @@ def pose(
     start: Plan | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Task:
-    """Return the task, with the workload priced for the cluster."""
-    return Task(workload, cluster, problem, price(workload, cluster), start, options or {})
+    """Return the task."""
+    return Task(workload, cluster, problem, start, options or {})

@@ -3,21 +3,27 @@
 from .cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, Link, accelerators_and_cpus
 from .costs import Costs, price
 from .errors import InfeasibleError, InputError, StagecutError, VerificationError
+from .layers import Layers, layers_of
 from .plan import Limit, Plan, Status, gap_between
-from .problem import Problem, Throughput
-from .solution import Placement, Solution
-from .units import NodeId
+from .problem import Latency, LayerRule, Problem, Throughput, Training
+from .solution import Calls, Placement, Solution, Stage, Stages, in_stages
+from .units import TIME_UNITS, NodeId
 from .workload import Workload
 
 __all__ = [
     "ACCELERATOR",
     "CPU",
+    "TIME_UNITS",
+    "Calls",
     "Cluster",
     "Costs",
     "Device",
     "DeviceKind",
     "InfeasibleError",
     "InputError",
+    "Latency",
+    "LayerRule",
+    "Layers",
     "Limit",
     "Link",
     "NodeId",
@@ -25,12 +31,17 @@ __all__ = [
     "Plan",
     "Problem",
     "Solution",
+    "Stage",
     "StagecutError",
+    "Stages",
     "Status",
     "Throughput",
+    "Training",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",
     "gap_between",
+    "in_stages",
+    "layers_of",
     "price",
 ]

@@ -18,8 +18,8 @@ import numpy as np
 from .cluster import Cluster
 from .errors import InputError, blamed_on, shown
 from .plan import Plan
-from .problem import Problem, Throughput
-from .solution import Placement, Solution
+from .problem import Latency, Problem, Throughput, Training
+from .solution import Calls, Placement, Solution
 from .source import Source, explain, plain_id
 from .stagecut_json import (
     PLAN,
@@ -31,6 +31,7 @@ from .stagecut_json import (
     make_cluster,
     read_file,
 )
+from .stages_json import StagesRecord, decode_stages, encode_stages
 from .units import NodeId
 from .workload import Workload
 
@@ -63,6 +64,21 @@ class PlacementRecord(Record):
     """Solution of a throughput problem; devices without nodes may be left out."""
 
     devices: list[DeviceRecord]
+
+
+class CallRecord(Record):
+    """The nodes of one call, by id; `call` is null for nodes on CPUs."""
+
+    device: int
+    name: str
+    call: int | None
+    nodes: list[int | str]
+
+
+class CallsRecord(Record):
+    """Solution of a latency problem."""
+
+    calls: list[CallRecord]
 
 
 class PlanFile(Record):
@@ -235,8 +251,40 @@ def _encode_placement(
 
 
 def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Cluster) -> Placement:
-    device = np.full(workload.n, -1)
-    for part in record.devices:
+    part_of = _part_of(record.devices, workload, cluster)
+    return Placement(np.array([record.devices[i].device for i in part_of]))
+
+
+def _encode_calls(calls: Calls, workload: Workload, cluster: Cluster) -> CallsRecord:
+    nodes: dict[tuple[int, int], list[NodeId]] = {}
+    for v, key in enumerate(zip(calls.device.tolist(), calls.call.tolist(), strict=True)):
+        nodes.setdefault(key, []).append(workload.ids[v])
+    return CallsRecord(
+        [
+            CallRecord(d, cluster.devices[d].name, None if call < 0 else call, nodes[d, call])
+            for d, call in sorted(nodes)
+        ]
+    )
+
+
+def _decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> Calls:
+    part_of = _part_of(record.calls, workload, cluster)
+    for part in record.calls:
+        if part.call is not None and part.call < 0:
+            raise InputError(f"solution: call {part.call} on {part.name}; calls number from 0 on")
+    numbers = [-1 if part.call is None else part.call for part in record.calls]
+    return Calls(
+        np.array([record.calls[i].device for i in part_of]),
+        np.array([numbers[i] for i in part_of]),
+    )
+
+
+def _part_of(
+    parts: Sequence[DeviceRecord | CallRecord], workload: Workload, cluster: Cluster
+) -> list[int]:
+    """Return which part each node is in, by its number."""
+    part_of = [-1] * workload.n
+    for i, part in enumerate(parts):
         d = part.device
         if not 0 <= d < cluster.size:
             raise InputError(
@@ -251,17 +299,20 @@ def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Clus
             v = workload.index.get(node)
             if v is None:
                 raise InputError(f"solution: unknown node {plain_id(node)} on {part.name}")
-            if device[v] >= 0:
+            if part_of[v] >= 0:
                 raise InputError(f"solution: node {plain_id(node)} is placed twice")
-            device[v] = d
-    for v in np.flatnonzero(device < 0)[:1].tolist():
-        raise InputError(f"solution: node {plain_id(workload.ids[v])} is missing; plan again")
-    return Placement(device)
+            part_of[v] = i
+    if -1 in part_of:
+        node = workload.ids[part_of.index(-1)]
+        raise InputError(f"solution: node {plain_id(node)} is missing; plan again")
+    return part_of
 
 
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, _encode_placement, _decode_placement),
+    "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
+    "latency": Codec(Latency, CallsRecord, _encode_calls, _decode_calls),
 }
 
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 
 from ..instances import (
+    Calls,
     Cluster,
+    Latency,
+    Placement,
     Plan,
     Problem,
     Solution,
+    Stages,
+    Throughput,
+    Training,
     VerificationError,
     Workload,
     price,
 )
-from . import check_throughput
+from . import check_latency, check_throughput, check_training
 from .report import Report
 
 #: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
@@ -21,9 +27,25 @@ CLAIM_TOLERANCE = 1e-9
 
 
 def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: Solution) -> Report:
-    """Return objective, loads and broken rules of a solution of `problem`."""
-    costs = price(workload, cluster)
-    return check_throughput.check(workload, cluster, costs, problem, solution.device)
+    """Return objective, loads and broken rules of a solution of `problem`.
+
+    Raises
+    ------
+    VerificationError
+        If the solution is of another problem's type.
+    """
+    match problem, solution:
+        case Throughput(), Placement():
+            costs = price(workload, cluster)
+            return check_throughput.check(workload, cluster, costs, problem, solution.device)
+        case Training(), Stages():
+            return check_training.check(workload, cluster, problem, solution)
+        case Latency(), Calls():
+            costs = price(workload, cluster)
+            return check_latency.check(workload, cluster, costs, problem, solution)
+    raise VerificationError(
+        f"a {type(solution).__name__.lower()} is no solution of {problem.name}: plan again"
+    )
 
 
 def verify(workload: Workload, plan: Plan) -> Report:
