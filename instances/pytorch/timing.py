@@ -1,4 +1,4 @@
-"""Measuring: every kernel of a model alone, and the model as a whole."""
+"""Measuring: every kernel of a model where it runs, and the model as a whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,10 @@ from ..published import default_folder
 from ..writing import write_whole
 from .record import loss_of
 from .trace import Traced
-from .watch import Watch, tensors, written
+from .watch import Watch, tensors
 
-#: Calls that do not count; at least and at most so many that do; seconds after which it ends.
-WARM_UP, LEAST, MOST, BUDGET_S = 2, 5, 200, 0.05
+#: Runs that do not count; at least and at most so many that do; seconds after which it ends.
+WARM_UP, LEAST, MOST, BUDGET_S = 2, 5, 200, 2.0
 
 
 @dataclass(frozen=True)
@@ -87,30 +87,33 @@ def measure_kernels(
 ) -> Mapping[str, Timing]:
     """Return the timings of the `wanted` kernels by signature, measuring those not in the cache.
 
-    The model runs once, on real numbers; each kernel that is new is called again and again with
-    the arguments that it has at that moment, on copies of those that it changes.
+    The traced model runs again and again on real numbers, and every kernel is timed where it
+    runs: what it reads is as warm or cold in the caches as it will be. Kernels of one signature
+    share their samples.
     """
-    device = _device_of(traced)
+    if wanted <= set(cache.timings):
+        return cache.timings
+    device = next((p.device for _, p in traced.parameters), torch.device("cpu"))
 
-    def measure(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sign: str) -> None:
-        if sign not in cache.timings:
-            changed = {id(t) for t in written(func, args, kwargs)}
+    def clock() -> float:
+        _wait(device)
+        return time.perf_counter()
 
-            def own(value: Any) -> Any:
-                return value.clone() if id(value) in changed else value
-
-            arguments = [own(a) for a in args]
-            named = {key: own(value) for key, value in kwargs.items()}
-            cache.timings[sign] = _time(lambda: func(*arguments, **named), device)
-
-    if not wanted <= set(cache.timings):
-        with torch.set_grad_enabled(training), Watch(measure, count_flops=False):
-            run = fx.Interpreter(traced.module)
+    run = fx.Interpreter(traced.module)
+    watch = Watch(clock)
+    began, runs = time.perf_counter(), 0
+    while runs < WARM_UP + LEAST or (runs < MOST and time.perf_counter() - began < BUDGET_S):
+        if runs == WARM_UP:
+            watch.seconds.clear()
+        with torch.set_grad_enabled(training), watch:
             output = loss_of(tensors(run.run(*traced.inputs, enable_io_processing=False)))
             if training:
                 torch.autograd.backward(output, [torch.ones_like(t) for t in output])
         _forget_gradients(p for _, p in traced.parameters)
-        cache.save()
+        runs += 1
+    for sign, seconds in watch.seconds.items():
+        cache.timings.setdefault(sign, _summary(seconds))
+    cache.save()
     return cache.timings
 
 
@@ -123,7 +126,7 @@ def measure_whole(
     backward: list[float] = []
     began = time.perf_counter()
     while len(forward) < WARM_UP + LEAST or (
-        len(forward) < MOST and time.perf_counter() - began < 40 * BUDGET_S
+        len(forward) < MOST and time.perf_counter() - began < BUDGET_S
     ):
         with nullcontext() if training else torch.no_grad():
             _wait(device)
@@ -151,26 +154,10 @@ def _forget_gradients(parameters: Any) -> None:
         parameter.grad = None
 
 
-def _device_of(traced: Traced) -> torch.device:
-    return next((p.device for _, p in traced.parameters), torch.device("cpu"))
-
-
-def _time(call: Callable[[], object], device: torch.device) -> Timing:
-    for _ in range(WARM_UP):
-        call()
-    seconds: list[float] = []
-    began = time.perf_counter()
-    while len(seconds) < LEAST or (len(seconds) < MOST and time.perf_counter() - began < BUDGET_S):
-        _wait(device)
-        start = time.perf_counter()
-        call()
-        _wait(device)
-        seconds.append(time.perf_counter() - start)
-    return _summary(seconds)
-
-
 def _summary(seconds: list[float]) -> Timing:
     median = statistics.median(seconds)
+    if len(seconds) < 2:
+        return Timing(median, 0.0)
     low, _, high = statistics.quantiles(seconds, n=4)
     return Timing(median, (high - low) / median if median > 0 else 0.0)
 

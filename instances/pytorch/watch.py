@@ -22,8 +22,8 @@ _FREE = frozenset(
 #: Read only the rows that they are asked for, as many as they write.
 _LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})
 
-#: Called for every kernel with operator, arguments, and its signature.
-Listener = Callable[[Any, tuple[Any, ...], dict[str, Any], str], None]
+#: Waits until the device is idle and returns the time in seconds.
+Clock = Callable[[], float]
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for mypy here
@@ -31,20 +31,17 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
 
     Parameters
     ----------
-    before
-        Called before each kernel, while the arguments are as the kernel will see them; its work
-        is not watched.
-    count_flops
-        Whether kernels are counted; else their FLOPs are 0.
+    clock
+        Times kernels instead of describing them: `seconds` has their durations by signature.
     """
 
-    def __init__(self, before: Listener | None = None, count_flops: bool = True) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
         self.kernels: list[Kernel] = []
         self.random = False
         self.written: list[torch.Tensor] = []
-        self._before = before
-        self._count = count_flops
+        self.seconds: dict[str, list[float]] = {}
+        self._clock = clock
         self._flops: dict[str, float] = {}
 
     def take(self) -> tuple[tuple[Kernel, ...], bool, list[torch.Tensor]]:
@@ -65,8 +62,11 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
         if not isinstance(func, torch._ops.OpOverload) or is_free(func):
             return func(*args, **kwargs)
         sign = signature(func, args, kwargs)
-        if self._before is not None:
-            self._before(func, args, kwargs, sign)
+        if self._clock is not None:
+            begun = self._clock()
+            out = func(*args, **kwargs)
+            self.seconds.setdefault(sign, []).append(self._clock() - begun)
+            return out
         out = func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.random = True
@@ -79,7 +79,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
         return out
 
     def _flops_of(self, func: Any, args: Any, kwargs: Any, sign: str) -> float:
-        if not self._count or written(func, args, kwargs):
+        if written(func, args, kwargs):
             return 0.0  # what changes its arguments must not run twice, and is no matrix product
         formula = FORMULAS.get(func._schema.name)
         if formula is not None:
