@@ -13,8 +13,9 @@ import pytest
 import stagecut
 from stagecut import InputError
 from stagecut.instances.pytorch.correct import corrected
+from stagecut.instances.pytorch.graph import Flow, Graph, Operator
 from stagecut.instances.pytorch.layers import by_layer
-from stagecut.instances.pytorch.operators import Flow, Graph, Operator, operator_graph
+from stagecut.instances.pytorch.operators import operator_graph
 from stagecut.instances.pytorch.recording import Kernel, Parameter, Read, Recording, Step
 
 KERNEL = Kernel("op", "op", 1.0, 8.0)

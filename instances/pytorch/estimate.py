@@ -6,7 +6,7 @@ import numpy as np
 
 from ..arrays import Floats
 from ..roofline import Machine
-from .operators import Operator
+from .graph import Operator
 
 
 def estimated_ms(operators: tuple[Operator, ...], machine: Machine) -> Floats:

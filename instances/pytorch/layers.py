@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from .operators import Graph
+from .graph import Graph
 
 #: What the outermost module's own operators are called.
 ROOT = "model"

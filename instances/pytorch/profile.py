@@ -20,8 +20,9 @@ from ..units import NodeId
 from ..workload import Workload
 from .correct import corrected
 from .estimate import estimated_ms
+from .graph import Graph
 from .layers import Grouping, by_layer, by_operator, fitting_depth
-from .operators import Graph, operator_graph
+from .operators import operator_graph
 from .record import record
 from .recording import Recording
 from .timing import Cache, Timing, cache_folder, measure_kernels, measure_whole

@@ -10,8 +10,8 @@ import numpy as np
 from ..arrays import Floats
 from ..cluster import ACCELERATOR, CPU, Cluster, Link
 from ..workload import Workload
+from .graph import Graph
 from .layers import Grouping
-from .operators import Graph
 
 #: Columns that a node's memory is the sum of.
 MEMORY = (
