@@ -132,7 +132,7 @@ def _table(title: str, first: str, titles: Iterable[str]) -> Table:
     table = Table(title=title)
     table.add_column(first, no_wrap=True)
     for name in titles:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
@@ -154,11 +154,12 @@ def _device_table(report: Report, title: str, of_unit: str) -> Table:
 
 
 def _stage_table(report: Report, title: str, of_unit: str) -> Table:
-    titles = ("nodes", "replicas", "tensor", "recomp.", f"time{of_unit}", "memory", "of")
+    titles = ("nodes", "data", "tensor", "recomp.", f"time{of_unit}", "memory", "of")
     table = _table(title, "stage", titles)
+    several = len({stage.kind for stage in report.stages}) > 1
     for stage in report.stages:
         table.add_row(
-            f"{stage.number} ({stage.kind})",
+            f"{stage.number} ({stage.kind})" if several else str(stage.number),
             str(len(stage.nodes)),
             str(stage.replicas),
             str(stage.degree),

@@ -27,7 +27,9 @@ def greedy_order(unit_ptr, unit_nets, net_ptr, start, noise):  # type: ignore[no
         The order, and the sum over layers of 2 ** (open nets).
     """
     size = len(unit_ptr) - 1
-    left = net_ptr[1:] - net_ptr[:-1]
+    left = np.empty(len(net_ptr) - 1, np.int64)
+    for e in range(len(left)):
+        left[e] = net_ptr[e + 1] - net_ptr[e]
     full = left.copy()
     order = np.empty(size, np.int64)
     done = np.zeros(size, np.bool_)
@@ -163,7 +165,7 @@ def build(  # type: ignore[no-untyped-def]
                 closed |= one << np.uint64(s)
         while first + count > capacity:
             capacity *= 2
-            step = _grown_step(step, capacity)
+            step = _grown(step, capacity)
             cost_in = _grown(cost_in, capacity)
             cost_out = _grown(cost_out, capacity)
         while len(table) < 8 * count:
@@ -270,13 +272,8 @@ def _slot(table, mask, on_a, on_b, a, b):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _grown(array, capacity):  # type: ignore[no-untyped-def]
-    grown = np.empty((capacity, 2))
-    grown[: len(array)] = array
-    return grown
-
-
-@njit(cache=True)
-def _grown_step(array, capacity):  # type: ignore[no-untyped-def]
-    grown = np.empty((capacity, 2), np.int32)
-    grown[: len(array)] = array
+    grown = np.empty((capacity, 2), array.dtype)
+    for i in range(len(array)):  # a slice would compile many times as long
+        grown[i, 0] = array[i, 0]
+        grown[i, 1] = array[i, 1]
     return grown

@@ -194,7 +194,8 @@ def resplit(  # type: ignore[no-untyped-def]
             room += max(0, high[y] - low[y] + 1)
         if ends[i + 1] + room > len(origin):
             grown = np.empty(2 * (ends[i + 1] + room), np.int64)
-            grown[: ends[i + 1]] = origin[: ends[i + 1]]
+            for x in range(ends[i + 1]):  # a slice would compile many times as long
+                grown[x] = origin[x]
             origin = grown
         load_a, load_b, held = np.empty(room), np.empty(room), np.empty(room)
         kept = 0
