@@ -4,8 +4,10 @@ from .cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, Link, accele
 from .costs import Costs, price
 from .errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .plan import Limit, Plan, Status, gap_between
-from .problem import Problem, Throughput
-from .solution import Placement, Solution
+from .problem import Mapping, Problem, Throughput
+from .solution import Mapped, Placement, Solution
+from .stage_costs import StageCosts, stage_costs
+from .topologies import Topology, topology
 from .units import NodeId
 from .workload import Workload
 
@@ -20,17 +22,23 @@ __all__ = [
     "InputError",
     "Limit",
     "Link",
+    "Mapped",
+    "Mapping",
     "NodeId",
     "Placement",
     "Plan",
     "Problem",
     "Solution",
+    "StageCosts",
     "StagecutError",
     "Status",
     "Throughput",
+    "Topology",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",
     "gap_between",
     "price",
+    "stage_costs",
+    "topology",
 ]

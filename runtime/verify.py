@@ -6,14 +6,18 @@ import math
 
 from ..instances import (
     Cluster,
+    Mapped,
+    Mapping,
+    Placement,
     Plan,
     Problem,
     Solution,
+    Throughput,
     VerificationError,
     Workload,
     price,
 )
-from . import check_throughput
+from . import check_mapping, check_throughput
 from .report import Report
 
 #: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
@@ -21,9 +25,22 @@ CLAIM_TOLERANCE = 1e-9
 
 
 def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: Solution) -> Report:
-    """Return objective, loads and broken rules of a solution of `problem`."""
-    costs = price(workload, cluster)
-    return check_throughput.check(workload, cluster, costs, problem, solution.device)
+    """Return objective, loads and broken rules of a solution of `problem`.
+
+    Raises
+    ------
+    VerificationError
+        If the solution is of another problem's type.
+    """
+    match problem, solution:
+        case Throughput(), Placement():
+            costs = price(workload, cluster)
+            return check_throughput.check(workload, cluster, costs, problem, solution.device)
+        case Mapping(), Mapped():
+            return check_mapping.check(workload, cluster, problem, solution)
+    raise VerificationError(
+        f"a {type(solution).__name__.lower()} is no solution of {problem.name}: plan again"
+    )
 
 
 def verify(workload: Workload, plan: Plan) -> Report:
