@@ -11,7 +11,9 @@ room for the rest of stage s. If a necessary condition fails at T, every mapping
 3. Hall: devices can be matched to the S·R slots that they fit.
 4. Each boundary has R disjoint admitted pairs.
 
-In mode "both", the room of the one term is what the least possible value of the other leaves.
+In mode "both", the room of the one term is what the other leaves: the range of possible all-reduce
+times of a stage is cut into intervals, and an interval counts only if the stage's ring at its upper
+end and its messages, at what the lower end leaves, pass conditions 1, 2 and 4 for this stage alone.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ from .mapping import MappingCosts
 
 #: Relative width at which a bisection ends; below the gap up to which a plan is called optimal.
 WIDTH = 2e-7
+#: Steps of the search for a ring of exactly R devices, before it is taken to exist.
+CYCLE_STEPS = 300_000
+#: Parts into which the range of a stage's all-reduce time is cut in mode "both".
+INTERVALS = 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,10 @@ def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
         admitted = pair_costs <= values[middle]
         np.fill_diagonal(admitted, False)
         if ring:
-            enough = _ring_core(admitted, min(2, replicas - 1), replicas, np.ones(size, np.bool_))
+            alive = np.ones(size, np.bool_)
+            enough = _ring_core(admitted, min(2, replicas - 1), replicas, alive)
+            if enough and replicas > 2:
+                enough = _has_cycle(admitted, alive, replicas, CYCLE_STEPS)
         else:
             enough = matching_size(admitted) >= 2 * replicas
         low, high = (low, middle) if enough else (middle + 1, high)
@@ -87,12 +96,69 @@ def matching_size(admitted: Bools) -> int:
     return int((maximum_bipartite_matching(csr_array(admitted), perm_type="column") >= 0).sum())
 
 
-def caps(costs: MappingCosts, least: Floors, threshold: float) -> tuple[Floats, Floats]:
-    """Return what a pair may cost at most on each boundary and each ring; shape (S,) both."""
+def caps(costs: MappingCosts, least: Floors, threshold: float) -> tuple[Floats, Floats] | None:
+    """Return what a pair may cost at most on each boundary and each ring; shape (S,) both.
+
+    None if a stage has no way to share its time between the two.
+    """
     room = (threshold - costs.base) * (1 + 1e-12)
-    on_ring = room - least.transfer
+    if (room - least.transfer - least.allreduce).min() < -1e-12 * threshold:
+        return None
+    on_boundary, on_ring = room - least.allreduce, room - least.transfer
     # where another all-reduce than a ring may do, nothing is known of the ring
-    return room - least.allreduce, np.where(costs.detour <= on_ring, np.inf, on_ring)
+    free = costs.detour <= on_ring
+    on_ring[free] = np.inf
+    for s in range(costs.stages):
+        if free[s] or not (costs.ring[s].any() and costs.boundary[s].any()):
+            continue
+        ways = shares(costs, least, s, float(room[s]))
+        if not ways:
+            return None
+        on_boundary[s] = max(p for p, _ in ways)
+        on_ring[s] = max(a for _, a in ways)
+    return on_boundary, on_ring
+
+
+def shares(
+    costs: MappingCosts, least: Floors, s: int, room: float
+) -> list[tuple[float, float]]:
+    """Return the caps (message, ring message) of the intervals that stage s alone does not rule out.
+
+    Any mapping within `room` respects one of them.
+    """
+    edges = np.linspace(least.allreduce[s], room - least.transfer[s], INTERVALS + 1)
+    messages, rings = costs.boundary_costs(s), costs.ring_costs(s)
+    kept = []
+    for low, high in zip(edges, edges[1:], strict=False):
+        high *= 1 + 1e-12
+        if _share_possible(messages, rings, room - low, high, costs.replicas):
+            kept.append((float(room - low), float(high)))
+    return kept
+
+
+def _share_possible(
+    messages: Floats, rings: Floats, on_boundary: float, on_ring: float, replicas: int
+) -> bool:
+    """Whether R devices may form a ring, each with a receiver of its own, under these caps."""
+    out = messages <= on_boundary
+    np.fill_diagonal(out, False)
+    around = rings <= on_ring
+    np.fill_diagonal(around, False)
+    degree = min(2, replicas - 1)
+    senders = out.any(axis=1)
+    while True:
+        alive = senders.copy()
+        if not _ring_core(around, degree, replicas, alive):
+            return False
+        # a sender's receiver is none of its ring neighbours
+        different = (out | (around & alive)).sum(axis=1) > degree
+        if (different | ~alive).all():
+            break
+        senders = alive & different
+    sending = out[alive]
+    if sending.sum() > 0.5 * sending.size:
+        return True
+    return matching_size(sending) >= replicas
 
 
 def fitting(costs: MappingCosts, least: Floors, threshold: float) -> Bools | None:
@@ -103,9 +169,10 @@ def fitting(costs: MappingCosts, least: Floors, threshold: float) -> Bools | Non
     array or None
         None if no mapping has a max stage time of at most `threshold`.
     """
-    on_boundary, on_ring = caps(costs, least, threshold)
-    if (threshold - costs.base - least.transfer - least.allreduce).min() < -1e-12 * threshold:
+    limits = caps(costs, least, threshold)
+    if limits is None:
         return None
+    on_boundary, on_ring = limits
     fits = np.ones((costs.stages, costs.size), np.bool_)
     ok = _fit(
         costs.latency,
@@ -208,6 +275,49 @@ def _ring_core(admitted, degree, replicas, alive):  # type: ignore[no-untyped-de
                     if label[e] == d:
                         alive[e] = False
     return alive.any()
+
+
+@njit(cache=True)
+def _has_cycle(admitted, alive, length, steps):  # type: ignore[no-untyped-def]
+    """Whether there is a cycle of exactly `length`; True if `steps` do not decide it."""
+    size = len(alive)
+    path = np.empty(length, np.int64)
+    tried = np.empty(length, np.int64)
+    on_path = np.zeros(size, np.bool_)
+    open_ = alive.copy()
+    for root in range(size):
+        # cycles through `root`, of devices that were not roots before
+        if not open_[root]:
+            continue
+        path[0] = root
+        on_path[root] = True
+        tried[0] = 0
+        top = 0
+        while top >= 0:
+            steps -= 1
+            if steps < 0:
+                return True
+            u = path[top]
+            found = -1
+            if top == length - 1:
+                if admitted[u, root]:
+                    return True
+            else:
+                for w in range(tried[top], size):
+                    if open_[w] and not on_path[w] and admitted[u, w]:
+                        found = w
+                        break
+            if found >= 0:
+                tried[top] = found + 1
+                top += 1
+                path[top] = found
+                on_path[found] = True
+                tried[top] = 0
+            else:
+                on_path[u] = False
+                top -= 1
+        open_[root] = False
+    return False
 
 
 @njit(cache=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..instances import Cluster, Costs, Plan, Problem, Workload, price
 
@@ -16,8 +17,6 @@ class Task:
     ----------
     workload, cluster, problem
         As given by the user.
-    costs
-        The workload priced for the cluster.
     start
         A plan to start from, already found to fit; None without.
     options
@@ -27,9 +26,13 @@ class Task:
     workload: Workload
     cluster: Cluster
     problem: Problem
-    costs: Costs
     start: Plan | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """The workload priced for the cluster; raises InputError where it cannot be priced."""
+        return price(self.workload, self.cluster)
 
 
 def pose(
@@ -39,5 +42,5 @@ def pose(
     start: Plan | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Task:
-    """Return the task, with the workload priced for the cluster."""
-    return Task(workload, cluster, problem, price(workload, cluster), start, options or {})
+    """Return the task."""
+    return Task(workload, cluster, problem, start, options or {})

@@ -67,17 +67,9 @@ def stage_costs(workload: Workload, stage: Ints, stages: int) -> StageCosts:
         If the workload does not say its unit of time, or the sizes of outputs, or (for the
         all-reduce) of weights or gradients.
     """
-    if workload.time_unit not in TIME_UNITS:
-        raise InputError(f"{workload.name}: its unit of time is not known; set time_unit to map it")
+    time = accelerator_seconds(workload)
     if workload.output_bytes is None:
         raise InputError(f"{workload.name}: output_bytes is missing; links need sizes, not times")
-    if "accelerator" not in workload.times:
-        raise InputError(f"{workload.name}: it has no times on an accelerator; add them")
-    time = workload.times["accelerator"]
-    time = np.where(np.isfinite(time), time, workload.times.get("cpu", time))
-    for v in np.flatnonzero(~np.isfinite(time))[:1].tolist():
-        raise InputError(f"{workload.name}: node {workload.ids[v]} can run on no device")
-    unit = TIME_UNITS[workload.time_unit]
     lowest, highest = stage.copy(), stage.copy()
     u, v = workload.edges.T
     np.minimum.at(lowest, u, stage[v])
@@ -87,11 +79,30 @@ def stage_costs(workload: Workload, stage: Ints, stages: int) -> StageCosts:
         np.add.at(array, begin, workload.output_bytes)
         np.add.at(array, end, -workload.output_bytes)
     return StageCosts(
-        compute_s=np.bincount(stage, weights=time, minlength=stages) * unit,
+        compute_s=np.bincount(stage, weights=time, minlength=stages),
         forward_bytes=_exact(forward.cumsum()[: stages - 1]),
         backward_bytes=_exact(backward.cumsum()[: stages - 1]),
         parameter_bytes=np.bincount(stage, weights=parameter_bytes(workload), minlength=stages),
     )
+
+
+def accelerator_seconds(workload: Workload) -> Floats:
+    """Return the seconds of each node, shape (n,): on a CPU where no accelerator supports it.
+
+    Raises
+    ------
+    InputError
+        If the workload does not say its unit of time, or a node can run nowhere.
+    """
+    if workload.time_unit not in TIME_UNITS:
+        raise InputError(f"{workload.name}: its unit of time is not known; set time_unit to map it")
+    if "accelerator" not in workload.times:
+        raise InputError(f"{workload.name}: it has no times on an accelerator; add them")
+    time = workload.times["accelerator"]
+    time = np.where(np.isfinite(time), time, workload.times.get("cpu", time))
+    for v in np.flatnonzero(~np.isfinite(time))[:1].tolist():
+        raise InputError(f"{workload.name}: node {workload.ids[v]} can run on no device")
+    return time * TIME_UNITS[workload.time_unit]
 
 
 def parameter_bytes(workload: Workload) -> Floats:

@@ -26,6 +26,10 @@ METHODS: dict[str, dict[str, str]] = {
         "single": "single_device:single_device",
         "metis": "partitioner:metis",
     },
+    "mapping": {
+        "auto": "mapping:auto",
+        "layouts": "mapping:layouts_only",
+    },
 }
 
 
