@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
+from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
 
 from ..instances.arrays import Bools, Floats
 from .mapping import MappingCosts
@@ -78,14 +78,23 @@ def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
         admitted = pair_costs <= values[middle]
         np.fill_diagonal(admitted, False)
         if ring:
-            alive = np.ones(size, np.bool_)
-            enough = _ring_core(admitted, min(2, replicas - 1), replicas, alive)
-            if enough and replicas > 2:
-                enough = _has_cycle(admitted, alive, replicas, CYCLE_STEPS)
+            enough = has_ring(admitted, replicas)
         else:
             enough = matching_size(admitted) >= 2 * replicas
         low, high = (low, middle) if enough else (middle + 1, high)
     return float(values[low])
+
+
+def has_ring(admitted: Bools, replicas: int) -> bool:
+    """Whether a ring of exactly R devices may exist among those of a symmetric matrix.
+
+    False is certain; True may be wrong for large ones, whose search is cut off.
+    """
+    alive = np.ones(len(admitted), np.bool_)
+    enough = bool(_ring_core(admitted, min(2, replicas - 1), replicas, alive))
+    if enough and replicas > 2:
+        return bool(_has_cycle(admitted, alive, replicas, CYCLE_STEPS))
+    return enough
 
 
 def matching_size(admitted: Bools) -> int:
@@ -144,21 +153,18 @@ def _share_possible(
     np.fill_diagonal(out, False)
     around = rings <= on_ring
     np.fill_diagonal(around, False)
-    degree = min(2, replicas - 1)
-    senders = out.any(axis=1)
-    while True:
-        alive = senders.copy()
-        if not _ring_core(around, degree, replicas, alive):
-            return False
-        # a sender's receiver is none of its ring neighbours
-        different = (out | (around & alive)).sum(axis=1) > degree
-        if (different | ~alive).all():
-            break
-        senders = alive & different
-    sending = out[alive]
-    if sending.sum() > 0.5 * sending.size:
-        return True
-    return matching_size(sending) >= replicas
+    alive = out.any(axis=1)
+    if not _ring_core(around, min(2, replicas - 1), replicas, alive):
+        return False
+    around &= alive[:, None] & alive[None, :]
+    _, label = connected_components(csr_array(around), directed=False)
+    for name in np.unique(label[alive]).tolist():
+        inside = label == name
+        # a ring in this component leaves few devices of it as receivers
+        away = replicas - (int(inside.sum()) - replicas)
+        if away <= 0 or matching_size(out[inside][:, ~inside]) >= away:
+            return True
+    return False
 
 
 def fitting(costs: MappingCosts, least: Floors, threshold: float) -> Bools | None:
@@ -206,6 +212,7 @@ def threshold_bound(
     should_stop: Callable[[], bool],
     possible: Callable[[MappingCosts, Floors, float], object | None] = fitting,
     lower: float = 0.0,
+    width: float = WIDTH,
 ) -> float:
     """Return a lower bound by bisection: the largest threshold known to be impossible.
 
@@ -217,16 +224,20 @@ def threshold_bound(
         Returns None at a threshold where no mapping exists.
     lower
         What is known already.
+    width
+        Relative width at which to end.
     """
     low = max(lower, float((costs.base + least.transfer + least.allreduce).max()))
     if low >= upper * (1 - WIDTH):
         return low
     if possible(costs, least, low * (1 + WIDTH)) is not None:
         return low
+    if should_stop():
+        return low
     if possible(costs, least, upper * (1 - WIDTH)) is None:
         return upper * (1 - WIDTH)
     high = upper
-    while high - low > WIDTH * high and not should_stop():
+    while high - low > width * high and not should_stop():
         middle = (low + high) / 2
         if possible(costs, least, middle) is None:
             low = middle

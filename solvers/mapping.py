@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ..formulations.mapping import MappingCosts, mapping_costs, stage_times
@@ -14,13 +12,15 @@ from ..instances.arrays import Floats, Ints
 from ..instances.units import TIME_UNITS
 from . import mapping_anneal as anneal
 from .balanced_partition import balanced_partition
-from .mapping_blocks import block_bound
+from .mapping_blocks import IslandTest, slots_from
 from .mapping_exact import MAX_DEVICES, exact
 from .mapping_layouts import layouts, matched
 from .search import OPTIMAL_GAP, Search
 
 #: Steps of the first repair of a target; doubled at every failure.
 FIRST_STEPS = 100_000
+#: Seconds for counts per island, at most; and never more than 0.3 of what is left.
+ISLAND_SECONDS = 20.0
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
@@ -32,7 +32,10 @@ def auto(task: Task, search: Search[Solution]) -> None:
     hunt.layouts()
     hunt.bound()
     if hunt.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
+        hunt.anneal(rounds=8)
         hunt.exact()
+    if hunt.start is not None:
+        hunt.anneal(rounds=12, slots=hunt.start)
     hunt.anneal()
 
 
@@ -58,7 +61,7 @@ class _Hunt:
         with search.phase("routes"):
             self.costs: MappingCosts = mapping_costs(self.stages, self.problem)
         self.least = Floors(np.zeros(self.problem.stages), np.zeros(self.problem.stages))
-        self.total = math.inf
+        self.start: Ints | None = None
 
     @property
     def objective_s(self) -> float:
@@ -117,23 +120,42 @@ class _Hunt:
                 return
             bound = threshold_bound(costs, least, self.objective_s, search.should_stop, lower=self.bound_s)
             self.raise_bound(bound, "necessary conditions at a threshold")
-            if not search.should_stop():
-                bound = block_bound(costs, least, self.objective_s, search, lower=self.bound_s)
-                self.raise_bound(bound, "block counts")
+            islands = len(np.unique(costs.island)) > 1
+            if islands and not search.should_stop() and search.gap > OPTIMAL_GAP:
+                possible = IslandTest(search)
+                until = search.seconds + min(ISLAND_SECONDS, 0.3 * search.seconds_left)
+
+                def enough() -> bool:
+                    return search.seconds > until or search.should_stop()
+
+                bound = threshold_bound(
+                    costs, least, self.objective_s, enough, possible, self.bound_s
+                )
+                if possible.counts is not None:
+                    self.start = slots_from(costs, possible.counts)
+                self.raise_bound(bound, "counts of devices per island")
 
     def exact(self) -> None:
         """Search to the end over sets of devices."""
         search = self.search
         with search.phase("exact"):
-            bound, found, finished = exact(self.costs, self.bound_s, self.objective_s, search)
+            bound, found, finished = exact(self.costs, self.least, self.bound_s, self.objective_s, search)
             if found is not None:
                 self.offer(*found)
             if finished and self.rings_only:
                 bound = self.objective_s
             self.raise_bound(bound, "all sets of devices")
 
-    def anneal(self, rounds: int | None = None) -> None:
-        """Repair at targets between bound and incumbent until a limit."""
+    def anneal(self, rounds: int | None = None, slots: Ints | None = None) -> None:
+        """Repair at targets between bound and incumbent until a limit.
+
+        Parameters
+        ----------
+        rounds
+            Repairs to try; default: no limit.
+        slots
+            Shape (S, R): where to begin; default: at the incumbent.
+        """
         search, costs = self.search, self.costs
         best = search.best
         if not isinstance(best, Mapped) or search.should_stop():
@@ -141,7 +163,10 @@ class _Hunt:
         with search.phase("annealing"):
             where = np.full(int(costs.devices.max()) + 1, -1)
             where[costs.devices] = np.arange(costs.size)
-            state = anneal.new_state(costs, where[best.slots], best.sends_to)
+            if slots is None:
+                state = anneal.new_state(costs, where[best.slots], best.sends_to)
+            else:
+                state = anneal.new_state(costs, slots, matched(costs, slots))
             given_up, steps, turn = self.bound_s, FIRST_STEPS, 0
             target = self.bound_s * (1 + 1e-9)
             while not search.should_stop() and (rounds is None or turn < rounds):
