@@ -37,7 +37,9 @@ def place(kind: str, devices: int, seed: int) -> str | None:
 def table(args: argparse.Namespace) -> None:
     """Print a row per cell and seed."""
     workload = load(args.workload)
-    print("| topology | S | R | mode | seed | objective ms | bound ms | gap % | s | proven | bound by |")
+    print(
+        "| topology | S | R | mode | seed | objective ms | bound ms | gap % | s | proven | bound by |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for kind in args.topologies:
         for s, r in args.cells:
@@ -63,13 +65,17 @@ def table(args: argparse.Namespace) -> None:
 def large(args: argparse.Namespace) -> None:
     """Print time and peak memory as devices grow."""
     workload = load(args.workload)
-    print("| topology | devices | S | R | mode | gap % | s | peak MiB |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| topology | devices | S | R | mode | gap % | s | peak MiB |\n|---|---|---|---|---|---|---|---|"
+    )
     names = ["torus3d:8x8x8", "islands:64x8", "torus3d:8x16x16", "islands:256x8"]
     for name in [*names, "torus3d:16x16x16", "islands:512x8"]:
         begin = time.monotonic()
         found = topology(name)
         problem = Mapping(found, 16, found.size // 16, "both")
-        result = solve(workload, problem=problem, limits=Limits(seconds=args.seconds), started=begin)
+        result = solve(
+            workload, problem=problem, limits=Limits(seconds=args.seconds), started=begin
+        )
         assert result.plan is not None
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
@@ -97,7 +103,9 @@ def random_operators(n: int, seed: int = 0) -> Workload:
 
 def partition() -> None:
     """Print how long a balanced partition takes, and its gap."""
-    print("| operators | stages | κ s/byte | objective ms | bound ms | gap % | s |\n|---|---|---|---|---|---|---|")
+    print(
+        "| operators | stages | κ s/byte | objective ms | bound ms | gap % | s |\n|---|---|---|---|---|---|---|"
+    )
     for n in (2_000, 20_000):
         workload = random_operators(n)
         for coefficient in (0.0, 1 / 100e9):

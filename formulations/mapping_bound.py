@@ -128,9 +128,7 @@ def caps(costs: MappingCosts, least: Floors, threshold: float) -> tuple[Floats, 
     return on_boundary, on_ring
 
 
-def shares(
-    costs: MappingCosts, least: Floors, s: int, room: float
-) -> list[tuple[float, float]]:
+def shares(costs: MappingCosts, least: Floors, s: int, room: float) -> list[tuple[float, float]]:
     """Return the caps (message, ring message) of the intervals that stage s alone does not rule out.
 
     Any mapping within `room` respects one of them.

@@ -251,4 +251,3 @@ def program(counts: IslandCounts) -> Rows:
     rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
     matrix = csr_array((values, (rows, columns)), shape=(len(low), total))
     return Rows(matrix, np.array(low), np.array(high), upper, integer)
-

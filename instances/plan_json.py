@@ -8,8 +8,9 @@ the texts "inf", "-inf" and "nan" stand for the numbers that JSON cannot write.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from collections.abc import Mapping as Dictionary
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import msgspec
@@ -18,8 +19,8 @@ import numpy as np
 from .cluster import Cluster
 from .errors import InputError, blamed_on, shown
 from .plan import Plan
-from .problem import Problem, Throughput
-from .solution import Placement, Solution
+from .problem import Collective, Mapping, Mode, Problem, Throughput
+from .solution import Mapped, Placement, Solution
 from .source import Source, explain, plain_id
 from .stagecut_json import (
     PLAN,
@@ -31,6 +32,8 @@ from .stagecut_json import (
     make_cluster,
     read_file,
 )
+from .topologies import write_topology
+from .topologies.topology_json import TopologyFile, make_topology
 from .units import NodeId
 from .workload import Workload
 
@@ -63,6 +66,39 @@ class PlacementRecord(Record):
     """Solution of a throughput problem; devices without nodes may be left out."""
 
     devices: list[DeviceRecord]
+
+
+class MappingRecord(Record):
+    """A mapping problem; the topology as in its own file."""
+
+    topology: dict[str, Any]
+    stages: int
+    replicas: int
+    mode: Mode
+    microbatches: int
+    gradients: bool
+    collective: Collective
+
+    def options(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return msgspec.structs.asdict(self)
+
+
+class MappedStageRecord(Record):
+    """A stage: its nodes by id, its devices in ring order, and whom each sends to.
+
+    `sends_to` are positions in the next stage's devices; empty for the last stage.
+    """
+
+    nodes: list[int | str]
+    devices: list[int]
+    sends_to: list[int]
+
+
+class MappedRecord(Record):
+    """Solution of a mapping problem."""
+
+    stages: list[MappedStageRecord]
 
 
 class PlanFile(Record):
@@ -121,7 +157,7 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
         "format": PLAN,
         "version": VERSION,
         "workload": {"name": plan.workload_name, "fingerprint": plan.workload_fingerprint},
-        "problem": {"name": plan.problem.name, **asdict(plan.problem)},
+        "problem": {"name": plan.problem.name, **_options(plan.problem)},
         "objective": plan.objective,
         "bound": finite(plan.bound),
         "gap": finite(plan.gap),
@@ -132,6 +168,14 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
         "certificate": to_json(plan.certificate),
         "provenance": to_json(plan.provenance),
     }
+
+
+def _options(problem: Problem) -> dict[str, Any]:
+    """Return a problem's fields as JSON values; a topology as in its own file."""
+    if isinstance(problem, Mapping):
+        plain = {item.name: getattr(problem, item.name) for item in fields(problem)}
+        return {**plain, "topology": write_topology(problem.topology)}
+    return asdict(problem)
 
 
 def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None) -> Plan:
@@ -213,6 +257,15 @@ def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Code
     for key in known:
         if key not in options:
             source.fail(f"problem: {key} is missing; add it")
+    if codec.problem is Mapping:
+        file = _convert(source, options["topology"], TopologyFile, "problem: topology")
+        # checked here, where the file is known; Mapping checks the rest itself
+        return Mapping(
+            **{
+                **_convert(source, options, MappingRecord, "problem").options(),
+                "topology": make_topology(file),
+            }
+        ), codec
     return _convert(source, options, codec.problem, "problem"), codec
 
 
@@ -259,9 +312,53 @@ def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Clus
     return Placement(device)
 
 
+def _encode_mapped(mapped: Mapped, workload: Workload, _: Cluster) -> MappedRecord:
+    stages, replicas = mapped.slots.shape
+    held: list[list[NodeId]] = [[] for _ in range(stages)]
+    for node, s in zip(workload.ids, mapped.stage.tolist(), strict=True):
+        held[s].append(node)
+    sends = [*mapped.sends_to.tolist(), []]
+    return MappedRecord(
+        [MappedStageRecord(held[s], mapped.slots[s].tolist(), sends[s]) for s in range(stages)]
+    )
+
+
+def _decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) -> Mapped:
+    stage = np.full(workload.n, -1)
+    if not record.stages:
+        raise InputError("solution: stages is empty; plan again")
+    replicas = len(record.stages[0].devices)
+    last = len(record.stages) - 1
+    for s, part in enumerate(record.stages):
+        sends = replicas if s < last else 0
+        if not replicas or len(part.devices) != replicas or len(part.sends_to) != sends:
+            raise InputError(f"solution: stage {s}: it must have {replicas} devices and receivers")
+        for d in part.devices:
+            if not 0 <= d < cluster.size:
+                raise InputError(
+                    f"solution: device {shown(d)} is not one of 0 to {cluster.size - 1}"
+                )
+        for node in part.nodes:
+            v = workload.index.get(node)
+            if v is None:
+                raise InputError(f"solution: unknown node {plain_id(node)} in stage {s}")
+            if stage[v] >= 0:
+                raise InputError(f"solution: node {plain_id(node)} is in two stages")
+            stage[v] = s
+    for v in np.flatnonzero(stage < 0)[:1].tolist():
+        raise InputError(f"solution: node {plain_id(workload.ids[v])} is missing; plan again")
+    sends_to = [part.sends_to for part in record.stages[:-1]]
+    return Mapped(
+        stage,
+        np.array([part.devices for part in record.stages]),
+        np.array(sends_to, np.int64).reshape(last, replicas),
+    )
+
+
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, _encode_placement, _decode_placement),
+    "mapping": Codec(Mapping, MappedRecord, _encode_mapped, _decode_mapped),
 }
 
 
@@ -279,7 +376,7 @@ def to_json(value: object) -> object:
         return str(value)
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, Dictionary):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, Sequence | set | frozenset):
         items = sorted(value) if isinstance(value, set | frozenset) else value

@@ -222,9 +222,7 @@ def _link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]
     return table
 
 
-def _broken(
-    workload: Workload, cluster: Cluster, problem: Mapping, solution: Mapped
-) -> list[str]:
+def _broken(workload: Workload, cluster: Cluster, problem: Mapping, solution: Mapped) -> list[str]:
     s, r, topology = problem.stages, problem.replicas, problem.topology
     if cluster.size != topology.size:
         return [f"the cluster has {cluster.size} devices, {topology.name} has {topology.size}"]

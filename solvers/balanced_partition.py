@@ -163,9 +163,7 @@ def orders(units: Units) -> Iterator[Ints]:
         yield _ordered(after, before, lambda v, _: float(weight[v]))
 
 
-def _ordered(
-    after: list[list[int]], before: Ints, key: Callable[[int, int], float]
-) -> Ints:
+def _ordered(after: list[list[int]], before: Ints, key: Callable[[int, int], float]) -> Ints:
     waits = before.copy()
     heap: list[tuple[float, int]] = []
     for v in np.flatnonzero(waits == 0).tolist():
@@ -181,9 +179,7 @@ def _ordered(
     return np.array(order, np.int64)
 
 
-def split_along(
-    units: Units, order: Ints, stages: int, coefficient: float
-) -> tuple[Ints, float]:
+def split_along(units: Units, order: Ints, stages: int, coefficient: float) -> tuple[Ints, float]:
     """Return the best split into at most S runs of an order, and its objective."""
     place = np.empty(units.size, np.int64)
     place[order] = np.arange(units.size)
@@ -256,8 +252,11 @@ def refine(
     units: Units, stage: Ints, stages: int, coefficient: float, sweeps: int = 20
 ) -> tuple[Ints, float]:
     """Move units to neighbouring stages while that helps; return the stages and the objective."""
+
     def rows(keys: Ints, values: Ints, count: int) -> tuple[Ints, Ints]:
-        matrix = coo_array((values + 1, (keys, np.arange(len(keys)))), shape=(count, max(1, len(keys))))
+        matrix = coo_array(
+            (values + 1, (keys, np.arange(len(keys)))), shape=(count, max(1, len(keys)))
+        )
         table = matrix.tocsr()
         return table.indptr.astype(np.int64), table.data.astype(np.int64) - 1
 

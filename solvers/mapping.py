@@ -26,7 +26,8 @@ ISLAND_SECONDS = 20.0
 def auto(task: Task, search: Search[Solution]) -> None:
     """Partition the workload into stages and map them: layouts, bound, then annealing or exact.
 
-    The partition is that of `balanced_partition`, or that of the plan to start from.
+    The partition is that of `balanced_partition`, with messages priced at the median bandwidth of
+    the links where the mode counts them, or that of the plan to start from.
     """
     hunt = _Hunt(task, search)
     hunt.layouts()
@@ -91,7 +92,9 @@ class _Hunt:
 
     def raise_bound(self, bound_s: float, origin: str) -> None:
         """Tell the search of a proved bound, rounding of sums taken off."""
-        self.search.raise_bound(min(bound_s * (1 - 1e-12) / self.unit, self.search.objective), origin)
+        self.search.raise_bound(
+            min(bound_s * (1 - 1e-12) / self.unit, self.search.objective), origin
+        )
 
     def layouts(self) -> None:
         """Offer the constructions."""
@@ -118,7 +121,9 @@ class _Hunt:
         with search.phase("bound"):
             if search.should_stop():
                 return
-            bound = threshold_bound(costs, least, self.objective_s, search.should_stop, lower=self.bound_s)
+            bound = threshold_bound(
+                costs, least, self.objective_s, search.should_stop, lower=self.bound_s
+            )
             self.raise_bound(bound, "necessary conditions at a threshold")
             islands = len(np.unique(costs.island)) > 1
             if islands and not search.should_stop() and search.gap > OPTIMAL_GAP:
@@ -139,7 +144,9 @@ class _Hunt:
         """Search to the end over sets of devices."""
         search = self.search
         with search.phase("exact"):
-            bound, found, finished = exact(self.costs, self.least, self.bound_s, self.objective_s, search)
+            bound, found, finished = exact(
+                self.costs, self.least, self.bound_s, self.objective_s, search
+            )
             if found is not None:
                 self.offer(*found)
             if finished and self.rings_only:
@@ -206,5 +213,10 @@ def _stages_of(task: Task, search: Search[Solution]) -> Ints:
     if task.start is not None and isinstance(task.start.solution, Mapped):
         return task.start.solution.stage
     assert isinstance(problem, Mapping)
-    part = balanced_partition(task.workload, problem.stages, should_stop=search.should_stop)
+    coefficient = 0.0
+    if problem.mode != "allr":
+        coefficient = 1.0 / float(np.median(problem.topology.bytes_per_s))
+    part = balanced_partition(
+        task.workload, problem.stages, coefficient, should_stop=search.should_stop
+    )
     return part.stage

@@ -127,7 +127,21 @@ def _edge(e, latency, inverse, boundary, ring, cap, slot, sends_to, stages, repl
 
 
 @njit(cache=True)
-def _split(room, least_p, least_a, latency, inverse, boundary, ring, slot, sends_to, s, replicas, cap, stages):  # type: ignore[no-untyped-def]  # noqa: E501
+def _split(
+    room,
+    least_p,
+    least_a,
+    latency,
+    inverse,
+    boundary,
+    ring,
+    slot,
+    sends_to,
+    s,
+    replicas,
+    cap,
+    stages,
+):  # type: ignore[no-untyped-def]  # noqa: E501
     """Choose the caps of stage s anew: fewest violated edges, then most slack on both."""
     if boundary[s, 0] == 0 and boundary[s, 1] == 0:
         cap[0, s], cap[1, s] = np.inf, room

@@ -100,7 +100,9 @@ def _boxes(costs: MappingCosts) -> Iterator[Ints]:
             continue
         ring = cycle(box)
         if ring is None and costs.wraps:  # a line around the torus is a cycle too
-            lines = [a for a, (b, side) in enumerate(zip(box, costs.shape, strict=True)) if b == side]
+            lines = [
+                a for a, (b, side) in enumerate(zip(box, costs.shape, strict=True)) if b == side
+            ]
             ring = np.arange(costs.replicas) if lines and max(box) == costs.replicas else None
         if ring is None:
             continue
@@ -108,9 +110,7 @@ def _boxes(costs: MappingCosts) -> Iterator[Ints]:
         places = list(np.ndindex(*counts))
         slots = []
         for p in snake(counts)[: costs.stages].tolist():
-            cut = tuple(
-                slice(k * b, (k + 1) * b) for k, b in zip(places[p], box, strict=True)
-            )
+            cut = tuple(slice(k * b, (k + 1) * b) for k, b in zip(places[p], box, strict=True))
             slots.append(index[cut].ravel()[ring])
         yield np.array(slots)
 
@@ -132,9 +132,7 @@ def _island_layouts(costs: MappingCosts) -> Iterator[Ints]:
             for _ in range(min(room[i] for i in group)):
                 if len(slots) == costs.stages:
                     break
-                slots.append(
-                    np.concatenate([members[i][taken[i] : taken[i] + k] for i in group])
-                )
+                slots.append(np.concatenate([members[i][taken[i] : taken[i] + k] for i in group]))
                 for i in group:
                     taken[i] += k
             at += g

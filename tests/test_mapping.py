@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from stagecut import InputError, Limits, Workload, solve, verify
+from stagecut import InputError, Limits, Workload, load_plan, save, solve, verify
 from stagecut.formulations.mapping import mapping_costs, stage_times
 from stagecut.formulations.mapping_bound import floors, threshold_bound
 from stagecut.instances import Mapped, Mapping, StageCosts, Topology, stage_costs, topology
@@ -250,6 +251,19 @@ def test_same_seed_same_plan() -> None:
     assert one.plan is not None
     assert two.plan is not None
     assert (one.plan.solution.slots == two.plan.solution.slots).all()  # type: ignore[union-attr]
+
+
+def test_plans_survive_files(tmp_path: Path) -> None:
+    workload = chain(2, 3)
+    problem = Mapping(topology("islands:4x2@exclude=1"), 3, 2, "both", microbatches=4)
+    plan = solve(workload, problem=problem, limits=Limits(nodes=2)).plan
+    assert plan is not None
+    save(plan, tmp_path / "plan.json", workload)
+    back = load_plan(tmp_path / "plan.json", workload)
+    verify(workload, back)
+    assert (back.objective, back.bound) == (plan.objective, plan.bound)
+    assert isinstance(back.problem, Mapping)
+    assert back.problem.topology.fingerprint == problem.topology.fingerprint
 
 
 def test_wrong_input() -> None:

@@ -177,4 +177,6 @@ def test_wrong_topologies(changes: dict[str, object], says: str) -> None:
 
 def test_no_route() -> None:
     with pytest.raises(InputError, match="no route from a to b"):
-        _ = _made(links=np.zeros((0, 2), np.int64), latency_s=np.zeros(0), bytes_per_s=np.zeros(0)).routes
+        _ = _made(
+            links=np.zeros((0, 2), np.int64), latency_s=np.zeros(0), bytes_per_s=np.zeros(0)
+        ).routes

@@ -165,9 +165,7 @@ def _widest(devices, nodes, start, target, latency, bandwidth):  # type: ignore[
                 w = min(wide[u], bandwidth[k])
                 h = hops[u] + 1
                 f = far[u] + latency[k]
-                if w > wide[v] or (
-                    w == wide[v] and (h < hops[v] or (h == hops[v] and f < far[v]))
-                ):
+                if w > wide[v] or (w == wide[v] and (h < hops[v] or (h == hops[v] and f < far[v]))):
                     wide[v], hops[v], far[v] = w, h, f
                     previous[source, v] = u
         for d in range(devices):
