@@ -63,7 +63,7 @@ class Units:
         keep = degree > 1
         start = np.concatenate([[0], np.cumsum(degree[keep])])
         return Units(
-            np.bincount(group, weights=self.seconds, minlength=count),
+            np.bincount(group, weights=self.seconds, minlength=count).astype(np.float64),
             edges.reshape(-1, 2),
             start.astype(np.int64),
             pairs[keep[pairs[:, 0]], 1].astype(np.int64),
@@ -94,7 +94,9 @@ def partition_units(workload: Workload) -> tuple[Ints, Units]:
     used = (degree > 1) & (workload.output_bytes > 0)
     keep = np.repeat(used, degree)
     units = Units(
-        seconds=np.bincount(unit_of, weights=accelerator_seconds(workload), minlength=size),
+        seconds=np.bincount(unit_of, weights=accelerator_seconds(workload), minlength=size).astype(
+            np.float64
+        ),
         edges=np.unique(order[order[:, 0] != order[:, 1]], axis=0).reshape(-1, 2),
         net_start=np.concatenate([[0], np.cumsum(degree[used])]).astype(np.int64),
         pins=incidence.indices[keep].astype(np.int64),

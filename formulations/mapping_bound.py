@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -129,14 +130,14 @@ def caps(costs: MappingCosts, least: Floors, threshold: float) -> tuple[Floats, 
 
 
 def shares(costs: MappingCosts, least: Floors, s: int, room: float) -> list[tuple[float, float]]:
-    """Return the caps (message, ring message) of the intervals that stage s alone does not rule out.
+    """Return the caps (message, ring message) of the intervals that stage s does not rule out.
 
     Any mapping within `room` respects one of them.
     """
     edges = np.linspace(least.allreduce[s], room - least.transfer[s], INTERVALS + 1)
     messages, rings = costs.boundary_costs(s), costs.ring_costs(s)
     kept = []
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges.tolist()):
         high *= 1 + 1e-12
         if _share_possible(messages, rings, room - low, high, costs.replicas):
             kept.append((float(room - low), float(high)))
@@ -151,11 +152,11 @@ def _share_possible(
     np.fill_diagonal(out, False)
     around = rings <= on_ring
     np.fill_diagonal(around, False)
-    alive = out.any(axis=1)
+    alive = np.asarray(out.any(axis=1))
     if not _ring_core(around, min(2, replicas - 1), replicas, alive):
         return False
     around &= alive[:, None] & alive[None, :]
-    _, label = connected_components(csr_array(around), directed=False)
+    _, label = connected_components(csr_array(around.astype(np.int64)), directed=False)
     for name in np.unique(label[alive]).tolist():
         inside = label == name
         # a ring in this component leaves few devices of it as receivers

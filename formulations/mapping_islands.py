@@ -81,7 +81,8 @@ def count_islands(costs: MappingCosts, least: Floors, threshold: float) -> Islan
         return None
     names, island = np.unique(costs.island, return_inverse=True)
     b, s, r = len(names), costs.stages, costs.replicas
-    has_boundary, has_ring_term = costs.boundary.any(axis=1), costs.ring.any(axis=1)
+    has_boundary = np.asarray(costs.boundary.any(axis=1))
+    has_ring_term = np.asarray(costs.ring.any(axis=1))
     ways: list[list[tuple[float, float]]] = []
     for k in range(s):
         both = has_boundary[k] and has_ring_term[k] and np.isfinite(limits[1][k])
@@ -186,7 +187,13 @@ def program(counts: IslandCounts) -> Rows:
     s, b = counts.fits.shape
     q = counts.out.shape[1]
     r = counts.replicas
-    sizes = {"n": (s, b), "e": (s, b), "l": (s, q), "k": (s, b), "z": (s, b)}
+    sizes: dict[str, tuple[int, ...]] = {
+        "n": (s, b),
+        "e": (s, b),
+        "l": (s, q),
+        "k": (s, b),
+        "z": (s, b),
+    }
     if counts.pairs is not None:
         sizes["y"] = (s, b, b)
     column: dict[str, Ints] = {}
@@ -248,6 +255,9 @@ def program(counts: IslandCounts) -> Rows:
                 row([(n[t, i], -1), (z[t, i], r)], -np.inf, 0)
                 row([(k[t, i], 1), (z[t, i], -1), *by_way(counts.ring[t, :, i])], -np.inf, 0)
                 row([(z[t, i], 1), *by_way(counts.whole[t, :, i].astype(np.int64))], -np.inf, 0)
-    rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
-    matrix = csr_array((values, (rows, columns)), shape=(len(low), total))
+    rows, columns, values = zip(*entries, strict=True)
+    matrix = csr_array(
+        (np.array(values, np.float64), (np.array(rows), np.array(columns))),
+        shape=(len(low), total),
+    )
     return Rows(matrix, np.array(low), np.array(high), upper, integer)

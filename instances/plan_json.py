@@ -313,7 +313,7 @@ def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Clus
 
 
 def _encode_mapped(mapped: Mapped, workload: Workload, _: Cluster) -> MappedRecord:
-    stages, replicas = mapped.slots.shape
+    stages = len(mapped.slots)
     held: list[list[NodeId]] = [[] for _ in range(stages)]
     for node, s in zip(workload.ids, mapped.stage.tolist(), strict=True):
         held[s].append(node)

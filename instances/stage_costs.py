@@ -79,10 +79,12 @@ def stage_costs(workload: Workload, stage: Ints, stages: int) -> StageCosts:
         np.add.at(array, begin, workload.output_bytes)
         np.add.at(array, end, -workload.output_bytes)
     return StageCosts(
-        compute_s=np.bincount(stage, weights=time, minlength=stages),
+        compute_s=np.bincount(stage, weights=time, minlength=stages).astype(np.float64),
         forward_bytes=_exact(forward.cumsum()[: stages - 1]),
         backward_bytes=_exact(backward.cumsum()[: stages - 1]),
-        parameter_bytes=np.bincount(stage, weights=parameter_bytes(workload), minlength=stages),
+        parameter_bytes=np.bincount(
+            stage, weights=parameter_bytes(workload), minlength=stages
+        ).astype(np.float64),
     )
 
 

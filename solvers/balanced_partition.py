@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -149,7 +150,7 @@ def orders(units: Units) -> Iterator[Ints]:
             depth[v] = max(depth[v], depth[u] + 1)
     yield order
     yield _ordered(after, before, lambda v, _: float(depth[v]))
-    yield _ordered(after, before, lambda v, turn: -float(turn))
+    yield _ordered(after, before, lambda _, turn: -float(turn))
     if len(units.net_bytes):
         net = np.repeat(np.arange(len(units.net_bytes)), np.diff(units.net_start))
         # nets that a unit opens weigh against those that it may close
@@ -214,7 +215,7 @@ def _fill(ends: Ints, total: Floats, cut: Floats, stages: int, high: float) -> I
     runs = [0, *ends.tolist()]
     while len(runs) - 1 < stages:
         lengths = np.array([total[b] - total[a] if b - a > 1 else -1.0
-                            for a, b in zip(runs, runs[1:], strict=False)])  # fmt: skip
+                            for a, b in pairwise(runs)])  # fmt: skip
         k = int(lengths.argmax())
         a, b = runs[k], runs[k + 1]
         inner = np.arange(a + 1, b)

@@ -10,8 +10,8 @@ from ..formulations.task import Task
 from ..instances import InputError, Mapped, Mapping, Solution, StageCosts, stage_costs
 from ..instances.arrays import Floats, Ints
 from ..instances.units import TIME_UNITS
-from . import mapping_anneal as anneal
 from .balanced_partition import balanced_partition
+from .mapping_anneal import State, new_state, repair
 from .mapping_blocks import IslandTest, slots_from
 from .mapping_exact import MAX_DEVICES, exact
 from .mapping_layouts import layouts, matched
@@ -171,9 +171,9 @@ class _Hunt:
             where = np.full(int(costs.devices.max()) + 1, -1)
             where[costs.devices] = np.arange(costs.size)
             if slots is None:
-                state = anneal.new_state(costs, where[best.slots], best.sends_to)
+                state = new_state(costs, where[best.slots], best.sends_to)
             else:
-                state = anneal.new_state(costs, slots, matched(costs, slots))
+                state = new_state(costs, slots, matched(costs, slots))
             given_up, steps, turn = self.bound_s, FIRST_STEPS, 0
             target = self.bound_s * (1 + 1e-9)
             while not search.should_stop() and (rounds is None or turn < rounds):
@@ -193,14 +193,14 @@ class _Hunt:
                     given_up, steps = self.bound_s, steps * 2
                 target = (given_up + high) / 2 if turn % 5 or left else self.bound_s * (1 + 1e-9)
 
-    def _repair(self, state: anneal.State, target: float, steps: int, turn: int) -> int:
+    def _repair(self, state: State, target: float, steps: int, turn: int) -> int:
         """Anneal in slices, so that the clock is looked at; return the violated edges left."""
         left = 1
         slice_steps = 200_000
         for k in range(max(1, -(-steps // slice_steps))):
             seed = (self.search.limits.seed * 7919 + turn * 31 + k) % 2**31
             heat = 0.35 * (1 - 0.9 * k * slice_steps / steps)
-            left = anneal.repair(
+            left = repair(
                 self.costs, self.least, state, target, min(steps, slice_steps), seed, heat
             )
             if left == 0 or self.search.should_stop():

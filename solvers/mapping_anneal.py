@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from ..formulations.mapping import MappingCosts
 from ..formulations.mapping_bound import Floors
-from ..instances.arrays import Floats, Ints
+from ..instances.arrays import Ints
 
 
 @dataclass(eq=False)
@@ -36,7 +37,7 @@ class State:
 
     slot: Ints
     sends_to: Ints
-    order: Ints
+    order: NDArray[np.int32]
 
     def slots(self, costs: MappingCosts) -> Ints:
         """Return the used slots; shape (S, R)."""
@@ -53,7 +54,7 @@ def new_state(costs: MappingCosts, slots: Ints, sends_to: Ints) -> State:
     return State(np.concatenate([used, spare]).astype(np.int64), full, _order(costs))
 
 
-def _order(costs: MappingCosts) -> Ints:
+def _order(costs: MappingCosts) -> NDArray[np.int32]:
     order = np.empty((costs.size, costs.size - 1), np.int32)
     for d in range(costs.size):
         row = np.lexsort((costs.latency[d], costs.inverse[d]))
@@ -127,21 +128,9 @@ def _edge(e, latency, inverse, boundary, ring, cap, slot, sends_to, stages, repl
 
 
 @njit(cache=True)
-def _split(
-    room,
-    least_p,
-    least_a,
-    latency,
-    inverse,
-    boundary,
-    ring,
-    slot,
-    sends_to,
-    s,
-    replicas,
-    cap,
-    stages,
-):  # type: ignore[no-untyped-def]  # noqa: E501
+def _split(  # type: ignore[no-untyped-def]
+    room, least_p, least_a, latency, inverse, boundary, ring, slot, sends_to, s, replicas, cap,
+):  # fmt: skip
     """Choose the caps of stage s anew: fewest violated edges, then most slack on both."""
     if boundary[s, 0] == 0 and boundary[s, 1] == 0:
         cap[0, s], cap[1, s] = np.inf, room
@@ -201,7 +190,7 @@ def _repair(  # type: ignore[no-untyped-def]
     cap = np.empty((2, stages))
     for s in range(stages):
         _split(room[s], least_p[s], least_a[s], latency, inverse, boundary, ring, slot, sends_to,
-               s, replicas, cap, stages)  # fmt: skip
+               s, replicas, cap)  # fmt: skip
     both = False
     for s in range(stages):
         if boundary[s].max() > 0 and ring[s].max() > 0:
@@ -236,7 +225,7 @@ def _repair(  # type: ignore[no-untyped-def]
             s = turn % stages
             turn += 1
             _split(room[s], least_p[s], least_a[s], latency, inverse, boundary, ring, slot,
-                   sends_to, s, replicas, cap, stages)  # fmt: skip
+                   sends_to, s, replicas, cap)  # fmt: skip
             for i in range(replicas):
                 for e in (s * replicas + i, used + s * replicas + i):
                     value = _edge(e, latency, inverse, boundary, ring, cap, slot, sends_to,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -43,7 +44,7 @@ class Routes:
     def hops(self, a: int, b: int) -> Iterator[tuple[int, int]]:
         """Yield the links on the route from a to b, each in the direction of travel."""
         path = self.path(a, b)
-        yield from zip(path, path[1:], strict=False)
+        yield from pairwise(path)
 
 
 def route(

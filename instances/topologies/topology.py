@@ -210,7 +210,7 @@ def topology_from_networkx(graph: nx.Graph[int]) -> Topology:
     InputError
         If a link has no bandwidth, or the topology is not valid.
     """
-    nodes = list(graph.nodes(data=True))
+    nodes: list[tuple[int, dict[str, object]]] = list(graph.nodes.items())
     devices = [v for v, data in nodes if data.get("device", True)]
     switches = [v for v, data in nodes if not data.get("device", True)]
     number = {v: i for i, v in enumerate([*devices, *switches])}
