@@ -6,17 +6,22 @@ from .instances import (
     DeviceKind,
     InfeasibleError,
     InputError,
+    Latency,
+    LayerRule,
     Link,
     Plan,
     StagecutError,
     Throughput,
+    Training,
     VerificationError,
     Workload,
     accelerators_and_cpus,
 )
 from .instances.conversions import cluster_from_pandas, from_networkx, from_pandas
 from .instances.files import dumps, load, load_cluster, load_plan, load_split, save
+from .pareto import pareto
 from .runtime import verify
+from .simulation import simulate
 from .solvers import Limits, Result
 from .splits import plan_from_split
 
@@ -25,12 +30,15 @@ __all__ = [
     "DeviceKind",
     "InfeasibleError",
     "InputError",
+    "Latency",
+    "LayerRule",
     "Limits",
     "Link",
     "Plan",
     "Result",
     "StagecutError",
     "Throughput",
+    "Training",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",
@@ -42,8 +50,10 @@ __all__ = [
     "load_cluster",
     "load_plan",
     "load_split",
+    "pareto",
     "plan_from_split",
     "save",
+    "simulate",
     "solve",
     "verify",
 ]

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from collections.abc import Mapping as Dictionary
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 
@@ -20,12 +21,16 @@ from .instances import (
     Problem,
     Solution,
     Throughput,
+    Training,
     VerificationError,
     Workload,
     accelerators_and_cpus,
 )
 from .runtime import evaluate
 from .solvers import Limits, Progress, Result, Search, solver
+
+#: Seconds that a solver may go on after it should have stopped.
+GRACE_S = 1.2
 
 
 def solve(
@@ -50,7 +55,8 @@ def solve(
         Where it can run; default: for a mapping the devices of its topology, else the cluster
         that the workload's file suggests.
     problem
-        What to minimise, and which splits are allowed; default: `Throughput()`.
+        What to minimise, and which splits are allowed; default: `Training()` for a
+        workload with layer configurations, else `Throughput()`.
     method
         ``auto`` chooses and says what it chose; others: `stagecut.solvers.METHODS`.
     limits
@@ -80,7 +86,7 @@ def solve(
     cluster = cluster or workload.cluster
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    problem = problem or Throughput()
+    problem = problem or (Throughput() if workload.layers is None else Training())
     if start is not None:
         start.check_made_for(workload)
         if start.cluster != cluster:
@@ -97,7 +103,7 @@ def solve(
     with _interrupts(search):
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")
-        run(task, search)
+        _run_beside(partial(run, task, search), search)
     return _result(workload, cluster, problem, search)
 
 
@@ -139,6 +145,32 @@ def _result(
         notes=tuple(search.notes),
         reason=search.infeasible_because or "",
     )
+
+
+def _run_beside(run: Callable[[], None], search: Search[Solution]) -> None:
+    """Run a solver in a thread of its own, so that deadline and Ctrl-C hold whatever it does.
+
+    Compiling a kernel, or a presolve that does not look at the clock, cannot be interrupted; a
+    solver that is still at it `GRACE_S` after it should have stopped is left behind.
+    """
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run()
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=work, name="stagecut solver", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.05)
+        if search.overdue() > GRACE_S:
+            search.close()
+            search.note(f"{search.method} did not stop in time and was left behind")
+            return
+    if failures:
+        raise failures[0]
 
 
 def _version(package: str) -> str:

@@ -8,13 +8,16 @@ STARTED = time.monotonic()  # deadlines count from here, imports included
 
 import os  # noqa: E402
 import sys  # noqa: E402
+import threading  # noqa: E402
 
 import typer  # noqa: E402
 
 from .commands import instances  # noqa: E402
 from .commands.compare import compare  # noqa: E402
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE  # noqa: E402
+from .commands.diff import diff  # noqa: E402
 from .commands.export_model import export_model  # noqa: E402
+from .commands.simulate import simulate  # noqa: E402
 from .commands.solve import solve  # noqa: E402
 from .commands.verify import verify  # noqa: E402
 from .instances import InfeasibleError, StagecutError  # noqa: E402
@@ -28,6 +31,8 @@ app = typer.Typer(
 )
 app.command()(solve)
 app.command()(verify)
+app.command()(simulate)
+app.command()(diff)
 app.command()(compare)
 app.command("export-model")(export_model)
 app.add_typer(instances.app, name="instances")
@@ -40,7 +45,18 @@ def main() -> None:
         app()
     except StagecutError as error:
         ERR.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT)
+        _leave(INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT)
+    except SystemExit as end:
+        _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+
+
+def _leave(code: int) -> None:
+    """End the process, also if a solver that did not stop in time is still at work in a thread."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if threading.active_count() > 1:
+        os._exit(code)
+    sys.exit(code)
 
 
 def _keep_stdout() -> None:

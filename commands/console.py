@@ -72,7 +72,9 @@ def show_bytes(size: float) -> str:
 
 
 def show_time(value: float, unit: str) -> str:
-    """Return a time with its unit, where the workload names one."""
+    """Return a time with its unit, where the workload names one; an infinite one is unknown."""
+    if math.isinf(value):
+        return "unknown"
     return f"{value:.6g}" + ("" if unit == "unspecified" else f" {unit}")
 
 

@@ -31,6 +31,8 @@ def export_model(
     """Write the compact integer program of a throughput problem as MPS or LP file."""
     loaded = load(workload)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    problem = pose_problem("throughput", split, cpu_split, pipeline, overlap)
+    options: dict[str, object] = {"split": split, "cpu_split": cpu_split}
+    options |= {"pipeline": pipeline, "overlap": overlap}
+    problem = pose_problem("throughput", {"throughput": options})
     write_model(pose(loaded, devices, problem), output)
     OUT.print(f"written: {output}", highlight=False)

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from ..api import solve as solve_workload
-from ..instances import Cluster, InputError, Problem, Throughput, Workload, accelerators_and_cpus
-from ..instances.files import load, load_cluster, load_plan, save
-from ..runtime import Report, evaluate
-from ..solvers import Limits, Result
-from .console import (
-    ERR,
-    INFEASIBLE,
-    NO_PLAN,
-    OUT,
-    end,
-    parse_bytes,
-    print_json,
-    progress,
-    show_bytes,
-    show_gap,
-    show_time,
+from ..instances import (
+    Cluster,
+    InputError,
+    Latency,
+    Problem,
+    Throughput,
+    Training,
+    Workload,
+    accelerators_and_cpus,
 )
+from ..instances.files import load, load_cluster, load_plan, save
+from ..runtime import evaluate
+from ..solvers import Limits
+from .console import INFEASIBLE, NO_PLAN, OUT, end, parse_bytes, print_json, progress
+from .show_plan import as_dict, print_result
+
+OBJECTIVES = ("throughput", "latency", "training", "training-batch")
 
 
 def solve(
@@ -36,17 +35,48 @@ def solve(
         str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
-    objective: Annotated[str, typer.Option(help="throughput.")] = "throughput",
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="throughput, latency, training or training-batch (fill and drain counted). "
+            "Default: training for files with layer configurations, else throughput."
+        ),
+    ] = None,
     split: Annotated[
-        str, typer.Option(help="contiguous, per-device or noncontiguous.")
-    ] = "noncontiguous",
+        str | None, typer.Option(help="contiguous, per-device or noncontiguous (default).")
+    ] = None,
     cpu_split: Annotated[
-        str, typer.Option(help="May a CPU core's nodes lie anywhere? contiguous or free.")
-    ] = "contiguous",
+        str | None,
+        typer.Option(help="contiguous (default), or free: a CPU core's nodes lie anywhere."),
+    ] = None,
     pipeline: Annotated[
-        str, typer.Option(help="pipedream (1F1B, inference) or gpipe.")
-    ] = "pipedream",
-    overlap: Annotated[bool, typer.Option(help="Transfers run beside compute.")] = False,
+        str | None, typer.Option(help="pipedream (1F1B, inference; default) or gpipe.")
+    ] = None,
+    overlap: Annotated[
+        bool | None, typer.Option("--overlap", help="Transfers run beside compute.")
+    ] = None,
+    calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
+    microbatches: Annotated[int | None, typer.Option(help="Training: per batch.")] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="Training: of each device, such as 25GiB.")
+    ] = None,
+    replicas: Annotated[
+        str | None, typer.Option(help="Training: allowed data-parallel degrees, such as 1,2,4.")
+    ] = None,
+    degrees: Annotated[
+        str | None, typer.Option(help="Training: allowed tensor-parallel degrees.")
+    ] = None,
+    recomputation: Annotated[
+        str | None, typer.Option(help="Training: free (default), off or forced.")
+    ] = None,
+    max_stages: Annotated[int | None, typer.Option(help="Training: at most so many.")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Training: 1f1b (default), gpipe, pipedream or 2bw.")
+    ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="Training: as-given (default), sgd, momentum or adam.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="Training: fp32 or mixed.")] = None,
     method: Annotated[str, typer.Option(help="auto chooses and says what it chose.")] = "auto",
     solver: Annotated[str, typer.Option(help="MILP solver that Pyomo knows.")] = "highs",
     time_limit: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
@@ -72,10 +102,35 @@ def solve(
 
     loaded = load(workload)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    problem = pose_problem(objective, split, cpu_split, pipeline, overlap)
+    chosen = objective or ("throughput" if loaded.layers is None else "training")
+    problem = pose_problem(
+        chosen,
+        {
+            "throughput": {
+                "split": split,
+                "cpu_split": cpu_split,
+                "pipeline": pipeline,
+                "overlap": overlap,
+            },
+            "latency": {"calls": calls},
+            "training": {
+                "microbatches": microbatches,
+                "bandwidth": parse_bytes(bandwidth, "--bandwidth"),
+                "replicas": parse_degrees(replicas, "--replicas"),
+                "degrees": parse_degrees(degrees, "--degrees"),
+                "recomputation": recomputation,
+                "max_stages": max_stages,
+                "schedule": schedule,
+                "optimizer": optimizer,
+                "precision": precision,
+            },
+        },
+    )
     for path in (output, plot):
         if path is not None and not path.absolute().parent.is_dir():
             raise InputError(f"{path}: its folder does not exist; create it first")
+    if plot is not None and not isinstance(problem, Throughput):
+        raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
     limits = Limits(seconds=time_limit, gap=gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     with progress(loaded.time_unit) as on_progress:
@@ -100,7 +155,7 @@ def solve(
 
             draw_loads(report, result.plan, plot)
     if as_json:
-        answer = as_dict(loaded, result, report)
+        answer = as_dict(loaded, problem, result, report)
         if trace:
             answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
         print_json(answer)
@@ -133,91 +188,46 @@ def choose_cluster(
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 
-def pose_problem(
-    objective: str, split: str, cpu_split: str, pipeline: str, overlap: bool
-) -> Problem:
-    """Return the problem that the options ask for."""
-    if objective == "throughput":
-        return Throughput(split, cpu_split, pipeline, overlap)  # type: ignore[arg-type]  # checked
-    raise InputError(f"--objective: {objective!r} is not one of throughput")
+def parse_degrees(text: str | None, option: str) -> tuple[int, ...] | None:
+    """Return the whole numbers in a text such as ``1,2,4``."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"{option}: {text!r} is no list of whole numbers; write for example 1,2,4"
+        ) from None
 
 
-def as_dict(workload: Workload, result: Result, report: Report | None) -> dict[str, Any]:
-    """Return what `--json` prints."""
-    devices = [
-        {
-            "name": device.name,
-            "kind": device.kind,
-            "load": device.load,
-            "compute": device.compute,
-            "transfer": device.transfer,
-            "memory": device.memory_bytes,
-            "capacity": device.capacity_bytes,
-            "nodes": list(device.nodes),
-        }
-        for device in (report.devices if report else ())
-    ]
-    return {
-        "workload": workload.name,
-        "problem": "throughput",
-        "objective": result.objective,
-        "bound": result.bound,
-        "gap": result.gap,
-        "status": result.status,
-        "limit": result.limit,
-        "method": result.method,
-        "bound_origin": result.bound_origin,
-        "seconds": result.seconds,
-        "time_unit": workload.time_unit,
-        "verified": report is not None and not report.violations,
-        "devices": devices,
-        "notes": list(result.notes),
-        "reason": result.reason,
-    }
+def pose_problem(objective: str, options: dict[str, dict[str, object]]) -> Problem:
+    """Return the problem that the options ask for.
 
+    Parameters
+    ----------
+    options
+        By the problem they belong to; None where an option is not given.
 
-def print_result(workload: Workload, result: Result, report: Report | None) -> None:
-    """Print the table of devices, then objective, bound, gap, method, time."""
-    unit = workload.time_unit
-    for note in result.notes:
-        OUT.print(note, style="dim", highlight=False)
-    if report is None:
-        if result.status == "infeasible":
-            ERR.print(f"infeasible: {result.reason}", highlight=False, soft_wrap=True)
-        else:
-            ERR.print(
-                f"no plan found within the limit ({result.limit}); bound {result.bound:.6g}: "
-                "give more time, or another method",
-                highlight=False,
-                soft_wrap=True,
-            )
-        return
-    table = Table(title=f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges")
-    table.add_column("device", no_wrap=True)
-    of_unit = "" if unit == "unspecified" else f" ({unit})"
-    for title in ("nodes", f"load{of_unit}", "compute", "transfers", "memory", "of"):
-        table.add_column(title, justify="right")
-    for device in report.devices:
-        limit = device.capacity_bytes
-        table.add_row(
-            device.name,
-            str(len(device.nodes)),
-            f"{device.load:.6g}",
-            f"{device.compute:.6g}",
-            f"{device.transfer:.4g}",
-            show_bytes(device.memory_bytes),
-            show_bytes(limit),
-            style="bold" if device.load == report.objective else "",
-        )
-    OUT.print(table)
-    rows = {
-        "objective": f"{show_time(report.objective, unit)} per sample",
-        "bound": f"{show_time(result.bound, unit)}"
-        + (f" ({result.bound_origin})" if result.bound_origin else ""),
-        "gap": f"{show_gap(result.gap or 0.0)} ({result.status})",
-        "method": result.method,
-        "time": f"{result.seconds:.2f} s"
-        + (f", stopped by {result.limit}" if result.limit != "none" else ""),
-    }
-    for name, value in rows.items():
-        OUT.print(f"{name:>9}  {value}", highlight=False)
+    Raises
+    ------
+    InputError
+        If the objective does not exist, or an option belongs to another one.
+    """
+    if objective not in OBJECTIVES:
+        raise InputError(f"--objective: {objective!r} is not one of {', '.join(OBJECTIVES)}")
+    mine = objective.removesuffix("-batch")
+    for problem, values in options.items():
+        for name, value in values.items():
+            if value is not None and problem != mine:
+                raise InputError(
+                    f"--{name.replace('_', '-')}: it belongs to --objective {problem}, "
+                    f"and the objective is {mine}; leave it out"
+                )
+    given = {name: value for name, value in options[mine].items() if value is not None}
+    if mine == "throughput":
+        return Throughput(**given)  # type: ignore[arg-type]  # the problem checks its fields
+    if mine == "latency":
+        return Latency(**given)  # type: ignore[arg-type]
+    if objective == "training-batch":
+        given["objective"] = "batch"
+    return Training(**given)  # type: ignore[arg-type]

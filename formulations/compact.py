@@ -31,17 +31,14 @@ import pyomo.environ as pyo
 
 from ..instances import InfeasibleError
 from ..instances.arrays import Ints
-from ..instances.contiguity import pipeline_edges
-from .compact_slots import Slot, heaviest_first, slot_of_device, slots_of, tied_units
+from .compact_order import break_symmetry, convex_per_device, in_pipeline_order
+from .compact_slots import Slot, slot_of_device, slots_of, tied_units
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
+from .infeasible import MEMORY_SLACK, why_infeasible
 from .task import Task
 
 #: What a memory limit is scaled to: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
 MEMORY_SCALE = 1e4
-#: Units whose order of devices is told; beyond it rows are dear and symmetry is broken anyway.
-SYMMETRY_UNITS = 20
-#: Rounding that the definition allows in sums of sizes.
-MEMORY_SLACK = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +110,7 @@ def compact(
     *,
     reference: float | None = None,
     cutoff: float = math.inf,
+    floor: float = 0.0,
     watch: Callable[[], None] = lambda: None,
 ) -> Compact:
     """State the program of a task.
@@ -128,14 +126,24 @@ def compact(
         A likely objective: times are scaled to make it 1000. Default: times as they are.
     cutoff
         Leave out placements with a higher objective than this.
+    floor
+        No placement has a lower objective than this.
     watch
         Called every now and then; raise from it to give up.
+
+    Raises
+    ------
+    InfeasibleError
+        If some node fits on no device, or the sizes are too large in all.
     """
-    problem, costs = task.problem, task.costs
+    problem, costs = task.throughput, task.costs
     slots = slots_of(task)
     ordered = problem.split == "contiguous"
     gaps = ordered and any(slot.position is None for slot in slots)
     graph = hypergraph(task, pipeline_units(task) if ordered and not gaps else colour_units(task))
+    because = why_infeasible(task, graph)
+    if because is not None:
+        raise InfeasibleError(because)
     scale = 1.0 if reference is None or not reference > 0 else reference / 1000.0
     p = graph.compute / scale  # (K, 2, U)
     w = graph.weight / scale  # (K, 2, E)
@@ -158,11 +166,11 @@ def compact(
         units_on[d].append(v)
         slots_for[v].append(d)
     for v, own in enumerate(slots_for):
-        if not own:
+        if not own:  # it may still be that only contiguity is at fault
             nodes = ", ".join(str(task.workload.ids[u]) for u in graph.members[v][:5])
             raise InfeasibleError(
-                f"nodes {nodes}, which share a device, fit on no device: each lacks the memory "
-                f"({graph.memory_bytes[v]:.0f} bytes), does not support them, or tears them apart"
+                f"nodes {nodes} must share a device and wait for others between them, which no "
+                "kind of device that takes them allows under a contiguous split"
             )
     cuts = [
         (e, d)
@@ -236,125 +244,14 @@ def compact(
     m.under_max_load = pyo.Constraint(
         range(len(slots)), range(len(bundles)), parts, rule=under_max_load
     )
-    m.max_load = pyo.Objective(expr=pyo.quicksum(m.T.values()), sense=pyo.minimize)
+    objective = pyo.quicksum(m.T.values())
+    if floor > 0:
+        m.at_least = pyo.Constraint(expr=objective >= floor / scale)
+    m.max_load = pyo.Objective(expr=objective, sense=pyo.minimize)
     m.w = pyo.Var([d for d, s in enumerate(slots) if s.chosen], domain=pyo.Binary)
-    stated = Compact(task, m, graph, slots, has_x, scale)
-    _break_symmetry(stated, units_on)
+    break_symmetry(m, graph, slots, units_on)
     if ordered:
-        _in_pipeline_order(stated, gaps, x)
+        in_pipeline_order(m, task, graph, slots, x, gaps)
     elif problem.split == "per-device":
-        _convex_per_device(stated, x)
-    return stated
-
-
-def _convex_per_device(stated: Compact, x: Callable[[int, int], pyo.Var | float]) -> None:
-    """No path of forward nodes leaves a device and comes back (the paper's contiguity)."""
-    m, task, unit = stated.model, stated.task, stated.graph.unit_of.tolist()
-    backward, free = task.workload.backward, task.problem.cpu_split == "free"
-    edges = [(u, v) for u, v in task.workload.edges.tolist() if not (backward[u] or backward[v])]
-    nodes = sorted({v for edge in edges for v in edge})
-    slots = [d for d, s in enumerate(stated.slots) if not (free and task.costs.host[s.kind])]
-    m.z = pyo.Var(nodes, slots, bounds=(0, 1))
-
-    def here(m: pyo.ConcreteModel, v: int, d: int) -> object:
-        """z_{v,d} ≥ x_{v,d}."""
-        there = x(unit[v], d)
-        return pyo.Constraint.Skip if isinstance(there, float) else m.z[v, d] >= there
-
-    def or_later(m: pyo.ConcreteModel, u: int, v: int, d: int) -> object:
-        """z_{v,d} ≤ z_{u,d}."""
-        return m.z[v, d] <= m.z[u, d]
-
-    def never_again(m: pyo.ConcreteModel, u: int, v: int, d: int) -> object:
-        """z_{v,d} ≤ x_{v,d} − x_{u,d} + 1."""
-        if unit[u] == unit[v]:
-            return pyo.Constraint.Skip
-        return m.z[v, d] <= x(unit[v], d) - x(unit[u], d) + 1
-
-    m.here = pyo.Constraint(nodes, slots, rule=here)
-    m.or_later = pyo.Constraint(edges, slots, rule=or_later)
-    m.never_again = pyo.Constraint(edges, slots, rule=never_again)
-
-
-def _in_pipeline_order(
-    stated: Compact, gaps: bool, x: Callable[[int, int], pyo.Var | float]
-) -> None:
-    """Every pipeline edge goes forward or stays: the pieces can run one after the other.
-
-    Slots have positions 1 … S. Where CPUs are free, each node on one is a piece of its own and
-    lies in a gap before, between or behind the positions, so order is told node by node.
-    """
-    m, task, graph = stated.model, stated.task, stated.graph
-    edges = pipeline_edges(task.workload) if gaps else [(u, v) for u, v in graph.edges.tolist()]
-    unit = graph.unit_of.tolist() if gaps else list(range(graph.size))
-    points = sorted({v for edge in edges for v in edge})
-    last = max((s.position for s in stated.slots if s.position is not None), default=-1)
-    positions = range(last + 1)
-    at = [[d for d, s in enumerate(stated.slots) if s.position == i] for i in positions]
-    m.b = pyo.Var(points, positions, bounds=(0, 1))
-
-    def on(v: int, s: int) -> object:
-        return pyo.quicksum(x(unit[v], d) for d in at[s])
-
-    def before_next(m: pyo.ConcreteModel, v: int, s: int) -> object:
-        """b_{v,s+1} = b_{v,s} + x_{v,s}, ≥ if v may lie in the gap between; b_{v,S+1} = 1."""
-        after = m.b[v, s] + on(v, s)
-        then = m.b[v, s + 1] if s < last else 1.0
-        return then >= after if gaps else then == after
-
-    def not_behind(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
-        """b_{u,s} ≥ b_{v,s}: u is before position s if v is."""
-        return m.b[u, s] >= m.b[v, s]
-
-    def not_behind_at(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
-        """b_{u,s} + x_{u,s} ≥ b_{v,s} + x_{v,s}: u is at or before position s if v is."""
-        return m.b[u, s] + on(u, s) >= m.b[v, s] + on(v, s)
-
-    if not gaps:
-        for v in points:
-            m.b[v, 0].fix(0)
-    m.before_next = pyo.Constraint(points, positions, rule=before_next)
-    m.not_behind = pyo.Constraint(edges, positions, rule=not_behind)
-    if gaps:
-        m.not_behind_at = pyo.Constraint(edges, positions, rule=not_behind_at)
-    # Kinds of devices take their positions.
-    m.one_kind = pyo.Constraint(
-        [i for i in positions if at[i] and at[i][0] in m.w],
-        rule=lambda m, i: pyo.quicksum(m.w[d] for d in at[i]) == 1,
-    )
-    kinds = sorted({stated.slots[d].kind for d in m.w})
-    m.so_many = pyo.Constraint(
-        kinds,
-        rule=lambda m, k: (
-            pyo.quicksum(m.w[d] for d in m.w if stated.slots[d].kind == k)
-            == int(task.costs.count[k])
-        ),
-    )
-    m.taken = pyo.Constraint(
-        [(v, d) for v, d in sorted(stated.allowed) if d in m.w],
-        rule=lambda m, v, d: m.x[v, d] <= m.w[d],
-    )
-
-
-def _break_symmetry(stated: Compact, units_on: list[list[int]]) -> None:
-    """Devices of a kind are used in the order of their first units, heaviest unit first.
-
-    x_{v,d} ≤ Σ_{u before v} x_{u,d−1}: what lies on a device needs something earlier on the one
-    before it. (Positions in a pipeline cannot be exchanged.)
-    Only for the heaviest SYMMETRY_UNITS: the rows grow with the square.
-    """
-    m, slots = stated.model, stated.slots
-    rank = heaviest_first(stated.graph)
-    ranked = [sorted(units, key=rank.__getitem__)[:SYMMETRY_UNITS] for units in units_on]
-    rows = [
-        (i, d)
-        for d in range(1, len(slots))
-        if slots[d].position is None and slots[d].kind == slots[d - 1].kind
-        for i in range(len(ranked[d]))
-    ]
-
-    def in_order(m: pyo.ConcreteModel, i: int, d: int) -> object:
-        before = [m.x[u, d - 1] for u in ranked[d][:i]]
-        return m.x[ranked[d][i], d] <= (pyo.quicksum(before) if before else 0.0)
-
-    m.in_order = pyo.Constraint(rows, rule=in_order)
+        convex_per_device(m, task, graph, slots, x)
+    return Compact(task, m, graph, slots, has_x, scale)

@@ -42,7 +42,7 @@ def slots_of(task: Task) -> tuple[Slot, ...]:
     One per device; for contiguous splits, one per position and kind of device, and one per CPU
     core where cores are free.
     """
-    costs, problem = task.costs, task.problem
+    costs, problem = task.costs, task.throughput
     if problem.split != "contiguous":
         return tuple(Slot(int(k), d) for d, k in enumerate(costs.kind_of))
     free = costs.host if problem.cpu_split == "free" else np.zeros_like(costs.host)

@@ -109,10 +109,10 @@ def pipeline(task: Task, units: Ints | None = None) -> Pipeline:
     parts: dict[Criterion, tuple[Floats, Floats]] = {
         "load": (compute.sum(axis=1), weight.sum(axis=1))
     }
-    if task.problem.pipeline == "gpipe":
+    if task.throughput.pipeline == "gpipe":
         parts["forward"] = compute[:, 0], weight[:, 0]
         parts["backward"] = compute[:, 1], weight[:, 1]
-    rows = _rows(parts, task.problem.overlap)
+    rows = _rows(parts, task.throughput.overlap)
     memory = np.tile(graph.memory_bytes, (len(kinds), 1))
     room = task.costs.capacity_bytes[kinds] * (1 + MEMORY_SLACK)
     return Pipeline(

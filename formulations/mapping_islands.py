@@ -255,9 +255,9 @@ def program(counts: IslandCounts) -> Rows:
                 row([(n[t, i], -1), (z[t, i], r)], -np.inf, 0)
                 row([(k[t, i], 1), (z[t, i], -1), *by_way(counts.ring[t, :, i])], -np.inf, 0)
                 row([(z[t, i], 1), *by_way(counts.whole[t, :, i].astype(np.int64))], -np.inf, 0)
-    rows, columns, values = zip(*entries, strict=True)
+    at, columns, factors = zip(*entries, strict=True)
     matrix = csr_array(
-        (np.array(values, np.float64), (np.array(rows), np.array(columns))),
+        (np.array(factors, np.float64), (np.array(at), np.array(columns))),
         shape=(len(low), total),
     )
     return Rows(matrix, np.array(low), np.array(high), upper, integer)

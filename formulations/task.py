@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..instances import Cluster, Costs, Plan, Problem, Workload, price
+from ..instances import (
+    Cluster,
+    Costs,
+    Latency,
+    Plan,
+    Problem,
+    Throughput,
+    Training,
+    Workload,
+    price,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +38,27 @@ class Task:
     problem: Problem
     start: Plan | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def throughput(self) -> Throughput:
+        """The problem, for solvers of throughput."""
+        if not isinstance(self.problem, Throughput):
+            raise TypeError(f"{self.problem.name} is no throughput problem")
+        return self.problem
+
+    @property
+    def latency(self) -> Latency:
+        """The problem, for solvers of latency."""
+        if not isinstance(self.problem, Latency):
+            raise TypeError(f"{self.problem.name} is no latency problem")
+        return self.problem
+
+    @property
+    def training(self) -> Training:
+        """The problem, for solvers of training."""
+        if not isinstance(self.problem, Training):
+            raise TypeError(f"{self.problem.name} is no training problem")
+        return self.problem
 
     @cached_property
     def costs(self) -> Costs:

@@ -11,6 +11,7 @@ import numpy as np
 
 from .arrays import Floats
 from .errors import InputError, shown
+from .layers import Layers
 from .units import TIME_UNITS, UNSPECIFIED, NodeId
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def check_workload(workload: Workload) -> None:
     if workload.colours.max() >= len(workload.colour_labels) or workload.colours.min() < -1:
         raise InputError(f"{where}: colours must be −1 or number one of the colour labels")
     _check_edges(workload)
+    if workload.layers is not None:
+        _check_layers(workload, workload.layers)
 
 
 def _all_differ(ids: tuple[NodeId, ...], what: str) -> None:
@@ -117,6 +120,26 @@ def _check_edges(workload: Workload) -> None:
             f"{where}: edge {node} → {node}: a node cannot feed itself; remove the edge"
         )
     workload.order  # noqa: B018  # raises on a cycle
+
+
+def _check_layers(workload: Workload, layers: Layers) -> None:
+    where, n, edges = workload.name, workload.n, workload.edges
+    if len(layers.edge_bytes) != len(edges):
+        raise InputError(
+            f"{where}: layers: edge_bytes has {len(layers.edge_bytes)} values "
+            f"for {len(edges)} edges"
+        )
+    if layers.size and (layers.node.min() < 0 or layers.node.max() >= n):
+        raise InputError(f"{where}: a configuration names a node beyond 0 to {n - 1}")
+    for v in sorted(set(range(n)) - set(layers.node.tolist())):
+        raise InputError(f"{where}: node {workload.ids[v]} has no configuration; give it one")
+    for node, sync in zip(layers.node.tolist(), layers.sync_bytes, strict=True):
+        for edge in sync:
+            if not 0 <= edge < len(edges) or node not in edges[edge]:
+                raise InputError(
+                    f"{where}: node {workload.ids[node]}: sync_bytes names edge number "
+                    f"{edge}, which is no edge of the node"
+                )
 
 
 def describe_cycle(workload: Workload) -> str:

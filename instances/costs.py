@@ -60,6 +60,10 @@ def price(workload: Workload, cluster: Cluster) -> Costs:
     """
     compute, transfer = [], []
     for kind in cluster.kinds:
+        if not kind.count:  # nobody pays; the workload need not have times for it
+            compute.append(np.full(workload.n, np.inf))
+            transfer.append(np.zeros(workload.n))
+            continue
         compute.append(workload.times[_column(workload, kind)] * kind.slowdown)
         transfer.append(np.zeros(workload.n) if kind.host else _transfer(workload, kind))
     return Costs(

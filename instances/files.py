@@ -9,7 +9,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
-from . import expert_json, placement_json, plan_json, stagecut_json
+from . import (
+    expert_json,
+    pipedream_txt,
+    piper_json,
+    placement_json,
+    plan_json,
+    stagecut_json,
+)
 from .catalogue import shipped
 from .cluster import Cluster
 from .errors import InputError, shown
@@ -43,6 +50,8 @@ class Reader:
 #: Asked in this order: the format with the surest sign first.
 READERS: tuple[Reader, ...] = (
     Reader("Stagecut workload", stagecut_json.is_workload, stagecut_json.read_workload),
+    Reader("Piper JSON", piper_json.is_piper, piper_json.read_piper),
+    Reader("PipeDream graph", pipedream_txt.is_pipedream, pipedream_txt.read_pipedream),
     Reader("placement JSON", placement_json.is_placement, placement_json.read_placement),
 )
 

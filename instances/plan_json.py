@@ -18,9 +18,10 @@ import numpy as np
 
 from .cluster import Cluster
 from .errors import InputError, blamed_on, shown
+from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
 from .plan import Plan
-from .problem import Collective, Mapping, Mode, Problem, Throughput
-from .solution import Mapped, Placement, Solution
+from .problem import Latency, Mapping, Problem, Throughput, Training
+from .solution import Calls, Placement, Solution
 from .source import Source, explain, plain_id
 from .stagecut_json import (
     PLAN,
@@ -32,6 +33,7 @@ from .stagecut_json import (
     make_cluster,
     read_file,
 )
+from .stages_json import StagesRecord, decode_stages, encode_stages
 from .topologies import write_topology
 from .topologies.topology_json import TopologyFile, make_topology
 from .units import NodeId
@@ -68,37 +70,19 @@ class PlacementRecord(Record):
     devices: list[DeviceRecord]
 
 
-class MappingRecord(Record):
-    """A mapping problem; the topology as in its own file."""
+class CallRecord(Record):
+    """The nodes of one call, by id; `call` is null for nodes on CPUs."""
 
-    topology: dict[str, Any]
-    stages: int
-    replicas: int
-    mode: Mode
-    microbatches: int
-    gradients: bool
-    collective: Collective
-
-    def options(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return msgspec.structs.asdict(self)
-
-
-class MappedStageRecord(Record):
-    """A stage: its nodes by id, its devices in ring order, and whom each sends to.
-
-    `sends_to` are positions in the next stage's devices; empty for the last stage.
-    """
-
+    device: int
+    name: str
+    call: int | None
     nodes: list[int | str]
-    devices: list[int]
-    sends_to: list[int]
 
 
-class MappedRecord(Record):
-    """Solution of a mapping problem."""
+class CallsRecord(Record):
+    """Solution of a latency problem."""
 
-    stages: list[MappedStageRecord]
+    calls: list[CallRecord]
 
 
 class PlanFile(Record):
@@ -288,8 +272,40 @@ def _encode_placement(
 
 
 def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Cluster) -> Placement:
-    device = np.full(workload.n, -1)
-    for part in record.devices:
+    part_of = _part_of(record.devices, workload, cluster)
+    return Placement(np.array([record.devices[i].device for i in part_of]))
+
+
+def _encode_calls(calls: Calls, workload: Workload, cluster: Cluster) -> CallsRecord:
+    nodes: dict[tuple[int, int], list[NodeId]] = {}
+    for v, key in enumerate(zip(calls.device.tolist(), calls.call.tolist(), strict=True)):
+        nodes.setdefault(key, []).append(workload.ids[v])
+    return CallsRecord(
+        [
+            CallRecord(d, cluster.devices[d].name, None if call < 0 else call, nodes[d, call])
+            for d, call in sorted(nodes)
+        ]
+    )
+
+
+def _decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> Calls:
+    part_of = _part_of(record.calls, workload, cluster)
+    for part in record.calls:
+        if part.call is not None and part.call < 0:
+            raise InputError(f"solution: call {part.call} on {part.name}; calls number from 0 on")
+    numbers = [-1 if part.call is None else part.call for part in record.calls]
+    return Calls(
+        np.array([record.calls[i].device for i in part_of]),
+        np.array([numbers[i] for i in part_of]),
+    )
+
+
+def _part_of(
+    parts: Sequence[DeviceRecord | CallRecord], workload: Workload, cluster: Cluster
+) -> list[int]:
+    """Return which part each node is in, by its number."""
+    part_of = [-1] * workload.n
+    for i, part in enumerate(parts):
         d = part.device
         if not 0 <= d < cluster.size:
             raise InputError(
@@ -304,61 +320,21 @@ def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Clus
             v = workload.index.get(node)
             if v is None:
                 raise InputError(f"solution: unknown node {plain_id(node)} on {part.name}")
-            if device[v] >= 0:
+            if part_of[v] >= 0:
                 raise InputError(f"solution: node {plain_id(node)} is placed twice")
-            device[v] = d
-    for v in np.flatnonzero(device < 0)[:1].tolist():
-        raise InputError(f"solution: node {plain_id(workload.ids[v])} is missing; plan again")
-    return Placement(device)
-
-
-def _encode_mapped(mapped: Mapped, workload: Workload, _: Cluster) -> MappedRecord:
-    stages = len(mapped.slots)
-    held: list[list[NodeId]] = [[] for _ in range(stages)]
-    for node, s in zip(workload.ids, mapped.stage.tolist(), strict=True):
-        held[s].append(node)
-    sends = [*mapped.sends_to.tolist(), []]
-    return MappedRecord(
-        [MappedStageRecord(held[s], mapped.slots[s].tolist(), sends[s]) for s in range(stages)]
-    )
-
-
-def _decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) -> Mapped:
-    stage = np.full(workload.n, -1)
-    if not record.stages:
-        raise InputError("solution: stages is empty; plan again")
-    replicas = len(record.stages[0].devices)
-    last = len(record.stages) - 1
-    for s, part in enumerate(record.stages):
-        sends = replicas if s < last else 0
-        if not replicas or len(part.devices) != replicas or len(part.sends_to) != sends:
-            raise InputError(f"solution: stage {s}: it must have {replicas} devices and receivers")
-        for d in part.devices:
-            if not 0 <= d < cluster.size:
-                raise InputError(
-                    f"solution: device {shown(d)} is not one of 0 to {cluster.size - 1}"
-                )
-        for node in part.nodes:
-            v = workload.index.get(node)
-            if v is None:
-                raise InputError(f"solution: unknown node {plain_id(node)} in stage {s}")
-            if stage[v] >= 0:
-                raise InputError(f"solution: node {plain_id(node)} is in two stages")
-            stage[v] = s
-    for v in np.flatnonzero(stage < 0)[:1].tolist():
-        raise InputError(f"solution: node {plain_id(workload.ids[v])} is missing; plan again")
-    sends_to = [part.sends_to for part in record.stages[:-1]]
-    return Mapped(
-        stage,
-        np.array([part.devices for part in record.stages]),
-        np.array(sends_to, np.int64).reshape(last, replicas),
-    )
+            part_of[v] = i
+    if -1 in part_of:
+        node = workload.ids[part_of.index(-1)]
+        raise InputError(f"solution: node {plain_id(node)} is missing; plan again")
+    return part_of
 
 
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, _encode_placement, _decode_placement),
-    "mapping": Codec(Mapping, MappedRecord, _encode_mapped, _decode_mapped),
+    "mapping": Codec(Mapping, MappedRecord, encode_mapped, decode_mapped),
+    "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
+    "latency": Codec(Latency, CallsRecord, _encode_calls, _decode_calls),
 }
 
 

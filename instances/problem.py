@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,6 +51,172 @@ class Throughput:
     def name(self) -> str:
         """What the problem is called in files and tables."""
         return "throughput"
+
+
+Recomputation = Literal["free", "off", "forced"]
+Objective = Literal["time-per-sample", "batch"]
+Schedule = Literal["1f1b", "gpipe", "pipedream", "2bw"]
+Optimizer = Literal["as-given", "sgd", "momentum", "adam"]
+Precision = Literal["fp32", "mixed"]
+
+RECOMPUTATIONS: tuple[Recomputation, ...] = ("free", "off", "forced")
+OBJECTIVES: tuple[Objective, ...] = ("time-per-sample", "batch")
+SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe", "pipedream", "2bw")
+OPTIMIZERS: tuple[Optimizer, ...] = ("as-given", "sgd", "momentum", "adam")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "mixed")
+
+
+@dataclass(frozen=True)
+class LayerRule:
+    """What one layer may do, on top of what all may; None for no further restriction.
+
+    Parameters
+    ----------
+    node
+        Id of the layer.
+    degrees, replicas
+        Tensor and data-parallel degrees that its stage may have.
+    recomputation
+        Of this layer.
+    """
+
+    node: int | str
+    degrees: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] | None = None
+    recomputation: Recomputation | None = None
+
+    def __post_init__(self) -> None:
+        _degrees(f"node {self.node}: degrees", self.degrees)
+        _degrees(f"node {self.node}: replicas", self.replicas)
+        if self.recomputation is not None:
+            _one_of(f"node {self.node}: recomputation", self.recomputation, RECOMPUTATIONS)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Cut layers into pipeline stages with replicas, tensor degree and recomputation.
+
+    A plan is a list of contiguous stages S_1 … S_r. Stage i has d_i replicas of tensor degree
+    t_i, and each of its nodes one configuration of that degree. Σ d_i t_i ≤ K devices, d_i | N
+    microbatches, Σ d_i ≤ N. Its time per sample is
+
+        TPS_i = Σ p_v / d_i + 1/B · ( Σ_{cut edges e} 2 (c_e + sync_e) / d_i
+                                      + Σ_v 4 (d_i − 1) w_v / (d_i N) )
+
+    with the synchronisation of the end inside the stage, and it takes Σ (a_v y_i + b_v) bytes on
+    each of its devices, with y_i = ⌈(d_i + … + d_r) / d_i⌉ microbatches in flight.
+
+    Parameters
+    ----------
+    microbatches
+        N, microbatches in a batch; default: the workload's.
+    bandwidth
+        B, bytes per second (per time unit, for a workload that does not name its unit) that a
+        device sends and receives; default: the workload's.
+    objective
+        ``time-per-sample``: max TPS_i. ``batch``: fill and drain counted,
+        Σ TPS_i + (N − 1) max TPS_i.
+    degrees, replicas
+        Allowed t_i and d_i; None for all. ``(1,)`` switches off, ``(4,)`` forces.
+    recomputation
+        ``free``; ``off`` and ``forced`` allow a layer only configurations without and with
+        recomputation, wherever it has both.
+    rules
+        The same layer by layer.
+    max_stages
+        At most so many stages.
+    uncut
+        Edges (pairs of ids) whose ends must be in one stage.
+    schedule
+        What is kept per microbatch in flight. ``1f1b``: y_i activations. ``gpipe``: those of all
+        N / d_i microbatches of a replica. ``pipedream``: y_i activations, and as many versions
+        of the weights; there are no batches, so N does not limit d_i, and replicas synchronise
+        after every round of d_i microbatches (d_i for N in TPS_i). ``2bw``: y_i activations and
+        two versions of the weights.
+    optimizer, precision
+        State kept per byte of weights, on top of what the workload gives. ``as-given``: none.
+        ``fp32``: ``sgd`` 0, ``momentum`` 1, ``adam`` 2; ``mixed`` (weights of two bytes, state
+        and a copy of the weights of four): 2, 4, 6.
+    server_devices, server_bandwidth
+        Replicas of a stage whose d_i t_i devices fit into one server synchronise gradients at
+        this bandwidth instead of `bandwidth`; stages are taken to be in different servers.
+
+    References
+    ----------
+    Tarnawski, Narayanan, Phanishayee, "Piper: Multidimensional Planner for DNN Parallelization",
+    NeurIPS 2021, section 3. The objective ``batch``, schedules, optimizers and servers are ours.
+    """
+
+    microbatches: int | None = None
+    bandwidth: float | None = None
+    objective: Objective = "time-per-sample"
+    degrees: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] | None = None
+    recomputation: Recomputation = "free"
+    rules: tuple[LayerRule, ...] = ()
+    max_stages: int | None = None
+    uncut: tuple[tuple[int | str, int | str], ...] = ()
+    schedule: Schedule = "1f1b"
+    optimizer: Optimizer = "as-given"
+    precision: Precision = "fp32"
+    server_devices: int | None = None
+    server_bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("objective", self.objective, OBJECTIVES)
+        _one_of("recomputation", self.recomputation, RECOMPUTATIONS)
+        _one_of("schedule", self.schedule, SCHEDULES)
+        _one_of("optimizer", self.optimizer, OPTIMIZERS)
+        _one_of("precision", self.precision, PRECISIONS)
+        _degrees("degrees", self.degrees)
+        _degrees("replicas", self.replicas)
+        for what in ("microbatches", "max_stages", "server_devices"):
+            _degrees(what, None if getattr(self, what) is None else (getattr(self, what),))
+        for what in ("bandwidth", "server_bandwidth"):
+            value = getattr(self, what)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise InputError(f"{what}: {value:g}; it must be a number above 0")
+        if (self.server_devices is None) != (self.server_bandwidth is None):
+            raise InputError("server: give server_devices and server_bandwidth, or neither")
+
+    @property
+    def name(self) -> str:
+        """What the problem is called in files and tables."""
+        return "training"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Minimise the time of one request that has all devices to itself.
+
+    Each accelerator runs at most `calls` calls, one after the other; a call is a contiguous set
+    of nodes that waits for all its inputs, moves them in, computes, and moves its outputs out;
+    its results appear when the whole call ends, and what passes from one call to the next goes
+    through host memory, on one accelerator too. Devices of a host kind are an unlimited pool:
+    wherever there is at least one, each node may start on it as soon as its inputs are there,
+    and how many there are does not matter. A backward node is a node like any other.
+
+    Parameters
+    ----------
+    calls
+        Calls per accelerator, q in the source; 1 makes the split contiguous.
+
+    References
+    ----------
+    Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
+    NeurIPS 2020, section 4 and appendix.
+    """
+
+    calls: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.calls, bool) or not isinstance(self.calls, int) or self.calls < 1:
+            raise InputError(f"calls: {self.calls!r}; it must be a whole number of at least 1")
+
+    @property
+    def name(self) -> str:
+        """What the problem is called in files and tables."""
+        return "latency"
 
 
 Mode = Literal["p2p", "allr", "both"]
@@ -123,7 +290,15 @@ class Mapping:
         return "mapping"
 
 
-Problem = Throughput | Mapping
+Problem = Throughput | Latency | Training | Mapping
+
+
+def _degrees(option: str, values: tuple[int, ...] | None) -> None:
+    for value in values or ():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{option}: {value!r}; it must be a whole number of at least 1")
+    if values == ():
+        raise InputError(f"{option}: empty; allow at least one, or give None for all")
 
 
 def _one_of(option: str, value: object, known: tuple[str, ...]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from .arrays import Ints, frozen
+from .cluster import Cluster
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +25,86 @@ class Placement:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", frozen(self.device, "int64"))
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """Solution of a latency problem.
+
+    Parameters
+    ----------
+    device
+        Shape (n,): number of the device of each node; for the pool of CPUs any device of its
+        kind, by custom the first.
+    call
+        Shape (n,): number of the node's call on its accelerator, in the order in which the calls
+        run; −1 for nodes on CPUs.
+    """
+
+    device: Ints
+    call: Ints
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", frozen(self.device, "int64"))
+        object.__setattr__(self, "call", frozen(self.call, "int64"))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a training plan.
+
+    Parameters
+    ----------
+    nodes
+        Numbers of its nodes, increasing.
+    configuration
+        For each of them, the number of its configuration in `Layers`.
+    replicas
+        Data-parallel degree d.
+    degree
+        Tensor-parallel degree t.
+    kind
+        Kind of its d·t devices in the cluster.
+    """
+
+    nodes: tuple[int, ...]
+    configuration: tuple[int, ...]
+    replicas: int
+    degree: int
+    kind: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """Solution of a training problem: stages in pipeline order.
+
+    Parameters
+    ----------
+    stages
+        First to last.
+    device
+        Shape (n,): number of the first device of each node's stage; the devices of a stage
+        follow each other, and so do stages of one kind.
+    """
+
+    stages: tuple[Stage, ...]
+    device: Ints
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "device", frozen(self.device, "int64"))
+
+
+def in_stages(stages: Iterable[Stage], cluster: Cluster) -> Stages:
+    """Return the stages with devices handed out in order, kind by kind."""
+    stages = tuple(stages)
+    counts = [kind.count for kind in cluster.kinds]
+    free = [sum(counts[:k]) for k in range(len(counts))]
+    device = np.zeros(sum(len(stage.nodes) for stage in stages), np.int64)
+    for stage in stages:
+        device[list(stage.nodes)] = min(free[stage.kind], cluster.size - 1)
+        free[stage.kind] += stage.replicas * stage.degree
+    return Stages(stages, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,4 +137,4 @@ class Mapped:
         return first
 
 
-Solution = Placement | Mapped
+Solution = Placement | Calls | Stages | Mapped

@@ -15,6 +15,7 @@ import numpy as np
 from .arrays import Floats
 from .cluster import Cluster, DeviceKind, Link
 from .errors import blamed_on, shown
+from .layers_json import ConfigurationRecord, LayersRecord, read_layers, write_layers
 from .source import Source, plain_id
 from .units import NodeId
 from .workload import Workload
@@ -70,6 +71,7 @@ class NodeRecord(Record):
     colour: int | str | None = None
     name: str | None = None
     extra: dict[str, float | None] = msgspec.field(default_factory=dict)
+    configurations: list[ConfigurationRecord] = msgspec.field(default_factory=list)
 
 
 class WorkloadFile(Record):
@@ -84,6 +86,7 @@ class WorkloadFile(Record):
     colours: list[int | str] = msgspec.field(default_factory=list)
     cluster: list[KindRecord] | None = None
     provenance: dict[str, str] = msgspec.field(default_factory=dict)
+    layers: LayersRecord | None = None
 
 
 def says(source: Source) -> str:
@@ -165,6 +168,10 @@ def read_workload(source: Source) -> Workload:
                 )
         edges.append((index[tail], index[head]))
     with blamed_on(source.file, file.name):
+        layers = None
+        if file.layers is not None:
+            configurations = [(node.id, node.configurations) for node in file.nodes]
+            layers = read_layers(source, file.layers, configurations, edges)
         return Workload(
             name=file.name,
             ids=tuple(index),
@@ -185,6 +192,7 @@ def read_workload(source: Source) -> Workload:
                 key: np.array([_or(node.extra.get(key), math.nan) for node in file.nodes])
                 for key in extras
             },
+            layers=layers,
             cluster=None if file.cluster is None else make_cluster(source, file.cluster),
             provenance=file.provenance,
         )
@@ -213,6 +221,11 @@ def write_workload(workload: Workload) -> dict[str, object]:
             record["extra"] = {key: finite(values[v]) for key, values in extra.items()}
         nodes.append(record)
     cluster = workload.cluster
+    shared: dict[str, object] = {}
+    if workload.layers is not None:
+        shared["layers"], configurations = write_layers(workload, workload.layers)
+        for record, given in zip(nodes, configurations, strict=True):
+            record["configurations"] = given
     return {
         "format": WORKLOAD,
         "version": VERSION,
@@ -221,6 +234,7 @@ def write_workload(workload: Workload) -> dict[str, object]:
         "provenance": dict(workload.provenance),
         "cluster": None if cluster is None else kinds_of(cluster),
         "colours": list(workload.colour_labels),
+        **shared,
         "nodes": nodes,
         "edges": [[workload.ids[u], workload.ids[v]] for u, v in workload.edges.tolist()],
     }

@@ -17,6 +17,7 @@ import pandas as pd
 from .arrays import Bools, Floats, Ints, checked, frozen, rebuild
 from .check_workload import check_workload, describe_cycle, plain_ids
 from .errors import InputError
+from .layers import Layers
 from .units import TIME_UNITS as TIME_UNITS
 from .units import UNSPECIFIED, NodeId
 
@@ -67,6 +68,8 @@ class Workload:
     extra
         Further numbers per node that no planner needs but people ask for, by name:
         ``parameters``, ``flops``, ``weight_bytes``, ``activation_bytes``, ….
+    layers
+        What each node can be configured to (tensor degree, recomputation), for training plans.
     cluster
         The devices that the file suggests, if it does.
     provenance
@@ -92,6 +95,7 @@ class Workload:
     names: tuple[str, ...] = ()
     time_unit: str = UNSPECIFIED
     extra: Mapping[str, Floats] = field(default_factory=dict)
+    layers: Layers | None = None
     cluster: Cluster | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
 
@@ -186,6 +190,8 @@ class Workload:
         for array in (self.edges, self.backward, np.array(groups, np.int64), *costs):
             digest.update(b"-" if array is None else (array + 0).tobytes())  # −0.0 is 0.0
             digest.update(b"|")
+        if self.layers is not None:
+            digest.update(self.layers.fingerprint.encode())
         return digest.hexdigest()
 
     def to_networkx(self) -> nx.DiGraph[NodeId]:

@@ -21,7 +21,7 @@ Message = Callable[[int, int, float], float]
 
 
 @dataclass(frozen=True)
-class StageReport:
+class MappedStage:
     """One stage: times of a whole batch, in seconds.
 
     Parameters
@@ -45,17 +45,17 @@ class MappingReport(Report):
 
     Parameters
     ----------
-    stages
-        First to last.
+    mapped
+        The stages, first to last.
     busiest_link
         Its two nodes, in the direction of travel; None if nothing is sent.
     busiest_link_s
         Seconds per batch that its messages would take if they had it to themselves in turn.
     """
 
-    stages: tuple[StageReport, ...]
-    busiest_link: tuple[int, int] | None
-    busiest_link_s: float
+    mapped: tuple[MappedStage, ...] = ()
+    busiest_link: tuple[int, int] | None = None
+    busiest_link_s: float = 0.0
 
 
 def check(
@@ -65,7 +65,7 @@ def check(
     topology = problem.topology
     broken = _broken(workload, cluster, problem, solution)
     if broken:
-        return MappingReport(math.inf, (), tuple(broken), (), None, 0.0)
+        return MappingReport(math.inf, (), tuple(broken))
     costs = stage_costs(workload, solution.stage, problem.stages)
     stages = stage_reports(costs, problem, solution.slots, solution.sends_to)
     link, seconds = busiest_link(costs, problem, solution.slots, solution.sends_to)
@@ -77,7 +77,7 @@ def check(
     place = {int(d): s for s, row in enumerate(solution.slots) for d in row}
     devices = []
     for d, name in enumerate(topology.devices):
-        stage = stages[place[d]] if d in place else StageReport(0.0, 0.0, 0.0, 0.0, "")
+        stage = stages[place[d]] if d in place else MappedStage(0.0, 0.0, 0.0, 0.0, "")
         kind = cluster.kinds[cluster.devices[d].kind]
         held = nodes[place[d]] if d in place else []
         used = memory[place[d]] if d in place else 0.0
@@ -99,12 +99,19 @@ def check(
             )
         )
     objective = max(stage.total_s for stage in stages) / unit
-    return MappingReport(objective, tuple(devices), tuple(broken), stages, link, seconds)
+    return MappingReport(
+        objective,
+        tuple(devices),
+        tuple(broken),
+        mapped=stages,
+        busiest_link=link,
+        busiest_link_s=seconds,
+    )
 
 
 def stage_reports(
     costs: StageCosts, problem: Mapping, slots: Ints, sends_to: Ints
-) -> tuple[StageReport, ...]:
+) -> tuple[MappedStage, ...]:
     """Return what each stage takes per batch, by the definition in `Mapping`."""
     message = _messages(problem.topology)
     m = problem.microbatches
@@ -125,7 +132,7 @@ def stage_reports(
         total = compute
         total += transfer if problem.mode != "allr" else 0.0
         total += reduce if problem.mode != "p2p" else 0.0
-        reports.append(StageReport(compute, transfer, reduce, total, way))
+        reports.append(MappedStage(compute, transfer, reduce, total, way))
     return tuple(reports)
 
 

@@ -5,8 +5,6 @@ Written apart from the models and the search on purpose: it is what they are jud
 
 from __future__ import annotations
 
-import math
-
 import networkx as nx
 import numpy as np
 
@@ -14,9 +12,7 @@ from ..instances import Cluster, Costs, NodeId, Throughput, Workload
 from ..instances.arrays import Ints
 from ..instances.contiguity import pipeline_edges, quotient_cycle
 from .report import DeviceReport, Report
-
-#: Slack that rounding in sums of sizes may need.
-RELATIVE_SLACK = 1e-9
+from .rules import over_memory, torn_colours, unsupported
 
 
 def check(
@@ -73,39 +69,12 @@ def check(
         for d, device in enumerate(cluster.devices)
     )
     violations = [
-        *_unsupported(workload, cluster, costs, where),
-        *_torn_colours(workload, cluster, where),
-        *_over_memory(devices),
+        *unsupported(workload, cluster, costs, where),
+        *torn_colours(workload, [cluster.devices[d].name for d in where]),
+        *over_memory(devices),
         *_not_contiguous(workload, cluster, costs, problem, placement),
     ]
     return Report(objective, devices, tuple(violations))
-
-
-def _unsupported(workload: Workload, cluster: Cluster, costs: Costs, where: list[int]) -> list[str]:
-    return [
-        f"node {workload.ids[v]} is on {cluster.devices[d].name}, which does not support it"
-        for v, d in enumerate(where)
-        if math.isinf(costs.compute[costs.kind_of[d], v])
-    ]
-
-
-def _torn_colours(workload: Workload, cluster: Cluster, where: list[int]) -> list[str]:
-    torn = []
-    for colour, members in enumerate(workload.colour_classes):
-        used = sorted({where[v] for v in members})
-        if len(used) > 1:
-            names = ", ".join(cluster.devices[d].name for d in used)
-            torn.append(f"colour {workload.colour_labels[colour]} is spread over {names}")
-    return torn
-
-
-def _over_memory(devices: tuple[DeviceReport, ...]) -> list[str]:
-    return [
-        f"{d.name} holds {d.memory_bytes:.0f} bytes, "
-        f"{d.memory_bytes - d.capacity_bytes:.0f} more than its {d.capacity_bytes:.0f}"
-        for d in devices
-        if d.memory_bytes > d.capacity_bytes * (1 + RELATIVE_SLACK)
-    ]
 
 
 def _not_contiguous(

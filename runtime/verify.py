@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 
 from ..instances import (
+    Calls,
     Cluster,
+    Latency,
     Mapped,
     Mapping,
     Placement,
     Plan,
     Problem,
     Solution,
+    Stages,
     Throughput,
+    Training,
     VerificationError,
     Workload,
     price,
 )
-from . import check_mapping, check_throughput
+from . import check_latency, check_mapping, check_throughput, check_training
 from .report import Report
 
 #: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
@@ -36,6 +40,11 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
         case Throughput(), Placement():
             costs = price(workload, cluster)
             return check_throughput.check(workload, cluster, costs, problem, solution.device)
+        case Training(), Stages():
+            return check_training.check(workload, cluster, problem, solution)
+        case Latency(), Calls():
+            costs = price(workload, cluster)
+            return check_latency.check(workload, cluster, costs, problem, solution)
         case Mapping(), Mapped():
             return check_mapping.check(workload, cluster, problem, solution)
     raise VerificationError(

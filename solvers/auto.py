@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
+from ..formulations.counting import counting_bound
+from ..formulations.hypergraph import hypergraph
 from ..formulations.task import Task
 from ..instances import Solution
-from .dp import ideal_dp
+from .dp import ideal_dp, linearised_dp
 from .greedy import greedy
 from .milp import compact
 from .search import Search
+from .set_partitioning import set_partitioning
+
+#: What rounding in sums can make the counting bound too high by, relatively.
+COUNTING_SLACK = 1e-7
+
+#: Units times devices up to which the compact program is solved to the end in no time.
+SMALL_PROGRAM = 150
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
-    A first plan comes from greedy. Contiguous splits go to the DP over ideals, which is exact;
-    where its lattice is too large, and for all other splits, the compact integer program goes on
-    from the DP's plan.
+    A first plan comes from greedy, a first bound from counting. Contiguous splits go to the DP
+    over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to set
+    partitioning, unless the compact program is small; that program also goes on where the others
+    end.
     """
     search.method = "greedy"
     greedy(task, search)
+    graph = hypergraph(task)
+    bound = counting_bound(task, graph) * (1 - COUNTING_SLACK)
+    search.raise_bound(bound, "counting heavy units")
     if search.should_stop():
         return
-    search.method = "dp"
-    ideal_dp(task, search)
+    if task.throughput.split == "noncontiguous":
+        search.method = "dpl"
+        linearised_dp(task, search)
+        if search.should_stop():
+            return
+        if graph.size * task.cluster.size > SMALL_PROGRAM:
+            search.method = "setpart"
+            search.note("auto: set partitioning, for a non-contiguous split")
+            set_partitioning(task, search, patient=False)
+    else:
+        search.method = "dp"
+        search.note(f"auto: the DP over ideals, for a split that is {task.throughput.split}")
+        ideal_dp(task, search)
     if search.should_stop():
-        search.note("auto: the DP over ideals settled it")
         return
     search.method = "milp"
-    search.note("auto: the compact integer program, from the best plan of greedy and DP")
+    search.note("auto: the compact integer program, from the best plan so far")
     compact(task, search)

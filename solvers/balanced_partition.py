@@ -3,7 +3,7 @@
 1. *Coarsen*: merge an edge u → v where v is u's only successor or u is v's only predecessor (this
    never makes a cycle), as long as the two stay small against a stage.
 2. *DP*: along a topological order, stage (i, j] costs C_j − C_i + κ·cut_j; the least T at which
-   the end is reached within S stages is found by bisection. Several orders are tried.
+   S runs reach the end is found by bisection. Several orders are tried.
 3. *Uncoarsen and refine*: level by level, units move to neighbouring stages as long as that
    lowers the sum of the stages' eighth powers, which is ruled by the longest.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -26,7 +25,7 @@ from ..formulations.balanced_partition import (
     stage_objective,
 )
 from ..instances import InputError, StageCosts, Workload, gap_between, stage_costs
-from ..instances.arrays import Floats, Ints
+from ..instances.arrays import Ints
 
 #: A coarse unit is at most this share of an even stage.
 SHARE = 0.1
@@ -104,7 +103,11 @@ def balanced_partition(
         for order in orders(levels[depth]):
             stage, value = split_along(levels[depth], order, stages, coefficient)
             for level in range(depth, -1, -1):
-                stage, value = refine(levels[level], stage, stages, coefficient)
+                moved, longest = refine(levels[level], stage, stages, coefficient)
+                if (
+                    longest < value
+                ):  # a smaller sum of powers is mostly, not always, a shorter stage
+                    stage, value = moved, longest
                 if level:
                     stage = stage[groups[level - 1]]
             if value < least:
@@ -181,7 +184,7 @@ def _ordered(after: list[list[int]], before: Ints, key: Callable[[int, int], flo
 
 
 def split_along(units: Units, order: Ints, stages: int, coefficient: float) -> tuple[Ints, float]:
-    """Return the best split into at most S runs of an order, and its objective."""
+    """Return the best split into S runs of an order, and its objective."""
     place = np.empty(units.size, np.int64)
     place[order] = np.arange(units.size)
     total = np.concatenate([[0.0], np.cumsum(units.seconds[order])])
@@ -204,48 +207,45 @@ def split_along(units: Units, order: Ints, stages: int, coefficient: float) -> t
             ends, high = found, middle
         else:
             low = middle
-    ends = _fill(ends, total, cut, stages, high)
     stage = np.empty(units.size, np.int64)
     stage[order] = np.searchsorted(ends, np.arange(units.size), side="right")
     return stage, high
 
 
-def _fill(ends: Ints, total: Floats, cut: Floats, stages: int, high: float) -> Ints:
-    """Cut runs in two, the longest first, until there are S; where the cut is cheapest."""
-    runs = [0, *ends.tolist()]
-    while len(runs) - 1 < stages:
-        lengths = np.array([total[b] - total[a] if b - a > 1 else -1.0
-                            for a, b in pairwise(runs)])  # fmt: skip
-        k = int(lengths.argmax())
-        a, b = runs[k], runs[k + 1]
-        inner = np.arange(a + 1, b)
-        cost = np.maximum(total[inner] - total[a] + cut[inner], high)
-        runs.insert(k + 1, int(inner[cost.argmin()]))
-    return np.array(runs[1:], np.int64)
-
-
 @njit(cache=True)
 def _reach(total, cut, target, stages):  # type: ignore[no-untyped-def]
-    """Return the ends of at most S runs of cost ≤ target, or [] if there are none."""
+    """Return the ends of exactly S runs of cost ≤ target, or [] if there are none.
+
+    Bit k of can[j] says that the first j units can be k+1 runs.
+    """
     n = len(total) - 1
-    fewest = np.full(n + 1, stages + 1, np.int64)
-    came = np.full(n + 1, -1, np.int64)
-    fewest[0] = 0
+    words = (stages + 63) // 64
+    can = np.zeros((n + 1, words), np.uint64)
+    one, top = np.uint64(1), np.uint64(63)
     slack = 1e-12 * target
     for j in range(1, n + 1):
         i = j - 1
         while i >= 0 and total[j] - total[i] + cut[j] <= target + slack:
-            if fewest[i] + 1 < fewest[j]:
-                fewest[j] = fewest[i] + 1
-                came[j] = i
+            if i == 0:
+                can[j, 0] |= one
+            else:
+                carry = np.uint64(0)
+                for w in range(words):
+                    can[j, w] |= (can[i, w] << one) | carry
+                    carry = can[i, w] >> top
             i -= 1
-    if fewest[n] > stages:
-        return np.zeros(0, np.int64)
-    ends = np.zeros(fewest[n], np.int64)
+    ends = np.zeros(stages, np.int64)
     j = n
-    for k in range(fewest[n] - 1, -1, -1):
+    for k in range(stages - 1, -1, -1):
+        if not can[j, k // 64] >> np.uint64(k % 64) & one:
+            return np.zeros(0, np.int64)
         ends[k] = j
-        j = came[j]
+        if k == 0:
+            break
+        i = j - 1
+        while not can[i, (k - 1) // 64] >> np.uint64((k - 1) % 64) & one:
+            i -= 1
+        j = i
     return ends
 
 

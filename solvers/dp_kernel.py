@@ -7,25 +7,22 @@ from numba import njit
 
 
 @njit(cache=True)
-def windows(start, unit, to, weights, used, left):  # type: ignore[no-untyped-def]
-    """Return for each ideal and state whether a plan within the limits can pass there.
+def windows(first, last, start, unit, to, weights, total, used, left, inside, alive):  # type: ignore[no-untyped-def]
+    """Mark for ideals `first` … `last` − 1 the states that no plan within the limits can be in.
 
     Parameters
     ----------
     weights
-        Shape (Q, U): weights of the units.
+        Shape (Q, U): weights of the units; `total` are their sums.
     used, left
         Shape (Q, S): the weight that the devices used in a state, and those left, can take.
-
-    Returns
-    -------
-    array of shape (N, S)
+    inside
+        Shape (N, Q): weight of each ideal, filled in as far as ideals can be reached so far.
+    alive
+        Shape (N, S): set to False.
     """
-    size, questions, states = len(start) - 1, len(weights), used.shape[1]
-    total = weights.sum(axis=1)
-    inside = np.zeros((size, questions))
-    alive = np.ones((size, states), np.bool_)
-    for ideal in range(size):
+    questions, states = used.shape
+    for ideal in range(first, last):
         for step in range(start[ideal], start[ideal + 1]):
             for q in range(questions):
                 inside[to[step], q] = inside[ideal, q] + weights[q, unit[step]]
@@ -35,7 +32,6 @@ def windows(start, unit, to, weights, used, left):  # type: ignore[no-untyped-de
                 if weight > used[q, s] or total[q] - weight > left[q, s]:
                     alive[ideal, s] = False
                     break
-    return alive
 
 
 @njit(cache=True)

@@ -1,10 +1,10 @@
-"""HiGHS behind one adapter: compile a Pyomo model, solve it, keep the deadline.
+"""HiGHS behind one adapter: solve a program, keep the deadline, lose nothing on Ctrl-C.
 
 The model goes to HiGHS as arrays (`passModel`), which costs a fifth of Pyomo's own interfaces, and
 HiGHS runs in a thread of its own, while the caller's thread waits, listens to Ctrl-C, hands on what
-HiGHS reports and asks it to stop. So no Python code of ours, and no exception, ever runs inside
-HiGHS; and a presolve that does not look at the clock cannot hold up the caller. HiGHS keeps its
-scheduler per thread, so what other code in the process set as its number of threads does not
+HiGHS reports and asks it to stop. Inside HiGHS run only a few lines that copy what it reports and
+cannot fail; and a presolve that does not look at the clock cannot hold up the caller. HiGHS keeps
+its scheduler per thread, so what other code in the process set as its number of threads does not
 matter.
 
 "Optimal" is a claim of HiGHS: whatever it finds is to be evaluated from the definition.
@@ -13,135 +13,21 @@ matter.
 from __future__ import annotations
 
 import math
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import highspy
 import numpy as np
-import pyomo.environ as pyo
-from pyomo.common.errors import InfeasibleConstraintException
-from pyomo.common.gc_manager import PauseGC
-from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
-from scipy.sparse import csc_array
 
 from ..instances import StagecutError
-from ..instances.arrays import Bools, Floats
+from ..instances.arrays import Floats
+from .highs_thread import Monitor, drive, whole
+from .linear import Compiled, Linear, compile_model
 from .search import S, Search
 
-#: Seconds that HiGHS gets to come back after it was asked to stop, before it is left alone. It
-#: does not listen while it solves the first relaxation, though it does keep its time limit then.
-PATIENCE_S = 1.0
-#: Seconds between two looks at the clock and at Ctrl-C.
-PERIOD_S = 0.05
-
-
-@dataclass(frozen=True, eq=False)
-class Linear:
-    """A mixed-integer linear program: min (or max) cost·x + offset, lower ≤ A x ≤ upper.
-
-    Parameters
-    ----------
-    cost, column_lower, column_upper
-        Shape (n,).
-    offset
-        Constant term of the objective.
-    maximise
-        Sense of the objective.
-    integer
-        Shape (n,): whether a column must be a whole number.
-    matrix
-        Shape (m, n), by columns.
-    row_lower, row_upper
-        Shape (m,); `-inf` and `inf` where open.
-    """
-
-    cost: Floats
-    column_lower: Floats
-    column_upper: Floats
-    integer: Bools
-    matrix: csc_array[np.float64]
-    row_lower: Floats
-    row_upper: Floats
-    offset: float = 0.0
-    maximise: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Compiled:
-    """A Pyomo model as arrays.
-
-    Parameters
-    ----------
-    linear
-        The arrays; None if a constraint without variables cannot hold.
-    columns
-        The model's variables by column. Variables that occur nowhere, and fixed ones, have none.
-    why_infeasible
-        Name of the constraint that cannot hold.
-    """
-
-    linear: Linear | None
-    columns: tuple[pyo.Var, ...]
-    why_infeasible: str = ""
-
-    def __post_init__(self) -> None:
-        position = {id(var): j for j, var in enumerate(self.columns)}
-        object.__setattr__(self, "_position", position)
-
-    def column(self, var: pyo.Var) -> int | None:
-        """Return the column of a variable, None if it has none."""
-        position: dict[int, int] = self.__dict__["_position"]
-        return position.get(id(var))
-
-    def value(self, var: pyo.Var, x: Floats) -> float:
-        """Return a variable's value in x; without a column any value within its bounds is right."""
-        j = self.column(var)
-        if j is not None:
-            return float(x[j])
-        if var.fixed:
-            return float(pyo.value(var))
-        lower, upper = var.bounds
-        return float(lower if lower is not None else min(0.0, upper if upper is not None else 0.0))
-
-    def start(self, values: Iterable[tuple[pyo.Var, float]]) -> Floats:
-        """Return an array for `run_highs(start=…)`, NaN where `values` says nothing."""
-        x = np.full(len(self.columns), np.nan)
-        for var, value in values:
-            j = self.column(var)
-            if j is not None:
-                x[j] = value
-        return x
-
-
-def compile_model(model: pyo.ConcreteModel) -> Compiled:
-    """Return a linear Pyomo model with one objective as arrays.
-
-    0.5 to 0.8 s for 42 000 columns and 31 000 rows.
-    """
-    with PauseGC():
-        try:
-            form = LinearStandardFormCompiler().write(model, mixed_form=True, set_sense=None)
-        except InfeasibleConstraintException as error:
-            return Compiled(None, (), str(error))
-    rhs = np.asarray(form.rhs, dtype=np.float64)
-    kind = np.array([row.bound_type for row in form.rows], dtype=np.int64)  # −1: ≥, 0: =, 1: ≤
-    bounds = [var.bounds for var in form.columns]
-    linear = Linear(
-        cost=np.asarray(form.c.toarray(), dtype=np.float64).ravel(),
-        column_lower=np.array([-math.inf if low is None else low for low, _ in bounds], float),
-        column_upper=np.array([math.inf if up is None else up for _, up in bounds], float),
-        integer=np.array([not var.is_continuous() for var in form.columns], dtype=np.bool_),
-        matrix=csc_array(form.A),
-        row_lower=np.where(kind <= 0, rhs, -math.inf),
-        row_upper=np.where(kind >= 0, rhs, math.inf),
-        offset=float(form.c_offset[0]),
-        maximise=form.objectives[0].sense == pyo.maximize,
-    )
-    return Compiled(linear, tuple(form.columns))
+__all__ = ["Compiled", "Linear", "Outcome", "compile_model", "run_highs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +49,8 @@ class Outcome:
     nodes
         Of branch and bound.
     start_used
-        Whether the start was feasible and HiGHS went on from it; None without a start.
+        Whether the start was feasible and HiGHS went on from it; None without a start, and if
+        the limit came before HiGHS looked at it.
     seconds
         Wall-clock time.
     abandoned
@@ -232,11 +119,11 @@ def run_highs(
         **(options or {}),
     }
 
-    def until(highs: highspy.Highs, monitor: _Monitor) -> bool:
+    def until(highs: highspy.Highs, monitor: Monitor) -> bool:
         left = seconds - (time.monotonic() - begin)
         if math.isfinite(left):
             _option(highs, "time_limit", max(0.0, left))
-        return _drive(highs, monitor, lambda: time.monotonic() - begin >= seconds, search)
+        return drive(highs, monitor, lambda: time.monotonic() - begin >= seconds, search)
 
     first, started = None, None
     if start is not None:
@@ -246,132 +133,21 @@ def run_highs(
     if first is not None:
         columns = np.arange(len(first), dtype=np.int32)
         _check(highs.setSolution(len(first), columns, first), "the start")
-    monitor = _Monitor(linear, on_incumbent, on_bound)
+    monitor = Monitor(linear, on_incumbent, on_bound)
     finished = until(highs, monitor)
     if finished:
         outcome = _outcome(linear, highs, monitor)
     else:
-        outcome = monitor.outcome()
+        outcome = _so_far(linear, monitor)
     if started and first is not None:
         claim = float(linear.cost @ first) + linear.offset
         worse = (outcome.objective - claim) * (-1 if linear.maximise else 1)
-        started = outcome.x is not None and worse <= 1e-6 * max(1.0, abs(claim))
+        started = None if outcome.x is None else worse <= 1e-6 * max(1.0, abs(claim))
     return replace(outcome, start_used=started, seconds=time.monotonic() - begin)
 
 
-class _Monitor:
-    """What HiGHS reported so far; filled in its thread, read in the caller's."""
-
-    def __init__(
-        self,
-        linear: Linear,
-        on_incumbent: Callable[[Floats], bool | None] | None = None,
-        on_bound: Callable[[float], bool | None] | None = None,
-    ) -> None:
-        self.linear = linear
-        self.sign = -1.0 if linear.maximise else 1.0
-        self.x: Floats | None = None
-        self.bound = -math.inf * self.sign
-        self.nodes = 0
-        self.stop = threading.Event()
-        self.news: queue.SimpleQueue[Floats | float | None] = queue.SimpleQueue()
-        self._on_incumbent = on_incumbent
-        self._on_bound = on_bound
-
-    def listen(self, highs: highspy.Highs) -> None:
-        """Subscribe to what is needed; runs before the solve."""
-        reported = -math.inf
-
-        def interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
-            event.data_in.user_interrupt = self.stop.is_set()
-
-        def mip_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
-            nonlocal reported
-            event.data_in.user_interrupt = self.stop.is_set()
-            self.nodes = int(event.data_out.mip_node_count)
-            bound = float(event.data_out.mip_dual_bound)
-            if math.isfinite(bound) and abs(bound) < 1e30 and bound * self.sign > reported:
-                reported = bound * self.sign
-                self.news.put(bound)
-
-        def improved(event: highspy.highs.HighsCallbackEvent) -> None:
-            self.news.put(np.array(event.data_out.mip_solution, dtype=np.float64))
-
-        highs.cbSimplexInterrupt.subscribe(interrupt)
-        highs.cbIpmInterrupt.subscribe(interrupt)
-        highs.cbMipInterrupt.subscribe(mip_interrupt)
-        highs.cbMipImprovingSolution.subscribe(improved)
-
-    def take(self, item: Floats | float) -> None:
-        """Hand one piece of news on; runs in the caller's thread."""
-        if isinstance(item, float):
-            self.bound = item
-            enough = self._on_bound is not None and self._on_bound(item)
-        else:
-            self.x = _whole(self.linear, item)
-            enough = self._on_incumbent is not None and self._on_incumbent(self.x)
-        if enough:
-            self.stop.set()
-
-    def outcome(self) -> Outcome:
-        """What is known without HiGHS's own last word."""
-        objective = math.inf * self.sign
-        if self.x is not None:
-            objective = float(self.linear.cost @ self.x) + self.linear.offset
-        status: Literal["feasible", "no solution"]
-        status = "no solution" if self.x is None else "feasible"
-        return Outcome(status, "stopped", self.x, objective, self.bound, self.nodes, abandoned=True)
-
-
-def _drive(
-    highs: highspy.Highs, monitor: _Monitor, late: Callable[[], bool], search: Search[S]
-) -> bool:
-    """Run HiGHS beside us; return whether it came back.
-
-    Raises
-    ------
-    Exception
-        What the monitor's callbacks raise, once HiGHS has been told to stop.
-    """
-    monitor.listen(highs)
-
-    def work() -> None:
-        try:
-            highs.run()
-        finally:
-            monitor.news.put(None)
-
-    # Not a daemon: Python would end the thread inside HiGHS at exit, which aborts the process.
-    worker = threading.Thread(target=work, name="HiGHS", daemon=False)
-    failure: BaseException | None = None
-    asked = math.inf
-    worker.start()
-    while True:
-        try:
-            item = monitor.news.get(timeout=PERIOD_S)
-            if item is None:
-                worker.join()
-                break
-            if failure is None:
-                monitor.take(item)
-        except queue.Empty:
-            pass
-        except BaseException as error:  # also a second Ctrl-C: stop HiGHS, then let it through
-            failure = error
-            monitor.stop.set()
-        if not monitor.stop.is_set() and (search.should_stop() or late()):
-            monitor.stop.set()
-        if monitor.stop.is_set():
-            asked = min(asked, time.monotonic())
-            if time.monotonic() - asked > PATIENCE_S:
-                break
-    if failure is not None:
-        raise failure
-    return not worker.is_alive()
-
-
 def _complete(
-    linear: Linear, start: Floats, until: Callable[[highspy.Highs, _Monitor], bool]
+    linear: Linear, start: Floats, until: Callable[[highspy.Highs, Monitor], bool]
 ) -> Floats | None:
     """Return `start` with its gaps filled by an LP, or None if it cannot be completed."""
     known = ~np.isnan(start)
@@ -382,7 +158,7 @@ def _complete(
         return None
     rest = replace(linear, column_lower=lower, column_upper=upper, integer=linear.integer & ~known)
     highs = _load(rest, {})
-    if not until(highs, _Monitor(rest)):
+    if not until(highs, Monitor(rest)):
         return None
     solution = highs.getSolution()
     return np.array(solution.col_value) if solution.value_valid and _found(highs) else None
@@ -427,11 +203,19 @@ def _found(highs: highspy.Highs) -> bool:
     return bool(point == highspy.SolutionStatus.kSolutionStatusFeasible)
 
 
-def _whole(linear: Linear, x: Floats) -> Floats:
-    return np.where(linear.integer, np.round(x), x)
+def _so_far(linear: Linear, monitor: Monitor) -> Outcome:
+    """What is known without HiGHS's own last word."""
+    objective = math.inf * monitor.sign
+    if monitor.x is not None:
+        objective = float(linear.cost @ monitor.x) + linear.offset
+    status: Literal["feasible", "no solution"]
+    status = "no solution" if monitor.x is None else "feasible"
+    return Outcome(
+        status, "stopped", monitor.x, objective, monitor.bound, monitor.nodes, abandoned=True
+    )
 
 
-def _outcome(linear: Linear, highs: highspy.Highs, monitor: _Monitor) -> Outcome:
+def _outcome(linear: Linear, highs: highspy.Highs, monitor: Monitor) -> Outcome:
     """Read the end of a solve."""
     status, info = highs.getModelStatus(), highs.getInfo()
     ends = highspy.HighsModelStatus
@@ -456,7 +240,7 @@ def _outcome(linear: Linear, highs: highspy.Highs, monitor: _Monitor) -> Outcome
         raise StagecutError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
     x = None
     if _found(highs) or (limit == "none" and not len(linear.cost)):
-        x = _whole(linear, np.array(highs.getSolution().col_value, dtype=np.float64))
+        x = whole(linear, np.array(highs.getSolution().col_value, dtype=np.float64))
     elif monitor.x is not None:
         x = monitor.x
     objective = math.inf * sign if x is None else float(linear.cost @ x) + linear.offset

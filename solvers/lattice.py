@@ -67,7 +67,7 @@ def chain(order: Ints) -> Lattice:
 def list_ideals(
     order: Ints, edges: Ints, most: int, search: Stoppable, expected: int = 1024
 ) -> Lattice:
-    """List the ideals of a DAG; not `complete` if more than `most`, or if the search must stop.
+    """List the ideals of a DAG by size, until there are more than `most` or the search must stop.
 
     Parameters
     ----------
@@ -204,9 +204,7 @@ def _grow(members, start, unit, to, low, high, before_start, before, after_start
                     table[slot] = found
                     if found + 1 >= len(members):
                         members = _longer_rows(members)
-                        longer = np.zeros(2 * len(start), np.int64)
-                        longer[: len(start)] = start
-                        start = longer
+                        start = _longer(start, 2 * len(start))
                     width = start[ideal + 1] - start[ideal] + after_start[v + 1] - after_start[v]
                     if steps + width > len(unit):
                         unit = _longer(unit, steps + width)
@@ -244,12 +242,15 @@ def _grow(members, start, unit, to, low, high, before_start, before, after_start
 @njit(cache=True)
 def _longer(array, least):  # type: ignore[no-untyped-def]
     longer = np.zeros(max(2 * len(array), least), array.dtype)
-    longer[: len(array)] = array
+    for i in range(len(array)):  # a slice would compile four times as long
+        longer[i] = array[i]
     return longer
 
 
 @njit(cache=True)
 def _longer_rows(array):  # type: ignore[no-untyped-def]
     longer = np.zeros((2 * len(array), array.shape[1]), array.dtype)
-    longer[: len(array)] = array
+    for i in range(len(array)):
+        for j in range(array.shape[1]):
+            longer[i, j] = array[i, j]
     return longer

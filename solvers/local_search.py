@@ -35,7 +35,7 @@ def random_best(task: Task, search: Search[Solution]) -> None:
 
 
 def _restart(task: Task, search: Search[Solution], *, descend: bool) -> None:
-    contiguous = task.problem.split == "contiguous" and task.problem.cpu_split == "contiguous"
+    contiguous = task.throughput.split == "contiguous" and task.throughput.cpu_split == "contiguous"
     graph = hypergraph(task, pipeline_units(task) if contiguous else colour_units(task))
     arrays = _arrays(task, graph)
     rng = np.random.default_rng(search.limits.seed)
@@ -86,8 +86,8 @@ def _arrays(task: Task, graph: Hypergraph) -> tuple[Any, ...]:
         starts,
         nets,
         sizes,
-        task.problem.pipeline == "gpipe",
-        task.problem.overlap,
+        task.throughput.pipeline == "gpipe",
+        task.throughput.overlap,
     )
 
 

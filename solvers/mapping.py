@@ -29,7 +29,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
     The partition is that of `balanced_partition`, with messages priced at the median bandwidth of
     the links where the mode counts them, or that of the plan to start from.
     """
-    hunt = _Hunt(task, search)
+    hunt = Hunt(task, search)
     hunt.layouts()
     hunt.bound()
     if hunt.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
@@ -42,12 +42,12 @@ def auto(task: Task, search: Search[Solution]) -> None:
 
 def layouts_only(task: Task, search: Search[Solution]) -> None:
     """Partition the workload into stages and take the best construction; bound as in `auto`."""
-    hunt = _Hunt(task, search)
+    hunt = Hunt(task, search)
     hunt.layouts()
     hunt.bound()
 
 
-class _Hunt:
+class Hunt:
     """One search for a mapping; all in seconds per batch, while the search has the user's unit."""
 
     def __init__(self, task: Task, search: Search[Solution]) -> None:

@@ -14,11 +14,13 @@ from ..formulations.compact import Compact
 from ..formulations.compact import compact as state
 from ..formulations.counting import counting_bound
 from ..formulations.hypergraph import hypergraph
+from ..formulations.pyomo_tools import hushed
 from ..formulations.task import Task
 from ..instances import InfeasibleError, InputError, Placement, Solution
 from ..instances.arrays import Floats
 from .greedy import greedy
 from .highs import Outcome, compile_model, run_highs
+from .milp_slots import improve_slots
 from .other_solvers import check_solver, run_other
 from .search import Search
 
@@ -67,11 +69,12 @@ def _state(task: Task, search: Search[Solution]) -> Compact:
             raise _TimeIsUp
 
     known = math.isfinite(search.objective)
-    with PauseGC():
+    with PauseGC(), hushed():
         return state(
             task,
             reference=search.objective if known else _reference(task),
             cutoff=search.objective,
+            floor=search.bound,
             watch=watch,
         )
 
@@ -95,12 +98,16 @@ def _by_highs(stated: Compact, search: Search[Solution]) -> None:
         return
 
     def offer(x: Floats) -> None:
-        found = stated.placement(lambda var: compiled.value(var, x))
-        search.offer(Placement(found))
+        if not search.done:  # or what comes while HiGHS is stopping would depend on the machine
+            found = stated.placement(lambda var: compiled.value(var, x))
+            search.offer(Placement(found))
 
     def raise_bound(bound: float) -> None:
         _raise_bound(stated, search, bound, "HiGHS")
 
+    if start is not None:
+        with search.phase("improve"):
+            start = improve_slots(stated, compiled, compiled.linear, search, start, offer)
     with search.phase("solve"):
         outcome = run_highs(
             compiled.linear, search, start=start, on_incumbent=offer, on_bound=raise_bound
@@ -108,7 +115,7 @@ def _by_highs(stated: Compact, search: Search[Solution]) -> None:
     if outcome.x is not None:
         offer(outcome.x)
     _conclude(stated, search, outcome, "HiGHS")
-    if had_plan and not outcome.start_used:
+    if had_plan and (start is None or outcome.start_used is False):
         search.note("HiGHS did not take the plan known before as its start")
 
 
@@ -136,7 +143,7 @@ def _conclude(stated: Compact, search: Search[Solution], outcome: Outcome, solve
 def _raise_bound(stated: Compact, search: Search[Solution], bound: float, solver: str) -> None:
     if math.isfinite(bound):
         safe = bound * stated.scale * (1 - BOUND_SLACK)
-        search.raise_bound(min(safe, search.objective), f"{ORIGIN} ({solver})")
+        search.raise_bound(safe, f"{ORIGIN} ({solver})")
 
 
 def export_model(task: Task, path: str | Path) -> None:

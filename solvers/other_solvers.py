@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import pyomo.environ as pyo
 from pyomo.opt import TerminationCondition
 
+from ..formulations.pyomo_tools import hushed
 from ..instances import InputError, StagecutError
 from .highs import Outcome
 from .search import S, Search
@@ -64,7 +62,7 @@ def run_other(name: str, model: pyo.ConcreteModel, search: Search[S]) -> Outcome
         arguments["timelimit"] = max(1, int(search.seconds_left))
     if name in GAP_OPTIONS:
         solver.options[GAP_OPTIONS[name]] = search.limits.gap
-    with _hushed():
+    with hushed():
         try:
             results = solver.solve(model, load_solutions=False, **arguments)
         except subprocess.TimeoutExpired:  # it did not keep the limit, and Pyomo ended it
@@ -89,15 +87,3 @@ def run_other(name: str, model: pyo.ConcreteModel, search: Search[S]) -> Outcome
     status: Literal["feasible", "no solution"]
     status = "feasible" if math.isfinite(objective) else "no solution"
     return Outcome(status, "time", None, objective, bound, 0)
-
-
-@contextmanager
-def _hushed() -> Iterator[None]:
-    """Silence Pyomo, which warns of every limit that is reached."""
-    log = logging.getLogger("pyomo")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)

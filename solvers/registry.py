@@ -20,6 +20,7 @@ METHODS: dict[str, dict[str, str]] = {
         "dpl": "dp:linearised_dp",
         "pipedream": "dp:pipedream",
         "milp": "milp:compact",
+        "setpart": "set_partitioning:set_partitioning",
         "greedy": "greedy:greedy",
         "local-search": "local_search:local_search",
         "random": "local_search:random_best",
@@ -29,6 +30,26 @@ METHODS: dict[str, dict[str, str]] = {
     "mapping": {
         "auto": "mapping:auto",
         "layouts": "mapping:layouts_only",
+        "milp": "mapping_milp:milp",
+    },
+    "training": {
+        "auto": "training_milp:auto",
+        "dp": "training_dp:training_dp",
+        "milp": "training_milp:milp",
+        "piper": "training_dp:piper",
+        "equi": "equi:equi",
+        "data-parallel": "equi:data_parallel",
+        "pipedream": "pipedream:pipedream",
+    },
+    "latency": {
+        "auto": "latency_auto:auto",
+        "dp": "latency_prove:label_dp",
+        "milp": "latency_milp:strong",
+        "milp-big-m": "latency_milp:big_m",
+        "lns": "latency_lns:local_search",
+        "linear": "latency_lns:linear",
+        "greedy": "latency_greedy:greedy",
+        "max-load": "latency_greedy:max_load",
     },
 }
 

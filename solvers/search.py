@@ -93,7 +93,9 @@ class Search(Generic[S]):
         self._judge = judge
         self._on_progress = on_progress
         self._started = time.monotonic() if started is None else started
-        self._interrupted = threading.Event()
+        self._interrupted_at: float | None = None
+        self._lock = threading.Lock()
+        self._closed = False
 
     @property
     def seconds(self) -> float:
@@ -115,9 +117,10 @@ class Search(Generic[S]):
     def offer(self, solution: S) -> bool:
         """Take `solution` as incumbent if, by definition, it is feasible and better."""
         objective = self._judge(solution)
-        if not objective < self.objective:
-            return False
-        self.best, self.objective = solution, objective
+        with self._lock:
+            if self._closed or not objective < self.objective:
+                return False
+            self.best, self.objective = solution, objective
         self._record()
         return True
 
@@ -125,10 +128,11 @@ class Search(Generic[S]):
         self, bound: float, origin: str, certificate: dict[str, object] | None = None
     ) -> bool:
         """Note that no solution is better than `bound`, which `origin` has proved."""
-        if not bound > self.bound:
-            return False
-        self.bound, self.bound_origin = bound, origin
-        self.certificate = certificate or {}
+        with self._lock:
+            if self._closed or not bound > self.bound:
+                return False
+            self.bound, self.bound_origin = bound, origin
+            self.certificate = certificate or {}
         self._record()
         return True
 
@@ -138,11 +142,26 @@ class Search(Generic[S]):
 
     def interrupt(self) -> None:
         """Ask the search to stop soon with what it has; safe from signal handlers and threads."""
-        self._interrupted.set()
+        if self._interrupted_at is None:
+            self._interrupted_at = time.monotonic()
+
+    def overdue(self) -> float:
+        """Seconds since the search should have stopped; 0 if it need not yet."""
+        now = time.monotonic()
+        late = 0.0 if self._interrupted_at is None else now - self._interrupted_at
+        if self.limits.seconds is not None:
+            late = max(late, now - self._started - self.limits.seconds)
+        return late
+
+    def close(self) -> None:
+        """Take nothing more: a solver that did not stop in time is left behind."""
+        self.should_stop()
+        with self._lock:
+            self._closed = True
 
     def should_stop(self) -> bool:
         """Whether a limit is reached, the gap closed or a stop was asked for; remembers which."""
-        if self._interrupted.is_set():
+        if self._interrupted_at is not None:
             self.hit = "interrupt"
         elif self.done:
             return True

@@ -18,6 +18,9 @@ from .search import Stoppable
 #: Pairs of ideals between two looks at the clock: about a tenth of a second.
 SLICE = 2_000_000
 
+#: Ideals between two looks at the clock while their reach is found.
+BLOCK = 500_000
+
 #: Share by which the reach of devices is widened, so that rounding cuts nothing.
 SLACK = 1e-9
 
@@ -119,7 +122,9 @@ def least_maximum(
     rows = [row for row in pipe.rows if row.criterion in limits or row.criterion == "memory"]
     caps = np.array([np.minimum(row.room, limits.get(row.criterion, np.inf)) for row in rows])
     states = states_of(pipe.count)
-    alive = _windows(rows, lattice, caps, states)
+    alive = _windows(rows, lattice, caps, states, search)
+    if alive is None:
+        return Found(False)
     reachable = np.logical_or.reduce(alive, axis=1)
     if not (reachable[0] and reachable[-1]):
         return Found(True, reachable=int(reachable.sum()))
@@ -168,12 +173,15 @@ def least_maximum(
     return Found(True, float(final[best]), device, pairs, len(value))
 
 
-def _windows(rows: list[Row], lattice: Lattice, caps: Floats, states: States) -> Bools:
+def _windows(
+    rows: list[Row], lattice: Lattice, caps: Floats, states: States, search: Stoppable
+) -> Bools | None:
     """Return for each ideal and state whether the devices used, and those left, can do the work.
 
     Work is measured in each row and by each kind's times in turn; a device of another kind takes
     as much of it as a fractional knapsack allows. Every device of a plan keeps to the caps, so
-    an ideal that s devices hold has no more work than they can take together.
+    an ideal that s devices hold has no more work than they can take together. None if the search
+    must stop.
     """
     weights, takes = [], []
     for row, cap in zip(rows, caps, strict=True):
@@ -186,10 +194,19 @@ def _windows(rows: list[Row], lattice: Lattice, caps: Floats, states: States) ->
                 takes.append([_knapsack(weight, size, room) for size, room in pairs])
     weight = np.array(weights).reshape(len(weights), len(lattice.order))
     take = np.array(takes).reshape(len(takes), len(states.stride))
-    slack = SLACK * weight.sum(axis=1, keepdims=True)
-    used = take @ states.used.T + slack
-    left = take @ states.left.T + slack
-    return dp_kernel.windows(lattice.start, lattice.unit, lattice.to, weight, used, left)  # type: ignore[no-any-return]
+    total = weight.sum(axis=1)
+    used = take @ states.used.T + SLACK * total[:, None]
+    left = take @ states.left.T + SLACK * total[:, None]
+    inside = np.zeros((lattice.size, len(weight)))
+    alive = np.ones((lattice.size, len(states.used)), np.bool_)
+    for first in range(0, lattice.size, BLOCK):
+        if search.should_stop():
+            return None
+        dp_kernel.windows(
+            first, min(first + BLOCK, lattice.size), lattice.start, lattice.unit, lattice.to,
+            weight, total, used, left, inside, alive,
+        )  # fmt: skip
+    return alive
 
 
 def _knapsack(weight: Floats, size: Floats, room: float) -> float:

@@ -28,6 +28,7 @@ from stagecut.solvers import METHODS
 ALL = sorted(METHODS["throughput"])
 EXACT = {"noncontiguous": ["auto", "milp"], "contiguous": ["auto", "milp", "dp"]}
 LIMITS = Limits(seconds=20, nodes=2000)
+FEW = Limits(seconds=20, nodes=20)  # restarts
 
 
 @pytest.fixture(params=ALL)
@@ -130,7 +131,8 @@ def test_exact_methods_find_the_optimum_and_the_others_nothing_better(
             continue
         problem = Throughput(split=split)  # type: ignore[arg-type]
         best = best_max_load(workload, cluster, problem)
-        result = solve(workload, cluster, problem, method=method, limits=LIMITS)
+        limits = FEW if method in ("local-search", "random") else LIMITS
+        result = solve(workload, cluster, problem, method=method, limits=limits)
         if result.plan is not None:
             assert result.plan.objective >= best * (1 - 1e-9)
             assert result.bound <= best * (1 + 1e-6)

@@ -13,6 +13,7 @@ from scipy.sparse import csc_array
 
 from stagecut import Limits
 from stagecut.instances import StagecutError
+from stagecut.solvers import highs_thread
 from stagecut.solvers.highs import Linear, compile_model, run_highs
 from stagecut.solvers.lp import GrowingLp
 from stagecut.solvers.search import Search
@@ -200,6 +201,17 @@ def test_an_interrupt_ends_a_solve_with_what_it_has() -> None:
     outcome = run_highs(compile_model(knapsack(60)).linear, search)
     assert outcome.status == "feasible"
     assert outcome.limit == "stopped"
+
+
+def test_a_solve_that_does_not_stop_is_left_with_what_it_has_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(highs_thread, "PATIENCE_S", -1.0)
+    linear = compile_model(knapsack(60)).linear
+    outcome = run_highs(linear, new_search(), on_incumbent=lambda _: True)
+    assert outcome.abandoned
+    assert outcome.status == "feasible"
+    assert outcome.objective == pytest.approx(float(linear.cost @ outcome.x))
 
 
 def test_what_a_callback_raises_ends_the_solve_and_reaches_the_caller() -> None:

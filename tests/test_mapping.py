@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from stagecut import InputError, Limits, Workload, load_plan, save, solve, verify
+from stagecut.formulations.balanced_partition import stage_objective
 from stagecut.formulations.mapping import mapping_costs, stage_times
 from stagecut.formulations.mapping_bound import floors, threshold_bound
 from stagecut.instances import Mapped, Mapping, StageCosts, Topology, stage_costs, topology
 from stagecut.runtime import evaluate
-from stagecut.runtime.check_mapping import stage_reports
+from stagecut.runtime.check_mapping import MappingReport, stage_reports
+from stagecut.runtime.topology_picture import draw_mapping
 from stagecut.solvers import mapping_anneal
+from stagecut.solvers.balanced_partition import balanced_partition
 from stagecut.solvers.mapping_blocks import IslandTest
 from stagecut.solvers.mapping_layouts import cycle, layouts, matched, snake
 from stagecut.solvers.search import Search
@@ -253,6 +256,32 @@ def test_same_seed_same_plan() -> None:
     assert (one.plan.solution.slots == two.plan.solution.slots).all()  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
+def test_milp_agrees(mode: str) -> None:
+    problem = Mapping(topology("uniform_dist:6@seed=2"), 2, 3, mode, collective="ring")  # type: ignore[arg-type]
+    workload = chain(7, 2)
+    limits = Limits(seconds=60)
+    one = solve(workload, problem=problem, method="milp", limits=limits)
+    other = solve(workload, problem=problem, limits=limits)
+    assert one.plan is not None
+    assert one.objective == pytest.approx(other.objective, rel=1e-6)
+    assert one.plan.gap < 1e-4
+
+
+@pytest.mark.parametrize("name", ["torus2d:3x3", "mesh3d:2x2x2", "islands:4x2", "ring:7"])
+def test_picture(name: str, tmp_path: Path) -> None:
+    workload = chain(2, 3)
+    problem = Mapping(topology(name), 3, 2, "both")
+    plan = solve(workload, problem=problem, method="layouts").plan
+    assert plan is not None
+    assert isinstance(plan.solution, Mapped)
+    report = evaluate(workload, plan.cluster, problem, plan.solution)
+    assert isinstance(report, MappingReport)
+    assert report.busiest_link is not None
+    draw_mapping(problem, plan.solution, report, tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size > 10_000
+
+
 def test_plans_survive_files(tmp_path: Path) -> None:
     workload = chain(2, 3)
     problem = Mapping(topology("islands:4x2@exclude=1"), 3, 2, "both", microbatches=4)
@@ -264,6 +293,38 @@ def test_plans_survive_files(tmp_path: Path) -> None:
     assert (back.objective, back.bound) == (plan.objective, plan.bound)
     assert isinstance(back.problem, Mapping)
     assert back.problem.topology.fingerprint == problem.topology.fingerprint
+
+
+@pytest.mark.parametrize("coefficient", [0.0, 1e-10])
+@pytest.mark.parametrize("seed", range(6))
+def test_partition_equals_brute_force_on_chains(seed: int, coefficient: float) -> None:
+    workload = chain(seed, 7)
+    best = math.inf
+    for ends in itertools.combinations(range(1, 7), 2):
+        stage = np.searchsorted(ends, np.arange(7), side="right")
+        best = min(best, stage_objective(stage_costs(workload, stage, 3), coefficient))
+    found = balanced_partition(workload, 3, coefficient)
+    assert found.objective == pytest.approx(best, rel=1e-5)
+    assert found.bound <= best * (1 + 1e-12)
+
+
+def test_partition_of_a_large_graph() -> None:
+    rng = np.random.default_rng(1)
+    ends = [(max(0, v - int(rng.integers(1, 20))), v) for v in range(1, 2000) for _ in range(2)]
+    workload = Workload(
+        name="large",
+        ids=tuple(range(2000)),
+        edges=np.array(ends),
+        times={"accelerator": rng.lognormal(0, 1, 2000)},
+        memory_bytes=np.zeros(2000),
+        transfer=None,
+        output_bytes=rng.lognormal(14, 1, 2000),
+        time_unit="us",
+    )
+    found = balanced_partition(workload, 16)
+    assert (found.stage[workload.edges[:, 0]] <= found.stage[workload.edges[:, 1]]).all()
+    assert set(found.stage.tolist()) == set(range(16))
+    assert found.gap < 0.05
 
 
 def test_wrong_input() -> None:

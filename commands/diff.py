@@ -1,0 +1,80 @@
+"""`stagecut diff`: two plans side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..instances.outline import read_outline
+from ..runtime.diff import PlanDiff
+from ..runtime.diff import diff as compare_plans
+from .console import OUT, print_json, show_gap
+
+#: Nodes that moved, listed at most.
+LISTED = 12
+
+
+def diff(
+    first: Annotated[Path, typer.Argument(help="A plan file.")],
+    second: Annotated[Path, typer.Argument(help="Another plan file for the same workload.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show two plans side by side: objectives, devices, and the nodes that moved.
+
+    Devices of one kind are alike, so each is paired with the one that does most of the same.
+    """
+    result = compare_plans(read_outline(first), read_outline(second))
+    if as_json:
+        print_json(as_dict(result))
+    else:
+        _print(result, first.name, second.name)
+
+
+def as_dict(result: PlanDiff) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    sides = {
+        name: {
+            "objective": side.objective,
+            "bound": side.bound,
+            "method": side.method,
+            "problem": side.problem,
+        }
+        for name, side in (("first", result.first), ("second", result.second))
+    }
+    return {
+        "workload": result.first.workload[0],
+        **sides,
+        "devices": [
+            {"first": p.first, "second": p.second, "nodes": list(p.nodes), "common": p.common}
+            for p in result.pairs
+        ],
+        "moved": [{"node": v, "from": a, "to": b} for v, a, b in result.moved],
+    }
+
+
+def _print(result: PlanDiff, first: str, second: str) -> None:
+    table = Table(title=result.first.workload[0])
+    for title in ("", first, second):
+        table.add_column(title, justify="right" if title else "left", min_width=13)
+    a, b = result.first, result.second
+    table.add_row("objective", f"{a.objective:.6g}", f"{b.objective:.6g}")
+    table.add_row("bound", f"{a.bound:.6g}", f"{b.bound:.6g}")
+    table.add_row("gap", show_gap(a.gap), show_gap(b.gap))
+    table.add_row("problem", a.problem, b.problem)
+    table.add_row("method", a.method, b.method, end_section=True)
+    for pair in result.pairs:
+        cells = [
+            f"{name}: {nodes} nodes" if name else "–"
+            for name, nodes in zip((pair.first, pair.second), pair.nodes, strict=True)
+        ]
+        table.add_row(f"{pair.common} alike", *cells)
+    OUT.print(table)
+    moved = len(result.moved)
+    OUT.print(f"{moved} nodes moved" + (":" if moved else ""), highlight=False)
+    for v, source, target in result.moved[:LISTED]:
+        OUT.print(f"  {v}: {source} → {target}", highlight=False, markup=False)
+    if moved > LISTED:
+        OUT.print(f"  … and {moved - LISTED} more (--json lists all)", highlight=False)

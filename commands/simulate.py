@@ -1,0 +1,206 @@
+"""`stagecut simulate`: a plan over time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..instances import InputError, Link, Workload
+from ..instances.files import load, load_plan
+from ..instances.writing import write_whole
+from .console import OUT, parse_bytes, print_json, show_bytes, show_time
+
+if TYPE_CHECKING:
+    from ..runtime.network import Network
+    from ..runtime.simulator_result import Simulation
+    from ..runtime.stages import Stages
+
+NETWORKS = ("host", "p2p", "bus")
+
+
+def simulate(
+    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
+            "or a CSV file with a row of actions such as 0F0,0B0 per device. "
+            "Default: 1f1b, for latency plans single."
+        ),
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option(help="Samples or microbatches to run; default: 8, single: 1.")
+    ] = None,
+    weight_share: Annotated[
+        float, typer.Option(help="Part of a backward pass that computes weight gradients.")
+    ] = 0.5,
+    network: Annotated[
+        str, typer.Option(help="host (through host memory), p2p, or bus (one shared link).")
+    ] = "host",
+    bandwidth: Annotated[
+        str | None, typer.Option(help="Of p2p links or the bus, such as 25GB/s.")
+    ] = None,
+    latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
+    sharing: Annotated[str, typer.Option(help="On the bus: fair or fifo.")] = "fair",
+    overlap: Annotated[
+        bool | None,
+        typer.Option(
+            help="Transfers run beside compute; default: as the plan says, over links yes."
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace for Perfetto (Chrome JSON).")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the timeline: .svg, .png, .pdf, or a page: .html.")
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(help="Draw the graph coloured by device: .svg, .png or .pdf.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the schedule as CSV.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run PLAN in the simulator: timeline, steady state, bubble, memory over time.
+
+    Exit code 2 if the schedule does not fit the plan, is incomplete or deadlocks: the message
+    then shows the place in a table of steps and devices.
+    """
+    from ..runtime.plan_stages import stages_of, usual_schedule
+    from ..runtime.schedules import read_csv, write_csv
+    from ..runtime.simulator import simulate_stages
+
+    for path in (trace, plot, graph, csv):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InputError(f"{path}: its folder does not exist; create it first")
+    if not 0 <= weight_share <= 1:
+        raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
+    loaded = load(workload)
+    made = load_plan(plan, loaded)
+    stages = stages_of(loaded, made, weight_share=weight_share)
+    moves = choose_network(stages, network, bandwidth, latency, sharing, overlap, made.problem)
+    schedule = schedule or usual_schedule(made)
+    given = Path(schedule)
+    if schedule.endswith(".csv"):
+        if not given.is_file():
+            raise InputError(f"{schedule}: no such file; give a schedule's name or a CSV file")
+        run = simulate_stages(stages, read_csv(given.read_text(), name=schedule), network=moves)
+    else:
+        run = simulate_stages(stages, schedule, microbatches, network=moves)
+    written = []
+    if trace is not None:
+        import json
+
+        from ..runtime.trace import trace_events
+
+        write_whole(trace, json.dumps(trace_events(run), ensure_ascii=False))
+        written.append(trace)
+    if plot is not None:
+        _draw(run, plot, f"{loaded.name}: {run.schedule.name}, {made.method}")
+        written.append(plot)
+    if graph is not None:
+        from ..runtime.graph_picture import draw_graph
+
+        draw_graph(loaded, made, graph)
+        written.append(graph)
+    if csv is not None:
+        write_whole(csv, write_csv(run.schedule))
+        written.append(csv)
+    if as_json:
+        print_json(as_dict(loaded, run))
+        return
+    _print(loaded, run)
+    for path in written:
+        OUT.print(f"written: {path}", highlight=False)
+
+
+def choose_network(
+    stages: Stages,
+    name: str,
+    bandwidth: str | None,
+    latency: float,
+    sharing: str,
+    overlap: bool | None,
+    problem: object,
+) -> Network:
+    """Return the network that the options describe."""
+    from ..runtime.network import HostMemory, point_to_point, shared
+
+    if name not in NETWORKS:
+        raise InputError(f"--network: {name!r} is not one of {', '.join(NETWORKS)}")
+    speed = parse_bytes(bandwidth, "--bandwidth")
+    link = None if speed is None else Link(latency, speed)
+    if name == "host":
+        default = bool(getattr(problem, "overlap", False))
+        return HostMemory(default if overlap is None else overlap, all_reduce=link)
+    if link is None:
+        raise InputError(f"--network {name}: give --bandwidth, such as 25GB/s")
+    beside = overlap is not False
+    if name == "p2p":
+        return point_to_point(len(stages.devices), link, overlap=beside)
+    return shared(len(stages.devices), link, sharing=sharing, overlap=beside)  # type: ignore[arg-type]  # checked
+
+
+def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    table = run.to_pandas().reset_index()
+    devices = [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
+    return {
+        "workload": workload.name,
+        "schedule": run.schedule.name,
+        "microbatches": run.schedule.microbatches,
+        "stages": run.stages.count,
+        "makespan": run.makespan,
+        "time_per_sample": run.time_per_sample,
+        "bubble": run.bubble,
+        "peak_memory": run.peak_memory,
+        "time_unit": workload.time_unit,
+        "devices": devices,
+        "links": run.link_load.reset_index().to_dict("records"),
+        "over_memory": run.over_memory,
+    }
+
+
+def _draw(run: Simulation, path: Path, title: str) -> None:
+    if path.suffix.lower() in (".html", ".htm"):
+        from ..runtime.html_page import html_page
+
+        write_whole(path, html_page(run, title=title))
+    else:
+        from ..runtime.gantt import draw_gantt
+
+        draw_gantt(run, path)
+
+
+def _print(workload: Workload, run: Simulation) -> None:
+    unit = workload.time_unit
+    table = Table(title=f"{workload.name}: {run.schedule.name}, {run.stages.count} stages")
+    table.add_column("device", no_wrap=True)
+    for title in ("compute", "transfer", "idle", "bubble", "in flight", "peak memory"):
+        width = {"in flight": 6, "peak memory": 11}.get(title)  # these titles wrap
+        table.add_column(title, justify="right", min_width=width or len(title), max_width=width)
+    frame = run.to_pandas()
+    for d in run.used:
+        row = frame.iloc[d]
+        table.add_row(
+            run.stages.devices[d],
+            f"{row['compute']:.5g}",
+            f"{row['transfer']:.3g}",
+            f"{row['idle']:.5g}",
+            f"{100 * row['bubble']:.1f} %",
+            f"{row['in_flight']:.0f}",
+            show_bytes(float(row["peak_bytes"])),
+        )
+    OUT.print(table)
+    rows = {
+        "makespan": f"{show_time(run.makespan, unit)} for {run.schedule.microbatches}",
+        "steady state": f"{show_time(run.time_per_sample, unit)} per sample",
+        "bubble": f"{100 * run.bubble:.2f} %",
+    }
+    for name, value in rows.items():
+        OUT.print(f"{name:>12}  {value}", highlight=False)
+    for line in run.over_memory:
+        OUT.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)

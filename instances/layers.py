@@ -1,0 +1,154 @@
+"""Configurations of layers: what a layer costs by tensor degree, with and without recomputation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from .arrays import Bools, Floats, Ints, frozen
+from .errors import InputError
+
+if TYPE_CHECKING:
+    from .workload import Workload
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """What the layers of a workload can be configured to; C configurations, m edges.
+
+    Parameters
+    ----------
+    node
+        Shape (C,): number of the node that each configuration belongs to.
+    degree
+        Shape (C,): tensor-parallel degree: over how many devices one replica is spread.
+    label
+        What the user calls each configuration, such as ``vanilla``.
+    recomputes
+        Shape (C,): whether it computes activations again in the backward pass.
+    time
+        Shape (C,): forward and backward pass of one microbatch, in the workload's time unit.
+    weight_bytes
+        Shape (C,): weights on one device, which replicas synchronise once per batch.
+    bytes_per_microbatch, fixed_bytes
+        Shape (C,): with y microbatches in flight it takes ``bytes_per_microbatch · y +
+        fixed_bytes`` on each device.
+    edge_bytes
+        Shape (m,): what an edge carries, in the order of `Workload.edges`.
+    sync_bytes
+        For each configuration, by number of an edge at its node: what comes on top of
+        `edge_bytes` if the edge is cut; edges that are not named add nothing.
+    microbatches
+        Microbatches in a batch, if the file says.
+    bandwidth
+        Bytes per time unit that a device sends and receives, if the file says.
+
+    Raises
+    ------
+    InputError
+        If lengths differ, or a number is negative or not finite.
+    """
+
+    node: Ints
+    degree: Ints
+    label: tuple[str, ...]
+    recomputes: Bools
+    time: Floats
+    weight_bytes: Floats
+    bytes_per_microbatch: Floats
+    fixed_bytes: Floats
+    edge_bytes: Floats
+    sync_bytes: tuple[Mapping[int, float], ...]
+    microbatches: int | None = None
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        for key in ("node", "degree"):
+            put(self, key, frozen(getattr(self, key), "int64"))
+        put(self, "recomputes", frozen(self.recomputes, "bool"))
+        for key in ("time", "weight_bytes", "bytes_per_microbatch", "fixed_bytes", "edge_bytes"):
+            values = frozen(getattr(self, key), "float64")
+            if not (values >= 0).all() or (values == float("inf")).any():
+                raise InputError(f"layers: {key} holds a number that is negative or not finite")
+            put(self, key, values)
+        put(self, "label", tuple(self.label))
+        put(self, "sync_bytes", tuple(MappingProxyType(dict(sync)) for sync in self.sync_bytes))
+        for key in ("degree", "label", "recomputes", "time", "weight_bytes", "fixed_bytes",
+                    "bytes_per_microbatch", "sync_bytes"):  # fmt: skip
+            if len(getattr(self, key)) != len(self.node):
+                raise InputError(
+                    f"layers: {key} has {len(getattr(self, key))} values "
+                    f"for {len(self.node)} configurations"
+                )
+        if (self.degree < 1).any():
+            raise InputError("layers: a tensor degree is below 1")
+        _check_suggestions(self)
+
+    @property
+    def size(self) -> int:
+        """Number of configurations."""
+        return len(self.node)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that a plan depends on."""
+        digest = hashlib.sha256()
+        sync = [sorted(each.items()) for each in self.sync_bytes]
+        digest.update(repr((self.label, sync, self.microbatches, self.bandwidth)).encode())
+        for array in (self.node, self.degree, self.recomputes, self.time, self.weight_bytes,
+                      self.bytes_per_microbatch, self.fixed_bytes, self.edge_bytes):  # fmt: skip
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per configuration."""
+        return pd.DataFrame(
+            {
+                "node": self.node,
+                "degree": self.degree,
+                "label": list(self.label),
+                "recomputes": self.recomputes,
+                "time": self.time,
+                "weight_bytes": self.weight_bytes,
+                "bytes_per_microbatch": self.bytes_per_microbatch,
+                "fixed_bytes": self.fixed_bytes,
+            }
+        )
+
+    def __reduce__(self) -> tuple[type[Layers], tuple[object, ...]]:
+        """Let layers be pickled and copied: read-only mappings cannot be by themselves."""
+        return Layers, (
+            self.node, self.degree, self.label, self.recomputes, self.time, self.weight_bytes,
+            self.bytes_per_microbatch, self.fixed_bytes, self.edge_bytes,
+            tuple(map(dict, self.sync_bytes)), self.microbatches, self.bandwidth,
+        )  # fmt: skip
+
+
+def layers_of(workload: Workload) -> Layers:
+    """Return the configurations of a workload.
+
+    Raises
+    ------
+    InputError
+        If it has none.
+    """
+    if workload.layers is None:
+        raise InputError(
+            f"{workload.name}: it has no layer configurations, which training plans need; "
+            "load a Piper or PipeDream file"
+        )
+    return workload.layers
+
+
+def _check_suggestions(layers: Layers) -> None:
+    if layers.microbatches is not None and layers.microbatches < 1:
+        raise InputError(f"layers: microbatches is {layers.microbatches}; it must be at least 1")
+    if layers.bandwidth is not None and not layers.bandwidth > 0:
+        raise InputError(f"layers: bandwidth is {layers.bandwidth:g}; it must be above 0")

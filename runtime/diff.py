@@ -1,0 +1,117 @@
+"""Two plans side by side: which device of the one is which of the other, and what moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import linear_sum_assignment
+
+from ..instances import InputError, NodeId
+from ..instances.arrays import Ints
+from ..instances.outline import Outline
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A device of the first plan and the one of the second that does most of the same.
+
+    Parameters
+    ----------
+    first, second
+        Their names, empty where a plan has no counterpart.
+    nodes
+        Number of nodes in the first and in the second plan.
+    common
+        Number of nodes in both.
+    """
+
+    first: str
+    second: str
+    nodes: tuple[int, int]
+    common: int
+
+
+@dataclass(frozen=True)
+class PlanDiff:
+    """Two plans side by side.
+
+    Parameters
+    ----------
+    first, second
+        The plans.
+    pairs
+        Devices matched so that as many nodes as possible stay; devices of one kind are alike.
+    moved
+        Nodes that do not stay: id, device in the first plan, device in the second.
+    """
+
+    first: Outline
+    second: Outline
+    pairs: tuple[Pair, ...]
+    moved: tuple[tuple[NodeId, str, str], ...]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per pair of devices: names, numbers of nodes, nodes in common."""
+        rows = [(p.first, p.nodes[0], p.second, p.nodes[1], p.common) for p in self.pairs]
+        return pd.DataFrame(rows, columns=["first", "nodes", "second", "nodes ", "common"])
+
+
+def diff(first: Outline, second: Outline) -> PlanDiff:
+    """Compare two plans of one workload.
+
+    Raises
+    ------
+    InputError
+        If they were made for different workloads.
+
+    Notes
+    -----
+    O(nodes + devices³).
+    """
+    if first.workload[1] != second.workload[1]:
+        raise InputError(
+            f"diff: the first plan is for {first.workload[0]!r} (fingerprint "
+            f"{first.workload[1][:12]}), the second for {second.workload[0]!r} "
+            f"({second.workload[1][:12]}); compare plans of one workload"
+        )
+    common = _common(first, second)
+    alike = np.array([[a[1] == b[1] for b in second.devices] for a in first.devices])
+    # A match of other kinds is allowed, but worth less than any node that stays in its kind.
+    worth = 2 * np.where(alike, common * (1 + len(second.devices)), 0) + alike
+    rows, columns = linear_sum_assignment(worth, maximize=True)
+    partner = {int(a): int(b) for a, b in zip(rows, columns, strict=True) if alike[a, b]}
+    pairs = []
+    for a, (name, _, nodes) in enumerate(first.devices):
+        b = partner.get(a)
+        other = second.devices[b] if b is not None else ("", "", frozenset[NodeId]())
+        shared = int(common[a, b]) if b is not None else 0
+        pairs.append(Pair(name, other[0], (len(nodes), len(other[2])), shared))
+    for b, (name, _, nodes) in enumerate(second.devices):
+        if b not in partner.values():
+            pairs.append(Pair("", name, (0, len(nodes)), 0))
+    where = {v: b for b, (_, _, nodes) in enumerate(second.devices) for v in nodes}
+    moved = [
+        (v, name, second.devices[where[v]][0])
+        for a, (name, _, nodes) in enumerate(first.devices)
+        for v in nodes
+        if where[v] != partner.get(a)
+    ]
+    return PlanDiff(first, second, tuple(pairs), tuple(sorted(moved, key=_natural)))
+
+
+def _common(first: Outline, second: Outline) -> Ints:
+    where = {v: b for b, (_, _, nodes) in enumerate(second.devices) for v in nodes}
+    common = np.zeros((len(first.devices), len(second.devices)), dtype=np.int64)
+    for a, (_, _, nodes) in enumerate(first.devices):
+        for v in nodes:
+            if v not in where:
+                raise InputError(f"diff: node {v} is not in the second plan; it was changed")
+            common[a, where[v]] += 1
+    return common
+
+
+def _natural(item: Sequence[NodeId]) -> tuple[bool, NodeId]:
+    return isinstance(item[0], str), item[0]

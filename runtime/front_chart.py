@@ -1,0 +1,50 @@
+"""Picture of a Pareto front of training plans."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+
+def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
+    """Draw time per sample against devices or, if those do not vary, against memory.
+
+    Parameters
+    ----------
+    front
+        What `pareto` returns; a line is drawn for each value of what is not on the axis.
+    time_unit
+        For the axis label.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Filled marks are efficient plans.
+    """
+    against, other = "devices", "memory_bytes"
+    if front["devices"].nunique() == 1 and front["memory_bytes"].nunique() > 1:
+        against, other = other, against
+    scale = {"devices": 1.0, "memory_bytes": 2.0**30}
+    names = {"devices": "devices", "memory_bytes": "memory per device (GiB)"}
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    found = front[front["objective"] < float("inf")]
+    for value in sorted(found[other].unique().tolist()):
+        line = found[found[other] == value].sort_values(against)
+        x = line[against] / scale[against]
+        (drawn,) = axes.plot(x, line["objective"], label=f"{value / scale[other]:g}")
+        for efficient, face in ((True, drawn.get_color()), (False, "white")):
+            marks = line[line["efficient"] == efficient]
+            axes.plot(
+                marks[against] / scale[against], marks["objective"], "o",
+                markerfacecolor=face, markeredgecolor=drawn.get_color(),
+            )  # fmt: skip
+    if (found["objective"] > 0).all() and len(found):
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+    axes.set_xlabel(names[against])
+    axes.set_ylabel("objective" if time_unit == "unspecified" else f"objective ({time_unit})")
+    axes.grid(alpha=0.3)
+    if found[other].nunique() > 1:
+        axes.legend(title=names[other])
+    return figure

@@ -1,0 +1,150 @@
+"""Schedules: what each device does, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from ...instances import InputError
+from ...instances.arrays import Ints
+from ..network import HostMemory, Network, settle
+from ..stages import BACKWARD, Stages
+from .actions import Action, Kind, Schedule, parse_action, schedule_of
+from .csv import read_csv, write_csv
+from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
+from .greedy import list_schedule
+from .patterns import (
+    held,
+    interleaved,
+    is_interleaved,
+    is_plain,
+    plain_1f1b,
+    plain_zero_bubble,
+    single,
+)
+from .steps import ScheduleError, step_table
+from .transfers import with_transfers
+from .validate import validate
+
+
+def one_f_one_b(stages: Stages, microbatches: int, network: Network) -> Schedule:
+    """1F1B: its pattern where each device holds one stage, else the cyclic order that it is.
+
+    Where stages have replicas, list scheduling holds the microbatches in flight to 1F1B's.
+    """
+    if is_plain(stages):
+        return plain_1f1b(stages, microbatches)
+    if all(len(own) <= 1 for own in held(stages)):
+        return list_schedule(stages, microbatches, "1f1b", limit=stages.in_flight)
+    return flushed(stages, microbatches, network, "1f1b")
+
+
+def interleaved_1f1b(stages: Stages, microbatches: int, network: Network) -> Schedule:
+    """Interleaved 1F1B: Megatron's order where it applies, else 1F1B."""
+    if not is_plain(stages) and is_interleaved(stages, microbatches):
+        return interleaved(stages, microbatches)
+    return replace(one_f_one_b(stages, microbatches, network), name="interleaved")
+
+
+def zero_bubble_h1(stages: Stages, microbatches: int, network: Network) -> Schedule:
+    """ZB-H1: the peak memory of 1F1B, a third of its bubble."""
+    if is_plain(stages):
+        return plain_zero_bubble(stages, microbatches, 1)
+    limit = _enough(stages, network)
+    most = np.full(stages.count, int(limit.max()))
+    return list_schedule(stages, microbatches, "zb-h1", limit=limit, weight_limit=most)
+
+
+def zero_bubble_h2(stages: Stages, microbatches: int, network: Network) -> Schedule:
+    """ZB-H2: twice the memory of 1F1B, no bubble."""
+    if is_plain(stages):
+        return plain_zero_bubble(stages, microbatches, 2)
+    limit = _enough(stages, network)
+    most = np.full(stages.count, 2 * int(limit.max()) - 1)
+    return list_schedule(stages, microbatches, "zb-h2", limit=2 * limit - 1, weight_limit=most)
+
+
+def _enough(stages: Stages, network: Network) -> Ints:
+    """Microbatches in flight that keep the bottleneck busy, shape (P,): 1F1B's where it applies."""
+    if all(len(own) <= 1 for own in held(stages)):
+        return stages.in_flight
+    depth = flushed(stages, 1, network, "1f1b").depth or 1
+    return np.maximum(stages.in_flight, depth)
+
+
+#: Makes the schedule of stages, for a number of microbatches.
+Generator = Callable[[Stages, int, Network], Schedule]
+
+#: Every schedule by the name that users give.
+SCHEDULES: Mapping[str, Generator] = MappingProxyType(
+    {
+        "gpipe": gpipe,
+        "1f1b": one_f_one_b,
+        "interleaved": interleaved_1f1b,
+        "pipedream": pipedream,
+        "2bw": pipedream_2bw,
+        "zb-h1": zero_bubble_h1,
+        "zb-h2": zero_bubble_h2,
+        "single": lambda stages, microbatches, _: single(stages, microbatches),
+        "inference": inference,
+    }
+)
+
+
+def make_schedule(
+    name: str, stages: Stages, microbatches: int, network: Network | None = None
+) -> Schedule:
+    """Return the schedule called `name`, with the replicas' all-reduce at the end of the batch.
+
+    Parameters
+    ----------
+    network
+        How data moves, which some orders take into account; default: `HostMemory()`.
+
+    Raises
+    ------
+    InputError
+        If there is no such schedule, or it does not fit the workload.
+    """
+    if name not in SCHEDULES:
+        raise InputError(f"schedule: no {name!r}; use one of {', '.join(SCHEDULES)}")
+    if microbatches < 1:
+        raise InputError(f"microbatches: {microbatches}; at least 1 is needed")
+    network = network or HostMemory()
+    schedule = SCHEDULES[name](settle(stages, network), microbatches, network)
+    if schedule.versions != "one" or not stages.present[:, BACKWARD].any():
+        return schedule
+    return _with_all_reduce(schedule, stages)
+
+
+def _with_all_reduce(schedule: Schedule, stages: Stages) -> Schedule:
+    tables = list(schedule.actions)
+    last = np.argsort(stages.rank[1::2], kind="stable").tolist()
+    for stage in last:
+        devices = stages.replicas[stage]
+        if len(devices) > 1 and stages.present[stage, BACKWARD]:
+            row = np.array([[stage, Kind.REDUCE_GRAD, 0]], dtype=np.int32)
+            for d in devices:
+                tables[d] = np.concatenate((tables[d], row))
+    return replace(schedule, actions=tuple(tables))
+
+
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "Kind",
+    "Schedule",
+    "ScheduleError",
+    "list_schedule",
+    "make_schedule",
+    "parse_action",
+    "read_csv",
+    "schedule_of",
+    "step_table",
+    "validate",
+    "with_transfers",
+    "write_csv",
+]

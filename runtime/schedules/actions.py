@@ -1,0 +1,139 @@
+"""Schedules as data: per device a list of actions such as ``2F0`` or ``2B0``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances import InputError
+from ...instances.arrays import frozen
+
+ActionTable = NDArray[np.int32]
+
+#: Weight versions a stage keeps: one, two (2BW), or one per microbatch in flight (PipeDream).
+Versions = Literal["one", "two", "in flight"]
+
+
+class Kind(IntEnum):
+    """What a device does; the names are those of torch.distributed.pipelining."""
+
+    F = 0  #: forward
+    B = 1  #: whole backward
+    I = 2  #: backward, gradients of inputs  # noqa: E741
+    W = 3  #: backward, gradients of weights
+    RECV_F = 4  #: bring a forward task's inputs in
+    SEND_F = 5  #: take its outputs out
+    RECV_B = 6
+    SEND_B = 7
+    REDUCE_GRAD = 8  #: all-reduce between the replicas of a stage
+    STEP = 9  #: optimizer step
+
+
+#: Kinds that belong to a batch, not to a microbatch.
+PER_BATCH = (Kind.REDUCE_GRAD, Kind.STEP)
+#: Kinds that move data.
+TRANSFERS = (Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B)
+
+
+class Action(NamedTuple):
+    """One action; written ``2F0``: stage 2, forward, microbatch 0; or ``2STEP``."""
+
+    stage: int
+    kind: Kind
+    microbatch: int = 0
+
+    def __str__(self) -> str:
+        """Return the text form, which `parse_action` reads."""
+        number = "" if self.kind in PER_BATCH else str(self.microbatch)
+        return f"{self.stage}{self.kind.name}{number}"
+
+
+_PATTERN = re.compile(r"([0-9]{1,9})([A-Z_]+?)([0-9]{0,9})")
+
+
+def parse_action(text: str) -> Action:
+    """Read an action, strictly: nothing may come before or after it.
+
+    Raises
+    ------
+    InputError
+        If `text` is not an action.
+
+    Examples
+    --------
+    >>> parse_action("2F0")
+    Action(stage=2, kind=<Kind.F: 0>, microbatch=0)
+    """
+    found = _PATTERN.fullmatch(text)
+    if found is not None and found[2] in Kind.__members__:
+        kind = Kind[found[2]]
+        if (kind in PER_BATCH) == (found[3] == ""):
+            return Action(int(found[1]), kind, int(found[3] or 0))
+    raise InputError(f"{text!r} is not an action such as 2F0, 2B0, 2I0, 2W0, 2RECV_F0 or 2STEP")
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """The order of actions on each device.
+
+    Parameters
+    ----------
+    name
+        Such as ``1f1b``.
+    microbatches
+        How many there are.
+    actions
+        Per device, shape (n, 3): stage, kind and microbatch of each action, in order.
+    versions
+        How many versions of its weights a stage keeps.
+    engines
+        Per device, the order of its copy engine where transfers run beside compute; empty for
+        first come, first served.
+    depth
+        About so many microbatches pass until the order repeats itself; None if unknown.
+    repeat
+        From then on, it repeats itself every so many microbatches.
+    cyclic
+        And so exactly that each action comes back after each repeat, until the end.
+    """
+
+    name: str
+    microbatches: int
+    actions: tuple[ActionTable, ...]
+    versions: Versions = "one"
+    depth: int | None = None
+    repeat: int = 1
+    cyclic: bool = False
+    engines: tuple[ActionTable, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.microbatches < 1:
+            raise InputError(f"microbatches: {self.microbatches}; at least 1 is needed")
+        for name in ("actions", "engines"):
+            tables = (frozen(table, np.int32).reshape(-1, 3) for table in getattr(self, name))
+            object.__setattr__(self, name, tuple(tables))
+
+    def of(self, device: int) -> list[Action]:
+        """Return the actions of a device."""
+        return [Action(s, Kind(k), j) for s, k, j in self.actions[device].tolist()]
+
+    @property
+    def size(self) -> int:
+        """Number of actions."""
+        return sum(len(table) for table in self.actions)
+
+
+def schedule_of(
+    rows: Iterable[Sequence[Action]], *, name: str = "given", microbatches: int | None = None
+) -> Schedule:
+    """Return the schedule whose device d does the actions of row d."""
+    lists = [list(row) for row in rows]
+    most = max((a.microbatch + 1 for row in lists for a in row), default=1)
+    tables = tuple(np.array(row, dtype=np.int32).reshape(-1, 3) for row in lists)
+    return Schedule(name, microbatches or most, tables)

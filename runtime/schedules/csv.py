@@ -1,0 +1,36 @@
+"""Schedules as CSV: a row per device, a cell per action, an empty cell for an idle step."""
+
+from __future__ import annotations
+
+from ...instances import InputError
+from .actions import Action, Schedule, parse_action, schedule_of
+
+
+def write_csv(schedule: Schedule) -> str:
+    """Return the schedule as CSV text; torch.distributed.pipelining reads the same form."""
+    rows = (",".join(map(str, schedule.of(d))) for d in range(len(schedule.actions)))
+    return "".join(f"{row}\n" for row in rows)
+
+
+def read_csv(text: str, *, name: str = "schedule") -> Schedule:
+    """Read a schedule, strictly.
+
+    Raises
+    ------
+    InputError
+        If a cell is not an action; the message names row and column.
+    """
+    rows: list[list[Action]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        row: list[Action] = []
+        for column, cell in enumerate(line.split(","), 1):
+            if not cell.strip():
+                continue
+            try:
+                row.append(parse_action(cell.strip()))
+            except InputError as error:
+                raise InputError(f"{name}: row {number}, column {column}: {error}") from None
+        rows.append(row)
+    if not any(rows):
+        raise InputError(f"{name}: no actions; give a row of cells such as 0F0,0B0 per device")
+    return schedule_of(rows, name=name)

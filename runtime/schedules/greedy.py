@@ -1,0 +1,164 @@
+"""List scheduling: the order that a rule produces on the stages' own times, for any plan.
+
+Whenever a device is free it takes, of what is ready, a backward task before a forward task before
+a weight gradient. Forward tasks are held back while too many microbatches are in flight. Every
+stage takes microbatches in order, so the oldest one can always go on: no deadlock.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from ...instances.arrays import Ints
+from ..stages import Stages
+from .actions import Kind, Schedule
+from .patterns import held
+
+
+def list_schedule(
+    stages: Stages,
+    microbatches: int,
+    name: str,
+    *,
+    limit: Ints,
+    weight_limit: Ints | None = None,
+) -> Schedule:
+    """Return the schedule that the rule gives.
+
+    Parameters
+    ----------
+    limit
+        Shape (P,): most microbatches between forward and backward, per replica of a stage.
+    weight_limit
+        Shape (P,): most between forward and weight gradient; None not to split the backward.
+
+    Notes
+    -----
+    O(actions · (log devices + stages on a device)).
+    """
+    split = weight_limit is not None
+    owner, replica, number = [], [], []
+    first = [0]
+    for own in held(stages):
+        for stage, r in own:
+            owner.append(stage)
+            replica.append(r)
+            number.append(len(stages.replicas[stage]))
+        first.append(len(owner))
+    duration = np.zeros((stages.count, 3))
+    duration[:, :2] = stages.duration
+    if split:
+        duration[:, 2] = stages.weight_share * stages.compute[:, 1]
+        duration[:, 1] -= duration[:, 2]
+    starts = np.zeros(2 * stages.count + 1, dtype=np.int64)
+    order = np.argsort(stages.edges[:, 0], kind="stable")
+    np.add.at(starts, stages.edges[:, 0] + 1, 1)
+    waits = np.bincount(stages.edges[:, 1], minlength=2 * stages.count)
+    where = np.full((stages.count, max(number)), -1, dtype=np.int64)
+    for stage, devices in enumerate(stages.replicas):
+        where[stage, : len(devices)] = devices
+    done, count = _list_schedule(
+        np.array(first),
+        np.array(owner),
+        np.array(replica),
+        np.array(number),
+        where,
+        np.array([len(devices) for devices in stages.replicas]),
+        duration,
+        stages.present,
+        np.cumsum(starts),
+        stages.edges[order, 1].copy(),
+        waits,
+        stages.rank,
+        microbatches,
+        limit,
+        weight_limit if weight_limit is not None else limit,
+        split,
+    )
+    kinds = np.array([Kind.F, Kind.I if split else Kind.B, Kind.W], dtype=np.int32)
+    done = done[:count]
+    done[:, 2] = kinds[done[:, 2]]
+    tables = [done[done[:, 0] == d][:, 1:] for d in range(len(stages.devices))]
+    return Schedule(
+        name,
+        microbatches,
+        tuple(tables),
+        depth=(int(limit.max()) + 1) * max(number),
+        repeat=math.lcm(*number),
+    )
+
+
+@njit(cache=True)
+def _list_schedule(  # type: ignore[no-untyped-def]
+    first, owner, replica, number, where, replicas, duration, present, edge_at, edge_to, waits,
+    rank, m, limit, weight_limit, split,
+):  # fmt: skip
+    devices = len(first) - 1
+    held_count = len(owner)
+    missing = np.zeros((len(waits), m), np.int32)
+    for t in range(len(waits)):
+        missing[t, :] = waits[t]
+    nxt = np.zeros((held_count, 3), np.int64)
+    for h in range(held_count):
+        nxt[h, :] = replica[h]
+    free = np.zeros(devices)  # when a device is free; inf while it waits
+    doing = np.full((devices, 3), -1, np.int64)  # entry, pass, microbatch
+    done = np.empty((3 * held_count * (m + 1), 4), np.int32)
+    count = 0
+    now = 0.0
+    look = np.ones(devices, np.bool_)
+    while True:
+        for d in range(devices):
+            if not look[d] or doing[d, 0] >= 0:
+                continue
+            look[d] = False
+            best, side, key0, key1 = -1, -1, 0, 0
+            for h in range(first[d], first[d + 1]):
+                s = owner[h]
+                flying = (nxt[h, 0] - nxt[h, 1]) // number[h] if present[s, 1] else 0
+                unswept = (nxt[h, 0] - nxt[h, 2]) // number[h] if split and present[s, 1] else 0
+                for p in range(3):
+                    j = nxt[h, p]
+                    if j >= m or (p < 2 and not present[s, p]):
+                        continue
+                    if p == 2 and (not split or not present[s, 1] or j >= nxt[h, 1]):
+                        continue
+                    if p < 2 and missing[2 * s + p, j] > 0:
+                        continue
+                    if p == 0 and flying >= limit[s]:
+                        continue
+                    if p == 0 and split and unswept >= weight_limit[s]:
+                        continue
+                    urgency = 0 if p == 1 else (1 if p == 0 else 2)
+                    a = urgency * (m + 1) + j
+                    b = rank[2 * s + min(p, 1)] * (m + 1) + j
+                    if best < 0 or a < key0 or (a == key0 and b < key1):
+                        best, side, key0, key1 = h, p, a, b
+            if best >= 0:
+                j = nxt[best, side]
+                doing[d, 0], doing[d, 1], doing[d, 2] = best, side, j
+                nxt[best, side] += number[best]
+                free[d] = now + duration[owner[best], side]
+                done[count, 0], done[count, 1] = d, owner[best]
+                done[count, 2], done[count, 3] = side, j
+                count += 1
+        now = np.inf
+        for d in range(devices):
+            if doing[d, 0] >= 0 and free[d] < now:
+                now = free[d]
+        if now == np.inf:
+            return done, count
+        for d in range(devices):
+            if doing[d, 0] >= 0 and free[d] <= now:
+                s, p, j = owner[doing[d, 0]], doing[d, 1], doing[d, 2]
+                doing[d, 0] = -1
+                look[d] = True
+                if p < 2:
+                    for e in range(edge_at[2 * s + p], edge_at[2 * s + p + 1]):
+                        t = edge_to[e]
+                        missing[t, j] -= 1
+                        if missing[t, j] == 0:
+                            look[where[t // 2, j % replicas[t // 2]]] = True

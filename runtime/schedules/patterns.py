@@ -1,0 +1,180 @@
+"""Schedules with a repeating pattern: GPipe, 1F1B, interleaved, zero-bubble, asynchronous.
+
+Almost all are one thing: task τ of microbatch j belongs to *round* j + k_τ of its device, and a
+device works round by round, in the order of positions within a round. Such an order cannot
+deadlock if every task that waits for another has a larger (k, position).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...instances import InputError
+from ...instances.arrays import Ints
+from ..stages import BACKWARD, FORWARD, Stages
+from .actions import ActionTable, Kind, Schedule
+
+
+class Slot(NamedTuple):
+    """An action of every `stride`-th microbatch from `first`; the n-th is in round n + `round`."""
+
+    stage: int
+    kind: Kind
+    round: int
+    position: int
+    first: int = 0
+    stride: int = 1
+
+
+def rounds(slots: Sequence[Slot], microbatches: int) -> ActionTable:
+    """Return the actions of one device, round by round."""
+    parts = []
+    for slot in slots:
+        which = np.arange(slot.first, microbatches, slot.stride)
+        part = np.empty((len(which), 5), dtype=np.int64)
+        part[:, 0] = slot.stage
+        part[:, 1] = slot.kind
+        part[:, 2] = which
+        part[:, 3] = np.arange(len(which)) + slot.round
+        part[:, 4] = slot.position
+        parts.append(part)
+    if not parts:
+        return np.empty((0, 3), dtype=np.int32)
+    table = np.concatenate(parts)
+    return table[np.lexsort((table[:, 4], table[:, 3])), :3].astype(np.int32)
+
+
+def held(stages: Stages) -> list[list[tuple[int, int]]]:
+    """Return for each device the stages that it holds, and as which of their replicas."""
+    lists: list[list[tuple[int, int]]] = [[] for _ in stages.devices]
+    for stage, devices in enumerate(stages.replicas):
+        for r, d in enumerate(devices):
+            lists[d].append((stage, r))
+    return lists
+
+
+def is_plain(stages: Stages) -> bool:
+    """Whether no device holds two stages and no stage has two replicas."""
+    return all(len(own) <= 1 for own in held(stages)) and all(
+        len(devices) == 1 for devices in stages.replicas
+    )
+
+
+def plain_1f1b(stages: Stages, microbatches: int) -> Schedule:
+    """One forward, one backward: stage s begins with as many forwards as 1F1B holds there.
+
+    Needs one stage per device. On a chain stage s (0-based) of S holds S − s microbatches.
+
+    References
+    ----------
+    Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019.
+    """
+    return _by_height(stages, microbatches, "1f1b", stages.in_flight - 1, None)
+
+
+def plain_zero_bubble(stages: Stages, microbatches: int, variant: int) -> Schedule:
+    """Zero-bubble schedules H1 and H2: gradients of weights fill the bubbles.
+
+    With H stages on the longest path, stage s of height h begins with h (H1) or 2h − 1 (H2)
+    forwards; its weight gradients lag so that it holds H (H1) or 2H − 1 (H2) microbatches.
+
+    References
+    ----------
+    Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.
+    """
+    factor = 1 if variant == 1 else 2
+    inputs = factor * (stages.in_flight - 1)
+    weights = np.full(stages.count, factor * (int(stages.in_flight.max()) - 1))
+    return _by_height(stages, microbatches, f"zb-h{variant}", inputs, weights)
+
+
+def _by_height(
+    stages: Stages, microbatches: int, name: str, inputs: Ints, weights: Ints | None
+) -> Schedule:
+    tables = []
+    for own in held(stages):
+        slots = []
+        for stage, _ in own:
+            if stages.present[stage, FORWARD]:
+                slots.append(Slot(stage, Kind.F, 0, 0))
+            if stages.present[stage, BACKWARD]:
+                kind = Kind.B if weights is None else Kind.I
+                slots.append(Slot(stage, kind, int(inputs[stage]), 1))
+                if weights is not None:
+                    slots.append(Slot(stage, Kind.W, int(weights[stage]), 2))
+        tables.append(rounds(slots, microbatches))
+    depth = 2 * int(stages.in_flight.max())
+    return Schedule(name, microbatches, tuple(tables), depth=depth, cyclic=True)
+
+
+def is_interleaved(stages: Stages, microbatches: int) -> bool:
+    """Whether stage s of a training pipeline is on device s modulo D, and D divides the batch."""
+    used = len(set(stages.replicas))
+    return (
+        all(len(devices) == 1 for devices in stages.replicas)
+        and all(devices == stages.replicas[s % used] for s, devices in enumerate(stages.replicas))
+        and stages.count % used == 0
+        and microbatches % used == 0
+        and bool(stages.present.all())
+    )
+
+
+def interleaved(stages: Stages, microbatches: int) -> Schedule:
+    """Interleaved 1F1B: D devices hold V chunks each, and take D microbatches per chunk in turn.
+
+    References
+    ----------
+    Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+    Megatron-LM", SC 2021, section 2.2.
+    """
+    size = len(set(stages.replicas))
+    chunks = stages.count // size
+    total = chunks * microbatches
+    n = np.arange(total)
+    chunk = n // size % chunks
+    which = n // (size * chunks) * size + n % size
+    tables = [np.empty((0, 3), np.int32)] * len(stages.devices)
+    for position in range(size):
+        ahead = min(2 * (size - position - 1) + (chunks - 1) * size, total)
+        table = np.empty((2 * total, 4), dtype=np.int64)
+        table[:total] = np.stack(
+            (chunk * size + position, np.full(total, Kind.F), which, 2 * n), axis=1
+        )
+        back = (chunks - 1 - chunk) * size + position
+        table[total:] = np.stack((back, np.full(total, Kind.B), which, 2 * (n + ahead) + 1), axis=1)
+        order = np.argsort(table[:, 3], kind="stable")
+        tables[stages.replicas[position][0]] = table[order, :3].astype(np.int32)
+    return Schedule(
+        "interleaved",
+        microbatches,
+        tuple(tables),
+        depth=2 * stages.count,
+        repeat=size,
+        cyclic=True,
+    )
+
+
+def single(stages: Stages, microbatches: int) -> Schedule:
+    """One request alone, forward only: what its latency is."""
+    if microbatches != 1:
+        raise InputError(
+            f"microbatches: {microbatches}; the schedule single sends one request at a time: "
+            "set 1, or use inference"
+        )
+    forward_only(stages, "single")
+    tables = [
+        rounds([Slot(s, Kind.F, 0, int(stages.rank[2 * s])) for s, r in own if r == 0], 1)
+        for own in held(stages)
+    ]
+    return Schedule("single", 1, tuple(tables))
+
+
+def forward_only(stages: Stages, name: str) -> None:
+    """Raise InputError if there is a backward pass."""
+    if stages.present[:, BACKWARD].any():
+        raise InputError(
+            f"schedule: {name} is for inference, and the workload has backward nodes; use 1f1b"
+        )

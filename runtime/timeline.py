@@ -1,0 +1,111 @@
+"""A simulation as boxes on lanes: what every picture and trace is drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ..instances import InputError
+from .schedules.actions import Action, Kind
+from .simulator_result import Simulation
+
+#: Colour of what a box shows, and what the legend calls it; light enough for dark text.
+COLOURS = {
+    "F": ("#7fb2e5", "forward"),
+    "B": ("#f2b56b", "backward"),
+    "I": ("#f2b56b", "backward: inputs"),
+    "W": ("#b8d98b", "backward: weights"),
+    "receive": ("#c9c3d8", "receive"),
+    "send": ("#a89bc4", "send"),
+    "reduce": ("#e59a9a", "all-reduce"),
+    "step": ("#d9d27a", "optimizer step"),
+    "message": ("#a89bc4", "transfer"),
+}
+
+#: More boxes than this are no picture any more.
+MOST_BOXES = 60_000
+
+
+class Box(NamedTuple):
+    """Something that takes time on a lane; `whole` is the action that it is a part of."""
+
+    lane: int
+    what: str
+    whole: str
+    stage: int
+    microbatch: int
+    start: float
+    end: float
+
+
+def lanes(simulation: Simulation) -> list[str]:
+    """Return the names of the lanes: devices that do anything, then links in use."""
+    names = [simulation.stages.devices[d] for d in simulation.used]
+    return names + list(simulation.link_load.index)
+
+
+def boxes(simulation: Simulation) -> Iterator[Box]:
+    """Yield what happens, device after device, in order; transfers within an action apart."""
+    schedule, ends = simulation.schedule, simulation.program.inputs
+    for lane, d in enumerate(simulation.used):
+        starts, finishes = simulation.starts[d].tolist(), simulation.ends[d].tolist()
+        rows = schedule.actions[d].tolist()
+        for (stage, number, m), start, end in zip(rows, starts, finishes, strict=True):
+            kind = Kind(number)
+            whole = str(Action(stage, kind, m))
+            if kind in (Kind.F, Kind.B, Kind.I):
+                receive, send = ends[2 * stage + (kind != Kind.F)].tolist()
+                middle, late = min(start + receive, end), max(start, end - send)
+                if receive > 0:
+                    yield Box(lane, "receive", whole, stage, m, start, middle)
+                yield Box(lane, kind.name, whole, stage, m, middle, late)
+                if send > 0:
+                    yield Box(lane, "send", whole, stage, m, late, end)
+            else:
+                yield Box(lane, _what(kind), whole, stage, m, start, end)
+    row = {name: len(simulation.used) + i for i, name in enumerate(simulation.link_load.index)}
+    for x, m, name, start, end in simulation.jobs():
+        stage = int(simulation.program.job_from[x])
+        yield Box(row[name], "message", simulation.job_name(x), stage, m, start, end)
+
+
+def _what(kind: Kind) -> str:
+    if kind == Kind.W:
+        return "W"
+    if kind in (Kind.RECV_F, Kind.RECV_B):
+        return "receive"
+    if kind in (Kind.SEND_F, Kind.SEND_B):
+        return "send"
+    return "reduce" if kind == Kind.REDUCE_GRAD else "step"
+
+
+def few_boxes(simulation: Simulation) -> list[Box]:
+    """Return the boxes for a picture.
+
+    Raises
+    ------
+    InputError
+        If there are too many to see anything.
+    """
+    found = list(boxes(simulation))
+    if len(found) > MOST_BOXES:
+        raise InputError(
+            f"plot: {len(found)} boxes are too many to draw (most: {MOST_BOXES}); "
+            "simulate fewer microbatches, or write a trace instead"
+        )
+    return found
+
+
+def memory_steps(simulation: Simulation, device: int) -> tuple[list[float], list[float]]:
+    """Return times and bytes of a device's memory, one pair per change; begins at time 0."""
+    memory = simulation.memory[device]
+    base = memory.weights + memory.versions
+    if not len(memory.times):
+        return [0.0], [base]
+    last = np.append(memory.times[1:] != memory.times[:-1], True)  # several changes at one time
+    times, sizes = memory.times[last].tolist(), (base + memory.activations[last]).tolist()
+    if times[0] > 0:
+        return [0.0, *times], [base, *sizes]
+    return times, sizes

@@ -1,0 +1,58 @@
+"""The front door to the simulator; its code is loaded when it is first used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .instances import Plan, Workload
+
+if TYPE_CHECKING:
+    from .runtime.network import Network
+    from .runtime.schedules import Schedule
+    from .runtime.simulator_result import Simulation
+
+
+def simulate(
+    workload: Workload,
+    plan: Plan,
+    schedule: str | Schedule | None = None,
+    microbatches: int | None = None,
+    *,
+    network: Network | None = None,
+    weight_share: float = 0.5,
+) -> Simulation:
+    """Simulate a plan: what every device does over time.
+
+    Parameters
+    ----------
+    schedule
+        ``gpipe``, ``1f1b``, ``interleaved``, ``pipedream``, ``2bw``, ``zb-h1``, ``zb-h2``,
+        ``single`` or ``inference``; or a `stagecut.runtime.schedules.Schedule`, whose own number
+        of microbatches then counts; default: ``1f1b``, for latency plans ``single``.
+    microbatches
+        How many samples or microbatches to run; default: 8, or 1 for ``single``.
+    network
+        How data moves; default: `stagecut.runtime.network.HostMemory`, as in the placement
+        paper, beside compute if the plan's problem says so.
+    weight_share
+        The part of a backward pass that computes gradients of weights, where a schedule splits
+        it.
+
+    Returns
+    -------
+    Simulation
+        Times of every action; makespan, steady state, bubble, memory over time, critical path.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload, or the schedule does not fit or deadlocks.
+
+    Examples
+    --------
+    >>> simulate(workload, plan, "pipedream").time_per_sample == plan.objective  # doctest: +SKIP
+    True
+    """
+    from .runtime.simulator import simulate as run
+
+    return run(workload, plan, schedule, microbatches, network=network, weight_share=weight_share)

@@ -1,0 +1,279 @@
+"""Inner loops of the frontier: elimination order and automaton, compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def greedy_order(unit_ptr, unit_nets, net_ptr, start, noise):  # type: ignore[no-untyped-def]
+    """Order the units: next is the one that opens the fewest nets and closes the most.
+
+    Parameters
+    ----------
+    unit_ptr, unit_nets
+        Nets of each unit, as compressed rows.
+    net_ptr
+        Where the units of each net begin in such rows.
+    start
+        First unit.
+    noise
+        Shape (U,): breaks ties.
+
+    Returns
+    -------
+    order, cost
+        The order, and the sum over layers of 2 ** (open nets).
+    """
+    size = len(unit_ptr) - 1
+    left = np.empty(len(net_ptr) - 1, np.int64)
+    for e in range(len(left)):
+        left[e] = net_ptr[e + 1] - net_ptr[e]
+    full = left.copy()
+    order = np.empty(size, np.int64)
+    done = np.zeros(size, np.bool_)
+    cost = 0.0
+    now_open = 0
+    for i in range(size):
+        best, best_score = -1, np.inf
+        if i == 0:
+            best = start
+        else:
+            for v in range(size):
+                if done[v]:
+                    continue
+                score = noise[v]
+                near = False
+                for j in range(unit_ptr[v], unit_ptr[v + 1]):
+                    e = unit_nets[j]
+                    if left[e] == full[e]:
+                        score += 1.0
+                    else:
+                        near = True
+                    if left[e] == 1:
+                        score -= 1.0
+                if not near and now_open > 0:
+                    score += 1e6
+                if score < best_score:
+                    best, best_score = v, score
+        order[i] = best
+        done[best] = True
+        for j in range(unit_ptr[best], unit_ptr[best + 1]):
+            e = unit_nets[j]
+            if left[e] == full[e]:
+                now_open += 1
+            left[e] -= 1
+            if left[e] == 0:
+                now_open -= 1
+        cost += 2.0 ** min(now_open, 1000)
+    return order, cost
+
+
+@njit(cache=True)
+def build(  # type: ignore[no-untyped-def]
+    order, unit_ptr, unit_nets, pins_left, fixed, outside, weight_in, weight_out, width, room, relax
+):
+    """Build the states that can arise between the units of an order, and what each step costs.
+
+    A state holds two bits for each open net: whether a pin is on A, and whether one is on B.
+    Step 1 puts a unit on A, step 0 on B. A net costs A its `weight_in` once it has a pin on A and
+    one elsewhere, and B its `weight_out` once it has a pin on B and one elsewhere.
+
+    Parameters
+    ----------
+    order
+        Units to place, in order.
+    unit_ptr, unit_nets
+        Nets of each unit, as compressed rows.
+    pins_left
+        Pins of each net in `order`; must be as long as there are nets; is used up.
+    fixed
+        Bits that a net has from the beginning: 1 for a pin on A, 2 for one on B.
+    outside
+        Whether a net has a pin that is on neither.
+    weight_in, weight_out
+        What a cut net costs A and B.
+    width, room
+        Most states of one layer, and of all layers.
+    relax
+        Whether a layer that grows wider than `width` gives up nets (what they would cost from
+        there on is not charged, so costs are only underestimated) instead of giving up.
+
+    Returns
+    -------
+    layer_ptr
+        States of each layer, as ranges; shape (len(order) + 2,); empty if there are too many.
+    step
+        Shape (S, 2): state after each step.
+    cost_in, cost_out
+        Shape (S, 2): what the step costs A and B.
+    exact
+        Whether no net was given up.
+    """
+    size = len(order)
+    layer_ptr = np.zeros(size + 2, np.int64)
+    layer_ptr[1] = 1
+    capacity = 1024
+    step = np.empty((capacity, 2), np.int32)
+    cost_in = np.empty((capacity, 2))
+    cost_out = np.empty((capacity, 2))
+    on_a = np.zeros(1, np.uint64)
+    on_b = np.zeros(1, np.uint64)
+    slots = 62
+    slot_of = np.full(len(pins_left), -1, np.int64)
+    net_of = np.full(slots, -1, np.int64)
+    away = np.uint64(0)  # slots of open nets with a pin outside
+    one = np.uint64(1)
+    none = np.zeros(0, np.int64)
+    exact = True
+    table = np.full(4096, -1, np.int64)
+    for i in range(size):
+        v = order[i]
+        first, count = layer_ptr[i], layer_ptr[i + 1] - layer_ptr[i]
+        touched = np.uint64(0)
+        closed = np.uint64(0)
+        for j in range(unit_ptr[v], unit_ptr[v + 1]):
+            e = unit_nets[j]
+            s = slot_of[e]
+            if s == -1:
+                s = 0
+                while s < slots and net_of[s] >= 0:
+                    s += 1
+                if s == slots:
+                    if not relax:
+                        return none, step[:0], cost_in[:0], cost_out[:0], False
+                    slot_of[e] = -2
+                    exact = False
+                    pins_left[e] -= 1
+                    continue
+                slot_of[e] = s
+                net_of[s] = e
+                bit = one << np.uint64(s)
+                if outside[e]:
+                    away |= bit
+                for x in range(count):
+                    if fixed[e] & 1:
+                        on_a[x] |= bit
+                    if fixed[e] & 2:
+                        on_b[x] |= bit
+            pins_left[e] -= 1
+            if s < 0:
+                continue
+            touched |= one << np.uint64(s)
+            if pins_left[e] == 0:
+                closed |= one << np.uint64(s)
+        while first + count > capacity:
+            capacity *= 2
+            step = _grown(step, capacity)
+            cost_in = _grown(cost_in, capacity)
+            cost_out = _grown(cost_out, capacity)
+        while len(table) < 8 * count:
+            table = np.empty(2 * len(table), np.int64)
+        table[:] = -1
+        mask = np.uint64(len(table) - 1)
+        next_a = np.empty(2 * count, np.uint64)
+        next_b = np.empty(2 * count, np.uint64)
+        found = 0
+        for x in range(count):
+            a0, b0 = on_a[x], on_b[x]
+            before_a = a0 & (b0 | away)
+            before_b = b0 & (a0 | away)
+            for choice in range(2):
+                a1, b1 = a0, b0
+                if choice == 1:
+                    a1 |= touched
+                else:
+                    b1 |= touched
+                total_in, total_out = 0.0, 0.0
+                fresh = (a1 & (b1 | away)) & ~before_a
+                s = 0
+                while fresh:
+                    if fresh & one:
+                        total_in += weight_in[net_of[s]]
+                    fresh >>= one
+                    s += 1
+                fresh = (b1 & (a1 | away)) & ~before_b
+                s = 0
+                while fresh:
+                    if fresh & one:
+                        total_out += weight_out[net_of[s]]
+                    fresh >>= one
+                    s += 1
+                a1 &= ~closed
+                b1 &= ~closed
+                at = _slot(table, mask, next_a, next_b, a1, b1)
+                if table[at] < 0:
+                    table[at] = found
+                    next_a[found] = a1
+                    next_b[found] = b1
+                    found += 1
+                step[first + x, choice] = table[at]
+                cost_in[first + x, choice] = total_in
+                cost_out[first + x, choice] = total_out
+        for s in range(slots):
+            if net_of[s] >= 0 and (closed >> np.uint64(s)) & one:
+                away &= ~(one << np.uint64(s))
+                net_of[s] = -1
+        given_up = np.uint64(0)
+        while found > width:
+            if not relax:
+                return none, step[:0], cost_in[:0], cost_out[:0], False
+            least = -1
+            for s in range(slots):
+                if net_of[s] < 0 or (given_up >> np.uint64(s)) & one:
+                    continue
+                if least < 0 or weight_in[net_of[s]] < weight_in[net_of[least]]:
+                    least = s
+            exact = False
+            bit = one << np.uint64(least)
+            given_up |= bit
+            table[:] = -1
+            merged = np.empty(found, np.int32)
+            kept = 0
+            for x in range(found):
+                a1 = next_a[x] | bit
+                b1 = next_b[x] | bit
+                at = _slot(table, mask, next_a, next_b, a1, b1)
+                if table[at] < 0:
+                    table[at] = kept
+                    next_a[kept] = a1
+                    next_b[kept] = b1
+                    kept += 1
+                merged[x] = table[at]
+            for x in range(first, first + count):
+                step[x, 0] = merged[step[x, 0]]
+                step[x, 1] = merged[step[x, 1]]
+            found = kept
+        begin = layer_ptr[i + 1]
+        for x in range(first, first + count):
+            step[x, 0] += begin
+            step[x, 1] += begin
+        layer_ptr[i + 2] = begin + found
+        if begin + found > room:
+            return none, step[:0], cost_in[:0], cost_out[:0], False
+        on_a = next_a[:found]
+        on_b = next_b[:found]
+    states = layer_ptr[size]
+    return layer_ptr, step[:states], cost_in[:states], cost_out[:states], exact
+
+
+@njit(cache=True)
+def _slot(table, mask, on_a, on_b, a, b):  # type: ignore[no-untyped-def]
+    """Place in the hash table of the state (a, b), or the free place where it belongs."""
+    key = (a * np.uint64(0x9E3779B97F4A7C15)) ^ (b * np.uint64(0xC2B2AE3D27D4EB4F))
+    key ^= key >> np.uint64(29)
+    key *= np.uint64(0xBF58476D1CE4E5B9)
+    at = (key >> np.uint64(32)) & mask
+    while table[at] >= 0 and (on_a[table[at]] != a or on_b[table[at]] != b):
+        at = (at + np.uint64(1)) & mask
+    return at
+
+
+@njit(cache=True)
+def _grown(array, capacity):  # type: ignore[no-untyped-def]
+    grown = np.empty((capacity, 2), array.dtype)
+    for i in range(len(array)):  # a slice would compile many times as long
+        grown[i, 0] = array[i, 0]
+        grown[i, 1] = array[i, 1]
+    return grown

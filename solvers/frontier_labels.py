@@ -1,0 +1,165 @@
+"""Inner loops of the frontier: labels of partial sets, compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def arcs_forward(layer_ptr, step, cost):  # type: ignore[no-untyped-def]
+    """Return the steps into each state, as compressed rows.
+
+    Returns
+    -------
+    ptr, source, taken, cost
+        Steps into state x are ptr[x] … ptr[x + 1] − 1: state before, place in the order of the
+        unit that is taken (−1 if it is left out), transfer time that this adds.
+    """
+    states = layer_ptr[-1]
+    ptr = np.zeros(states + 1, np.int64)
+    for x in range(len(step)):
+        for choice in range(2):
+            ptr[step[x, choice] + 1] += 1
+    for x in range(states):
+        ptr[x + 1] += ptr[x]
+    fill = ptr[:-1].copy()
+    source = np.empty(2 * len(step), np.int64)
+    taken = np.empty(2 * len(step), np.int64)
+    paid = np.empty(2 * len(step))
+    for i in range(len(layer_ptr) - 2):
+        for x in range(layer_ptr[i], layer_ptr[i + 1]):
+            for choice in range(2):
+                at = fill[step[x, choice]]
+                fill[step[x, choice]] += 1
+                source[at] = x
+                taken[at] = i if choice else -1
+                paid[at] = cost[x, choice]
+    return ptr, source, taken, paid
+
+
+@njit(cache=True)
+def arcs_backward(layer_ptr, step, cost):  # type: ignore[no-untyped-def]
+    """Return the steps out of each state, in the form of `arcs_forward`."""
+    states = layer_ptr[-1]
+    ptr = np.minimum(2 * np.arange(states + 1), 2 * len(step))
+    source = step.ravel().astype(np.int64)
+    taken = np.full(2 * len(step), -1)
+    for i in range(len(layer_ptr) - 2):
+        for x in range(layer_ptr[i], layer_ptr[i + 1]):
+            taken[2 * x + 1] = i
+    return ptr, source, taken, cost.ravel().copy()
+
+
+@njit(cache=True)
+def extend(  # type: ignore[no-untyped-def]
+    forward, ptr, source, taken, cost, price, load, allowed, charge, toll, limit, floor, buckets,
+    has_rest, rest_begin, rest_count, rest_value, rest_used,
+    state, begin, count, value, used, origin, budget,
+):  # fmt: skip
+    """Extend labels of partial sets state by state, until the work `budget` is spent.
+
+    A label is the value and the load of the part of a set before a state (after it, if not
+    `forward`). Those of one state whose loads fall into one bucket become one with the greater
+    value and the smaller load, and those of more load and no more value are dropped: this
+    relaxes, so that every set within the load is represented by labels of at least its value and
+    at most its load. A label is also dropped if no label of the other direction completes it to
+    a value above `floor` within the load `limit`.
+
+    Parameters
+    ----------
+    ptr, source, taken, cost
+        Steps, from `arcs_forward` or `arcs_backward`.
+    price, load, allowed
+        Shape (U,), in order: value and compute time of each unit, and whether it may be taken.
+    charge, toll
+        Share of the transfers that counts as load (0 where they overlap), and what a unit of
+        them takes from the value.
+    has_rest, rest_begin, rest_count, rest_value, rest_used
+        Labels of the other direction, in the same form, if there are any.
+    state
+        Shape (3,): states done, labels so far, 1 if the arrays must grow. Read and written.
+    begin, count, value, used
+        Labels: those of state x are begin[x] … begin[x] + count[x] − 1, by load, their values
+        increasing. The first state has one label when this begins.
+    origin
+        For each label: 2·(label that it comes from) + (whether the unit between is taken).
+
+    Returns
+    -------
+    bool
+        Whether all states are done.
+    """
+    best_value = np.full(buckets + 2, -np.inf)
+    best_used = np.empty(buckets + 2)
+    best_from = np.empty(buckets + 2, np.int64)
+    scale = buckets / limit if limit > 0 else 0.0
+    states = len(ptr) - 1
+    work = 0
+    state[2] = 0
+    while state[0] < states and work < budget:
+        x = state[0] if forward else states - 1 - state[0]
+        kept = state[1]
+        room = 0
+        for j in range(ptr[x], ptr[x + 1]):
+            room += count[source[j]]
+        if kept + min(room, buckets + 2) > len(value):
+            state[2] = 1
+            break
+        low, high = buckets + 2, -1
+        for j in range(ptr[x], ptr[x + 1]):
+            unit = taken[j]
+            more = charge * cost[j]
+            plus = -toll * cost[j]
+            choice = 0
+            if unit >= 0:
+                if not allowed[unit]:
+                    continue
+                choice = 1
+                more += load[unit]
+                plus += price[unit]
+            first = begin[source[j]]
+            rest = 0
+            if has_rest:
+                rest = rest_begin[x] + rest_count[x] - 1
+            for k in range(first, first + count[source[j]]):
+                now = used[k] + more
+                if now > limit:
+                    break
+                worth = value[k] + plus
+                work += 1
+                if has_rest:
+                    while rest >= rest_begin[x] and now + rest_used[rest] > limit:
+                        rest -= 1
+                    if rest < rest_begin[x]:
+                        break
+                    if worth + rest_value[rest] <= floor:
+                        continue
+                at = int(now * scale)
+                low = min(low, at)
+                high = max(high, at)
+                if best_value[at] == -np.inf:
+                    best_value[at] = worth
+                    best_used[at] = now
+                    best_from[at] = 2 * k + choice
+                else:
+                    if worth > best_value[at]:
+                        best_value[at] = worth
+                        best_from[at] = 2 * k + choice
+                    if now < best_used[at]:
+                        best_used[at] = now
+        begin[x] = kept
+        most = -np.inf
+        for at in range(low, high + 1):
+            if best_value[at] > most:
+                most = best_value[at]
+                value[kept] = most
+                used[kept] = best_used[at]
+                origin[kept] = best_from[at]
+                kept += 1
+            best_value[at] = -np.inf
+        count[x] = kept - begin[x]
+        work += high - low + 10 if high >= low else 10
+        state[0] += 1
+        state[1] = kept
+    return state[0] == states

@@ -1,0 +1,339 @@
+"""Exact label DP over downsets for one call per accelerator: latency to proven optimality.
+
+Executing a plan takes one call, or one unit on the CPUs, after the other: a chain of downsets.
+What follows depends on the past only through the finish times of the *border* (nodes with a
+successor still outside) and the calls used. So a state is a downset, a label holds the calls used
+of each kind, the finish times of the border and the last finish so far, and a label that is
+nowhere better than another one is dropped: exact.
+
+Only labels that can lead below a target survive (path-interval bounds of what is left, and the
+longest tail of computing times). A run that ends without a plan proves the target as a bound; one
+that finds a plan lowers the target to it, and proves it optimal when it ends. Targets are
+escalated from the path bound, because a loose one makes the states multiply. The same DP with one
+label per state and code is a fast heuristic, and comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..formulations.infeasible import memories, why_infeasible
+from ..formulations.latency import LatencyGraph, latency_graph
+from ..formulations.latency_paths import cut_data, heavy_paths
+from ..formulations.task import Task
+from ..instances import Calls, Solution
+from .latency_core import MOST_CODES, Core, core_of, core_paths, kernel_graph
+from .latency_kernel import (
+    ACTIVE_FULL,
+    BEST_LABEL,
+    BORDER_FULL,
+    BUDGET,
+    DONE,
+    LABELS_FULL,
+    N_STATES,
+    STATES_FULL,
+    VALUES_FULL,
+    Graph,
+    Store,
+    Work,
+    knapsack,
+    rehash,
+    run,
+)
+
+PATH_BOUND = "path-interval bound"
+
+#: Units of work between two looks at the clock: some tenths of a second.
+SLICE = 1_000_000
+#: How much a target is raised when it is proved to be a bound.
+ESCALATION = 1.015
+#: A target is undercut by this much, relatively: rounding in sums of times.
+MARGIN = 1e-9
+#: Bytes at which a run gives up.
+MOST_BYTES = 4e9
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a chain: the units it adds, on CPUs (kind −1) or as a call."""
+
+    kind: int
+    units: tuple[int, ...]
+
+
+def one_call(
+    task: Task,
+    should_stop: Callable[[], bool],
+    best: Callable[[], float],
+    offer: Callable[[Solution], bool],
+    raise_bound: Callable[[float, str], bool],
+    prove_infeasible: Callable[[str], None],
+) -> None:
+    """Solve a task with one call per accelerator, and tell what is found.
+
+    Parameters
+    ----------
+    best
+        Latency of the best plan known.
+    """
+    graph = latency_graph(task, whole_colours=True)
+    counts = [min(int(c), graph.size) for c in graph.count]
+    core = core_of(task, graph)
+    data = cut_data(task, graph)
+    paths = core_paths(task, core, graph, data, heavy_paths(graph), sum(counts), should_stop)
+    proved = max((path.value for path in paths), default=0.0)
+    raise_bound(proved, PATH_BOUND)
+    if math.isinf(proved):
+        prove_infeasible(explain(task))
+        return
+    if math.prod(c + 1 for c in counts) > MOST_CODES:
+        return
+    kernel = kernel_graph(task, core, counts, paths)
+    most = ceiling(task, graph)
+    while not should_stop() and best() > proved * (1 + 2 * MARGIN):
+        target = min(next_target(proved, most), best())
+        complete, value, steps = chain(kernel, target, should_stop)
+        if steps is not None:
+            offer(solution_of(task, core, steps))
+        if not complete:
+            return
+        if steps is None and target > most and math.isinf(best()):
+            prove_infeasible(explain(task))
+            return
+        # with several pools of CPUs the times are lower bounds, and so is the value
+        proved = (target if steps is None else value) * (1 - MARGIN)
+        raise_bound(proved, "label DP")
+        if steps is not None:
+            return
+
+
+def explain(task: Task) -> str:
+    """Return why a task that is known to be infeasible is so."""
+    return why_infeasible(task) or (
+        f"no division into calls that wait for each other in order fits: {memories(task)}; "
+        "add CPUs, accelerators, memory, or calls"
+    )
+
+
+def ceiling(task: Task, graph: LatencyGraph) -> float:
+    """Return a latency that no plan exceeds."""
+    work = np.where(np.isfinite(graph.compute), graph.compute, 0.0).max(axis=0, initial=0.0)
+    alone = np.where(np.isfinite(graph.cpu), graph.cpu, 0.0)
+    fans = np.array([2 + len(s) for s in task.workload.successors])
+    moved = graph.transfer.max(axis=0, initial=0.0) * fans
+    return float(np.maximum(work, alone).sum() + moved.sum())
+
+
+def next_target(proved: float, most: float) -> float:
+    """Return the next target above what is proved, or one above any plan, `most`."""
+    if not proved > 0 or proved * ESCALATION > most:
+        return most * 1.01 + 1.0
+    return proved * ESCALATION
+
+
+def chain(
+    graph: Graph, target: float, should_stop: Callable[[], bool], *, single: bool = False
+) -> tuple[bool, float, list[Step] | None]:
+    """Run the DP for plans below `target`.
+
+    Returns
+    -------
+    complete
+        Whether the run ended by itself: then, unless `single`, no better chain exists than the
+        one returned, or none below the target.
+    value
+        Latency of the best chain, or the target if there is none below it.
+    steps
+        The best chain found, None if none is below the target.
+    """
+    if not len(graph.pred_count):
+        return True, 0.0, []
+    store, work = _store(graph, target * (1 - MARGIN)), _work(graph)
+    while True:
+        code = run(graph, store, work, single, SLICE)
+        if code == DONE or should_stop() or _bytes(store) > MOST_BYTES:
+            return code == DONE, float(store.target[0]), _steps(graph, store)
+        if code == ACTIVE_FULL:
+            work = _enlarge_work(work)
+        elif code != BUDGET:
+            store = _enlarge_store(store, code)
+
+
+def _store(graph: Graph, target: float) -> Store:
+    units = len(graph.pred_count)
+    states, labels = 1024, 4096
+    nodes = len(graph.depth)
+    key = np.zeros((states, graph.words), np.uint64)
+    at = np.zeros(12, np.int64)
+    at[BEST_LABEL] = -1
+    store = Store(
+        at=at,
+        target=np.array([target]),
+        table=np.full(4 * states, -1, np.int64),
+        key=key,
+        border_at=np.zeros(states, np.int64),
+        border_size=np.zeros(states, np.int64),
+        first_label=np.full(states, -1, np.int64),
+        next_state=np.full(states, -1, np.int64),
+        by_card=np.full(units + 1, -1, np.int64),
+        border=np.zeros(8 * nodes + 8192, np.int64),
+        border_tail=np.zeros(8 * nodes + 8192),
+        label_state=np.zeros(labels, np.int64),
+        label_code=np.zeros(labels, np.int64),
+        label_parent=np.full(labels, -1, np.int64),
+        label_kind=np.full(labels, -1, np.int64),
+        label_next=np.full(labels, -1, np.int64),
+        label_value_at=np.zeros(labels, np.int64),
+        label_end=np.zeros(labels),
+        values=np.zeros(8 * nodes + 65536),
+    )
+    # the empty downset with its one label: nothing used, nothing finished
+    rehash(store.table, store.key, 1)
+    store.first_label[0] = 0
+    store.by_card[0] = 0
+    at[N_STATES] = 1
+    at[1] = 1
+    return store
+
+
+def _enlarge_store(store: Store, code: int) -> Store:
+    def longer(*names: str) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
+        return {
+            name: np.concatenate([getattr(store, name), np.zeros_like(getattr(store, name))])
+            for name in names
+        }
+
+    if code == STATES_FULL:
+        grown = store._replace(
+            **longer("key", "border_at", "border_size", "first_label", "next_state"),
+            table=np.full(2 * len(store.table), -1, np.int64),
+        )
+        rehash(grown.table, grown.key, int(grown.at[N_STATES]))
+        return grown
+    if code == LABELS_FULL:
+        return store._replace(
+            **longer(
+                "label_state", "label_code", "label_parent", "label_kind", "label_next",
+                "label_value_at", "label_end",
+            )
+        )  # fmt: skip
+    assert code in (VALUES_FULL, BORDER_FULL)
+    names = ("values",) if code == VALUES_FULL else ("border", "border_tail")
+    return store._replace(**longer(*names))
+
+
+def _bytes(store: Store) -> float:
+    return float(sum(array.nbytes for array in store))
+
+
+def _work(graph: Graph) -> Work:
+    units, nodes, kinds = len(graph.pred_count), len(graph.depth), len(graph.capacity)
+    paths, groups = len(graph.path_length), len(graph.group_size)
+    whole = np.int64
+    return Work(
+        inside=np.zeros(units, np.bool_),
+        ready=np.zeros(graph.words, np.uint64),
+        missing=np.zeros(units, whole),
+        outside=np.zeros(nodes, whole),
+        place=np.zeros(nodes, whole),
+        active=np.zeros(64, whole),
+        start=np.zeros((units + 1, 64)),
+        stack=np.zeros(units, whole),
+        cursor=np.zeros(units + 1, whole),
+        in_call=np.zeros(units, np.bool_),
+        entered=np.zeros(nodes, np.bool_),
+        touched=np.zeros(len(graph.source_feeds), whole),
+        group_in=np.zeros(groups, whole),
+        group_done=np.zeros(groups, whole),
+        open_groups=np.zeros(units + 1, whole),
+        load=np.zeros((units + 1, 4, kinds)),
+        room=np.zeros((units + 1, 2)),
+        saving=np.zeros((units + 1, kinds)),
+        path_at=np.zeros(paths, whole),
+        path_in=np.zeros((units + 1, paths), whole),
+        new_key=np.zeros(graph.words, np.uint64),
+        new_border=np.zeros(nodes, whole),
+        new_tail=np.zeros(nodes),
+        vector=np.zeros(nodes),
+        entered_list=np.zeros(nodes, whole),
+        entered_size=np.zeros(units + 1, whole),
+    )
+
+
+def _enlarge_work(work: Work) -> Work:
+    return work._replace(
+        active=np.concatenate([work.active, np.zeros_like(work.active)]),
+        start=np.concatenate([work.start, np.zeros_like(work.start)], axis=1),
+    )
+
+
+def _steps(graph: Graph, store: Store) -> list[Step] | None:
+    label = int(store.at[BEST_LABEL])
+    if label < 0:
+        return None
+    steps = []
+    while store.label_parent[label] >= 0:
+        parent = int(store.label_parent[label])
+        added = store.key[store.label_state[label]] ^ store.key[store.label_state[parent]]
+        units = tuple(x for x in range(len(graph.pred_count)) if int(added[x >> 6]) >> (x & 63) & 1)
+        steps.append(Step(int(store.label_kind[label]), units))
+        label = parent
+    return steps[::-1]
+
+
+def solution_of(task: Task, core: Core, steps: list[Step]) -> Calls:
+    """Return the plan of a chain with one call per accelerator, devices in order kind by kind."""
+    graph = core.graph
+    device, call = graph.pool.copy(), np.full(task.workload.n, -1)
+    used = [0] * len(graph.kinds)
+    for kind, nodes in calls_of(task, core, steps):
+        first = int(np.flatnonzero(task.costs.kind_of == graph.kinds[kind])[0])
+        device[nodes] = first + used[kind]
+        call[nodes] = 0
+        used[kind] += 1
+    return Calls(device, call)
+
+
+def calls_of(task: Task, core: Core, steps: list[Step]) -> list[tuple[int, list[int]]]:
+    """Return kind and nodes of each call of a chain, with the satellites that save most."""
+    found = []
+    for step in steps:
+        if step.kind >= 0:
+            nodes = {v for x in step.units for v in core.graph.members[core.units[x]]}
+            nodes |= satellites_of(task, core, nodes, step.kind)
+            found.append((step.kind, sorted(nodes)))
+    return found
+
+
+def satellites_of(task: Task, core: Core, nodes: set[int], kind: int) -> set[int]:
+    """Return the satellites that a call of `nodes` should take, on a kind of accelerators."""
+    graph, workload = core.graph, task.workload
+    items = [  # bytes, transfer saved, nodes
+        (float(graph.memory_bytes[v]), float(graph.transfer[kind, v]), [v])
+        for v in core.sources
+        if workload.successors[v]
+        and np.isfinite(graph.compute[:, v]).all()
+        and nodes.issuperset(workload.successors[v])
+    ]
+    sinks: dict[int, list[int]] = {}
+    for v in core.sinks:
+        sinks.setdefault(workload.predecessors[v][0], []).append(v)
+    for u, fed in sinks.items():
+        if (
+            u in nodes
+            and np.isfinite(graph.compute[:, fed]).all()
+            and nodes.union(fed).issuperset(workload.successors[u])
+        ):
+            size = float(graph.memory_bytes[fed].sum())
+            items.append((size, float(graph.transfer[kind, u]), fed))
+    free = graph.capacity_bytes[kind] * (1 + MARGIN) - graph.memory_bytes[sorted(nodes)].sum()
+    taken = {v for size, _, some in items if size <= 0 for v in some}
+    rest = [item for item in items if 0 < item[0] <= free and item[1] > 0]
+    _, chosen = knapsack(
+        np.array([size for size, _, _ in rest]), np.array([s for _, s, _ in rest]), free
+    )
+    return taken | {v for item, pick in zip(rest, chosen, strict=True) if pick for v in item[2]}

@@ -1,0 +1,129 @@
+"""Labels of the training DP: partial plans, of which only undominated ones are kept.
+
+A label has the devices used, the replicas used, the stages, and Σ TPS. Fewer replicas behind never
+hurt, because they leave fewer microbatches in flight.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+class Labels(NamedTuple):
+    """Partial plans from the pipeline's end: each is its parent and one more stage.
+
+    `head` is the first label of each ideal, `following` the next one of the same ideal;
+    `tally[0]` labels exist, `tally[1]` is set if a knapsack gave up.
+    """
+
+    head: NDArray[np.int64]
+    ideal: NDArray[np.int64]
+    devices: NDArray[np.int64]
+    replicas: NDArray[np.int64]
+    stages: NDArray[np.int64]
+    total: NDArray[np.float64]
+    parent: NDArray[np.int64]
+    degree: NDArray[np.int64]
+    divisor: NDArray[np.int64]
+    following: NDArray[np.int64]
+    tally: NDArray[np.int64]
+
+
+@njit(cache=True)
+def dominated(labels, ideal, devices, replicas):  # type: ignore[no-untyped-def]
+    """Whether an ideal has a label with at most so many devices and replicas."""
+    label = labels.head[ideal]
+    while label >= 0:
+        if labels.devices[label] <= devices and labels.replicas[label] <= replicas:
+            return True
+        label = labels.following[label]
+    return False
+
+
+@njit(cache=True)
+def push(labels, ideal, devices, replicas, stages, total, parent, degree, divisor):  # type: ignore[no-untyped-def]
+    """Add a label unless another one is at least as good; drop those it is better than."""
+    before, other = -1, labels.head[ideal]
+    while other >= 0:
+        if (
+            labels.devices[other] <= devices
+            and labels.replicas[other] <= replicas
+            and labels.stages[other] <= stages
+            and labels.total[other] <= total
+        ):
+            return labels
+        if (
+            labels.devices[other] >= devices
+            and labels.replicas[other] >= replicas
+            and labels.stages[other] >= stages
+            and labels.total[other] >= total
+        ):
+            if before < 0:
+                labels.head[ideal] = labels.following[other]
+            else:
+                labels.following[before] = labels.following[other]
+        else:
+            before = other
+        other = labels.following[other]
+    new = labels.tally[0]
+    if new == len(labels.ideal):
+        labels = _longer(labels)
+    labels.ideal[new] = ideal
+    labels.devices[new] = devices
+    labels.replicas[new] = replicas
+    labels.stages[new] = stages
+    labels.total[new] = total
+    labels.parent[new] = parent
+    labels.degree[new] = degree
+    labels.divisor[new] = divisor
+    labels.following[new] = labels.head[ideal]
+    labels.head[ideal] = new
+    labels.tally[0] += 1
+    return labels
+
+
+@njit(cache=True)
+def _longer(labels):  # type: ignore[no-untyped-def]
+    more = np.zeros(len(labels.ideal), np.int64)
+    return Labels(
+        labels.head,
+        np.append(labels.ideal, more),
+        np.append(labels.devices, more),
+        np.append(labels.replicas, more),
+        np.append(labels.stages, more),
+        np.append(labels.total, np.zeros(len(more))),
+        np.append(labels.parent, more),
+        np.append(labels.degree, more),
+        np.append(labels.divisor, more),
+        np.append(labels.following, more),
+        labels.tally,
+    )
+
+
+def no_labels(ideals: int) -> Labels:
+    """Return the labels to begin with: nothing planned, nothing used."""
+
+    def room() -> NDArray[np.int64]:
+        return np.zeros(1024, np.int64)
+
+    labels = Labels(
+        head=np.full(ideals, -1),
+        ideal=room(),
+        devices=room(),
+        replicas=room(),
+        stages=room(),
+        total=np.zeros(1024),
+        parent=room(),
+        degree=room(),
+        divisor=room(),
+        following=room(),
+        tally=np.array([1, 0]),
+    )
+    labels.head[0] = 0
+    labels.parent[0] = -1
+    labels.following[0] = -1
+    return labels

@@ -1,0 +1,260 @@
+"""Which training plans keep a cap on the time of every stage: one run over a lattice of ideals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..formulations.task import Task
+from ..formulations.training import STATE_PER_WEIGHT, Staging
+from ..instances import Solution, Stage, in_stages
+from ..instances.arrays import Floats, Ints
+from .lattice import Lattice
+from .search import Search
+from .training_kernels import (
+    Ask,
+    Board,
+    configure,
+    grow,
+    ideal_sums,
+    in_flight,
+    price_stage,
+)
+from .training_labels import Labels, no_labels
+
+#: Steps of the lattice that are taken between two looks at the clock.
+SLICE_STEPS = 2_000
+#: What is needed where nothing helps; more than any number of devices.
+NEVER = 2**40
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A stage of a plan: its units, numbers of its degree and divisor, replicas behind it."""
+
+    units: Ints
+    degree: int
+    divisor: int
+    behind: int
+
+
+class Planner:
+    """Answers for a task and a lattice which plans keep a cap.
+
+    Parameters
+    ----------
+    greedy
+        Configure stages by the authors' rule instead of the exact knapsack.
+    """
+
+    def __init__(self, task: Task, staging: Staging, lattice: Lattice, greedy: bool) -> None:
+        self.task = task
+        self.staging = staging
+        self.lattice = lattice
+        self.board = make_board(staging, lattice, greedy)
+        self.capacity = float(staging.capacity[0])
+        self.devices = int(staging.count[0])
+        work = np.min(self.board.fast * staging.degrees[:, None], axis=0)
+        below = self._sums(work)
+        #: Least device-time of the units outside each ideal.
+        self.outside: Floats = below[-1] - below
+        self.torn = np.zeros(lattice.size, np.bool_)
+        for a, b in staging.uncut.tolist():
+            ends = np.zeros(staging.size)
+            ends[a] += 1
+            ends[b] -= 1
+            self.torn |= self._sums(ends) != 0
+        self.gave_up = False
+
+    def _sums(self, value: Floats) -> Floats:
+        lattice = self.lattice
+        sums: Floats = ideal_sums(lattice.start, lattice.unit, lattice.to, value)
+        return sums
+
+    def plan(
+        self,
+        within: float,
+        search: Search[Solution],
+        *,
+        sums: bool = False,
+        most_total: float = math.inf,
+        capacity: float | None = None,
+    ) -> tuple[Chosen, ...] | None:
+        """Return a plan with all TPS_i ≤ `within`, None if there is none or the search must stop.
+
+        Parameters
+        ----------
+        sums
+            Return one of least Σ TPS_i, which is at most `most_total`.
+        capacity
+            Memory of a device; default: the cluster's.
+        """
+        lattice = self.lattice
+        rest = np.ceil(self.outside / within * (1 - 1e-9)).clip(1, NEVER).astype(np.int64)
+        rest[-1] = 0
+        rest[self.torn] = NEVER
+        ask = Ask(
+            within=within,
+            devices=self.devices,
+            capacity=self.capacity if capacity is None else capacity,
+            most_stages=self.staging.problem.max_stages or 0,
+            sums=sums,
+            most_total=most_total,
+            rest=rest,
+        )
+        labels = no_labels(lattice.size)
+        low = 0
+        while low < lattice.size - 1:
+            if search.should_stop():
+                return None
+            high = int(np.searchsorted(lattice.start, lattice.start[low] + SLICE_STEPS))
+            high = min(max(low + 1, high), lattice.size - 1)
+            labels = grow(low, high, self.board, ask, labels)
+            low = high
+        self.gave_up |= bool(labels.tally[1])
+        ends = []
+        label = int(labels.head[-1])
+        while label >= 0:
+            ends.append(label)
+            label = int(labels.following[label])
+        if not ends:
+            return None
+        best = min(ends, key=lambda x: (labels.total[x], labels.devices[x], labels.replicas[x]))
+        return self._trace(labels, best)
+
+    def _trace(self, labels: Labels, label: int) -> tuple[Chosen, ...]:
+        """Return the stages that led to a label, first stage of the pipeline first."""
+        stages = []
+        while labels.parent[label] >= 0:
+            parent = int(labels.parent[label])
+            here = self.lattice.units(int(labels.ideal[label]))
+            behind = self.lattice.units(int(labels.ideal[parent]))
+            stages.append(
+                Chosen(
+                    np.setdiff1d(here, behind, assume_unique=True),
+                    int(labels.degree[label]),
+                    int(labels.divisor[label]),
+                    int(labels.replicas[parent]),
+                )
+            )
+            label = parent
+        return tuple(stages)
+
+    def configured(self, chosen: tuple[Chosen, ...]) -> tuple[Solution, list[float]]:
+        """Return the plan with the best configurations, and the time of each stage."""
+        staging = self.staging
+        stages, times = [], []
+        for part in chosen:
+            d = int(staging.divisors[part.divisor])
+            time, options = self._configure(part, d)
+            times.append(time)
+            pairs = sorted(
+                (int(staging.node_of[unit]), int(staging.configuration[option]))
+                for unit, option in zip(part.units.tolist(), options, strict=True)
+            )
+            stages.append(
+                Stage(
+                    nodes=tuple(v for v, _ in pairs),
+                    configuration=tuple(c for _, c in pairs),
+                    replicas=d,
+                    degree=int(staging.degrees[part.degree]),
+                    kind=int(staging.kinds[0]),
+                )
+            )
+        return in_stages(stages, self.task.cluster), times
+
+    def _configure(self, part: Chosen, d: int) -> tuple[float, list[int]]:
+        """Return the time of a stage and the numbers of its units' configurations."""
+        board, staging = self.board, self.staging
+        inside = np.zeros(staging.size, np.bool_)
+        inside[part.units] = True
+        count = len(part.units)
+        item = np.zeros(count + 1, np.int64)
+        cost, size_a, size_b, weight = (np.zeros(len(board.time)) for _ in range(4))
+        choice = np.zeros(count, np.int64)
+        gave_up = np.zeros(1, np.int64)
+        transfer = price_stage(
+            board, part.units, count, inside, part.degree, item, cost, size_a, size_b, weight
+        )
+        least = configure(
+            board, item, cost, size_a, size_b, weight, board.kappa[part.degree, part.divisor],
+            in_flight(board, d, part.behind), self.capacity, math.inf, False, choice, gave_up,
+        )  # fmt: skip
+        options = [
+            staging.choices(unit, part.degree)[int(choice[i] - item[i])]
+            for i, unit in enumerate(part.units.tolist())
+        ]
+        return float((least + transfer) / d), options
+
+    def least_memory(self, part: Chosen) -> tuple[float, dict[str, float]]:
+        """Return the bytes that a stage needs at least on each device, in all and by term."""
+        staging = self.staging
+        y = staging.in_flight(int(staging.divisors[part.divisor]), part.behind)
+        terms = dict.fromkeys(
+            ("activations", "weights and gradients", "optimizer state", "workspace"), 0.0
+        )
+        problem = staging.problem
+        per_weight = STATE_PER_WEIGHT[problem.precision][problem.optimizer]
+        for unit in part.units.tolist():
+            c = min(
+                staging.choices(unit, part.degree),
+                key=lambda c: staging.per_microbatch[c] * y + staging.fixed[c],
+            )
+            state = float(per_weight * staging.weight[c])
+            fixed = float(staging.fixed[c]) - state
+            weights = min(2 * float(staging.weight[c]), fixed)
+            terms["activations"] += float(staging.per_microbatch[c] * y)
+            terms["weights and gradients"] += weights
+            terms["optimizer state"] += state
+            terms["workspace"] += fixed - weights
+        return sum(terms.values()), terms
+
+
+def make_board(staging: Staging, lattice: Lattice, greedy: bool) -> Board:
+    """Return the arrays that the kernels read."""
+    size, degrees = staging.size, len(staging.degrees)
+    incident: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+    for e, (a, b) in enumerate(staging.edges.tolist()):
+        incident[a].append((e, b))
+        incident[b].append((e, a))
+    time = staging.time * staging.slowdown[0]
+    # a schedule with versions of the weights may give negative `fixed`: y is at least 1
+    least_size = staging.per_microbatch + staging.fixed
+    fast = np.full((degrees, size), np.inf)
+    light = np.full((degrees, size), np.inf)
+    for t in range(degrees):
+        for unit in range(size):
+            for c in staging.choices(unit, t):
+                fast[t, unit] = min(fast[t, unit], time[c])
+                light[t, unit] = min(light[t, unit], least_size[c])
+    kappa = [[staging.kappa(t, d) for d in staging.divisors.tolist()] for t in range(degrees)]
+    return Board(
+        start=lattice.start,
+        unit=lattice.unit,
+        to=lattice.to,
+        degrees=staging.degrees,
+        first=staging.first,
+        time=time,
+        weight=staging.weight,
+        per_microbatch=staging.per_microbatch,
+        fixed=staging.fixed,
+        sync_start=staging.sync_start,
+        sync_edge=staging.sync_edge,
+        sync_time=staging.sync_time,
+        edges=staging.edges,
+        edge_time=staging.edge_time,
+        incident_start=np.cumsum([0, *map(len, incident)]),
+        incident=np.array([e for row in incident for e, _ in row], np.int64),
+        other=np.array([u for row in incident for _, u in row], np.int64),
+        fast=fast,
+        light=light,
+        kappa=np.array(kappa),
+        divisors=staging.divisors,
+        allowed=staging.allowed,
+        microbatches=staging.microbatches,
+        most_replicas=staging.most_replicas,
+        gpipe=staging.problem.schedule == "gpipe",
+        greedy=greedy,
+    )
