@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from collections.abc import Mapping as Dictionary
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +16,7 @@ from .formulations.task import pose
 from .instances import (
     Cluster,
     InputError,
+    Mapping,
     Plan,
     Problem,
     Solution,
@@ -22,6 +24,7 @@ from .instances import (
     Training,
     VerificationError,
     Workload,
+    accelerators_and_cpus,
 )
 from .runtime import evaluate
 from .solvers import Limits, Progress, Result, Search, solver
@@ -39,7 +42,7 @@ def solve(
     limits: Limits | None = None,
     start: Plan | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    options: Mapping[str, str] | None = None,
+    options: Dictionary[str, str] | None = None,
     started: float | None = None,
 ) -> Result:
     """Plan where the nodes of `workload` run.
@@ -49,7 +52,8 @@ def solve(
     workload
         What runs.
     cluster
-        Where it can run; default: the cluster that the workload's file suggests.
+        Where it can run; default: for a mapping the devices of its topology, else the cluster
+        that the workload's file suggests.
     problem
         What to minimise, and which splits are allowed; default: `Training()` for a
         workload with layer configurations, else `Throughput()`.
@@ -77,6 +81,8 @@ def solve(
     InputError
         If what is given is wrong or contradictory.
     """
+    if cluster is None and isinstance(problem, Mapping):
+        cluster = accelerators_and_cpus(problem.topology.size)
     cluster = cluster or workload.cluster
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")

@@ -5,8 +5,10 @@ from .costs import Costs, price
 from .errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .layers import Layers, layers_of
 from .plan import Limit, Plan, Status, gap_between
-from .problem import Latency, LayerRule, Problem, Throughput, Training
-from .solution import Calls, Placement, Solution, Stage, Stages, in_stages
+from .problem import Latency, LayerRule, Mapping, Problem, Throughput, Training
+from .solution import Calls, Mapped, Placement, Solution, Stage, Stages, in_stages
+from .stage_costs import StageCosts, stage_costs
+from .topologies import Topology, topology
 from .units import TIME_UNITS, NodeId
 from .workload import Workload
 
@@ -26,16 +28,20 @@ __all__ = [
     "Layers",
     "Limit",
     "Link",
+    "Mapped",
+    "Mapping",
     "NodeId",
     "Placement",
     "Plan",
     "Problem",
     "Solution",
     "Stage",
+    "StageCosts",
     "StagecutError",
     "Stages",
     "Status",
     "Throughput",
+    "Topology",
     "Training",
     "VerificationError",
     "Workload",
@@ -44,4 +50,6 @@ __all__ = [
     "in_stages",
     "layers_of",
     "price",
+    "stage_costs",
+    "topology",
 ]

@@ -8,8 +8,9 @@ the texts "inf", "-inf" and "nan" stand for the numbers that JSON cannot write.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from collections.abc import Mapping as Dictionary
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import msgspec
@@ -17,8 +18,9 @@ import numpy as np
 
 from .cluster import Cluster
 from .errors import InputError, blamed_on, shown
+from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
 from .plan import Plan
-from .problem import Latency, Problem, Throughput, Training
+from .problem import Latency, Mapping, Problem, Throughput, Training
 from .solution import Calls, Placement, Solution
 from .source import Source, explain, plain_id
 from .stagecut_json import (
@@ -32,6 +34,8 @@ from .stagecut_json import (
     read_file,
 )
 from .stages_json import StagesRecord, decode_stages, encode_stages
+from .topologies import write_topology
+from .topologies.topology_json import TopologyFile, make_topology
 from .units import NodeId
 from .workload import Workload
 
@@ -137,7 +141,7 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
         "format": PLAN,
         "version": VERSION,
         "workload": {"name": plan.workload_name, "fingerprint": plan.workload_fingerprint},
-        "problem": {"name": plan.problem.name, **asdict(plan.problem)},
+        "problem": {"name": plan.problem.name, **_options(plan.problem)},
         "objective": plan.objective,
         "bound": finite(plan.bound),
         "gap": finite(plan.gap),
@@ -148,6 +152,14 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
         "certificate": to_json(plan.certificate),
         "provenance": to_json(plan.provenance),
     }
+
+
+def _options(problem: Problem) -> dict[str, Any]:
+    """Return a problem's fields as JSON values; a topology as in its own file."""
+    if isinstance(problem, Mapping):
+        plain = {item.name: getattr(problem, item.name) for item in fields(problem)}
+        return {**plain, "topology": write_topology(problem.topology)}
+    return asdict(problem)
 
 
 def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None) -> Plan:
@@ -229,6 +241,15 @@ def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Code
     for key in known:
         if key not in options:
             source.fail(f"problem: {key} is missing; add it")
+    if codec.problem is Mapping:
+        file = _convert(source, options["topology"], TopologyFile, "problem: topology")
+        # checked here, where the file is known; Mapping checks the rest itself
+        return Mapping(
+            **{
+                **_convert(source, options, MappingRecord, "problem").options(),
+                "topology": make_topology(file),
+            }
+        ), codec
     return _convert(source, options, codec.problem, "problem"), codec
 
 
@@ -311,6 +332,7 @@ def _part_of(
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, _encode_placement, _decode_placement),
+    "mapping": Codec(Mapping, MappedRecord, encode_mapped, decode_mapped),
     "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
     "latency": Codec(Latency, CallsRecord, _encode_calls, _decode_calls),
 }
@@ -330,7 +352,7 @@ def to_json(value: object) -> object:
         return str(value)
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, Dictionary):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, Sequence | set | frozenset):
         items = sorted(value) if isinstance(value, set | frozenset) else value

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .errors import InputError
+from .topologies import Topology
 
 Split = Literal["contiguous", "per-device", "noncontiguous"]
 CpuSplit = Literal["contiguous", "free"]
@@ -218,7 +219,78 @@ class Latency:
         return "latency"
 
 
-Problem = Throughput | Latency | Training
+Mode = Literal["p2p", "allr", "both"]
+Collective = Literal["ring", "cheapest"]
+
+MODES: tuple[Mode, ...] = ("p2p", "allr", "both")
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """Map S stages × R replicas to the devices of a topology: least maximum stage time.
+
+    A stage of compute time t takes, for a batch of m microbatches,
+
+        T_s = m · (t_s + P_s) + A_s
+
+    P_s is the longest time that one of its replicas takes to send its activations to a replica
+    of the next stage (by a matching), and to receive that one's gradients: the sender pays for
+    activations, the receiver for gradients. A_s is the time of the all-reduce of its replicas.
+    Messages take latency + bytes / bandwidth of their route. A ring all-reduce has 2(R−1) steps,
+    each as long as its slowest message of bytes/R.
+
+    Parameters
+    ----------
+    topology
+        Where to.
+    stages, replicas
+        S and R; S·R devices are used, the others are spare.
+    mode
+        ``p2p`` counts P alone, ``allr`` A alone, ``both`` both.
+    microbatches
+        m.
+    gradients
+        Whether gradients are sent back; without them P is the time of the activations alone.
+    collective
+        ``ring``: A is a ring's time. ``cheapest``: the least of ring, binary tree and
+        hierarchical all-reduce (`runtime.check_mapping`).
+
+    References
+    ----------
+    Parmesan's min–max device mapping, its instantiations p2p and allr. Batches, gradients,
+    matching and ring as part of the answer, and the collectives are ours; m = 1 without
+    gradients and with rings is the published tables' form.
+    """
+
+    topology: Topology
+    stages: int
+    replicas: int
+    mode: Mode = "p2p"
+    microbatches: int = 1
+    gradients: bool = True
+    collective: Collective = "cheapest"
+
+    def __post_init__(self) -> None:
+        _one_of("mode", self.mode, MODES)
+        _one_of("collective", self.collective, ("ring", "cheapest"))
+        for what in ("stages", "replicas", "microbatches"):
+            value = getattr(self, what)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{what}: {value!r}; it must be a whole number of at least 1")
+        usable, used = len(self.topology.usable), self.stages * self.replicas
+        if used > usable:
+            raise InputError(
+                f"{self.stages} stages × {self.replicas} replicas need {used} devices; "
+                f"{self.topology.name} has {usable} to use: take fewer, or a larger topology"
+            )
+
+    @property
+    def name(self) -> str:
+        """What the problem is called in files and tables."""
+        return "mapping"
+
+
+Problem = Throughput | Latency | Training | Mapping
 
 
 def _degrees(option: str, values: tuple[int, ...] | None) -> None:

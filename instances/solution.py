@@ -107,4 +107,34 @@ def in_stages(stages: Iterable[Stage], cluster: Cluster) -> Stages:
     return Stages(stages, device)
 
 
-Solution = Placement | Calls | Stages
+@dataclass(frozen=True, eq=False)
+class Mapped:
+    """Solution of a mapping problem.
+
+    Parameters
+    ----------
+    stage
+        Shape (n,): stage of each node.
+    slots
+        Shape (S, R): device of each replica, a stage's replicas in the order of their ring.
+    sends_to
+        Shape (S−1, R): position, in the next stage's row of `slots`, of the replica to which
+        each replica sends.
+    """
+
+    stage: Ints
+    slots: Ints
+    sends_to: Ints
+
+    def __post_init__(self) -> None:
+        for key in ("stage", "slots", "sends_to"):
+            object.__setattr__(self, key, frozen(getattr(self, key), "int64"))
+
+    @property
+    def device(self) -> Ints:
+        """Shape (n,): first device of each node's stage."""
+        first: Ints = self.slots[self.stage, 0]
+        return first
+
+
+Solution = Placement | Calls | Stages | Mapped

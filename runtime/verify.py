@@ -8,6 +8,8 @@ from ..instances import (
     Calls,
     Cluster,
     Latency,
+    Mapped,
+    Mapping,
     Placement,
     Plan,
     Problem,
@@ -19,7 +21,7 @@ from ..instances import (
     Workload,
     price,
 )
-from . import check_latency, check_throughput, check_training
+from . import check_latency, check_mapping, check_throughput, check_training
 from .report import Report
 
 #: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
@@ -43,6 +45,8 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
         case Latency(), Calls():
             costs = price(workload, cluster)
             return check_latency.check(workload, cluster, costs, problem, solution)
+        case Mapping(), Mapped():
+            return check_mapping.check(workload, cluster, problem, solution)
     raise VerificationError(
         f"a {type(solution).__name__.lower()} is no solution of {problem.name}: plan again"
     )

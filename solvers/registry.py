@@ -27,6 +27,11 @@ METHODS: dict[str, dict[str, str]] = {
         "single": "single_device:single_device",
         "metis": "partitioner:metis",
     },
+    "mapping": {
+        "auto": "mapping:auto",
+        "layouts": "mapping:layouts_only",
+        "milp": "mapping_milp:milp",
+    },
     "training": {
         "auto": "training_milp:auto",
         "dp": "training_dp:training_dp",

@@ -1,0 +1,107 @@
+"""Mapping as a mixed-integer program in Pyomo: the declarative reference, for few devices.
+
+    x_{d,s}  device d serves stage s        Σ_d x_ds = R,  Σ_s x_ds ≤ 1
+    y_{s,d,e}  d in stage s sends to e      Σ_e y_sde = x_ds,  Σ_d y_sde = x_{e,s+1}
+    w_{s,d,e}  e follows d on ring s        Σ_e w_sde = x_ds = Σ_e w_sed
+    P_s ≥ c_sde y_sde,  A_s ≥ g_sde w_sde,  T ≥ base_s + P_s + A_s
+
+A ring must be one cycle: device d gets a position u_sd in 0 … R−1, which w increases by one except
+into the root, the device with h_sd = 1 (Miller, Tucker, Zemlin). For R = 2 the two links are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyomo.environ as pyo
+
+from ..instances.arrays import Ints
+from .mapping import MappingCosts
+
+
+def mapping_milp(costs: MappingCosts) -> pyo.ConcreteModel:
+    """Return the program; times in milliseconds. For a handful of devices."""
+    model = pyo.ConcreteModel("mapping")
+    stages, replicas, size = costs.stages, costs.replicas, costs.size
+    model.S, model.D = pyo.RangeSet(0, stages - 1), pyo.RangeSet(0, size - 1)
+    model.B = pyo.Set(initialize=[s for s in range(stages - 1) if costs.boundary[s].any()])
+    model.O = pyo.Set(initialize=[s for s in range(stages) if costs.ring[s].any()])
+    model.pairs = pyo.Set(initialize=[(d, e) for d in model.D for e in model.D if d != e])
+    send = {s: 1e3 * costs.boundary_costs(s) for s in model.B}
+    step = {s: 1e3 * costs.ring_costs(s) for s in model.O}
+
+    model.x = pyo.Var(model.D, model.S, domain=pyo.Binary)
+    model.y = pyo.Var(model.B, model.pairs, domain=pyo.Binary)
+    model.w = pyo.Var(model.O, model.pairs, domain=pyo.Binary)
+    model.h = pyo.Var(model.O, model.D, domain=pyo.Binary)
+    model.u = pyo.Var(model.O, model.D, bounds=(0, replicas - 1))
+    model.P = pyo.Var(model.S, domain=pyo.NonNegativeReals)
+    model.A = pyo.Var(model.S, domain=pyo.NonNegativeReals)
+    model.T = pyo.Var(domain=pyo.NonNegativeReals)
+    model.objective = pyo.Objective(expr=model.T)
+
+    def full(m: pyo.ConcreteModel, s: int) -> object:
+        return sum(m.x[d, s] for d in m.D) == replicas
+
+    def once(m: pyo.ConcreteModel, d: int) -> object:
+        return sum(m.x[d, s] for s in m.S) <= 1
+
+    def sends(m: pyo.ConcreteModel, s: int, d: int) -> object:
+        return sum(m.y[s, d, e] for e in m.D if e != d) == m.x[d, s]
+
+    def receives(m: pyo.ConcreteModel, s: int, e: int) -> object:
+        return sum(m.y[s, d, e] for d in m.D if d != e) == m.x[e, s + 1]
+
+    def transfer(m: pyo.ConcreteModel, s: int, d: int, e: int) -> object:
+        return m.P[s] >= float(send[s][d, e]) * m.y[s, d, e]
+
+    def follows(m: pyo.ConcreteModel, s: int, d: int) -> object:
+        return sum(m.w[s, d, e] for e in m.D if e != d) == m.x[d, s]
+
+    def followed(m: pyo.ConcreteModel, s: int, d: int) -> object:
+        return sum(m.w[s, e, d] for e in m.D if e != d) == m.x[d, s]
+
+    def reduces(m: pyo.ConcreteModel, s: int, d: int, e: int) -> object:
+        return m.A[s] >= float(step[s][d, e]) * m.w[s, d, e]
+
+    def root(m: pyo.ConcreteModel, s: int) -> object:
+        return sum(m.h[s, d] for d in m.D) == 1
+
+    def one_cycle(m: pyo.ConcreteModel, s: int, d: int, e: int) -> object:
+        return m.u[s, e] >= m.u[s, d] + 1 - replicas * (1 - m.w[s, d, e] + m.h[s, e])
+
+    def longest(m: pyo.ConcreteModel, s: int) -> object:
+        return 1e3 * float(costs.base[s]) + m.P[s] + m.A[s] <= m.T
+
+    model.full_rule = pyo.Constraint(model.S, rule=full)
+    model.once_rule = pyo.Constraint(model.D, rule=once)
+    model.sends_rule = pyo.Constraint(model.B, model.D, rule=sends)
+    model.receives_rule = pyo.Constraint(model.B, model.D, rule=receives)
+    model.transfer_rule = pyo.Constraint(model.B, model.pairs, rule=transfer)
+    model.follows_rule = pyo.Constraint(model.O, model.D, rule=follows)
+    model.followed_rule = pyo.Constraint(model.O, model.D, rule=followed)
+    model.reduces_rule = pyo.Constraint(model.O, model.pairs, rule=reduces)
+    model.root_rule = pyo.Constraint(model.O, rule=root)
+    model.one_cycle_rule = pyo.Constraint(model.O, model.pairs, rule=one_cycle)
+    model.longest_rule = pyo.Constraint(model.S, rule=longest)
+    return model
+
+
+def read_back(model: pyo.ConcreteModel, value: Callable[[pyo.Var], float]) -> tuple[Ints, Ints]:
+    """Return slots (S, R), rings in order, and sends_to (S−1, R), given each variable's value."""
+    rows: list[list[int]] = []
+    for s in model.S:
+        row = [d for d in model.D if value(model.x[d, s]) > 0.5]
+        if s in model.O:
+            follower = {d: e for d, e in model.pairs if value(model.w[s, d, e]) > 0.5}
+            ring = [row[0]]
+            while len(ring) < len(row):
+                ring.append(follower[ring[-1]])
+            row = ring
+        rows.append(row)
+    sends_to = np.tile(np.arange(len(rows[0])), (len(rows) - 1, 1))
+    for s in model.B:
+        receiver = {d: e for d, e in model.pairs if value(model.y[s, d, e]) > 0.5}
+        sends_to[s] = [rows[s + 1].index(receiver[d]) for d in rows[s]]
+    return np.array(rows), sends_to

@@ -1,0 +1,121 @@
+"""What the stages of a pipeline cost: the input of a mapping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .arrays import Floats, Ints, frozen
+from .errors import InputError
+from .units import TIME_UNITS
+from .workload import Workload
+
+
+@dataclass(frozen=True, eq=False)
+class StageCosts:
+    """Costs of S stages, per microbatch except for the parameters.
+
+    Parameters
+    ----------
+    compute_s
+        Shape (S,): seconds of one microbatch on one device.
+    forward_bytes
+        Shape (S−1,): what crosses the boundary from stage s to s+1.
+    backward_bytes
+        Shape (S−1,): what crosses it from stage s+1 to s.
+    parameter_bytes
+        Shape (S,): what the replicas of a stage reduce once per batch.
+    """
+
+    compute_s: Floats
+    forward_bytes: Floats
+    backward_bytes: Floats
+    parameter_bytes: Floats
+
+    def __post_init__(self) -> None:
+        for key in ("compute_s", "forward_bytes", "backward_bytes", "parameter_bytes"):
+            values = frozen(getattr(self, key), np.float64)
+            object.__setattr__(self, key, values)
+            length = self.size - 1 if key.startswith(("forward", "backward")) else self.size
+            if values.shape != (length,):
+                raise InputError(f"stages: {key} has {values.size} values; it must have {length}")
+            if not (np.isfinite(values) & (values >= 0)).all():
+                raise InputError(f"stages: {key} holds a value that is no number ≥ 0")
+
+    @property
+    def size(self) -> int:
+        """Number of stages, S."""
+        return len(self.compute_s)
+
+
+def stage_costs(workload: Workload, stage: Ints, stages: int) -> StageCosts:
+    """Return what the stages of a workload cost.
+
+    A tensor crosses every boundary between the stage that makes it and the last (for gradients:
+    the first) stage that needs it: stages talk to their neighbours, who pass things on. It
+    crosses once, however many nodes behind need it.
+
+    Parameters
+    ----------
+    stage
+        Shape (n,): stage of each node, 0 … stages−1.
+
+    Raises
+    ------
+    InputError
+        If the workload does not say its unit of time, or the sizes of outputs, or (for the
+        all-reduce) of weights or gradients.
+    """
+    time = accelerator_seconds(workload)
+    if workload.output_bytes is None:
+        raise InputError(f"{workload.name}: output_bytes is missing; links need sizes, not times")
+    lowest, highest = stage.copy(), stage.copy()
+    u, v = workload.edges.T
+    np.minimum.at(lowest, u, stage[v])
+    np.maximum.at(highest, u, stage[v])
+    forward, backward = np.zeros(stages + 1), np.zeros(stages + 1)  # as differences
+    for array, begin, end in ((forward, stage, highest), (backward, lowest, stage)):
+        np.add.at(array, begin, workload.output_bytes)
+        np.add.at(array, end, -workload.output_bytes)
+    return StageCosts(
+        compute_s=np.bincount(stage, weights=time, minlength=stages).astype(np.float64),
+        forward_bytes=_exact(forward.cumsum()[: stages - 1]),
+        backward_bytes=_exact(backward.cumsum()[: stages - 1]),
+        parameter_bytes=np.bincount(
+            stage, weights=parameter_bytes(workload), minlength=stages
+        ).astype(np.float64),
+    )
+
+
+def accelerator_seconds(workload: Workload) -> Floats:
+    """Return the seconds of each node, shape (n,): on a CPU where no accelerator supports it.
+
+    Raises
+    ------
+    InputError
+        If the workload does not say its unit of time, or a node can run nowhere.
+    """
+    if workload.time_unit not in TIME_UNITS:
+        raise InputError(f"{workload.name}: its unit of time is not known; set time_unit to map it")
+    if "accelerator" not in workload.times:
+        raise InputError(f"{workload.name}: it has no times on an accelerator; add them")
+    time = workload.times["accelerator"]
+    time = np.where(np.isfinite(time), time, workload.times.get("cpu", time))
+    for v in np.flatnonzero(~np.isfinite(time))[:1].tolist():
+        raise InputError(f"{workload.name}: node {workload.ids[v]} can run on no device")
+    return time * TIME_UNITS[workload.time_unit]
+
+
+def parameter_bytes(workload: Workload) -> Floats:
+    """Return what replicas reduce per node, shape (n,): gradients, or as much as the weights."""
+    for key in ("gradient_bytes", "weight_bytes"):
+        values = workload.extra.get(key)
+        if values is not None and np.nansum(values) > 0:
+            return np.nan_to_num(values)
+    return np.zeros(workload.n)
+
+
+def _exact(values: Floats) -> Floats:
+    """Rounding of differences must not leave a message where there is none."""
+    return np.where(np.abs(values) < 0.5, 0.0, values)

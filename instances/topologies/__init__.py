@@ -1,0 +1,18 @@
+"""Topologies: the devices of a machine and the links between them."""
+
+from .named import SIDES_2D, SIDES_3D, topology
+from .routing import Routes
+from .topology import Topology, topology_from_networkx
+from .topology_json import load_topology, save_topology, write_topology
+
+__all__ = [
+    "SIDES_2D",
+    "SIDES_3D",
+    "Routes",
+    "Topology",
+    "load_topology",
+    "save_topology",
+    "topology",
+    "topology_from_networkx",
+    "write_topology",
+]

@@ -1,0 +1,235 @@
+"""A topology: devices, switches, and the links between them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import networkx as nx
+import numpy as np
+
+from ..arrays import Floats, Ints, checked, frozen
+from ..errors import InputError, shown
+from .routing import Routes, route
+
+Routing = Literal["hops", "widest"]
+
+#: A look-up table of all pairs beyond this does not fit into an ordinary machine's memory.
+MAX_DEVICES = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Devices and switches, joined by links that carry data both ways at once.
+
+    Nodes 0 … D−1 are the devices, D … D+switches−1 only forward. A message over a link takes
+    latency + bytes / bandwidth (the postal model); over a route, the sum of the latencies plus
+    bytes over the least bandwidth on the way.
+
+    Parameters
+    ----------
+    name
+        What people call it; the text that `topology()` builds it from, where there is one.
+    devices
+        Names of the devices, all different.
+    links
+        Shape (E, 2): the two nodes of each link.
+    latency_s
+        Shape (E,): seconds until the first byte arrives.
+    bytes_per_s
+        Shape (E,): bandwidth of each direction.
+    switches
+        Number of nodes that only forward.
+    island
+        Shape (D,): number of the fast island (node, block) of each device; default: one island.
+    excluded
+        Devices that must not be used; messages still pass through them.
+    routing
+        ``hops``: fewest links, of those the widest route, of those the least latency.
+        ``widest``: largest least bandwidth, of those the fewest links.
+    shape, wraps
+        Sides of a mesh (or torus, if it wraps), devices in row-major order; () for others.
+
+    Raises
+    ------
+    InputError
+        If a link leads nowhere, a bandwidth is not above 0, a name occurs twice, or a device
+        cannot reach another.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    links: Ints
+    latency_s: Floats
+    bytes_per_s: Floats
+    switches: int = 0
+    island: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    excluded: tuple[int, ...] = ()
+    routing: Routing = "hops"
+    shape: tuple[int, ...] = ()
+    wraps: bool = False
+
+    def __post_init__(self) -> None:
+        def put(key: str, value: object) -> None:
+            object.__setattr__(self, key, value)
+
+        where = self.name
+        put("devices", tuple(str(device) for device in self.devices))
+        put("links", checked(self.links, np.int64, f"{where}: links", columns=2))
+        for key in ("latency_s", "bytes_per_s"):
+            put(key, checked(getattr(self, key), np.float64, f"{where}: {key}"))
+        island = checked(self.island, np.int64, f"{where}: island")
+        put("island", island if len(island) else frozen(np.zeros(self.size), np.int64))
+        put("excluded", tuple(sorted({int(d) for d in self.excluded})))
+        put("shape", tuple(int(side) for side in self.shape))
+        _check(self)
+
+    @property
+    def size(self) -> int:
+        """Number of devices, D."""
+        return len(self.devices)
+
+    @cached_property
+    def usable(self) -> Ints:
+        """Numbers of the devices that are not excluded, increasing."""
+        out = set(self.excluded)
+        return frozen([d for d in range(self.size) if d not in out], np.int64)
+
+    @cached_property
+    def routes(self) -> Routes:
+        """The point-to-point look-up table; computed when first asked for.
+
+        O(D · E) time, O(D · (D + switches)) memory.
+
+        Raises
+        ------
+        InputError
+            If a device cannot be reached from another.
+        """
+        routes = route(
+            self.size,
+            self.size + self.switches,
+            self.links,
+            self.latency_s,
+            self.bytes_per_s,
+            widest=self.routing == "widest",
+        )
+        apart = np.argwhere(routes.bytes_per_s == 0)
+        if len(apart):
+            a, b = (self.devices[d] for d in apart[0])
+            raise InputError(f"{self.name}: no route from {a} to {b}; add a link between them")
+        return routes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that a mapping depends on; not of names."""
+        digest = hashlib.sha256()
+        rest = (self.size, self.switches, self.excluded, self.routing, self.shape, self.wraps)
+        digest.update(repr(rest).encode())
+        for array in (self.links, self.latency_s, self.bytes_per_s, self.island):
+            digest.update(array.tobytes() + b"|")
+        return digest.hexdigest()
+
+    def without(self, devices: Iterable[int]) -> Topology:
+        """Return the topology with these devices excluded besides."""
+        return replace(self, excluded=(*self.excluded, *devices))
+
+    def to_networkx(self) -> nx.Graph[int]:
+        """Return the graph: nodes with ``name``, ``device`` and ``island``, links with
+        ``latency_s`` and ``bytes_per_s``. `topology_from_networkx` is the inverse.
+        """
+        graph: nx.Graph[int] = nx.Graph(name=self.name, routing=self.routing)
+        for d, name in enumerate(self.devices):
+            graph.add_node(
+                d,
+                name=name,
+                device=True,
+                island=int(self.island[d]),
+                excluded=d in self.excluded,
+            )
+        for w in range(self.switches):
+            graph.add_node(self.size + w, name=f"switch {w}", device=False)
+        rows = zip(self.links.tolist(), self.latency_s, self.bytes_per_s, strict=True)
+        for (a, b), latency, bandwidth in rows:
+            graph.add_edge(a, b, latency_s=float(latency), bytes_per_s=float(bandwidth))
+        return graph
+
+
+def _check(topology: Topology) -> None:
+    where, nodes = topology.name, topology.size + topology.switches
+    if not topology.devices:
+        raise InputError(f"{where}: no devices; give at least one")
+    if topology.size > MAX_DEVICES:
+        raise InputError(f"{where}: {topology.size} devices; at most {MAX_DEVICES} are mapped to")
+    if len(set(topology.devices)) < topology.size:
+        seen: set[str] = set()
+        for name in topology.devices:
+            if name in seen:
+                raise InputError(f"{where}: two devices are called {shown(name)}; rename one")
+            seen.add(name)
+    if topology.switches < 0:
+        raise InputError(f"{where}: switches is {topology.switches}; it must be at least 0")
+    if topology.routing not in ("hops", "widest"):
+        raise InputError(f"{where}: routing is {shown(topology.routing)}; use hops or widest")
+    for key in ("latency_s", "bytes_per_s"):
+        if len(getattr(topology, key)) != len(topology.links):
+            raise InputError(f"{where}: {key} and links differ in length; give one per link")
+    if len(topology.island) != topology.size:
+        raise InputError(f"{where}: island and devices differ in length; give one per device")
+    if topology.excluded and not 0 <= topology.excluded[0] <= topology.excluded[-1] < topology.size:
+        raise InputError(f"{where}: excluded names a device beyond 0 to {topology.size - 1}")
+    for i, (a, b) in enumerate(topology.links.tolist()):
+        if not (0 <= a < nodes and 0 <= b < nodes):
+            raise InputError(f"{where}: link {i} ({a}–{b}): nodes run 0 to {nodes - 1}")
+        if a == b:
+            raise InputError(f"{where}: link {i} joins node {a} to itself; remove it")
+    for key, good in (
+        ("latency_s", np.isfinite(topology.latency_s) & (topology.latency_s >= 0)),
+        ("bytes_per_s", topology.bytes_per_s > 0),
+    ):
+        for i in np.flatnonzero(~good)[:1].tolist():
+            least = "a number ≥ 0" if key == "latency_s" else "above 0"
+            value = shown(float(getattr(topology, key)[i]))
+            raise InputError(f"{where}: link {i}: {key} is {value}; it must be {least}")
+    sides = topology.shape
+    if sides and (min(sides) < 1 or int(np.prod(sides)) != topology.size):
+        raise InputError(f"{where}: shape {sides} does not have {topology.size} devices")
+
+
+def topology_from_networkx(graph: nx.Graph[int]) -> Topology:
+    """Return the topology of a graph as `Topology.to_networkx` makes it.
+
+    Nodes may be anything sortable in any order; those with ``device`` false are switches. Links
+    need ``bytes_per_s``; ``latency_s`` is 0 by default.
+
+    Raises
+    ------
+    InputError
+        If a link has no bandwidth, or the topology is not valid.
+    """
+    nodes: list[tuple[int, dict[str, object]]] = list(graph.nodes.items())
+    devices = [v for v, data in nodes if data.get("device", True)]
+    switches = [v for v, data in nodes if not data.get("device", True)]
+    number = {v: i for i, v in enumerate([*devices, *switches])}
+    name = str(graph.graph.get("name") or "graph")
+    links, latency, bandwidth = [], [], []
+    for a, b, data in graph.edges(data=True):
+        if "bytes_per_s" not in data:
+            raise InputError(f"{name}: link {a}–{b} has no bytes_per_s; set it")
+        links.append(sorted((number[a], number[b])))
+        latency.append(float(data.get("latency_s", 0.0)))
+        bandwidth.append(float(data["bytes_per_s"]))
+    return Topology(
+        name=name,
+        devices=tuple(str(graph.nodes[v].get("name", v)) for v in devices),
+        links=np.array(links, np.int64).reshape(-1, 2),
+        latency_s=np.array(latency),
+        bytes_per_s=np.array(bandwidth),
+        switches=len(switches),
+        island=np.array([int(graph.nodes[v].get("island", 0)) for v in devices]),
+        excluded=tuple(number[v] for v in devices if graph.nodes[v].get("excluded", False)),
+        routing=graph.graph.get("routing", "hops"),
+    )

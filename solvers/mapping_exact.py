@@ -1,0 +1,269 @@
+"""Exact mapping to at most 16 devices: sets of devices as bits.
+
+The least longest link of a ring through each set of R devices comes from a DP over sets (bottleneck
+travelling salesman). At a target T, stages are placed one after the other; a state is the set of
+devices used and the set of the last stage, and a state that failed is not tried again. T is just
+below the incumbent: a success makes the mapping found the incumbent, a failure proves it optimal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.typed import Dict
+
+from ..formulations.mapping import MappingCosts, stage_times
+from ..formulations.mapping_bound import WIDTH, Floors, fitting
+from ..instances.arrays import Floats, Ints
+from .mapping_layouts import matched
+from .search import Stoppable
+
+MAX_DEVICES = 16
+#: Sets per slice, between two looks at the clock: some tenths of a second.
+SLICE = 500_000
+
+
+def exact(
+    costs: MappingCosts, least: Floors, low: float, high: float, clock: Stoppable
+) -> tuple[float, tuple[Ints, Ints] | None, bool]:
+    """Search the least max stage time between `low` and `high`.
+
+    Parameters
+    ----------
+    least
+        Floors of the stages.
+    low
+        No mapping is better.
+    high
+        Value of a known mapping.
+
+    Returns
+    -------
+    bound, mapping, finished
+        The proved bound, the best mapping below `high` (None if there is none), and whether the
+        search came to its end.
+    """
+    rings = np.zeros((costs.stages, 1 << costs.size))
+    known: dict[tuple[float, float], Floats] = {}
+    for s in range(costs.stages):
+        key = (float(costs.ring[s, 0]), float(costs.ring[s, 1]))
+        if key != (0.0, 0.0):
+            if key not in known:
+                if clock.should_stop():
+                    return low, None, False
+                known[key] = _rings(costs.ring_costs(s), costs.replicas)
+            # a set may do without a ring: then the bound holds, but a mapping may not reach it
+            rings[s] = np.minimum(known[key], costs.detour[s])
+    pairs = np.array([costs.boundary_costs(s) for s in range(costs.stages)])
+    best: tuple[Ints, Ints] | None = None
+    target = high * (1 - WIDTH)
+    rings_only = bool(np.isinf(costs.detour).all())
+    while low < high * (1 - WIDTH):
+        found = _decide(costs, least, rings, pairs, target, clock)
+        if found is None:
+            return low, best, False
+        if len(found):
+            slots = np.array([_ring(costs, s, int(mask)) for s, mask in enumerate(found)])
+            best = slots, matched(costs, slots)
+            high = float(stage_times(costs, *best).max()) if rings_only else target
+        else:
+            return target, best, True
+        target = high * (1 - WIDTH)
+    return low, best, True
+
+
+def _decide(
+    costs: MappingCosts,
+    least: Floors,
+    rings: Floats,
+    pairs: Floats,
+    target: float,
+    clock: Stoppable,
+) -> Ints | None:
+    """Return a set of devices per stage with T_s ≤ target, [] if none exists, None if stopped."""
+    nothing = np.zeros(0, np.int64)
+    fits = fitting(costs, least, target)
+    if fits is None:
+        return nothing
+    allowed = (fits * (1 << np.arange(costs.size))).sum(axis=1)
+    room = (target - costs.base) * (1 + 1e-12)
+    failed = Dict.empty(types.int64, types.boolean)
+    path = np.zeros(costs.stages, np.int64)
+    free = np.zeros(costs.stages, np.int64)
+    free[0] = allowed[0]
+    at = np.zeros(costs.stages, np.int64)
+    at[0] = (1 << costs.replicas) - 1
+    level = np.zeros(1, np.int64)
+    near = np.zeros((costs.stages, costs.size + 1), np.int64)
+    while True:
+        if clock.should_stop():
+            return None
+        end = _place(
+            rings, pairs, room, allowed, failed, path, free, at, level, near, SLICE, costs.replicas
+        )
+        if end >= 0:
+            return path if end == 1 else nothing
+
+
+@njit(cache=True)
+def _place(rings, pairs, room, allowed, failed, path, free, at, level, near, steps, replicas):  # type: ignore[no-untyped-def]
+    """Depth-first search from where it stood: 1 found, 0 refuted, −1 out of steps.
+
+    Stage s takes a set of R devices out of free[s]: at[s] runs over the R-subsets of as many bits,
+    in increasing order. near[s, d] is the set of devices to which device d of stage s may send,
+    near[s, −1] their union.
+    """
+    stages = len(path)
+    size = near.shape[1] - 1
+    members = np.empty(size, np.int64)
+    s = level[0]
+    while steps > 0:
+        used = 0
+        for k in range(s):
+            used |= path[k]
+        count = 0
+        for d in range(size):
+            if free[s] >> d & 1:
+                members[count] = d
+                count += 1
+        placed = False
+        while at[s] < 1 << count:
+            steps -= 1
+            bits = at[s]
+            mask = 0
+            for k in range(count):
+                if bits >> k & 1:
+                    mask |= 1 << members[k]
+            lowest = bits & -bits  # the next larger number with as many bits
+            ripple = bits + lowest
+            at[s] = ripple | (((bits ^ ripple) >> 2) // lowest)
+            if rings[s, mask] > room[s]:
+                continue
+            if s > 0 and not _matches(path[s - 1], mask, near[s - 1], size):
+                continue
+            if (used | mask) << 16 | mask in failed:
+                continue
+            path[s] = mask
+            placed = True
+            break
+        if placed:
+            if s + 1 == stages:
+                return 1
+            # the ring is paid; what is left is for the messages
+            cap = room[s] - rings[s, path[s]]
+            reach = 0
+            left = 0
+            for a in range(size):
+                near[s, a] = 0
+                if path[s] >> a & 1:
+                    for b in range(size):
+                        if a != b and pairs[s, a, b] <= cap:
+                            near[s, a] |= 1 << b
+                    reach |= near[s, a]
+            left = allowed[s + 1] & reach & ~(used | path[s])
+            s += 1
+            free[s] = left
+            at[s] = (1 << replicas) - 1
+        else:
+            if s == 0:
+                return 0
+            s -= 1
+            failed[(used << 16) | path[s]] = True
+        level[0] = s
+    return -1
+
+
+@njit(cache=True)
+def _matches(left, right, near, size):  # type: ignore[no-untyped-def]
+    """Whether the devices of two sets can be paired along `near`."""
+    for a in range(size):
+        if left >> a & 1 and near[a] & right == 0:
+            return False
+    mate = np.full(size, -1, np.int64)
+    seen = np.zeros(1, np.int64)
+    for a in range(size):
+        if left >> a & 1:
+            seen[0] = 0
+            if not _augment(a, right, near, mate, seen):
+                return False
+    return True
+
+
+@njit(cache=True)
+def _augment(a, right, near, mate, seen):  # type: ignore[no-untyped-def]
+    able = near[a] & right
+    for b in range(len(mate)):
+        if able >> b & 1 and not seen[0] >> b & 1:
+            seen[0] |= 1 << b
+            if mate[b] < 0 or _augment(mate[b], right, near, mate, seen):
+                mate[b] = a
+                return True
+    return False
+
+
+@njit(cache=True)
+def _paths(cost, size):  # type: ignore[no-untyped-def]
+    """least[set, v]: least largest link of a path through the set from its lowest device to v."""
+    least = np.full((1 << size, size), np.inf)
+    for d in range(size):
+        least[1 << d, d] = 0.0
+    for mask in range(1, 1 << size):
+        low = 0
+        while not mask >> low & 1:
+            low += 1
+        for v in range(low, size):
+            here = least[mask, v]
+            if here == np.inf:
+                continue
+            for w in range(low + 1, size):
+                if not mask >> w & 1:
+                    value = max(here, cost[v, w])
+                    if value < least[mask | 1 << w, w]:
+                        least[mask | 1 << w, w] = value
+    return least
+
+
+@njit(cache=True)
+def _rings(cost, replicas):  # type: ignore[no-untyped-def]
+    """Least largest link of a ring through each set of R devices; shape (2^D,)."""
+    size = len(cost)
+    least = _paths(cost, size)
+    out = np.zeros(1 << size)
+    for mask in range(1, 1 << size):
+        count, low = 0, -1
+        for d in range(size):
+            if mask >> d & 1:
+                count += 1
+                if low < 0:
+                    low = d
+        if count != replicas or count == 1:
+            continue
+        best = np.inf
+        for v in range(low + 1, size):
+            if mask >> v & 1:
+                best = min(best, max(least[mask, v], cost[v, low]))
+        out[mask] = best
+    return out
+
+
+def _ring(costs: MappingCosts, s: int, mask: int) -> Ints:
+    """Return the devices of a set in the order of their best ring in stage s."""
+    members = [d for d in range(costs.size) if mask >> d & 1]
+    if not costs.ring[s].any() or len(members) < 4:
+        return np.array(members)
+    cost = costs.ring_costs(s)[np.ix_(members, members)]
+    least = _paths(cost, len(members))
+    left = (1 << len(members)) - 1
+    closing = [max(least[left, v], cost[v, 0]) for v in range(1, len(members))]
+    v = int(np.argmin(closing)) + 1
+    limit = closing[v - 1]
+    order = [v]
+    while v:
+        left ^= 1 << v
+        v = next(
+            w
+            for w in range(len(members))
+            if left >> w & 1 and least[left, w] <= limit and cost[w, v] <= limit
+        )
+        order.append(v)
+    return np.array([members[i] for i in order])
