@@ -239,6 +239,9 @@ class Mapping:
     Messages take latency + bytes / bandwidth of their route. A ring all-reduce has 2(R−1) steps,
     each as long as its slowest message of bytes/R.
 
+    The stages are given, by a balanced partition of the workload or by the plan to start from:
+    bounds and "optimal" speak of their mapping, not of other partitions.
+
     Parameters
     ----------
     topology

@@ -26,8 +26,9 @@ ISLAND_SECONDS = 20.0
 def auto(task: Task, search: Search[Solution]) -> None:
     """Partition the workload into stages and map them: layouts, bound, then annealing or exact.
 
-    The partition is that of `balanced_partition`, with messages priced at the median bandwidth of
-    the links where the mode counts them, or that of the plan to start from.
+    The partition is that of `balanced_partition`, with messages priced at the bandwidth of the
+    fastest link where the mode counts them, or that of the plan to start from. The bound is for
+    the mapping of these stages: another partition may have a better one.
     """
     hunt = Hunt(task, search)
     hunt.layouts()
@@ -91,7 +92,8 @@ class Hunt:
         return bool(np.isinf(self.costs.detour).all())
 
     def raise_bound(self, bound_s: float, origin: str) -> None:
-        """Tell the search of a proved bound, rounding of sums taken off."""
+        """Tell the search of a proved bound for the given stages, rounding of sums taken off."""
+        origin = f"{origin}, stages given"
         self.search.raise_bound(
             min(bound_s * (1 - 1e-12) / self.unit, self.search.objective), origin
         )
@@ -215,7 +217,7 @@ def _stages_of(task: Task, search: Search[Solution]) -> Ints:
     assert isinstance(problem, Mapping)
     coefficient = 0.0
     if problem.mode != "allr":
-        coefficient = 1.0 / float(np.median(problem.topology.bytes_per_s))
+        coefficient = 1.0 / float(problem.topology.bytes_per_s.max())
     part = balanced_partition(
         task.workload, problem.stages, coefficient, should_stop=search.should_stop
     )
