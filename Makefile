@@ -1,5 +1,7 @@
 # Everything happens in .venv; PYTHON names the interpreter that makes it (3.11 or newer).
 PYTHON ?= python3
+# For the tests of the import only: nothing else needs torch. TORCH= leaves it out; they are skipped.
+TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 
@@ -26,6 +28,7 @@ test: .venv/test .dev/stagecut
 	touch $@
 
 .venv/test: .venv/bin/python pyproject.toml constraints.txt
+	$(if $(TORCH),$(BIN)/pip install --quiet $(TORCH))
 	$(PIP) '.[dev]'
 	touch $@
 
