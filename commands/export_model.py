@@ -9,7 +9,6 @@ import typer
 
 from ..formulations.task import pose
 from ..instances.files import load
-from ..solvers.milp import export_model as write_model
 from .console import OUT, parse_bytes
 from .solve import choose_cluster, pose_problem
 
@@ -29,6 +28,8 @@ def export_model(
     overlap: Annotated[bool, typer.Option(help="Transfers run beside compute.")] = False,
 ) -> None:
     """Write the compact integer program of a throughput problem as MPS or LP file."""
+    from ..solvers.milp import export_model as write_model  # Pyomo takes a second to import
+
     loaded = load(workload)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     options: dict[str, object] = {"split": split, "cpu_split": cpu_split}

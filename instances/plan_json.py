@@ -117,12 +117,15 @@ class Codec:
         From the solution, the workload and the cluster.
     decode
         From the record, the workload and the cluster; raises InputError without the file's name.
+    statement
+        What the problem looks like in a file, where that is not its fields.
     """
 
     problem: type[Problem]
     record: type[Any]
     encode: Callable[[Any, Workload, Cluster], Any]
     decode: Callable[[Any, Workload, Cluster], Solution]
+    statement: type[Any] | None = None
 
 
 def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
@@ -332,7 +335,7 @@ def _part_of(
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, _encode_placement, _decode_placement),
-    "mapping": Codec(Mapping, MappedRecord, encode_mapped, decode_mapped),
+    "mapping": Codec(Mapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
     "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
     "latency": Codec(Latency, CallsRecord, _encode_calls, _decode_calls),
 }

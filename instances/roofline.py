@@ -152,13 +152,19 @@ CPU_CORE = Machine(
 
 
 def machine(name: str) -> Machine:
-    """Return the accelerator called `name`.
+    """Return the accelerator called `name`, or the only one whose name begins with it.
 
     Raises
     ------
     InputError
-        If there is none.
+        If there is none, or several.
+
+    Examples
+    --------
+    >>> machine("h100").name
+    'h100-sxm'
     """
-    if name not in MACHINES:
+    begun = [known for known in MACHINES if known == name or known.startswith(f"{name}-")]
+    if len(begun) != 1:
         raise InputError(f"accelerator: {name!r} is not one of {', '.join(MACHINES)}")
-    return MACHINES[name]
+    return MACHINES[begun[0]]

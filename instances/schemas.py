@@ -44,15 +44,16 @@ def _schema(*kinds: type[Any]) -> dict[str, Any]:
 
 def _plan_schema() -> dict[str, Any]:
     """Return the schema of plans: what problem and solution look like goes by the problem."""
-    used = [kind for codec in CODECS.values() for kind in (codec.problem, codec.record)]
+    stated = {name: codec.statement or codec.problem for name, codec in CODECS.items()}
+    used = [kind for name, codec in CODECS.items() for kind in (stated[name], codec.record)]
     schema = _schema(PlanFile, *used)
     choices = []
     for name, codec in CODECS.items():
-        problem = schema["$defs"][codec.problem.__name__]
+        problem = schema["$defs"][stated[name].__name__]
         problem["properties"] = {"name": {"const": name}, **problem["properties"]}
         problem["required"] = list(problem["properties"])
         problem["additionalProperties"] = False
-        kinds = {"problem": codec.problem, "solution": codec.record}
+        kinds = {"problem": stated[name], "solution": codec.record}
         parts = {key: {"$ref": f"#/$defs/{kind.__name__}"} for key, kind in kinds.items()}
         choices.append({"properties": parts})
     schema["oneOf"] = choices

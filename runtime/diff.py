@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import linear_sum_assignment
 
 from ..instances import InputError, NodeId
 from ..instances.arrays import Ints
@@ -81,6 +80,8 @@ def diff(first: Outline, second: Outline) -> PlanDiff:
     alike = np.array([[a[1] == b[1] for b in second.devices] for a in first.devices])
     # A match of other kinds is allowed, but worth less than any node that stays in its kind.
     worth = 2 * np.where(alike, common * (1 + len(second.devices)), 0) + alike
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     rows, columns = linear_sum_assignment(worth, maximize=True)
     partner = {int(a): int(b) for a, b in zip(rows, columns, strict=True) if alike[a, b]}
     pairs = []

@@ -104,7 +104,7 @@ def to_workload(
         colour_labels=labels,
         time_unit="ms",
         extra={key: columns[key] for key in ("parameters", "flops", *MEMORY)},
-        cluster=_cluster(machine, link, float(memory.sum()), accelerators),
+        cluster=suggested_cluster(machine, link, float(memory.sum()), accelerators),
         provenance={
             "generator": "stagecut.instances.architectures",
             "network": network.title,
@@ -199,7 +199,10 @@ def _colours(
     return np.array(colours, dtype=np.int64), tuple(nodes[lead] for lead in numbers)
 
 
-def _cluster(machine: Machine, link: Link, total_bytes: float, accelerators: int | None) -> Cluster:
+def suggested_cluster(
+    machine: Machine, link: Link, total_bytes: float, accelerators: int | None = None
+) -> Cluster:
+    """Return accelerators that hold `total_bytes` with a fifth to spare, and a CPU core."""
     count = accelerators or LEAST_ACCELERATORS
     while accelerators is None and total_bytes > (1 - SPARE) * count * machine.memory_bytes:
         count *= 2

@@ -1,0 +1,271 @@
+"""Networks from `transformers` (random weights) and a U-Net, imported, counted and planned.
+
+Prints Markdown: nodes, edges, parameters, FLOPs against FlopCounterMode, saved bytes against
+saved-tensor hooks, seconds to import, and the verified plan on 4 devices; with ``--measure`` also
+the sum of operator times against the whole model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers as hf
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+import stagecut
+from stagecut.instances.pytorch.formulas import custom_mapping
+from stagecut.instances.pytorch.profile import Profile, profile
+from stagecut.instances.pytorch.record import loss_of
+from stagecut.instances.pytorch.watch import tensors
+
+Made = tuple[nn.Module, dict[str, Any]]
+WIDTH, LAYERS, HEADS, WORDS, LENGTH = 256, 6, 4, 1000, 128
+
+
+def ids(length: int = LENGTH) -> torch.Tensor:
+    return torch.randint(3, WORDS, (2, length))
+
+
+def padded() -> dict[str, torch.Tensor]:
+    """A batch with padding: with a mask, `transformers` runs what it traces.
+
+    Without one it skips the mask when run, but not when traced, and repeats the keys.
+    """
+    mask = torch.ones(2, LENGTH, dtype=torch.int64)
+    mask[1, -8:] = 0
+    return {"input_ids": ids(), "attention_mask": mask}
+
+
+def bert() -> Made:
+    config = hf.BertConfig(
+        vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+        intermediate_size=4 * WIDTH,
+    )  # fmt: skip
+    return hf.BertForSequenceClassification(config), {"input_ids": ids()}
+
+
+def gpt2() -> Made:
+    config = hf.GPT2Config(
+        vocab_size=WORDS, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, use_cache=False,
+        bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return hf.GPT2LMHeadModel(config), {"input_ids": ids()}
+
+
+def llama() -> Made:
+    config = hf.LlamaConfig(
+        vocab_size=WORDS, hidden_size=WIDTH, intermediate_size=3 * WIDTH, num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS, num_key_value_heads=2, use_cache=False,
+    )  # fmt: skip
+    return hf.LlamaForCausalLM(config), padded()
+
+
+def mixtral() -> Made:
+    config = hf.MixtralConfig(
+        vocab_size=WORDS, hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS, num_key_value_heads=2, num_local_experts=4, use_cache=False,
+    )  # fmt: skip
+    return hf.MixtralForCausalLM(config), padded()
+
+
+def t5() -> Made:
+    config = hf.T5Config(
+        vocab_size=WORDS, d_model=WIDTH, d_kv=64, d_ff=4 * WIDTH, num_layers=LAYERS,
+        num_heads=HEADS, use_cache=False,
+    )  # fmt: skip
+    return hf.T5ForConditionalGeneration(config), {"input_ids": ids(), "decoder_input_ids": ids()}
+
+
+def vit() -> Made:
+    config = hf.ViTConfig(
+        hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+        intermediate_size=4 * WIDTH, image_size=160,
+    )  # fmt: skip
+    return hf.ViTForImageClassification(config), {"pixel_values": torch.randn(2, 3, 160, 160)}
+
+
+def resnet() -> Made:
+    config = hf.ResNetConfig(
+        embedding_size=32, hidden_sizes=[64, 128, 256, 512], depths=[3, 4, 6, 3]
+    )
+    return hf.ResNetForImageClassification(config), {"pixel_values": torch.randn(2, 3, 128, 128)}
+
+
+def whisper() -> Made:
+    config = hf.WhisperConfig(
+        vocab_size=WORDS, d_model=WIDTH, encoder_layers=4, decoder_layers=4,
+        encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, encoder_ffn_dim=4 * WIDTH,
+        decoder_ffn_dim=4 * WIDTH, max_source_positions=200, use_cache=False, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+    )  # fmt: skip
+    inputs = {"input_features": torch.randn(2, 80, 400), "decoder_input_ids": ids(64)}
+    return hf.WhisperForConditionalGeneration(config), inputs
+
+
+class Twice(nn.Sequential):
+    """Two convolutions of a U-Net."""
+
+    def __init__(self, before: int, after: int) -> None:
+        layers: list[nn.Module] = []
+        for channels in (before, after):
+            layers += [nn.Conv2d(channels, after, 3, padding=1), nn.GroupNorm(8, after), nn.SiLU()]
+        super().__init__(*layers)
+
+
+class UNet(nn.Module):
+    """Four levels down and up, joined by long skips."""
+
+    def __init__(self, base: int = 32) -> None:
+        super().__init__()
+        sizes = [base * 2**level for level in range(4)]
+        self.down = nn.ModuleList(Twice(a, b) for a, b in zip([3, *sizes], sizes, strict=False))
+        self.middle = Twice(sizes[-1], sizes[-1])
+        self.up = nn.ModuleList(Twice(2 * a, max(base, a // 2)) for a in reversed(sizes))
+        self.head = nn.Conv2d(base, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skips = []
+        for block in self.down:
+            x = block(x)
+            skips.append(x)
+            x = nn.functional.max_pool2d(x, 2)
+        x = self.middle(x)
+        for block in self.up:
+            x = nn.functional.interpolate(x, scale_factor=2.0)
+            x = block(torch.cat([x, skips.pop()], 1))
+        return self.head(x)
+
+
+def unet() -> Made:
+    return UNet(), {"x": torch.randn(2, 3, 64, 64)}
+
+
+MODELS: tuple[Callable[[], Made], ...] = (
+    bert, gpt2, llama, mixtral, t5, vit, resnet, whisper, unet,
+)  # fmt: skip
+
+
+def counted_by_torch(model: nn.Module, inputs: dict[str, Any], training: bool) -> tuple[int, int]:
+    """Return FLOPs by FlopCounterMode, and bytes of saved tensors by hooks, weights left out."""
+    model.train(training)
+    weights = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    saved: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage
+        return tensor
+
+    counter = FlopCounterMode(display=False, custom_mapping=custom_mapping())
+    with counter, torch.set_grad_enabled(training):
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = model(**inputs)
+        if training:
+            values = output if isinstance(output, torch.Tensor) else tuple(output.values())
+            roots = loss_of(tensors(values))
+            torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
+    model.zero_grad()
+    return counter.get_total_flops(), sum(s.nbytes() for s in saved.values())
+
+
+def planned(done: Profile, method: str, seconds: float) -> str:
+    """Return the verified objective on 4 devices, or what is wrong."""
+    workload = done.workload
+    assert workload.cluster is not None
+    result = stagecut.solve(
+        workload,
+        workload.cluster.with_counts(4, 0),
+        stagecut.Throughput(split="contiguous"),
+        method=method,
+        limits=stagecut.Limits(seconds=seconds, gap=0.01),
+    )
+    if result.plan is None:
+        return result.status
+    stagecut.verify(workload, result.plan)
+    total = float(workload.times["accelerator"].sum())
+    return f"{total / result.objective:.2f}×"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="names, separated by commas")
+    parser.add_argument("--method", default="greedy")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each plan")
+    parser.add_argument("--measure", action="store_true", help="sum of parts against the whole")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    only = {name for name in options.only.split(",") if name}
+    chosen = [build for build in MODELS if not only or build.__name__ in only]
+    print(MEASURED if options.measure else COUNTED)
+    for build in chosen:
+        for training in (False, True):
+            (measure if options.measure else count)(build, training, options)
+
+
+COUNTED = """\
+| network | pass | nodes | edges | layers: nodes | edges | parameters | = model's | FLOPs \
+| of FlopCounterMode | saved MB | of hooks | import s | plan, operators | plan, layers |
+|---|---|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|"""
+MEASURED = """\
+| network | pass | seconds | check |
+|---|---|--:|---|"""
+
+
+def count(build: Callable[[], Made], training: bool, options: argparse.Namespace) -> None:
+    model, inputs = build()
+    own = sum(p.numel() for p in model.parameters())
+    start = time.process_time()
+    done = profile(model, (), inputs, training=training, estimate="h100", tied="copies")
+    seconds = time.process_time() - start
+    layers = profile(
+        model, (), inputs, training=training, estimate="h100", depth="auto", tied="copies"
+    )
+    flops, saved = counted_by_torch(model, inputs, training)
+    workload, coarse = done.workload, layers.workload
+    parameters = workload.extra["parameters"].sum()
+    ours = workload.extra["flops"].sum()
+    kept = done.recording.saved_bytes
+    cells = [
+        build.__name__,
+        "training" if training else "inference",
+        workload.n,
+        len(workload.edges),
+        coarse.n,
+        len(coarse.edges),
+        f"{parameters:,.0f}",
+        "yes" if parameters == own else f"no: {own:,}",
+        f"{ours:.4g}",
+        f"{ours / flops:.2%}",
+        f"{kept / 1e6:.1f}" if training else "",
+        f"{kept / saved:.2%}" if saved else "",
+        f"{seconds:.1f}",
+        planned(done, options.method, options.seconds),
+        planned(layers, options.method, options.seconds),
+    ]
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def measure(build: Callable[[], Made], training: bool, _: argparse.Namespace) -> None:
+    model, inputs = build()
+    start = time.perf_counter()
+    done = profile(model, (), inputs, training=training)
+    seconds = time.perf_counter() - start
+    text = "; ".join(done.notes)
+    which = "training" if training else "inference"
+    print(f"| {build.__name__} | {which} | {seconds:.1f} | {text} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""`stagecut profile`: a model becomes a workload."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..instances import InputError, Workload
+from ..instances.files import save
+from .console import ERR, OUT, show_bytes
+
+
+class Tied(StrEnum):
+    """What weights used twice mean."""
+
+    colour = "colour"
+    copies = "copies"
+
+
+def profile(
+    model: Annotated[
+        str, typer.Argument(help="module:factory, file.py:factory, or an .onnx file.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The workload to write.")],
+    batch: Annotated[int | None, typer.Option(help="Samples per pass.", min=1)] = None,
+    train: Annotated[bool, typer.Option("--train", help="With the backward pass.")] = False,
+    estimate: Annotated[
+        str | None, typer.Option(help="Roofline of this accelerator, such as h100; runs nothing.")
+    ] = None,
+    depth: Annotated[
+        str | None, typer.Option(help="Group by modules so many calls deep: 1, 2, …, or auto.")
+    ] = None,
+    tied: Annotated[
+        Tied, typer.Option(help="Weights used twice: colour (one device) or copies.")
+    ] = Tied.colour,
+    device: Annotated[str | None, typer.Option(help="Measure on it: cpu, cuda, cuda:1.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads that torch measures with.", min=1)
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Convert the model, as to bfloat16.")] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option("--input", help="Shape of a sample, such as 3x224x224, if none is given."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Of the workload.")] = "",
+) -> None:
+    """Trace MODEL and write it as a workload, its operators measured or estimated.
+
+    The factory returns a torch.nn.Module, or (module, inputs); inputs are a tensor, a tuple or a
+    dictionary. Then: stagecut solve WORKLOAD.
+    """
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"{output}: its folder does not exist; create it first")
+    if model.endswith(".onnx"):
+        for option, given in (("--train", train), ("--device", device), ("--dtype", dtype)):
+            if given:
+                raise InputError(f"{option}: an ONNX file is a graph for inference; leave it out")
+        if estimate is None:
+            raise InputError(f"{model}: ONNX files are not run; name a device: --estimate h100")
+        _need("onnx", "onnx")
+        from ..instances.onnx_file import read_onnx
+
+        workload = read_onnx(
+            model, estimate, batch=batch, depth=_depth(depth), tied=tied.value, name=name
+        )
+    else:
+        workload = _from_pytorch(
+            model, batch, train, estimate, _depth(depth), tied, device, threads, dtype, shape, name
+        )
+    save(workload, output)
+    _describe(workload)
+    OUT.print(f"written: {output}", highlight=False, soft_wrap=True)
+
+
+def _from_pytorch(
+    model: str,
+    batch: int | None,
+    train: bool,
+    estimate: str | None,
+    depth: int | Literal["auto"] | None,
+    tied: Tied,
+    device: str | None,
+    threads: int | None,
+    dtype: str | None,
+    shape: str | None,
+    name: str,
+) -> Workload:
+    _need("torch", "runtime")
+    from ..instances.pytorch.factory import make
+    from ..instances.pytorch.profile import profile as profile_model
+
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    with ERR.status("building the model …") as status:
+        made = make(model, batch=batch, shape=shape, dtype=dtype, device=device)
+        status.update("tracing and timing …" if estimate is None else "tracing …")
+        done = profile_model(
+            made.model,
+            made.args,
+            made.kwargs,
+            name=name,
+            training=train,
+            estimate=estimate,
+            depth=depth,
+            tied=tied.value,
+        )
+    for note in done.notes:
+        OUT.print(note, style="dim", highlight=False, soft_wrap=True)
+    return done.workload
+
+
+def _depth(text: str | None) -> int | Literal["auto"] | None:
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"--depth: {text!r}; it must be auto or a whole number of at least 1")
+    return int(text)
+
+
+def _need(package: str, extra: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise InputError(f"{package} is not installed; pip install 'stagecut[{extra}]'")
+
+
+def _describe(workload: Workload) -> None:
+    total = {key: float(values.sum()) for key, values in workload.extra.items()}
+    time = float(workload.times["accelerator"].sum())
+    OUT.print(
+        f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges, "
+        f"{total['parameters']:,.0f} parameters, {total['flops']:.4g} FLOPs, "
+        f"{show_bytes(float(workload.memory_bytes.sum()))}, {time:.4g} {workload.time_unit} "
+        f"on one device ({workload.provenance['cost_model']})",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,275 @@
+"""ONNX files as workloads: shapes inferred, initialisers as parameters, times by roofline.
+
+The graph goes the way of a traced PyTorch model from its recording on. Products of matrices and
+convolutions count their FLOPs, nothing else does, as torch's FlopCounterMode has it. Node names
+that are paths, as torch's exporter writes them, give the modules for layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from .architectures.lowering import suggested_cluster
+from .errors import InputError, shown
+from .pytorch.estimate import estimated_ms
+from .pytorch.layers import by_layer, by_operator, fitting_depth
+from .pytorch.operators import operator_graph
+from .pytorch.recording import Kernel, Parameter, Read, Recording, Step
+from .pytorch.to_workload import Times, memory_bytes, to_workload
+from .roofline import CPU_CORE, machine
+from .workload import Workload
+
+#: Nodes that only look at their first input in another way.
+_VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"})
+
+#: Nodes whose value is known as soon as shapes are.
+_KNOWN = frozenset({"Constant", "Shape", "Size"})
+
+#: Read only the rows that they are asked for.
+_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+
+
+def read_onnx(
+    path: str | Path,
+    estimate: str,
+    *,
+    batch: int | None = None,
+    depth: int | Literal["auto"] | None = None,
+    tied: Literal["colour", "copies"] = "colour",
+    name: str = "",
+) -> Workload:
+    """Return the inference workload in an ONNX file.
+
+    Parameters
+    ----------
+    estimate
+        Accelerator that the times are for; see `roofline.MACHINES`.
+    batch
+        Size of the first dimension of every input, where the file leaves it open; default: 1.
+    depth, tied
+        As in `pytorch.profile.profile`.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or a shape cannot be inferred.
+    """
+    target = machine(estimate)
+    recording = _Reader(_load(path, batch or 1), str(path)).recording()
+    graph = operator_graph(recording, training=False, copies=tied == "copies")
+    if not graph.operators:
+        raise InputError(f"{path}: it computes nothing; nothing to plan")
+    if depth == "auto":
+        depth = fitting_depth(graph)
+    nothing = np.zeros(len(graph.operators))
+    times = Times(
+        accelerator_ms=estimated_ms(graph.operators, target),
+        cpu_ms=estimated_ms(graph.operators, CPU_CORE),
+        measured=nothing,
+        spread=nothing,
+        link=target.peer,
+        provenance={
+            "cost_model": "roofline",
+            "accelerator": f"{target.name}: {target.source}",
+            "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
+        },
+    )
+    return to_workload(
+        graph,
+        by_operator(graph) if depth is None else by_layer(graph, depth),
+        times,
+        name=name or Path(path).stem,
+        cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
+        provenance={
+            "generator": "stagecut.instances.onnx_file",
+            "pass": "inference",
+            "granularity": "operators" if depth is None else f"modules, depth {depth}",
+            "shared_weights": tied,
+        },
+    )
+
+
+def _load(path: str | Path, batch: int) -> Any:
+    """Return the model with its open dimensions set and all shapes inferred."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if not Path(path).is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        model = onnx.load(str(path))
+        if not model.graph.node:
+            raise InputError(f"{path}: it is no ONNX model with nodes")
+        given = {value.name for value in model.graph.initializer}
+        for value in model.graph.input:
+            if value.name in given:
+                continue
+            for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
+                if dimension.dim_value:
+                    continue
+                if axis:
+                    raise InputError(
+                        f"{path}: input {shown(value.name)}: dimension {axis} is left open; "
+                        "export it with a fixed size"
+                    )
+                dimension.Clear()
+                dimension.dim_value = batch
+        del model.graph.value_info[:]
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (DecodeError, onnx.shape_inference.InferenceError, ValueError) as error:
+        first = (str(error).splitlines() or ["not readable"])[0]
+        raise InputError(f"{path}: it is no readable ONNX file: {first}") from None
+
+
+class _Reader:
+    """Turns a graph with shapes into a recording."""
+
+    def __init__(self, model: Any, file: str) -> None:
+        import onnx
+
+        self.graph = model.graph
+        self.file = file
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.item: dict[str, int] = {}
+        self.floats: set[str] = set()
+        self.storage: dict[str, int] = {}
+        self.sizes: list[float] = []
+
+        def note(name: str, kind: int, shape: tuple[int, ...]) -> None:
+            if kind == onnx.TensorProto.UNDEFINED:
+                return
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+            self.shapes[name], self.item[name] = shape, max(1, dtype.itemsize)
+            if dtype.kind not in "iub":
+                self.floats.add(name)
+
+        for value in (*self.graph.input, *self.graph.value_info, *self.graph.output):
+            tensor = value.type.tensor_type
+            sizes = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
+            if -1 not in sizes and tensor.HasField("shape"):
+                note(value.name, tensor.elem_type, tuple(sizes))
+        for value in self.graph.initializer:
+            note(value.name, value.data_type, tuple(value.dims))
+
+    def recording(self) -> Recording:
+        """Return what one pass does."""
+        parameters: dict[int, Parameter] = {}
+        buffers: set[int] = set()
+        fixed = {value.name for value in self.graph.initializer}
+        for value in self.graph.initializer:
+            number = self._new(value.name)
+            if value.name in self.floats:
+                size = self.sizes[number]
+                elements = math.prod(self.shapes[value.name])
+                parameters[number] = Parameter(value.name, elements, size, False)
+            else:
+                buffers.add(number)
+        inputs = {self._new(v.name) for v in self.graph.input if v.name not in fixed}
+        steps = []
+        taken: dict[str, int] = {}
+        for node in self.graph.node:
+            given = [name for name in node.input if name]
+            if node.op_type in _KNOWN or (given and set(given) <= fixed):
+                floating = [name for name in given if name in self.floats]
+                for name in node.output:
+                    fixed.add(name)
+                    if floating and node.op_type not in _KNOWN:
+                        self.storage[name] = self.storage[floating[0]]
+                    else:
+                        buffers.add(self._new(name))
+                continue
+            steps.append(self._step(node, given, taken))
+        used = {read.storage for step in steps for read in step.reads}
+        return Recording(
+            steps=tuple(steps),
+            backward=(),
+            sizes=tuple(self.sizes),
+            parameters={s: p for s, p in parameters.items() if s in used},
+            buffers=frozenset(buffers),
+            inputs=frozenset(inputs),
+            outputs=tuple(self._read(value.name) for value in self.graph.output),
+            unused=tuple(p for s, p in parameters.items() if s not in used),
+        )
+
+    def _step(self, node: Any, given: list[str], taken: dict[str, int]) -> Step:
+        outputs = [name for name in node.output if name]
+        path = (node.name or f"{node.op_type}:{outputs[0]}").strip("/")
+        taken[path] = taken.get(path, 0) + 1
+        words = path.split("/")[:-1]
+        reads = tuple(self._read(name) for name in given)
+        kernels: tuple[Kernel, ...] = ()
+        if node.op_type in _VIEWS:
+            self.storage[outputs[0]] = self.storage[given[0]]
+            for name in outputs[1:]:
+                self._new(name)
+        else:
+            for name in outputs:
+                self._new(name, node)
+            count = _FLOPS.get(node.op_type)
+            flops = 0.0 if count is None else count(node, self.shapes)
+            made = sum(self._bytes(name) for name in outputs)
+            seen = made if node.op_type in _LOOKUPS else sum(map(self._bytes, given))
+            kernels = (Kernel(node.op_type, node.op_type, flops, made + seen),)
+        return Step(
+            name=path if taken[path] == 1 else f"{path}#{taken[path]}",
+            kind=node.op_type,
+            modules=("", *(".".join(words[: k + 1]) for k in range(len(words)))),
+            reads=reads,
+            writes=tuple(self.storage[name] for name in outputs) if kernels else (),
+            kernels=kernels,
+            random=node.op_type.startswith("Random") or node.op_type == "Bernoulli",
+            saved=(),
+        )
+
+    def _new(self, name: str, node: Any = None) -> int:
+        if node is not None and name not in self.shapes:
+            raise InputError(
+                f"{self.file}: node {shown(node.name or node.op_type)}: the shape of its output "
+                f"{shown(name)} cannot be inferred; export the model with fixed sizes"
+            )
+        self.storage[name] = len(self.sizes)
+        self.sizes.append(self._bytes(name))
+        return self.storage[name]
+
+    def _bytes(self, name: str) -> float:
+        return float(math.prod(self.shapes.get(name, (0,))) * self.item.get(name, 0))
+
+    def _read(self, name: str) -> Read:
+        if name not in self.storage:
+            raise InputError(f"{self.file}: {shown(name)} is read before anything makes it")
+        return Read(self.storage[name], 0, self._bytes(name))
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def _matmul(node: Any, shapes: Shapes) -> float:
+    return 2.0 * math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
+
+
+def _gemm(node: Any, shapes: Shapes) -> float:
+    transposed = any(a.name == "transA" and a.i for a in node.attribute)
+    inner = shapes[node.input[0]][0 if transposed else 1]
+    return 2.0 * math.prod(shapes[node.output[0]]) * inner
+
+
+def _conv(node: Any, shapes: Shapes) -> float:
+    """Each output element sums over a kernel: its weight's shape after the first dimension."""
+    return 2.0 * math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[1]][1:])
+
+
+def _conv_transpose(node: Any, shapes: Shapes) -> float:
+    return 2.0 * math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:])
+
+
+_FLOPS: Mapping[str, Callable[[Any, Shapes], float]] = {
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+}

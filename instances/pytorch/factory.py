@@ -1,0 +1,177 @@
+"""Finding the user's model: ``module:factory`` or ``file.py:factory``, and inputs for it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from ..errors import InputError
+from .trace import reason_of
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model and what it is called with."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def make(
+    reference: str,
+    *,
+    batch: int | None = None,
+    shape: str | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+) -> Made:
+    """Import the factory that `reference` names and call it.
+
+    Parameters
+    ----------
+    reference
+        ``package.module:name`` or ``path/to/file.py:name``; the name is a function or class that
+        returns a model or ``(model, inputs)``, or a model. Inputs are one tensor, a tuple of
+        positional ones, or a dictionary of named ones.
+    batch
+        Handed to the factory if it takes ``batch``; used for inputs that are made up here.
+    shape
+        Of one sample, such as ``3x224x224``, if the factory returns no inputs.
+    dtype
+        Such as ``bfloat16``: converts model and inputs.
+    device
+        Such as ``cuda``: moves them.
+
+    Raises
+    ------
+    InputError
+        If there is no such module, file or name, it fails, or no inputs are known.
+    """
+    factory = _find(reference)
+    takes_batch = callable(factory) and "batch" in _parameters(factory)
+    if isinstance(factory, nn.Module):
+        made: Any = factory
+    elif callable(factory):
+        try:
+            made = factory(batch=batch) if takes_batch and batch is not None else factory()
+        except Exception as error:  # the user's code may fail in any way
+            raise InputError(f"{reference}: it fails: {reason_of(error, nn.Module())}") from None
+    else:
+        raise InputError(f"{reference}: it is no function, class or model")
+    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"{reference}: it returned {type(model).__name__}; return a torch.nn.Module, or "
+            "(module, inputs)"
+        )
+    if inputs is None:
+        inputs = _inputs_for(model, reference, batch or 1, shape)
+    elif batch is not None and not takes_batch:
+        raise InputError(
+            f"--batch: {reference} returns its inputs itself; give it a parameter `batch`"
+        )
+    return _placed(model, inputs, dtype, device)
+
+
+def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None) -> Made:
+    kind = None if dtype is None else getattr(torch, dtype, None)
+    if dtype is not None and not isinstance(kind, torch.dtype):
+        raise InputError(f"--dtype: {dtype!r} is none of torch's types, such as bfloat16")
+
+    def place(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        value = value.to(kind) if kind is not None and value.is_floating_point() else value
+        return value.to(device) if device is not None else value
+
+    model = model.to(kind) if kind is not None else model
+    model = model.to(device) if device is not None else model
+    inputs = tree_map(place, inputs)
+    if isinstance(inputs, Mapping):
+        return Made(model, (), dict(inputs))
+    return Made(model, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {})
+
+
+def _find(reference: str) -> Any:
+    place, colon, name = reference.rpartition(":")
+    if not colon or not place or not name:
+        raise InputError(
+            f"{reference}: name the model as module:factory or file.py:factory, such as "
+            "my_model.py:make"
+        )
+    try:
+        module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
+    except InputError:
+        raise
+    except Exception as error:  # the user's code may fail in any way
+        raise InputError(f"{place}: it fails: {reason_of(error, nn.Module())}") from None
+    if not hasattr(module, name):
+        own = [key for key, value in vars(module).items() if _may_be_a_factory(value, module)]
+        raise InputError(f"{place}: it has no {name!r}; it has {', '.join(own) or 'no factory'}")
+    return getattr(module, name)
+
+
+def _may_be_a_factory(value: Any, module: Any) -> bool:
+    own = getattr(value, "__module__", "") == module.__name__
+    return isinstance(value, nn.Module) or (callable(value) and own)
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path}: it is no Python file")
+    sys.path.insert(0, str(path.parent.absolute()))  # what it imports lies beside it
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _from_name(name: str) -> Any:
+    sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{name}: no module named {error.name!r}; install it, or name a file"
+        ) from None
+
+
+def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # written in C
+        return {}
+
+
+def _inputs_for(model: nn.Module, reference: str, batch: int, shape: str | None) -> Any:
+    """Make inputs up: of the given shape, or as the first layer or the model's author says."""
+    if shape is not None:
+        try:
+            sizes = [int(word) for word in shape.split("x")]
+        except ValueError:
+            raise InputError(f"--input: {shape!r} is no shape such as 3x224x224") from None
+        return torch.randn(batch, *sizes)
+    first = next((m for m in model.modules() if next(m.parameters(False), None) is not None), None)
+    if isinstance(first, nn.Linear):
+        return torch.randn(batch, first.in_features)
+    ready = getattr(model, "dummy_inputs", None)
+    if isinstance(ready, Mapping):
+        return dict(ready)
+    raise InputError(
+        f"{reference}: it returns a model without inputs; return (model, inputs), or give the "
+        "shape of one sample: --input 3x224x224"
+    )

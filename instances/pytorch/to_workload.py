@@ -1,0 +1,147 @@
+"""From an operator graph, a grouping and times to a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays import Floats
+from ..cluster import ACCELERATOR, CPU, Cluster, Link
+from ..workload import Workload
+from .graph import Graph
+from .layers import Grouping
+
+#: Columns that a node's memory is the sum of.
+MEMORY = (
+    "weight_bytes",
+    "constant_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "activation_bytes",
+)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times of operators, each array of shape (operators,).
+
+    Parameters
+    ----------
+    accelerator_ms, cpu_ms
+        On the device that is planned for, and on a CPU core.
+    measured
+        1 where the time was measured, 0 where it was estimated.
+    spread
+        Interquartile range of the measurements, relative to their median.
+    link
+        Of the suggested cluster.
+    provenance
+        How they came about.
+    """
+
+    accelerator_ms: Floats
+    cpu_ms: Floats
+    measured: Floats
+    spread: Floats
+    link: Link
+    provenance: Mapping[str, str]
+
+
+def memory_bytes(graph: Graph) -> float:
+    """Return the bytes that all operators hold."""
+    return sum(float(getattr(op, key)) for op in graph.operators for key in MEMORY)
+
+
+def to_workload(
+    graph: Graph,
+    grouping: Grouping,
+    times: Times,
+    *,
+    name: str,
+    cluster: Cluster,
+    provenance: Mapping[str, str],
+) -> Workload:
+    """Return the workload whose nodes are the groups of `grouping`.
+
+    A node's output is what others read of the tensors that it makes: parts that several read
+    count once, and no more of a tensor than there is.
+    """
+    count = len(grouping.names)
+    group = np.array(grouping.node, np.int64)
+
+    def total(values: Floats) -> Floats:
+        return np.bincount(group, weights=values, minlength=count).astype(np.float64)
+
+    extra: dict[str, Floats] = {
+        "parameters": total(np.array([op.parameters for op in graph.operators])),
+        "flops": total(np.array([sum(k.flops for k in op.kernels) for op in graph.operators])),
+    }
+    for key in MEMORY:
+        extra[key] = total(np.array([getattr(op, key) for op in graph.operators]))
+    weight = np.maximum(times.accelerator_ms, 1e-30)
+    extra["measured"] = total(weight * times.measured) / total(weight)
+    extra["spread"] = total(weight * times.spread) / total(weight)
+    pairs = {(grouping.node[u], grouping.node[v]) for u, v in graph.edges()}
+    output = outputs(graph, grouping)
+    backward = np.zeros(count, np.bool_)
+    for v, op in enumerate(graph.operators):
+        backward[grouping.node[v]] = op.backward
+    colours, labels = _colours(graph, grouping)
+    return Workload(
+        name=name,
+        ids=grouping.names,
+        edges=np.array(sorted((a, b) for a, b in pairs if a != b), np.int64).reshape(-1, 2),
+        times={ACCELERATOR: total(times.accelerator_ms), CPU: total(times.cpu_ms)},
+        memory_bytes=sum((extra[key] for key in MEMORY), start=np.zeros(count)),
+        transfer=np.array([1e3 * times.link.seconds(size) for size in output.tolist()]),
+        output_bytes=output,
+        backward=backward,
+        colours=colours,
+        colour_labels=labels,
+        time_unit="ms",
+        extra=extra,
+        cluster=cluster,
+        provenance={**provenance, **times.provenance},
+    )
+
+
+def outputs(graph: Graph, grouping: Grouping) -> Floats:
+    """Return the bytes that each node gives to others, or to the model's caller."""
+    sent: dict[tuple[int, int], dict[tuple[int, float], float]] = {}
+    added: set[tuple[int, tuple[int, int]]] = set()
+    for flow in graph.flows:
+        source, tensor = grouping.node[flow.source], flow.tensor
+        if flow.target >= 0 and grouping.node[flow.target] == source:
+            continue
+        if flow.slot is not None:
+            if (source, flow.slot) in added:
+                continue
+            added.add((source, flow.slot))
+        parts = sent.setdefault((source, tensor.storage), {})
+        parts[tensor.offset, tensor.size_bytes] = tensor.size_bytes
+    total = np.zeros(len(grouping.names))
+    for (source, storage), parts in sent.items():
+        total[source] += min(graph.sizes[storage], sum(parts.values()))
+    return total
+
+
+def _colours(graph: Graph, grouping: Grouping) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the colour of each node, classes merged that meet in one node."""
+    leader = list(range(len(grouping.names)))
+
+    def find(v: int) -> int:
+        while leader[v] != v:
+            v = leader[v]
+        return v
+
+    for members in graph.colours:
+        for v in members[1:]:
+            low, high = sorted((find(grouping.node[members[0]]), find(grouping.node[v])))
+            leader[high] = low
+    roots = [find(v) for v in range(len(leader))]
+    shared = {root for v, root in enumerate(roots) if root != v}
+    numbers: dict[int, int] = {}
+    colours = [numbers.setdefault(r, len(numbers)) if r in shared else -1 for r in roots]
+    return np.array(colours, np.int64), tuple(grouping.names[root] for root in numbers)

@@ -1,0 +1,135 @@
+"""From a module and example inputs to an fx graph of operators."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_leaves
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced model.
+
+    Parameters
+    ----------
+    module
+        Its graph; node names are stable: the same model and inputs give the same names.
+    inputs
+        What the placeholders stand for, in their order.
+    parameters
+        Name and value of every learned tensor of the model, tied ones once.
+    how
+        ``torch.export``, ``module hooks`` or ``torch.fx``.
+    because
+        Why nothing before that in the list worked; empty if it was the first.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[Any, ...]
+    parameters: tuple[tuple[str, nn.Parameter], ...]
+    how: str
+    because: str = ""
+
+    @property
+    def concrete(self) -> bool:
+        """Whether it can only be recorded on real numbers."""
+        return bool(self.because)
+
+    def attribute(self, target: str) -> Any:
+        """Return what a `get_attr` node finds."""
+        value: Any = self.module
+        for name in target.split("."):
+            value = getattr(value, name)
+        return value
+
+
+def trace(
+    model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+) -> Traced:
+    """Trace `model` for inputs of the given shapes.
+
+    Raises
+    ------
+    InputError
+        If neither `torch.export` nor any fallback can trace it: the reason and the module.
+    """
+    named = dict(kwargs or {})
+    try:
+        module = _export(model, args, named)
+    except Exception as error:  # any code of the model may run here, and fail in any way
+        from .fallback import trace_otherwise
+
+        return trace_otherwise(model, args, named, reason_of(error, model))
+    return Traced(module, flat_inputs(args, named), parameters_of(model), "torch.export")
+
+
+def flat_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the inputs as the placeholders of a graph take them, nested ones unpacked."""
+    return tuple(tree_leaves((args, dict(kwargs))))
+
+
+def parameters_of(model: nn.Module) -> tuple[tuple[str, nn.Parameter], ...]:
+    """Return every learned tensor of the model under its first name."""
+    return tuple(model.named_parameters())
+
+
+def reason_of(error: Exception, model: nn.Module) -> str:
+    """Return in one line what went wrong, and in which module's code."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    what = lines[0] if lines else type(error).__name__
+    if len(what) > _LONGEST:
+        what = what[: _LONGEST - 1] + "…"
+    return f"{type(error).__name__}: {what}{_module_at_fault(error, model)}"
+
+
+_LONGEST = 200
+
+
+def _module_at_fault(error: Exception, model: nn.Module) -> str:
+    """Return `` (in module PATH, file:line)``: the innermost frame that runs a module's code."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    found = ""
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        names = frame.f_code.co_varnames
+        module = frame.f_locals.get(names[0]) if names else None
+        if id(module) in paths and frame.f_code.co_name == "forward":
+            path = paths[id(module)] or type(module).__name__
+            file = frame.f_code.co_filename.rsplit("/", 1)[-1]
+            found = f" (in module {path}, {file}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence torch, which prints whole graphs when it fails: the reason is enough."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+    with _quiet():
+        program = torch.export.export(model, args, kwargs, strict=False)
+        module: fx.GraphModule = program.module()
+    for n in list(module.graph.nodes):
+        if n.op == "call_module" and n.target == "_guards_fn":
+            module.graph.erase_node(n)  # checks of the inputs, not part of the model
+    module.recompile()
+    return module
