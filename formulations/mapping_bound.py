@@ -46,7 +46,7 @@ class Floors:
     allreduce: Floats
 
 
-def floors(costs: MappingCosts) -> Floors:
+def floors(costs: MappingCosts, should_stop: Callable[[], bool] = lambda: False) -> Floors:
     """Return the least value of each term of each stage, by the conditions for it alone."""
     r = costs.replicas
     transfer, allreduce = np.zeros(costs.stages), np.zeros(costs.stages)
@@ -57,8 +57,8 @@ def floors(costs: MappingCosts) -> Floors:
             ("ring", costs.ring, allreduce),
         ):
             key = (kind, float(factors[s, 0]), float(factors[s, 1]))
-            if key[1] == 0 and key[2] == 0:
-                continue
+            if (key[1] == 0 and key[2] == 0) or should_stop():
+                continue  # 0 is a floor too
             if key not in known:
                 pair_costs = costs.boundary_costs(s) if kind == "boundary" else costs.ring_costs(s)
                 known[key] = _least(pair_costs, r, ring=kind == "ring")
@@ -72,17 +72,22 @@ def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
     A pair cost is one of the values of `pair_costs`; they are searched by bisection.
     """
     size = len(pair_costs)
-    values = np.unique(pair_costs[np.triu_indices(size, 1)])
+    apart = ~np.eye(size, dtype=np.bool_)
+
+    def enough(value: float) -> bool:
+        admitted = (pair_costs <= value) & apart
+        if ring:
+            return has_ring(admitted, replicas)
+        return matching_size(admitted) >= 2 * replicas
+
+    least = float(pair_costs.min(where=apart, initial=np.inf))
+    if enough(least):  # on grids: no need to sort all pairs
+        return least
+    values = np.unique(pair_costs[apart])
     low, high = 0, len(values) - 1
     while low < high:
         middle = (low + high) // 2
-        admitted = pair_costs <= values[middle]
-        np.fill_diagonal(admitted, False)
-        if ring:
-            enough = has_ring(admitted, replicas)
-        else:
-            enough = matching_size(admitted) >= 2 * replicas
-        low, high = (low, middle) if enough else (middle + 1, high)
+        low, high = (low, middle) if enough(values[middle]) else (middle + 1, high)
     return float(values[low])
 
 

@@ -113,7 +113,7 @@ class Hunt:
             self.raise_bound(float(costs.base.max()), "compute of the longest stage")
             if search.should_stop():
                 return
-            self.least = least = floors(costs)
+            self.least = least = floors(costs, search.should_stop)
             alone = float((costs.base + least.transfer + least.allreduce).max())
             self.raise_bound(alone, "each stage alone")
             if search.should_stop():
