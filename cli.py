@@ -17,6 +17,7 @@ from .commands.compare import compare  # noqa: E402
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE  # noqa: E402
 from .commands.diff import diff  # noqa: E402
 from .commands.export_model import export_model  # noqa: E402
+from .commands.map import map_stages  # noqa: E402
 from .commands.profile import profile  # noqa: E402
 from .commands.simulate import simulate  # noqa: E402
 from .commands.solve import solve  # noqa: E402
@@ -34,6 +35,7 @@ app.command()(solve)
 app.command()(verify)
 app.command()(simulate)
 app.command()(diff)
+app.command("map")(map_stages)
 app.command()(compare)
 app.command()(profile)
 app.command("export-model")(export_model)
