@@ -7,6 +7,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ..instances import InputError, Mapped, Mapping
 from ..instances.topologies import Topology
@@ -36,7 +37,7 @@ def draw_mapping(problem: Mapping, solution: Mapped, report: MappingReport, path
         ends = (place[node] for node in report.busiest_link)
         label = f"busiest link: {1e3 * report.busiest_link_s:.3g} ms per batch"
         axes.plot(*zip(*ends, strict=True), color=BUSIEST, linewidth=3, zorder=2, label=label)
-        axes.legend(loc="upper right")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), frameon=False)
     stage = np.full(topology.size, -1)
     for s, row in enumerate(solution.slots):
         stage[row] = s
@@ -50,7 +51,8 @@ def draw_mapping(problem: Mapping, solution: Mapped, report: MappingReport, path
     if topology.switches:
         switches = np.array(place[topology.size :])
         axes.scatter(switches[:, 0], switches[:, 1], s=size / 2, marker="s", color=SWITCH, zorder=3)
-    figure.colorbar(shown, ax=axes, label="stage", shrink=0.7)
+    ticks = MaxNLocator(integer=True)
+    figure.colorbar(shown, ax=axes, label="stage", shrink=0.7, ticks=ticks)
     axes.set_title(f"{topology.name}: {problem.stages} × {problem.replicas}, {problem.mode}")
     axes.set_axis_off()
     axes.set_aspect("equal")
