@@ -32,6 +32,8 @@ class Case:
 
     Parameters
     ----------
+    name
+        What the table calls the workload; no two of a comparison share one.
     workload
         A file, or the name of a shipped workload.
     fingerprint
@@ -44,6 +46,7 @@ class Case:
         Seconds.
     """
 
+    name: str
     workload: str
     fingerprint: str
     method: str
@@ -74,11 +77,32 @@ def cases(
     for method in methods:
         solver("throughput", method)  # raises if there is none
     prints = {name: load(name).fingerprint for name in workloads}
+    called = unique_names(list(prints))
     return [
-        Case(name, prints[name], method, tuple(options), time_limit)
-        for name in workloads
+        Case(called[name], name, prints[name], method, tuple(options), time_limit)
+        for name in prints
         for method in methods
     ]
+
+
+def unique_names(workloads: Sequence[str]) -> dict[str, str]:
+    """Return a short name for each path: its stem, with as many folders as tell it from others.
+
+    Examples
+    --------
+    >>> unique_names(["a/net.json", "b/net.json", "b/big.json"])["b/net.json"]
+    'b/net'
+    """
+    names = {}
+    for path in workloads:
+        parts = Path(path).with_suffix("").parts
+        for length in range(1, len(parts) + 1):
+            tail = parts[-length:]
+            alike = [p for p in workloads if Path(p).with_suffix("").parts[-length:] == tail]
+            names[path] = "/".join(tail)
+            if len(alike) == 1:
+                break
+    return names
 
 
 def run_case(case: Case) -> Row:
@@ -87,7 +111,7 @@ def run_case(case: Case) -> Row:
     command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
     # The child finds the package where this process found it.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    row: Row = {"workload": Path(case.workload).stem, "method": case.method}
+    row: Row = {"workload": case.name, "method": case.method}
     try:
         done = subprocess.run(
             command,

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 
 def draw_comparison(table: pd.DataFrame, path: Path) -> None:
@@ -48,9 +49,9 @@ def _draw_ratios(
         axes.plot(rows["ratio"], at, "o", color=colour, label=method)
     axes.axvline(1.0, color="#333333", linewidth=1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="x", which="minor", labelsize=7)
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xlabel("objective / best bound")

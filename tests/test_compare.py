@@ -54,6 +54,14 @@ def test_a_cut_off_last_line_is_run_again_and_other_damage_refused(tmp_path: Pat
         read_record(record)
 
 
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for folder in ("small", "large"):
+        (tmp_path / folder).mkdir()
+    names = [str(placement_file(tmp_path / folder, "net.json")) for folder in ("small", "large")]
+    todo = cases(names, ["greedy"], [], 20)
+    assert [case.name for case in todo] == ["small/net", "large/net"]
+
+
 def test_nothing_to_compare_or_an_unknown_method_is_bad_input(tmp_path: Path) -> None:
     path = str(placement_file(tmp_path))
     with pytest.raises(InputError, match="at least one"):
