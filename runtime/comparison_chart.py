@@ -71,7 +71,7 @@ def _draw_traces(
             if points:
                 seconds, values = zip(*points, strict=True)
                 axes.plot(
-                    [max(s, 1e-2) for s in seconds],
+                    seconds,
                     values,
                     style,
                     color=colours[row["method"]],
@@ -79,7 +79,6 @@ def _draw_traces(
                 )
     if math.isfinite(best) and best > 0:
         axes.set_ylim(0.85 * best, 1.3 * best)
-    axes.set_xscale("log")
     axes.set_title(name, loc="left", fontsize=9)
     axes.set_xlabel("seconds (plan solid, bound dotted)", fontsize=8)
     axes.tick_params(labelsize=8)
