@@ -200,7 +200,7 @@ def draw(rows: list[dict[str, float]], path: Path) -> None:
             )
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("seconds, from the loaded workload to the verified plan")
+    axes[0].set_ylabel("seconds to the verified plan")
     axes[0].legend()
     figure.suptitle("DP over ideals on grids of cells, 6 accelerators and a CPU core")
     figure.savefig(path, dpi=150)
