@@ -21,11 +21,11 @@ def greedy(task: Task, search: Search[Solution]) -> None:
     graph = hypergraph(task, pipeline_units(task))
     order = topological_units(graph)
     for stretch in (1.0, 1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0, 1e9):
-        if search.should_stop():
-            return
         placement = _fill(task, graph, order, stretch)
         if placement is not None:
             search.offer(Placement(graph.expand(placement)))
+        if search.should_stop():  # asked last: a first plan even where the time is up
+            return
 
 
 def topological_units(graph: Hypergraph) -> list[int]:
