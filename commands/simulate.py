@@ -16,7 +16,7 @@ from .console import OUT, parse_bytes, print_json, show_bytes, show_time
 if TYPE_CHECKING:
     from ..runtime.network import Network
     from ..runtime.simulator_result import Simulation
-    from ..runtime.stages import Stages
+    from ..runtime.stages import StageGraph
 
 NETWORKS = ("host", "p2p", "bus")
 
@@ -118,7 +118,7 @@ def simulate(
 
 
 def choose_network(
-    stages: Stages,
+    stages: StageGraph,
     name: str,
     bandwidth: str | None,
     latency: float,
