@@ -1,16 +1,18 @@
-"""Any plan as stages: the simulator's one way in."""
+"""Any plan as stages, with the schedule and the network that it is usually simulated with."""
 
 from __future__ import annotations
 
-from ..instances import Calls, Latency, Plan, Stages, Training, Workload
+from ..instances import Calls, Latency, Mapped, Mapping, Plan, Stages, Throughput, Training, Workload
 from .calls import stages_of_calls
 from .pieces import cut
+from .mapped_stages import stages_of_mapping, topology_links
+from .network import HostMemory, Network
 from .stages import StageGraph
 from .training_stages import stages_of_training
 
 
 def stages_of(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
-    """Return the stages of a plan: its convex pieces, or its calls if it is for latency.
+    """Return the stages of a plan: its convex pieces, its calls, or those that it lists.
 
     Parameters
     ----------
@@ -28,6 +30,10 @@ def stages_of(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> S
             return stages_of_calls(workload, plan.cluster, device, call)
         case Training() as problem, Stages() as solution:
             return stages_of_training(workload, plan, problem, solution, weight_share=weight_share)
+        case Mapping() as problem, Mapped() as solution:
+            return stages_of_mapping(
+                workload, plan, problem, solution, weight_share=weight_share
+            )
         case _:
             return cut(workload, plan, weight_share=weight_share)
 
@@ -37,3 +43,14 @@ def usual_schedule(plan: Plan) -> str:
     if isinstance(plan.problem, Training):
         return plan.problem.schedule
     return "single" if isinstance(plan.problem, Latency) else "1f1b"
+
+
+def usual_network(plan: Plan) -> Network:
+    """Return the network that a plan is simulated with unless another is asked for.
+
+    For mapped plans the links of their topology; else what the plan's problem says that transfers
+    cost, beside compute if it says so.
+    """
+    if isinstance(plan.problem, Mapping) and isinstance(plan.solution, Mapped):
+        return topology_links(plan.problem, plan.solution)
+    return HostMemory(isinstance(plan.problem, Throughput) and plan.problem.overlap)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..instances import Plan, Throughput, Workload
+from ..instances import Plan, Workload
 from ..instances.arrays import frozen
 from .memory import memory_over_time
 from .network import HostMemory, Network, settle
-from .plan_stages import stages_of, usual_schedule
+from .plan_stages import stages_of, usual_network, usual_schedule
 from .schedules import Schedule, make_schedule
 from .schedules.steps import deadlock
 from .schedules.validate import check_actions
@@ -39,13 +39,14 @@ def simulate(
     ----------
     schedule
         A name of `stagecut.runtime.schedules.SCHEDULES`, or a schedule, whose own number of
-        microbatches then counts; default: ``1f1b``, for latency plans ``single``.
+        microbatches then counts; default: ``1f1b``, for latency plans ``single``, for training
+        plans the one that they were made for.
     microbatches
         How many samples or microbatches to run; default: the plan's batch, else 8; 1 for
         ``single``.
     network
-        Default: `HostMemory()`, as in the placement paper; it overlaps if the plan's problem
-        says so.
+        Default: of a mapped plan the links of its topology, for which messages compete; else
+        `HostMemory()`, what the plan's problem says that transfers cost.
     weight_share
         The part of a backward pass that computes gradients of weights, for zero-bubble
         schedules.
@@ -57,8 +58,7 @@ def simulate(
         deadlocks: then with the table of steps and devices.
     """
     stages = stages_of(workload, plan, weight_share=weight_share)
-    if network is None:
-        network = HostMemory(isinstance(plan.problem, Throughput) and plan.problem.overlap)
+    network = network or usual_network(plan)
     return simulate_stages(stages, schedule or usual_schedule(plan), microbatches, network=network)
 
 

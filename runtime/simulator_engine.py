@@ -13,7 +13,7 @@ from numba import njit
 
 from ..instances.arrays import Floats, Ints
 from .event_queue import pop, push
-from .simulator_flows import advance, fill, next_to_end
+from .simulator_flows import SLACK, advance, fill, time_to_end
 from .simulator_program import Program
 
 
@@ -76,6 +76,7 @@ def _execute(  # type: ignore[no-untyped-def]
     shared = jobs if fair else 0
     route_of = np.full(jobs, -1, np.int32)
     flows, flowing = np.empty(shared, np.int64), 0
+    stopping = np.empty(shared, np.int64)
     rest, speed = np.zeros(shared), np.zeros(shared)
     room, users = np.zeros(lanes), np.zeros(lanes, np.int64)
     since, stamp, changed = 0.0, -1, False  # `changed`: other messages flow than before
@@ -130,7 +131,7 @@ def _execute(  # type: ignore[no-untyped-def]
                 advance(flows, flowing, rest, speed, now - since)
                 since, changed = now, True
                 job_start[job] = now
-                rest[job] = job_work[x]
+                rest[job], speed[job] = job_work[x], 0.0
                 flows[flowing] = job
                 flowing += 1
                 continue
@@ -184,14 +185,16 @@ def _execute(  # type: ignore[no-untyped-def]
             when, order, what = push(when, order, what, size, end[i], seq, d)
             size += 1
             seq += 1
-        if changed and flowing > 0:
-            fill(flows, flowing, route_of, route_at, route_to, rate, speed, room, users)
-            _, soon = next_to_end(flows, flowing, rest, speed)
-            stamp = seq
-            when, order, what = push(when, order, what, size, now + soon, seq, sent)
-            size += 1
-            seq += 1
-        changed = False
+        if changed and (size == 0 or when[0] > now):
+            changed, stamp = False, seq
+            fill(
+                flows, flowing, route_of, route_at, route_to, rate, speed, stopping, room, users
+            )  # fmt: skip
+            if flowing > 0:
+                finish = now + time_to_end(flows, flowing, rest, speed)
+                when, order, what = push(when, order, what, size, finish, seq, sent)
+                size += 1
+                seq += 1
         if size == 0:
             break
         now, code, stamped = when[0], what[0], order[0]
@@ -215,11 +218,18 @@ def _execute(  # type: ignore[no-untyped-def]
                 continue  # others came or went since
             advance(flows, flowing, rest, speed, now - since)
             since, changed = now, True
-            place, _ = next_to_end(flows, flowing, rest, speed)
-            job = flows[place]
-            flowing -= 1
-            for f in range(place, flowing):
-                flows[f] = flows[f + 1]
+            running = 0
+            for f in range(flowing):
+                job = flows[f]
+                if rest[job] > SLACK * (job_work[job // m] + now * speed[job]):  # else rounding
+                    flows[running] = job
+                    running += 1
+                    continue
+                arrival = now + latency[route_of[job]]
+                when, order, what = push(when, order, what, size, arrival, seq, arrived + job)
+                size += 1
+                seq += 1
+            flowing = running
         else:
             lane = code - sent
             job = head[lane]
@@ -237,8 +247,8 @@ def _execute(  # type: ignore[no-untyped-def]
                 when, order, what = push(when, order, what, size, finish, seq, sent + lane)
                 size += 1
                 seq += 1
-        arrival = now + (latency[route_of[job]] if route_of[job] >= 0 else 0.0)
-        when, order, what = push(when, order, what, size, arrival, seq, arrived + job)
-        size += 1
-        seq += 1
+            arrival = now + (latency[route_of[job]] if route_of[job] >= 0 else 0.0)
+            when, order, what = push(when, order, what, size, arrival, seq, arrived + job)
+            size += 1
+            seq += 1
     return start, end, cause, job_start, job_end, job_cause, at - first[:-1]

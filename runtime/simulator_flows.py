@@ -11,8 +11,14 @@ from numba import njit
 import numpy as np
 
 
+#: Relative differences that are rounding.
+SLACK = 1e-12
+
+
 @njit(cache=True)
-def fill(flows, count, route_of, route_at, route_to, rate, speed, room, users):  # type: ignore[no-untyped-def]
+def fill(  # type: ignore[no-untyped-def]
+    flows, count, route_of, route_at, route_to, rate, speed, stopping, room, users
+):  # fmt: skip
     """Set the speed of the first `count` of `flows` to the max–min fair one.
 
     All speeds grow alike until a link is full; those on it stop, the others grow on.
@@ -23,12 +29,12 @@ def fill(flows, count, route_of, route_at, route_to, rate, speed, room, users): 
         Shape (jobs,): route of each flow; `route_at`, `route_to` are its links.
     rate
         Shape (L,): bandwidth of each link.
-    room, users
-        Shape (L,): workspace.
+    stopping, room, users
+        Workspace: as long as `flows`, and a number per link twice.
 
     Notes
     -----
-    O(links that fill up · flows · links on a route).
+    O(different speeds · flows · links on a route).
     """
     for f in range(count):
         for r in range(route_at[route_of[flows[f]]], route_at[route_of[flows[f]] + 1]):
@@ -39,27 +45,26 @@ def fill(flows, count, route_of, route_at, route_to, rate, speed, room, users): 
             users[route_to[r]] += 1
     left = count
     while left > 0:
-        full, least = -1, np.inf
+        least = np.inf
         for f in range(count):
             if speed[flows[f]] < 0:
                 for r in range(route_at[route_of[flows[f]]], route_at[route_of[flows[f]] + 1]):
-                    link = route_to[r]
-                    if room[link] < least * users[link]:
-                        full, least = link, room[link] / users[link]
-        least = max(0.0, least)
+                    least = min(least, room[route_to[r]] / users[route_to[r]])
+        full = least * (1 + SLACK)
+        stopped = 0
         for f in range(count):
-            begin, end = route_at[route_of[flows[f]]], route_at[route_of[flows[f]] + 1]
-            if speed[flows[f]] >= 0:
-                continue
-            for r in range(begin, end):
-                if route_to[r] == full:
-                    speed[flows[f]] = least
-                    left -= 1
-                    break
-            if speed[flows[f]] >= 0:
-                for r in range(begin, end):
-                    room[route_to[r]] -= least
-                    users[route_to[r]] -= 1
+            if speed[flows[f]] < 0:
+                for r in range(route_at[route_of[flows[f]]], route_at[route_of[flows[f]] + 1]):
+                    if room[route_to[r]] <= full * users[route_to[r]]:
+                        speed[flows[f]] = least
+                        stopping[stopped] = flows[f]
+                        stopped += 1
+                        break
+        for f in range(stopped):
+            for r in range(route_at[route_of[stopping[f]]], route_at[route_of[stopping[f]] + 1]):
+                room[route_to[r]] -= least
+                users[route_to[r]] -= 1
+        left -= stopped
 
 
 @njit(cache=True)
@@ -70,10 +75,10 @@ def advance(flows, count, rest, speed, elapsed):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def next_to_end(flows, count, rest, speed):  # type: ignore[no-untyped-def]
-    """Return the place of the flow that ends first, of equals the earliest, and in what time."""
-    best, least = -1, np.inf
+def time_to_end(flows, count, rest, speed):  # type: ignore[no-untyped-def]
+    """Return in what time the first flow ends."""
+    least = np.inf
     for f in range(count):
         if rest[flows[f]] < least * speed[flows[f]]:
-            best, least = f, rest[flows[f]] / speed[flows[f]]
-    return best, least
+            least = rest[flows[f]] / speed[flows[f]]
+    return least

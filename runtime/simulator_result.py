@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..instances.arrays import Floats, Ints
 from .memory import DeviceMemory
-from .network import Network
+from .network import HostMemory, Network
 from .schedules.actions import Action, Kind, Schedule
 from .simulator_program import Program
 from .stages import StageGraph
@@ -171,6 +171,15 @@ class Simulation:
             index=pd.Index(self.program.lanes, name="link"),
         )
         return frame[frame["transfers"] > 0]
+
+    @property
+    def busiest_link(self) -> tuple[str, float] | None:
+        """The link with most work, and the share of the makespan that it takes; None if unused."""
+        table = self.link_load
+        if isinstance(self.network, HostMemory) or table.empty:
+            return None
+        name = str(table["busy"].idxmax())
+        return name, float(table.loc[name, "utilisation"])
 
     def critical_path(self) -> list[Step]:
         """Return what decided the makespan, from the beginning to the end.

@@ -108,7 +108,7 @@ def asynchronous(
     pace = float(load.max())
 
     filled = np.zeros(len(load))
-    phase: dict[tuple[int, bool], float] = {}
+    phase: dict[tuple[frozenset[int], bool], float] = {}
     number: list[Ints] = []
     end: list[Floats] = []
     for work in works:
