@@ -5,10 +5,12 @@ Written apart from the models and the search on purpose: it is what they are jud
 
 from __future__ import annotations
 
+import math
+
 import networkx as nx
 import numpy as np
 
-from ..instances import Cluster, Costs, NodeId, Throughput, Workload
+from ..instances import Cluster, Costs, NodeId, Placement, Throughput, Workload
 from ..instances.arrays import Ints
 from ..instances.contiguity import pipeline_edges, quotient_cycle
 from .report import DeviceReport, Report
@@ -16,14 +18,20 @@ from .rules import over_memory, torn_colours, unsupported
 
 
 def check(
-    workload: Workload, cluster: Cluster, costs: Costs, problem: Throughput, placement: Ints
+    workload: Workload, cluster: Cluster, costs: Costs, problem: Throughput, solution: Placement
 ) -> Report:
-    """Evaluate `placement` (shape (n,): device of each node) and list the rules it breaks.
+    """Evaluate a placement and list the rules it breaks.
 
     load(S) = Σ_{v∈S} p_v + Σ_{u∉S, some (u,v)∈E has v∈S} c_u + Σ_{u∈S, some (u,v)∈E has v∉S} c_u
 
-    with the device's own p and c; a transfer belongs to the pass of the node that produced it.
+    with the device's own p and c; a transfer belongs to the pass of the node that produced it. If
+    data is relayed, c_u counts once for each boundary of S that u crosses instead: those between
+    neighbours, from the first to the last of the stages that make or need it.
     """
+    placement = solution.device
+    wrong = _wrong_order(workload, cluster, solution) if problem.relayed else []
+    if wrong:
+        return Report(math.inf, (), tuple(wrong))
     size = cluster.size
     compute = np.zeros((size, 2))  # columns: forward, backward
     transfer = np.zeros((size, 2))
@@ -35,7 +43,12 @@ def check(
         memory[d] += costs.memory_bytes[v]
     for u, successors in enumerate(workload.successors):
         others = {where[v] for v in successors} - {where[u]}
-        for d in (*others, where[u]) if others else ():
+        paying: list[int] = [*others, where[u]] if others else []
+        if problem.relayed:
+            places = [solution.order.index(d) for d in paying]
+            crossed = range(min(places, default=0), max(places, default=0))
+            paying = [d for b in crossed for d in solution.order[b : b + 2]]
+        for d in paying:
             transfer[d, side[u]] += costs.transfer[costs.kind_of[d], u]
 
     if problem.overlap:
@@ -75,6 +88,23 @@ def check(
         *_not_contiguous(workload, cluster, costs, problem, placement),
     ]
     return Report(objective, devices, tuple(violations))
+
+
+def _wrong_order(workload: Workload, cluster: Cluster, solution: Placement) -> list[str]:
+    """Say what is wrong with the order of the stages, which relayed data needs."""
+    used = set(solution.device.tolist())
+    if len(solution.order) != len(used) or set(solution.order) != used:
+        return ["relayed: the order of the stages does not name each device in use once"]
+    place = {d: i for i, d in enumerate(solution.order)}
+    for u, v in pipeline_edges(workload):
+        a, b = int(solution.device[u]), int(solution.device[v])
+        if place[a] > place[b]:
+            names = [cluster.devices[d].name for d in (a, b)]
+            return [
+                f"relayed: node {workload.ids[v]} on {names[1]} needs node {workload.ids[u]} on "
+                f"{names[0]}, whose stage comes later"
+            ]
+    return []
 
 
 def _not_contiguous(
