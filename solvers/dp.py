@@ -77,9 +77,7 @@ class _Run:
             placement = np.concatenate(devices)[found.device_of_unit]
             order = tuple(np.concatenate(devices)[list(found.order)].tolist())
             self.search.offer(
-                Placement(
-                    self.pipe.graph.expand(placement), order if self.pipe.relayed else ()
-                )
+                Placement(self.pipe.graph.expand(placement), order if self.pipe.relayed else ())
             )
             slack = CLAIM_TOLERANCE * max(found.value, _share(self.pipe))
             summed = self.task.throughput.pipeline == "pipedream"
