@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 
 from ..instances import InputError
 from .simulator_result import Simulation
-from .timeline import COLOURS, Box, few_boxes, lanes, memory_steps
+from .timeline import COLOURS, MOST_LINKS, Box, few_boxes, lanes, memory_steps
 
 WIDTH_IN = 13.0
 LANE_IN = 0.36
@@ -33,7 +33,7 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
         If there is too much to draw, or the file's ending names no format that can be drawn.
     """
     found = few_boxes(simulation)
-    names = lanes(simulation)
+    names = lanes(simulation, MOST_LINKS)
     has_memory = any(m.peak_activations > 0 for m in simulation.memory)
     heights = [LANE_IN * len(names)] + ([1.7] if has_memory else [])
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + 1.7), layout="constrained")

@@ -40,13 +40,26 @@ class Box(NamedTuple):
     end: float
 
 
-def lanes(simulation: Simulation) -> list[str]:
-    """Return the names of the lanes: devices that do anything, then links in use."""
+#: Links in a picture; of more, those with most work are drawn.
+MOST_LINKS = 16
+
+
+def lanes(simulation: Simulation, most_links: int | None = None) -> list[str]:
+    """Return the names of the lanes: devices that do anything, then links in use.
+
+    Parameters
+    ----------
+    most_links
+        So many links with most work at most; None for all.
+    """
     names = [simulation.stages.devices[d] for d in simulation.used]
-    return names + list(simulation.link_load.index)
+    links = simulation.link_load
+    if most_links is not None and len(links) > most_links:
+        links = links.nlargest(most_links, "busy")
+    return names + list(links.index)
 
 
-def boxes(simulation: Simulation) -> Iterator[Box]:
+def boxes(simulation: Simulation, most_links: int | None = None) -> Iterator[Box]:
     """Yield what happens, device after device, in order; transfers within an action apart."""
     schedule, ends = simulation.schedule, simulation.program.inputs
     for lane, d in enumerate(simulation.used):
@@ -65,8 +78,10 @@ def boxes(simulation: Simulation) -> Iterator[Box]:
                     yield Box(lane, "send", whole, stage, m, late, end)
             else:
                 yield Box(lane, _what(kind), whole, stage, m, start, end)
-    row = {name: len(simulation.used) + i for i, name in enumerate(simulation.link_load.index)}
+    row = {name: i for i, name in enumerate(lanes(simulation, most_links))}
     for x, m, name, start, end in simulation.jobs():
+        if name not in row:
+            continue
         stage = int(simulation.program.job_from[x])
         yield Box(row[name], "message", simulation.job_name(x), stage, m, start, end)
 
@@ -89,7 +104,7 @@ def few_boxes(simulation: Simulation) -> list[Box]:
     InputError
         If there are too many to see anything.
     """
-    found = list(boxes(simulation))
+    found = list(boxes(simulation, MOST_LINKS))
     if len(found) > MOST_BOXES:
         raise InputError(
             f"plot: {len(found)} boxes are too many to draw (most: {MOST_BOXES}); "
