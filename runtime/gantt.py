@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 
 from ..instances import InputError
 from .simulator_result import Simulation
-from .timeline import COLOURS, MOST_LINKS, Box, few_boxes, lanes, memory_steps
+from .timeline import COLOURS, MOST_LINKS, bands, few_boxes, lanes, memory_steps
 
 WIDTH_IN = 13.0
 LANE_IN = 0.36
@@ -40,8 +40,9 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
     axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)
     chart = axes[0][0]
     shapes = np.empty((len(found), 4, 2))
-    bands = _bands(found)
-    for i, (box, (low, high)) in enumerate(zip(found, bands, strict=True)):
+    places = bands(found)
+    for i, (box, (low, high)) in enumerate(zip(found, places, strict=True)):
+        low, high = box.lane + low, box.lane + high
         shapes[i] = ((box.start, low), (box.start, high), (box.end, high), (box.end, low))
     fine = len(found) < 3000
     chart.add_collection(
@@ -56,14 +57,14 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
     span = simulation.makespan or 1.0
     several = len({s for m in simulation.memory for s in m.in_flight}) > len(simulation.used)
     inches = (WIDTH_IN - 2.0) / span
-    for box, (low, high) in zip(found, bands, strict=True) if fine else ():
+    for box, (low, high) in zip(found, places, strict=True) if fine else ():
         text = f"{box.stage}·{box.microbatch}" if several else str(box.microbatch)
         size = 7 if len(text) < 3 else 6
         room = (box.end - box.start) * inches > 0.0095 * size * len(text)
         if room and high - low > 0.5 and box.what not in UNNUMBERED:
             chart.text(
-                (box.start + box.end) / 2, box.lane, text, ha="center", va="center",
-                fontsize=size, clip_on=True,
+                (box.start + box.end) / 2, box.lane + (low + high) / 2, text,
+                ha="center", va="center", fontsize=size, clip_on=True,
             )  # fmt: skip
     chart.set_xlim(0, span)
     chart.set_ylim(len(names) - 0.5, -0.5)
@@ -90,26 +91,10 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
         raise InputError(f"{path}: {error}") from None
 
 
-def _bands(found: list[Box]) -> list[tuple[float, float]]:
-    """Return where in its lane each box is drawn: beside each other where they overlap in time."""
-    row = [0] * len(found)
-    until: dict[int, list[float]] = {}
-    for i in sorted(range(len(found)), key=lambda i: (found[i].lane, found[i].start)):
-        ends = until.setdefault(found[i].lane, [])
-        free = [r for r, end in enumerate(ends) if end <= found[i].start * (1 + 1e-12)]
-        row[i] = free[0] if free else len(ends)
-        ends[row[i] : row[i] + 1] = [found[i].end]
-    bands = []
-    for i, box in enumerate(found):
-        height = 0.84 / len(until[box.lane])
-        low = box.lane - 0.42 + row[i] * height
-        bands.append((low, low + height))
-    return bands
-
-
 def _headline(simulation: Simulation) -> str:
+    number = simulation.schedule.microbatches
     return (
-        f"{simulation.schedule.name}, {simulation.schedule.microbatches} microbatches: "
+        f"{simulation.schedule.name}, {number} microbatch{'es' if number > 1 else ''}: "
         f"makespan {simulation.makespan:.6g}, steady state {simulation.time_per_sample:.6g} "
         f"per sample, bubble {100 * simulation.bubble:.1f} %"
     )

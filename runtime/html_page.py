@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .gantt import DEVICE_COLOURS
 from .simulator_result import Simulation
-from .timeline import COLOURS, MOST_LINKS, few_boxes, lanes, memory_steps
+from .timeline import COLOURS, MOST_LINKS, bands, few_boxes, lanes, memory_steps
 
 #: The page without its data; what stands between @ signs is filled in.
 PAGE = Path(__file__).with_name("simulation_page.html")
@@ -29,8 +29,8 @@ def html_page(simulation: Simulation, *, title: str = "") -> str:
         "lanes": lanes(simulation, MOST_LINKS),
         "kinds": [[COLOURS[what][0], COLOURS[what][1]] for what in kinds],
         "boxes": [
-            [b.lane, kinds.index(b.what), b.whole, b.stage, b.microbatch, b.start, b.end]
-            for b in found
+            [b.lane, kinds.index(b.what), b.whole, b.stage, b.microbatch, b.start, b.end, *band]
+            for b, band in zip(found, bands(found), strict=True)
         ],
         "makespan": simulation.makespan,
         "unit": "" if unit == "unspecified" else unit,
@@ -84,8 +84,9 @@ def _table(simulation: Simulation) -> str:
     frame = simulation.to_pandas().iloc[simulation.used]
     columns = {
         "compute": "compute", "transfer": "transfer", "idle": "idle", "bubble": "bubble",
-        "in_flight": "in flight", "weight_bytes": "kept always", "version_bytes": "further versions",
-        "activation_bytes": "activations, peak", "peak_bytes": "memory, peak",
+        "in_flight": "in flight", "weight_bytes": "kept always",
+        "version_bytes": "further versions", "activation_bytes": "activations, peak",
+        "peak_bytes": "memory, peak",
     }  # fmt: skip
     head = "".join(f"<th>{text}</th>" for text in ["device", *columns.values()])
     rows = []

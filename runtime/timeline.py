@@ -113,6 +113,31 @@ def few_boxes(simulation: Simulation) -> list[Box]:
     return found
 
 
+def rows(found: list[Box]) -> list[int]:
+    """Return the row of each box in its lane, so that no two overlap in time."""
+    row = [0] * len(found)
+    until: dict[int, list[float]] = {}
+    for i in sorted(range(len(found)), key=lambda i: (found[i].lane, found[i].start)):
+        ends = until.setdefault(found[i].lane, [])
+        free = [r for r, end in enumerate(ends) if end <= found[i].start * (1 + 1e-12)]
+        row[i] = free[0] if free else len(ends)
+        ends[row[i] : row[i] + 1] = [found[i].end]
+    return row
+
+
+def bands(found: list[Box]) -> list[tuple[float, float]]:
+    """Return where each box is drawn, from the middle of its lane; a lane is 1 high."""
+    row = rows(found)
+    number: dict[int, int] = {}
+    for box, r in zip(found, row, strict=True):
+        number[box.lane] = max(r + 1, number.get(box.lane, 0))
+    result = []
+    for box, r in zip(found, row, strict=True):
+        height = 0.84 / number[box.lane]
+        result.append((r * height - 0.42, (r + 1) * height - 0.42))
+    return result
+
+
 def memory_steps(simulation: Simulation, device: int) -> tuple[list[float], list[float]]:
     """Return times and bytes of a device's memory, one pair per change; begins at time 0."""
     memory = simulation.memory[device]
