@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 
 from ..instances import InputError
 from .simulator_result import Simulation
-from .timeline import COLOURS, MOST_LINKS, bands, few_boxes, lanes, memory_steps
+from .timeline import COLOURS, bands, drawn, few_boxes, lanes, memory_steps
 
 WIDTH_IN = 13.0
 LANE_IN = 0.36
@@ -33,7 +33,7 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
         If there is too much to draw, or the file's ending names no format that can be drawn.
     """
     found = few_boxes(simulation)
-    names = lanes(simulation, MOST_LINKS)
+    names = lanes(simulation, picture=True)
     has_memory = any(m.peak_activations > 0 for m in simulation.memory)
     heights = [LANE_IN * len(names)] + ([1.7] if has_memory else [])
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + 1.7), layout="constrained")
@@ -96,12 +96,18 @@ def _headline(simulation: Simulation) -> str:
     return (
         f"{simulation.schedule.name}, {number} microbatch{'es' if number > 1 else ''}: "
         f"makespan {simulation.makespan:.6g}, steady state {simulation.time_per_sample:.6g} "
-        f"per sample, bubble {100 * simulation.bubble:.1f} %"
+        f"per sample, bubble {100 * simulation.bubble:.1f} %{_left_out(simulation)}"
     )
 
 
+def _left_out(simulation: Simulation) -> str:
+    number, used = len(drawn(simulation)), len(simulation.used)
+    return f"; {number} of {used} devices, one per stage" if number < used else ""
+
+
 def _draw_memory(simulation: Simulation, axes) -> None:  # type: ignore[no-untyped-def]  # no stubs
-    for i, d in enumerate(simulation.used):
+    devices = drawn(simulation)
+    for i, d in enumerate(devices):
         times, sizes = memory_steps(simulation, d)
         axes.step(
             [*times, simulation.makespan],
@@ -115,8 +121,8 @@ def _draw_memory(simulation: Simulation, axes) -> None:  # type: ignore[no-untyp
     axes.set_ylim(0, 1.08 * max(m.peak for m in simulation.memory))
     axes.yaxis.set_major_formatter(EngFormatter(unit="B"))
     axes.set_ylabel("memory")
-    if len(simulation.used) <= 16:
+    if len(devices) <= 16:
         axes.legend(
             loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False,
-            ncols=1 + (len(simulation.used) - 1) // 8,
+            ncols=1 + (len(devices) - 1) // 8,
         )  # fmt: skip

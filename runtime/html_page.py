@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .gantt import DEVICE_COLOURS
 from .simulator_result import Simulation
-from .timeline import COLOURS, MOST_LINKS, bands, few_boxes, lanes, memory_steps
+from .timeline import COLOURS, bands, drawn, few_boxes, lanes, memory_steps
 
 #: The page without its data; what stands between @ signs is filled in.
 PAGE = Path(__file__).with_name("simulation_page.html")
@@ -26,7 +26,7 @@ def html_page(simulation: Simulation, *, title: str = "") -> str:
     kinds = [what for what in COLOURS if any(box.what == what for box in found)]
     unit = simulation.stages.time_unit
     data = {
-        "lanes": lanes(simulation, MOST_LINKS),
+        "lanes": lanes(simulation, picture=True),
         "kinds": [[COLOURS[what][0], COLOURS[what][1]] for what in kinds],
         "boxes": [
             [b.lane, kinds.index(b.what), b.whole, b.stage, b.microbatch, b.start, b.end, *band]
@@ -40,7 +40,7 @@ def html_page(simulation: Simulation, *, title: str = "") -> str:
                 "colour": DEVICE_COLOURS[i % len(DEVICE_COLOURS)],
                 "steps": list(zip(*memory_steps(simulation, d), strict=True)),
             }
-            for i, d in enumerate(simulation.used)
+            for i, d in enumerate(drawn(simulation))
         ],
         "path": [[step.where, step.what, step.start, step.end] for step in _short(simulation)],
     }

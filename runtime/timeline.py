@@ -42,27 +42,38 @@ class Box(NamedTuple):
 
 #: Links in a picture; of more, those with most work are drawn.
 MOST_LINKS = 16
+#: Devices in a picture; of more, the first replica of each stage is drawn.
+MOST_DEVICES = 64
 
 
-def lanes(simulation: Simulation, most_links: int | None = None) -> list[str]:
+def drawn(simulation: Simulation) -> list[int]:
+    """Return the devices that a picture shows."""
+    used = simulation.used
+    if len(used) <= MOST_DEVICES:
+        return used
+    first = {ring[0] for ring in simulation.stages.replicas}
+    return [d for d in used if d in first]
+
+
+def lanes(simulation: Simulation, *, picture: bool = False) -> list[str]:
     """Return the names of the lanes: devices that do anything, then links in use.
 
     Parameters
     ----------
-    most_links
-        So many links with most work at most; None for all.
+    picture
+        As many as fit into a picture, instead of all.
     """
-    names = [simulation.stages.devices[d] for d in simulation.used]
+    devices = drawn(simulation) if picture else simulation.used
     links = simulation.link_load
-    if most_links is not None and len(links) > most_links:
-        links = links.nlargest(most_links, "busy")
-    return names + list(links.index)
+    if picture and len(links) > MOST_LINKS:
+        links = links.nlargest(MOST_LINKS, "busy")
+    return [simulation.stages.devices[d] for d in devices] + list(links.index)
 
 
-def boxes(simulation: Simulation, most_links: int | None = None) -> Iterator[Box]:
+def boxes(simulation: Simulation, *, picture: bool = False) -> Iterator[Box]:
     """Yield what happens, device after device, in order; transfers within an action apart."""
     schedule, ends = simulation.schedule, simulation.program.inputs
-    for lane, d in enumerate(simulation.used):
+    for lane, d in enumerate(drawn(simulation) if picture else simulation.used):
         starts, finishes = simulation.starts[d].tolist(), simulation.ends[d].tolist()
         rows = schedule.actions[d].tolist()
         for (stage, number, m), start, end in zip(rows, starts, finishes, strict=True):
@@ -78,7 +89,7 @@ def boxes(simulation: Simulation, most_links: int | None = None) -> Iterator[Box
                     yield Box(lane, "send", whole, stage, m, late, end)
             else:
                 yield Box(lane, _what(kind), whole, stage, m, start, end)
-    row = {name: i for i, name in enumerate(lanes(simulation, most_links))}
+    row = {name: i for i, name in enumerate(lanes(simulation, picture=picture))}
     for x, m, name, start, end in simulation.jobs():
         if name not in row:
             continue
@@ -104,7 +115,7 @@ def few_boxes(simulation: Simulation) -> list[Box]:
     InputError
         If there are too many to see anything.
     """
-    found = list(boxes(simulation, MOST_LINKS))
+    found = list(boxes(simulation, picture=True))
     if len(found) > MOST_BOXES:
         raise InputError(
             f"plot: {len(found)} boxes are too many to draw (most: {MOST_BOXES}); "
