@@ -24,7 +24,7 @@ import stagecut
 from stagecut.instances.pytorch.formulas import custom_mapping
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.instances.pytorch.record import loss_of
-from stagecut.instances.pytorch.watch import tensors
+from stagecut.instances.pytorch.leaves import tensors
 
 Made = tuple[nn.Module, dict[str, Any]]
 WIDTH, LAYERS, HEADS, WORDS, LENGTH = 256, 6, 4, 1000, 128
