@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..errors import InputError
-from .hidden import as_nodes
+from .hidden import BackwardLost, as_nodes
 from .leaves import known, tensors
 from .trace import Traced, fault, flat_inputs, parameters_of, quiet, reason_of
 from .unchanged import unchanged
@@ -73,7 +73,11 @@ def trace_otherwise(
             f"model: torch.export failed: {because}; module hooks: it is no chain of modules; "
             f"torch.fx failed: {reason_of(error, model)}"
         ) from None
-    return Traced(graph, flat_inputs(args, kwargs), parameters, "torch.fx on these numbers", because)
+    if because.startswith(BackwardLost.__name__):
+        because += "; its backward pass is taken as autograd derives it from the operators"
+    return Traced(
+        graph, flat_inputs(args, kwargs), parameters, "torch.fx on these numbers", because
+    )
 
 
 def chain_of(
@@ -213,6 +217,8 @@ def _on_numbers(
             call, tracing_mode="real", pre_dispatch=True, _error_on_data_dependent_ops=False
         )
         graph: fx.GraphModule = traced(*flat)
+    if any(t.grad_fn is not None for t in tensors(list(vars(graph).values()))):
+        raise NotImplementedError("the model differentiates itself; the result became a constant")
     return graph
 
 

@@ -36,12 +36,15 @@ def refused() -> Iterator[None]:
 def as_nodes() -> Iterator[None]:
     """Make a call of an autograd function one node of a symbolic graph, and refuse the rest."""
 
+    apply = torch.autograd.Function.__dict__["apply"]
+
     def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
         proxy = next((a for a in args if isinstance(a, fx.Proxy)), None)
         if proxy is None:
             raise BackwardLost(f"autograd function {cls.__name__} is called on no traced tensor")
+        own = apply.__get__(None, cls)
         name = cls.__name__.lower()
-        return proxy.tracer.create_proxy("call_function", cls.apply, args, kwargs, name=name)
+        return proxy.tracer.create_proxy("call_function", own, args, kwargs, name=name)
 
     with _replaced(call):
         yield

@@ -12,11 +12,14 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from ..errors import InputError
 from .hidden import refused
 from .leaves import known, register, tensors
+from .regions import cut_regions
+from .unchanged import unchanged
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ def _export(
         lambda _module, _given, out: out if known(out) else tuple(tensors(out))
     )
     try:
-        with quiet(), refused() if training else nullcontext():
+        with unchanged(model, (args, kwargs)), quiet(), refused() if training else nullcontext():
             program = torch.export.export(model, args, kwargs, strict=False)
             module: fx.GraphModule = program.module()
     finally:
@@ -153,5 +156,7 @@ def _export(
     for n in list(module.graph.nodes):
         if n.op == "call_module" and n.target == "_guards_fn":
             module.graph.erase_node(n)  # checks of the inputs, not part of the model
-    module.recompile()
+    if any(isinstance(t, FakeTensor) for t in vars(module).values()):
+        raise NotImplementedError("a tensor that the model makes became a constant without numbers")
+    cut_regions(module)
     return module

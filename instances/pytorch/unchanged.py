@@ -30,6 +30,8 @@ def unchanged(model: nn.Module, inputs: Any = ()) -> Iterator[None]:
     modules = list(model.modules())
     modes = [module.training for module in modules]
     attributes = [_attributes(module) for module in modules]
+    lists = [(v, list(v)) for own in attributes for v in own.values() if isinstance(v, list)]
+    mappings = [(v, dict(v)) for own in attributes for v in own.values() if isinstance(v, dict)]
     buffers = [dict(module._buffers) for module in modules]
     held = [tensor for values in (*attributes, *buffers) for tensor in tensors(values)]
     held += tensors(inputs)
@@ -49,6 +51,11 @@ def unchanged(model: nn.Module, inputs: Any = ()) -> Iterator[None]:
             vars(module).update(own)
             if not isinstance(module, torch.jit.ScriptModule):  # it cannot put others in place
                 module._buffers.update(of_buffers)
+        for values, before in lists:
+            values[:] = before
+        for table, entries in mappings:
+            table.clear()
+            table.update(entries)
         with torch.no_grad():
             for tensor, value in kept:
                 if not torch.equal(tensor, value):
