@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from ..instances import InputError, Plan, Workload
 from .pieces import cut
-from .stages import Stages
+from .stages import StageGraph
 
 #: Fills of devices, light enough for black text; after Okabe and Ito.
 FILLS = (
@@ -70,7 +70,7 @@ def _by_nodes(workload: Workload, plan: Plan) -> nx.DiGraph[int]:
     return graph
 
 
-def _by_stages(workload: Workload, plan: Plan, stages: Stages) -> nx.DiGraph[int]:
+def _by_stages(workload: Workload, plan: Plan, stages: StageGraph) -> nx.DiGraph[int]:
     graph: nx.DiGraph[int] = nx.DiGraph()
     for s, passes in enumerate(stages.nodes):
         for side, nodes in enumerate(passes):

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..instances import Costs, InputError, Placement, Plan, Workload, price
-from ..instances.arrays import Ints, frozen
+from ..instances.arrays import Floats, Ints, frozen
 from ..instances.contiguity import representatives
-from .stages import BACKWARD, FORWARD, Stages
+from .stages import BACKWARD, FORWARD, StageGraph
 
 
-def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> Stages:
+def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
     """Return the stages of a placement, one per convex piece.
 
     A contiguous plan gives one stage per device in use. Weights are `extra["weight_bytes"]`, else
@@ -67,6 +67,13 @@ def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> Stages:
         rank[2 * stage + 1] = len(stages) + rank_backward[stage]
     costs = price(workload, plan.cluster)
     return _priced(workload, plan, costs, stages, rank, where, weight_share)
+
+
+def kept_bytes(workload: Workload) -> tuple[Floats, Floats]:
+    """Return what each node keeps in memory, shape (n,): weights, and activations of a forward."""
+    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
+    activations = workload.extra.get("activation_bytes", workload.output_bytes)
+    return weights, np.zeros(workload.n) if activations is None else activations
 
 
 def _pieces(
@@ -145,7 +152,7 @@ def _priced(
     rank: Ints,
     where: list[int],
     weight_share: float,
-) -> Stages:
+) -> StageGraph:
     task_of = np.zeros(workload.n, dtype=np.int64)
     present = np.zeros((len(stages), 2), np.bool_)
     compute, receive, send = (np.zeros((len(stages), 2)) for _ in range(3))
@@ -183,9 +190,9 @@ def _priced(
         moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
     edges = sorted(moved)
     everything = [[*a, *b] for a, b in stages]
-    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
-    activations = workload.extra.get("activation_bytes", out_bytes)
-    return Stages(
+    weight, activation = kept_bytes(workload)
+    weights = frozen([weight[nodes].sum() for nodes in everything], np.float64)
+    return StageGraph(
         devices=tuple(device.name for device in plan.cluster.devices),
         replicas=tuple((d,) for d in device),
         compute=frozen(compute, np.float64),
@@ -195,11 +202,9 @@ def _priced(
         edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
         payload_bytes=frozen([moved[edge] for edge in edges], np.float64),
         rank=rank,
-        weight_bytes=frozen([weights[nodes].sum() for nodes in everything], np.float64),
-        activation_bytes=frozen(
-            [0.0 if activations is None else activations[list(a)].sum() for a, _ in stages],
-            np.float64,
-        ),
+        weight_bytes=weights,
+        activation_bytes=frozen([activation[list(a)].sum() for a, _ in stages], np.float64),
+        resident_bytes=weights,
         nodes=tuple((a, b) for a, b in stages),
         capacity_bytes=frozen(costs.capacity_bytes[costs.kind_of], np.float64),
         weight_share=weight_share,
