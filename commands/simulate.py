@@ -58,6 +58,13 @@ def simulate(
             help="Transfers run beside compute; default: as the plan says, over links yes."
         ),
     ] = None,
+    relayed: Annotated[
+        bool | None,
+        typer.Option(
+            help="Pieces talk to their neighbours only, as PyTorch runs them; default: as the "
+            "plan says."
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace for Perfetto (Chrome JSON).")
     ] = None,
@@ -86,7 +93,7 @@ def simulate(
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     loaded = load(workload)
     made = load_plan(plan, loaded)
-    stages = stages_of(loaded, made, weight_share=weight_share)
+    stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
     schedule = schedule or usual_schedule(made)
     given = Path(schedule)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from numba import njit
 import numpy as np
+from numba import njit
 
 
 @njit(cache=True)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ..instances import InputError, Plan, Workload
-from .pieces import cut
+from .plan_stages import stages_of
 from .stages import StageGraph
 
 #: Fills of devices, light enough for black text; after Okabe and Ito.
@@ -45,7 +45,7 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     if workload.n <= most_nodes:
         graph = _by_nodes(workload, plan)
     else:
-        graph = _by_stages(workload, plan, cut(workload, plan))
+        graph = _by_stages(workload, plan, stages_of(workload, plan))
     used = sorted({int(d) for d in plan.placement.tolist()})
     legend = [(plan.cluster.devices[d].name, FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
     fill = dict(zip(used, [colour for _, colour in legend], strict=True))

@@ -15,6 +15,8 @@ replica of the next stage that the plan matched it with. Two ways to move data:
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from ..instances import Mapped, Mapping, Plan, Workload, stage_costs
@@ -129,7 +131,7 @@ def topology_links(problem: Mapping, solution: Mapped) -> Links:
     routes: list[tuple[int, ...]] = []
     route = np.full((topology.size, topology.size), -1, np.int64)
     rows = chains(solution)
-    for here, there in zip(rows, rows[1:], strict=False):
+    for here, there in pairwise(rows):
         for pair in zip(here, there, strict=True):
             for a, b in (pair, pair[::-1]):
                 hops = tuple(topology.routes.hops(a, b))

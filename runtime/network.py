@@ -156,7 +156,7 @@ def units_per_second(time_unit: str) -> float:
 
 
 def message_times(stages: StageGraph, network: Links) -> Floats:
-    """Return, shape (E,), how long the data of each edge takes on a free route, in the stages' unit.
+    """Return, shape (E,), how long each edge's data takes on a free route, in the stages' unit.
 
     Where replicas have different routes, the slowest counts.
     """

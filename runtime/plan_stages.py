@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from ..instances import Calls, Latency, Mapped, Mapping, Plan, Stages, Throughput, Training, Workload
+from ..instances import (
+    Calls,
+    InputError,
+    Latency,
+    Mapped,
+    Mapping,
+    Plan,
+    Stages,
+    Throughput,
+    Training,
+    Workload,
+)
 from .calls import stages_of_calls
-from .pieces import cut
 from .mapped_stages import stages_of_mapping, topology_links
 from .network import HostMemory, Network
+from .pieces import cut
+from .relay import cut_relayed
 from .stages import StageGraph
 from .training_stages import stages_of_training
 
 
-def stages_of(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
+def stages_of(
+    workload: Workload, plan: Plan, *, weight_share: float = 0.5, relayed: bool | None = None
+) -> StageGraph:
     """Return the stages of a plan: its convex pieces, its calls, or those that it lists.
 
     Parameters
     ----------
     weight_share
         The part of a backward pass that computes gradients of weights.
+    relayed
+        Whether pieces of a placement talk to their neighbours only; default: as the plan's
+        problem says.
 
     Raises
     ------
     InputError
         If the plan was made for another workload, or cannot be executed.
     """
+    if relayed and not isinstance(plan.problem, Throughput):
+        raise InputError(
+            f"relayed: the plan is for {plan.problem.name}; only placements are relayed"
+        )
     plan.check_made_for(workload)
     match plan.problem, plan.solution:
         case Latency(), Calls(device, call):
@@ -31,9 +52,9 @@ def stages_of(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> S
         case Training() as problem, Stages() as solution:
             return stages_of_training(workload, plan, problem, solution, weight_share=weight_share)
         case Mapping() as problem, Mapped() as solution:
-            return stages_of_mapping(
-                workload, plan, problem, solution, weight_share=weight_share
-            )
+            return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
+        case Throughput() as problem, _ if problem.relayed if relayed is None else relayed:
+            return cut_relayed(workload, plan, weight_share=weight_share)
         case _:
             return cut(workload, plan, weight_share=weight_share)
 

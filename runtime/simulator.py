@@ -32,6 +32,7 @@ def simulate(
     *,
     network: Network | None = None,
     weight_share: float = 0.5,
+    relayed: bool | None = None,
 ) -> Simulation:
     """Simulate a plan.
 
@@ -50,6 +51,9 @@ def simulate(
     weight_share
         The part of a backward pass that computes gradients of weights, for zero-bubble
         schedules.
+    relayed
+        Whether the pieces of a placement talk to their neighbours only, as PyTorch runs them;
+        default: as the plan's problem says.
 
     Raises
     ------
@@ -57,7 +61,7 @@ def simulate(
         If the plan was made for another workload, or the schedule does not fit, is incomplete or
         deadlocks: then with the table of steps and devices.
     """
-    stages = stages_of(workload, plan, weight_share=weight_share)
+    stages = stages_of(workload, plan, weight_share=weight_share, relayed=relayed)
     network = network or usual_network(plan)
     return simulate_stages(stages, schedule or usual_schedule(plan), microbatches, network=network)
 

@@ -7,9 +7,8 @@ Bertsekas and Gallager, "Data Networks", 2nd edition, 1992, section 6.5.2: progr
 
 from __future__ import annotations
 
-from numba import njit
 import numpy as np
-
+from numba import njit
 
 #: Relative differences that are rounding.
 SLACK = 1e-12

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ..instances import InputError
 from ..instances.arrays import Floats, Ints
 from .network import HostMemory, Links, Network, units_per_second
-from .schedules.reduction import all_reduce_actions
 from .schedules.actions import TRANSFERS, Kind, Schedule
+from .schedules.reduction import all_reduce_actions
 from .simulator_gates import KINDS, Wiring, wire
 from .stages import BACKWARD, FORWARD, StageGraph
 

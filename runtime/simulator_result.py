@@ -178,8 +178,8 @@ class Simulation:
         table = self.link_load
         if isinstance(self.network, HostMemory) or table.empty:
             return None
-        name = str(table["busy"].idxmax())
-        return name, float(table.loc[name, "utilisation"])
+        most = int(table["busy"].to_numpy().argmax())
+        return str(table.index[most]), float(table["utilisation"].to_numpy()[most])
 
     def critical_path(self) -> list[Step]:
         """Return what decided the makespan, from the beginning to the end.

@@ -127,8 +127,9 @@ def asynchronous(
         if in_step not in phase:
             phase[in_step] = float((ready - position).max()) % length if length > 0 else 0.0
         begin = phase[in_step] + position
-        late = (ready - begin) / length if length > 0 else np.zeros(len(ready))
-        k = np.ceil(late - SLACK).astype(np.int64)
+        k = np.zeros(len(ready), np.int64)
+        if length > 0:
+            k = np.ceil((ready - begin) / length - SLACK).astype(np.int64)
         number.append(k)
         end.append(begin + k * length + work.duration)
 
@@ -144,14 +145,14 @@ def asynchronous(
                 )  # fmt: skip
     tables = [rounds(own, microbatches) for own in slots]
     size = len(stages.devices)
-    rounds_of = [(int(k.min()) * w.period, int(k.max()) * w.period) for k, w in zip(number, works)]
-    longest = max(w.period for w in works)
+    late = [int(k.max()) * work.period for k, work in zip(number, works, strict=True)]
+    early = [int(k.min()) * work.period for k, work in zip(number, works, strict=True)]
     return Schedule(
         name,
         microbatches,
         tuple(tables[:size]),
         versions=versions,
-        depth=max(b for _, b in rounds_of) - min(a for a, _ in rounds_of) + longest,
+        depth=max(late) - min(early) + max(work.period for work in works),
         repeat=math.lcm(*(work.period for work in works)),
         cyclic=True,
         engines=tuple(tables[size:]) if _has_engines(network) else (),
