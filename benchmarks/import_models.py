@@ -19,10 +19,8 @@ import transformers as hf
 from torch import nn
 
 import stagecut
-from stagecut.instances.pytorch.formulas import custom_mapping
+from stagecut.instances.pytorch.counts import counted_by_torch
 from stagecut.instances.pytorch.profile import Profile, profile
-from stagecut.instances.pytorch.record import loss_of
-from stagecut.instances.pytorch.leaves import tensors
 
 Made = tuple[nn.Module, dict[str, Any]]
 WIDTH, LAYERS, HEADS, WORDS, LENGTH = 256, 6, 4, 1000, 128

@@ -540,8 +540,8 @@ def double_backward() -> Made:
 @case
 def user_hooks() -> Made:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-    model[0].register_forward_hook(lambda m, i, o: o * 2)
-    model[1].register_forward_pre_hook(lambda m, i: (i[0] + 1,))
+    model[0].register_forward_hook(lambda *seen: seen[-1] * 2)
+    model[1].register_forward_pre_hook(lambda _, given: (given[0] + 1,))
     return model, (x(),), {}
 
 
