@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx import traceback as annotations
+from torch.fx import traceback as notes
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -49,10 +49,11 @@ def trace_otherwise(
         with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
             chain = chain_of(model, args, kwargs)
     except Exception as error:  # the model itself does not run with these inputs
-        raise InputError(
-            f"model: torch.export failed: {because}; and it fails on its inputs: "
-            f"{reason_of(error, model)}"
-        ) from None
+        if any(t.is_meta for t in (*model.parameters(), *tensors((args, dict(kwargs))))):
+            raise InputError(
+                f"model: torch.export failed: {because}; on the device meta nothing else helps"
+            ) from None
+        raise InputError(f"model: it fails on its inputs: {reason_of(error, model)}") from None
     if chain is not None:
         given = tuple(tensors((args, dict(kwargs))))
         return Traced(_chain_graph(model, chain), given, parameters, "module hooks", because)
@@ -228,7 +229,7 @@ def _annotated(model: nn.Module) -> Iterator[None]:
     inside: list[str] = []
 
     def show() -> None:
-        annotations.current_meta["nn_module_stack"] = {path: (path, None) for path in inside}
+        notes.current_meta["nn_module_stack"] = {path: (path, None) for path in inside}
 
     def enter(path: str) -> None:
         inside.append(path)
@@ -245,7 +246,7 @@ def _annotated(model: nn.Module) -> Iterator[None]:
             module.register_forward_hook(lambda *_: leave()),
         ]
     try:
-        with annotations.preserve_node_meta():
+        with notes.preserve_node_meta():
             yield
     finally:
         for handle in handles:

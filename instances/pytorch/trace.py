@@ -95,7 +95,7 @@ def parameters_of(model: nn.Module) -> tuple[tuple[str, nn.Parameter], ...]:
     return tuple(model.named_parameters())
 
 
-def reason_of(error: Exception, model: nn.Module) -> str:
+def reason_of(error: BaseException, model: nn.Module) -> str:
     """Return in one line what went wrong, and in which module's code."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     what = lines[0] if lines else type(error).__name__
@@ -111,7 +111,7 @@ def reason_of(error: Exception, model: nn.Module) -> str:
 _LONGEST = 200
 
 
-def fault(error: Exception, model: nn.Module) -> tuple[str, str] | None:
+def fault(error: BaseException, model: nn.Module) -> tuple[str, str] | None:
     """Return path and ``file:line`` of the innermost frame that runs a module's code."""
     paths = {id(module): path for path, module in model.named_modules()}
     found = None
