@@ -86,7 +86,7 @@ def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[Nod
     try:
         if "stages" in solution:
             return [_stage(number, part) for number, part in enumerate(solution["stages"])]
-        cluster = make_cluster(source, file.cluster.kinds)
+        cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
         nodes: list[set[NodeId]] = [set() for _ in cluster.devices]
         for part in solution["devices" if "devices" in solution else "calls"]:
             if not 0 <= part["device"] < cluster.size:

@@ -24,9 +24,10 @@ def check(
 
     load(S) = Σ_{v∈S} p_v + Σ_{u∉S, some (u,v)∈E has v∈S} c_u + Σ_{u∈S, some (u,v)∈E has v∉S} c_u
 
-    with the device's own p and c; a transfer belongs to the pass of the node that produced it. If
-    data is relayed, c_u counts once for each boundary of S that u crosses instead: those between
-    neighbours, from the first to the last of the stages that make or need it.
+    with the device's own p and c; a transfer belongs to the pass of the node that produced it.
+    Between linked devices both pay for one message instead, for each u and each device it enters.
+    If data is relayed, u is paid for once at each boundary of S that it crosses instead: those
+    between neighbours, from the first to the last of the stages that make or need it.
     """
     placement = solution.device
     wrong = _wrong_order(workload, cluster, solution) if problem.relayed else []
@@ -43,13 +44,13 @@ def check(
         memory[d] += costs.memory_bytes[v]
     for u, successors in enumerate(workload.successors):
         others = {where[v] for v in successors} - {where[u]}
-        paying: list[int] = [*others, where[u]] if others else []
+        hops = [(where[u], others)]
         if problem.relayed:
-            places = [solution.order.index(d) for d in paying]
-            crossed = range(min(places, default=0), max(places, default=0))
-            paying = [d for b in crossed for d in solution.order[b : b + 2]]
-        for d in paying:
-            transfer[d, side[u]] += costs.transfer[costs.kind_of[d], u]
+            hops = _passed_on(where[u], others, solution.order)
+        for d, receivers in hops:
+            transfer[d, side[u]] += costs.sent(u, d, receivers)
+            for e in receivers:
+                transfer[e, side[u]] += costs.received(u, d, e)
 
     if problem.overlap:
         passes = np.maximum(compute, transfer)
@@ -88,6 +89,15 @@ def check(
         *_not_contiguous(workload, cluster, costs, problem, placement),
     ]
     return Report(objective, devices, tuple(violations))
+
+
+def _passed_on(source: int, users: set[int], order: tuple[int, ...]) -> list[tuple[int, set[int]]]:
+    """Return the hops between neighbours by which data reaches all its users."""
+    own = order.index(source)
+    places = [order.index(d) for d in users]
+    up = range(own, max([own, *places]))
+    down = range(own, min([own, *places]), -1)
+    return [(order[b], {order[b + 1]}) for b in up] + [(order[b], {order[b - 1]}) for b in down]
 
 
 def _wrong_order(workload: Workload, cluster: Cluster, solution: Placement) -> list[str]:

@@ -61,8 +61,8 @@ def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) ->
         for a, b, side in up + down:
             if device[a] == device[b]:
                 continue
-            send[a, side] += costs.transfer[costs.kind_of[device[a]], u]
-            receive[b, side] += costs.transfer[costs.kind_of[device[b]], u]
+            send[a, side] += costs.sent(u, device[a], (device[b],))
+            receive[b, side] += costs.received(u, device[a], device[b])
             if workload.output_bytes is not None:
                 moved[2 * a + side, 2 * b + side] += float(workload.output_bytes[u])
     line = np.arange(count)
