@@ -48,7 +48,7 @@ def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> Stages:
                 f"{workload.name}: edge {workload.ids[u]} → {workload.ids[v]} leads from a "
                 "backward node to a forward node; such a graph cannot be run in two passes"
             )
-    forward_pieces = _pieces(workload, [v for v in range(workload.n) if not backward[v]], where)
+    forward_pieces = forward_pieces_of(workload, where)
     group = _backward_groups(workload, forward_pieces, where)
     backward_pieces = _pieces(workload, sorted(group), group)
 
@@ -67,6 +67,21 @@ def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> Stages:
         rank[2 * stage + 1] = len(stages) + rank_backward[stage]
     costs = price(workload, plan.cluster)
     return _priced(workload, plan, costs, stages, rank, where, weight_share)
+
+
+def forward_pieces_of(workload: Workload, where: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the convex pieces of the forward pass, in an order in which they can be executed.
+
+    Parameters
+    ----------
+    where
+        Device of each node.
+
+    Notes
+    -----
+    O(n + m) in the nodes and edges.
+    """
+    return _pieces(workload, np.flatnonzero(~workload.backward).tolist(), where)
 
 
 def _pieces(
