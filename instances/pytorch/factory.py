@@ -95,6 +95,11 @@ def make(
     return _placed(model, inputs, dtype, device)
 
 
+def made_of(model: nn.Module, inputs: Any) -> Made:
+    """Return a model with its inputs, or an iterator of them, as `make` does."""
+    return _placed(model, inputs, None, None)
+
+
 def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None) -> Made:
     kind = None if dtype is None else getattr(torch, dtype, None)
     if dtype is not None and not isinstance(kind, torch.dtype):
