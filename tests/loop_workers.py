@@ -20,7 +20,7 @@ ROWS = 3  #: samples of a microbatch
 
 
 class Part(nn.Module):
-    """Layers under their names in the model; the target is relayed to the last, which has the loss."""
+    """Layers under their names; the target is relayed to the last piece, which has the loss."""
 
     def __init__(self, layers: Sequence[tuple[str, nn.Module]], last: bool) -> None:
         super().__init__()
@@ -86,9 +86,7 @@ def state_of(loop: Loop, attribute: str) -> dict[str, torch.Tensor]:
     }
 
 
-def gradients(
-    rank: int, schedule: Schedule, ranks: list[list[int]], recompute: frozenset[int]
-) -> Any:
+def gradients(_: int, schedule: Schedule, ranks: list[list[int]], recompute: frozenset[int]) -> Any:
     """Return losses and gradients of the second of two batches."""
     pieces = pieces_of(layers(2 * len(ranks)), len(ranks))
     loop = Loop(pieces, ranks, schedule, recompute=recompute)
@@ -97,7 +95,7 @@ def gradients(
     return {j: float(x) for j, x in loop.losses.items()}, state_of(loop, "grad")
 
 
-def train(rank: int, schedule: Schedule, ranks: list[list[int]], per_batch: int | None) -> Any:
+def train(_: int, schedule: Schedule, ranks: list[list[int]], per_batch: int | None) -> Any:
     """Return losses and parameters after one pass."""
     pieces = pieces_of(layers(2 * len(ranks)), len(ranks))
     loop = Loop(pieces, ranks, schedule, optimizer=momentum, microbatches=per_batch)

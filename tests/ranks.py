@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import os
+import sys
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -13,7 +16,19 @@ import torch
 import torch.distributed as dist
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "stagecut.runtime.execution.loop", "loop_workers"])
+_CONTEXT.set_forkserver_preload(["rank_server"])
+
+
+def _start_server() -> None:
+    """Start the process that all others are copies of, where it finds the modules of the tests."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 def on_ranks(world: int, work: Callable[..., Any], *args: Any, limit_s: float = 300) -> list[Any]:
@@ -24,6 +39,7 @@ def on_ranks(world: int, work: Callable[..., Any], *args: Any, limit_s: float = 
     AssertionError
         If a rank fails, with its traceback.
     """
+    _start_server()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ends, processes = [], []
     for rank in range(world):

@@ -121,8 +121,10 @@ class Loop:
             if self.asynchronous:
                 self.weights[p] = Weights(piece.module, 2 if schedule.versions == "two" else 1)
                 piece = replace(piece, module=self.weights[p])
+            # rounds of asynchronous schedules differ from piece to piece: `show` takes their mean
+            share = 1 if self.asynchronous else schedule.microbatches
             self.stages[p] = Stage(
-                piece, p == self.last, training, self.sizes[p], p in recompute, self.recorder
+                piece, p == self.last, training, share, p in recompute, self.recorder
             )
 
     @property
@@ -165,6 +167,7 @@ class Loop:
                     self.reduction.add_up(self._of_replicas(piece))
             elif self.asynchronous:
                 with self._timed(action):
+                    self.weights[piece].show(j, self.sizes[piece])
                     self.reduction.add_up(self._of_replicas(piece))
                     self.weights[piece].step(self.optimizers.get(piece))
         if self.training and not self.asynchronous:
@@ -189,7 +192,7 @@ class Loop:
         stage = self.stages[p]
         made = stage.backward(j, gradients) if whole else stage.backward_inputs(j, gradients)
         if p in self.weights:
-            self.weights[p].collect()
+            self.weights[p].collect(j // self.sizes[p])
         if p > 0:
             self.mail.send(Letter(p, True, j), made)
 

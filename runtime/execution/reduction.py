@@ -66,4 +66,3 @@ def holders_of(
         for name in own:
             holders[name] = holders.get(name, frozenset()) | frozenset(where)
     return holders
-

@@ -62,15 +62,14 @@ def round_sizes(schedule: Schedule, ranks: Ranks, microbatches: int) -> list[int
     return sizes
 
 
-def with_updates(
-    schedule: Schedule, stages: Stages, sizes: list[int]
-) -> list[list[Action]]:
+def with_updates(schedule: Schedule, stages: Stages, sizes: list[int]) -> list[list[Action]]:
     """Return the actions of each rank with a STEP of a piece after each of its rounds.
 
     The microbatch of a STEP is the number of its round. A stage with one replica steps right after
     the last backward pass of the round. Replicas wait for each other, so each of them steps where
     it is when the last of them gets there, if all actions take equally long: the point is fixed
-    before anything runs, and waiting there cannot deadlock.
+    before anything runs, and waiting there cannot deadlock. A schedule may complete rounds in
+    another order than that of their numbers; they step in that order.
     """
     steps, _ = execution_steps(schedule, stages)
     ends: dict[tuple[int, int], int] = {}  # piece, round → when its last backward pass runs
@@ -83,9 +82,7 @@ def with_updates(
     for rank, when in enumerate(steps):
         marked = [
             (step, 0, i, action)
-            for i, (action, step) in enumerate(
-                zip(schedule.of(rank), when.tolist(), strict=True)
-            )
+            for i, (action, step) in enumerate(zip(schedule.of(rank), when.tolist(), strict=True))
         ]
         marked += [
             (step, 1, n, Action(piece, Kind.STEP, n))
@@ -157,6 +154,7 @@ class Weights(nn.Module):  # type: ignore[misc]  # torch is not typed for mypy h
         self.updates = 0
         self.kept = deque([self._newest()])
         self.of: dict[int, Version] = {}
+        self.rounds: dict[int, dict[str, Tensor]] = {}  # sums of gradients
         self.active = self.kept[-1]
 
     def begin(self, microbatch: int, updates: int | None) -> None:
@@ -174,17 +172,23 @@ class Weights(nn.Module):  # type: ignore[misc]  # torch is not typed for mypy h
         """Run the module with the chosen weights."""
         return functional_call(self.module, self.active.tensors, inputs)
 
-    def collect(self) -> None:
-        """Add the gradients of the chosen weights to those of the parameters."""
+    def collect(self, round_: int) -> None:
+        """Add the gradients of the chosen weights to those of a round."""
+        sums = self.rounds.setdefault(round_, {})
         for name, tensor in self.active.tensors.items():
-            parameter, gradient = self.learned[name], tensor.grad
-            if gradient is not None:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+            if tensor.grad is not None:
+                sums[name] = sums[name] + tensor.grad if name in sums else tensor.grad
                 tensor.grad = None
         self.active = self.kept[-1]
 
+    def show(self, round_: int, size: int) -> None:
+        """Give the mean gradients of a round, of `size` microbatches, to the parameters."""
+        sums = self.rounds.pop(round_, {})
+        for name, parameter in self.learned.items():
+            parameter.grad = sums[name] / size if name in sums else None
+
     def step(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Update the weights, and begin new gradients."""
+        """Update the weights with the gradients that the parameters have."""
         if self.keep > 1 or self.kept[-1].users:
             for parameter in self.learned.values():
                 parameter.data = parameter.data.clone()
