@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from itertools import product
+from multiprocessing import forkserver
 
 import pytest
 
@@ -24,7 +27,15 @@ def free_port() -> int:
 
 
 def run(world: int, *cases: Case) -> None:
-    multiprocessing.spawn(run_cases, (world, free_port(), cases), nprocs=world)
+    """Run cases on `world` processes, forked off one that has imported all they need."""
+    path = os.pathsep.join(place for place in sys.path if place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)  # the server finds what to import by it
+        forkserver.set_forkserver_preload(["execution_cases"])
+        forkserver.ensure_running()
+    multiprocessing.start_processes(
+        run_cases, (world, free_port(), cases), nprocs=world, start_method="forkserver"
+    )
 
 
 def test_two_processes() -> None:

@@ -142,7 +142,7 @@ class Pipeline:
         mean = torch.stack(losses).mean().float() if losses else nothing
         dist.all_reduce(mean)
         replicas = dist.get_world_size() // dist.get_world_size(self.group)
-        return float(mean.item()) / replicas
+        return float(mean / replicas)
 
 
 def _place(module: fx.GraphModule, device: torch.device) -> None:

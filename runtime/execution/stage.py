@@ -5,14 +5,14 @@ Nothing here knows who sends and receives; inputs come in and outputs go out as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from ...instances import StagecutError
 from ...instances.pytorch.record import loss_of
 from ..schedules.actions import Action, Kind
 from .backward import Halves
@@ -71,7 +71,7 @@ class Stage:
 
         The last stage keeps the loss in `losses` and the model's outputs in `results`.
         """
-        with self._timed(Kind.F, j), torch.set_grad_enabled(self.training):
+        with self._during(Kind.F, j), torch.set_grad_enabled(self.training):
             leaves = tuple(
                 x.detach().requires_grad_(grad)
                 for x, grad in zip(inputs, self._takes_grad, strict=True)
@@ -103,7 +103,7 @@ class Stage:
         tuple of Tensor
             Gradients of the inputs that have one, in their order.
         """
-        with self._timed(Kind.B, j):
+        with self._during(Kind.B, j):
             flight = self.flights.pop(j)
             roots, given = self._roots(flight, gradients)
             if roots:
@@ -115,7 +115,7 @@ class Stage:
 
         A stage that recomputes does all of it: its activations would be computed twice else.
         """
-        with self._timed(Kind.I, j):
+        with self._during(Kind.I, j):
             flight = self.flights[j]
             roots, given = self._roots(flight, gradients)
             if self.recompute:
@@ -128,7 +128,7 @@ class Stage:
 
     def backward_weights(self, j: int) -> None:
         """Run the other part: gradients of the parameters."""
-        with self._timed(Kind.W, j):
+        with self._during(Kind.W, j):
             flight = self.flights.pop(j)
             if flight.halves is not None:
                 flight.halves.weights(
@@ -165,10 +165,17 @@ class Stage:
             if has
         )
 
-    def _timed(self, kind: Kind, j: int) -> AbstractContextManager[Any]:
-        if self.recorder is None:
-            return nullcontext()
-        return self.recorder.during(Action(self.piece.index, kind, j))
+    @contextmanager
+    def _during(self, kind: Kind, j: int) -> Iterator[None]:
+        """Note when an action begins and ends, and say which one it was if it fails."""
+        action = Action(self.piece.index, kind, j)
+        noting = nullcontext() if self.recorder is None else self.recorder.during(action)
+        try:
+            with noting:
+                yield
+        except RuntimeError as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise StagecutError(f"piece {self.piece.index}: {action} failed: {lines[0]}") from error
 
 
 def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
