@@ -147,7 +147,7 @@ class Guard:
     def _publish(self, text: str, code: int) -> bool:
         """Make an error known; return whether it is the first."""
         value = f"{self.rank}\t{code}\t{text}"
-        return self._mine.compare_set("error", "", value).decode() == value
+        return bool(self._mine.compare_set("error", "", value).decode() == value)
 
     def first_error(self) -> tuple[int, str]:
         """Return exit code and text of the first error; waits for one."""
@@ -188,7 +188,7 @@ class Guard:
                     since_error = since_error or time.monotonic()
                     if not self._failed or time.monotonic() > since_error + GRACE_S:
                         self._end(self.first_error()[0])
-                elif signal.SIGTERM in caught:
+                elif signal.SIGTERM in caught and not self._failed:
                     self._first(self._suspect(f"rank {self.rank}: ended by SIGTERM"), 1)
                 elif signal.SIGINT in caught:
                     self._end(130)
@@ -236,9 +236,11 @@ class Guard:
         return _gone(gone) if gone else otherwise
 
     def _first(self, text: str, code: int) -> None:
-        """Publish from the thread that watches, show it if it is the first error, and end."""
+        """Publish from the thread that watches, and end, unless the main thread is about to."""
         if self._publish(text, code):
             self.show(text)
+        elif self._failed:
+            return
         self._end(code)
 
     def _store_is_gone(self) -> None:
@@ -344,7 +346,7 @@ def _place(frame: FrameType) -> str:
 
 def _gone(ranks: list[int]) -> str:
     which = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
-    return f"{which} gone: killed (by who ran out of memory?), or the machine is"
+    return f"{which} gone: killed (for taking too much memory?), or the machine is down"
 
 
 def _told(error: BaseException) -> str:
