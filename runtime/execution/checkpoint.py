@@ -53,9 +53,7 @@ class Position:
     microbatches: int
 
 
-def save(
-    folder: Path, position: Position, trained: Trained, *, plan: str, model: str
-) -> None:
+def save(folder: Path, position: Position, trained: Trained, *, plan: str, model: str) -> None:
     """Write a checkpoint; all ranks call this together.
 
     Parameters
@@ -116,40 +114,74 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
-def resume(folder: Path, trained: Trained, *, plan: str, model: str) -> Position:
-    """Take over the newest checkpoint in a folder.
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on the disk.
 
-    With the plan that it was written with, everything is as it was, random numbers too; with
-    another plan of the same model, each tensor is taken from the first rank that had it.
+    Parameters
+    ----------
+    plan
+        Hash of the plan that it was written with.
+    ranks
+        How many wrote it.
+    tensors
+        For each tensor the first file that has it.
+    """
+
+    path: Path
+    position: Position
+    plan: str
+    ranks: int
+    tensors: Mapping[str, str]
+
+
+def newest(folder: Path, model: str) -> Checkpoint:
+    """Return the newest checkpoint in a folder.
 
     Raises
     ------
     InputError
-        If there is none, it is damaged, or of another model.
+        If there is none, or it is damaged or of another model than that with the hash `model`.
     """
     found = checkpoints(folder)
     if not found:
         raise InputError(f"{folder}: it holds no checkpoint; leave --resume out to begin")
-    newest = found[-1]
-    manifest = json.loads((newest / MANIFEST).read_text(encoding="utf-8"))
+    path = found[-1]
+    manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     if manifest.get("format") != FORMAT:
-        raise InputError(f"{newest}: its format is {manifest.get('format')}; {FORMAT} is known")
+        raise InputError(f"{path}: its format is {manifest.get('format')}; {FORMAT} is known")
     if manifest["model"] != model:
-        raise InputError(f"{newest}: it is of another model; give the model that was trained")
+        raise InputError(f"{path}: it is of another model; give the model that was trained")
     for name, size in manifest["files"].items():
-        file = newest / name
+        file = path / name
         if not file.is_file() or file.stat().st_size != size:
-            raise InputError(f"{file}: damaged; delete {newest} to go on from the one before")
-    same = manifest["plan"] == plan and manifest["ranks"] == dist.get_world_size()
+            raise InputError(f"{file}: damaged; delete {path} to go on from the one before")
+    position = Position(manifest["step"], manifest["microbatches"])
+    return Checkpoint(path, position, manifest["plan"], manifest["ranks"], manifest["tensors"])
+
+
+def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
+    """Take a checkpoint over.
+
+    With the plan that it was written with, everything is as it was, random numbers too; with
+    another plan of the same model, each tensor is that of the first rank that had it.
+
+    Raises
+    ------
+    InputError
+        If a tensor is missing.
+    """
+    same = found.plan == plan and found.ranks == dist.get_world_size()
     own = f"rank-{dist.get_rank()}.pt"
     loaded: dict[str, dict[str, Any]] = {}
 
     def state(name: str) -> dict[str, Any]:
-        file = own if same else manifest["tensors"].get(name)
+        file = own if same else found.tensors.get(name)
         if file is None:
-            raise InputError(f"{newest}: {name} is not in it; it is of another model")
+            raise InputError(f"{found.path}: {name} is not in it; it is of another model")
         if file not in loaded:
-            loaded[file] = torch.load(newest / file, map_location="cpu", weights_only=True)
+            path = found.path / file
+            loaded[file] = torch.load(path, map_location="cpu", weights_only=True)
         return loaded[file]
 
     with torch.no_grad():
@@ -157,9 +189,8 @@ def resume(folder: Path, trained: Trained, *, plan: str, model: str) -> Position
             tensor.copy_(state(name)["tensors"][name])
     for optimizer in trained.optimizers:
         _restore(optimizer, trained, state)
-    if same and loaded:
-        _set_random(loaded[own]["random"])
-    return Position(manifest["step"], manifest["microbatches"])
+    if same:
+        _set_random(state(own)["random"])
 
 
 def _state_of(trained: Trained) -> dict[str, Any]:

@@ -90,6 +90,7 @@ class Guard:
             ) from None
         self._ended = threading.Event()
         self._failed = False
+        self._first_here: bool | None = None  # whether an exception of this rank came first
         self._busy_since = time.monotonic()
         self._main = threading.get_ident()
         self._signals, self._wakeup = os.pipe()
@@ -137,12 +138,20 @@ class Guard:
                     )
 
     def fail(self, error: BaseException) -> bool:
-        """Make an exception of this rank known; return whether it is the first error."""
-        self._failed = True
-        if isinstance(error, StagecutError):
-            return self._publish(str(error), 3 if isinstance(error, InfeasibleError) else 2)
-        text = f"rank {self.rank}: {_told(error)}"
-        return self._publish(self._suspect(text) if _is_of_waiting(error) else text, 1)
+        """Make an exception of this rank known; return whether it is the first error.
+
+        To be called where it is caught; again, it returns the same.
+        """
+        if self._first_here is None:
+            self._failed = True
+            code = 3 if isinstance(error, InfeasibleError) else 2
+            text = str(error)
+            if not isinstance(error, StagecutError):
+                code, text = 1, f"rank {self.rank}: {_told(error)}"
+                if _is_of_waiting(error):
+                    text = self._suspect(text)
+            self._first_here = self._publish(text, code)
+        return self._first_here
 
     def _publish(self, text: str, code: int) -> bool:
         """Make an error known; return whether it is the first."""

@@ -28,8 +28,8 @@ from .versions import Weights, check_two_versions, round_sizes, with_updates
 
 #: Returns the model's inputs for a microbatch of a pass over the schedule.
 Data = Callable[[int], Tensors]
-#: Makes an optimizer of a piece's parameters.
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+#: Makes an optimizer of parameters.
+MakeOptimizer = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
 
 
 class Loop:
