@@ -1,6 +1,7 @@
 """What ranks need, loaded once: imported in the process that they are copies of."""
 
 import loop_workers
+import run_workers  # noqa: F401
 import torch.fx.experimental.symbolic_shapes  # noqa: F401  # autograd imports it when first used
 
 from stagecut.runtime.execution.loop import stage_chain

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...instances.pytorch.values import Value
 from ..schedules import Kind, Schedule
+from .messages import Messages, Spec
 from .split import PieceModule
 
 
@@ -88,12 +88,16 @@ class Mail:
         self.rank = dist.get_rank()
         self.expected = {source: own for (source, to), own in routes.items() if to == self.rank}
         self.coming: dict[int, deque[Letter]] = {}
-        self.posted: dict[Letter, list[tuple[Tensor, dist.Work | None]]] = {}
+        self.posted: dict[Letter, tuple[Tensor, list[dist.Work]]] = {}
         self.here: dict[Letter, Sequence[Tensor]] = {}  # what stays on this rank
         apart = dist.get_backend() == "nccl"
-        self.groups = {pair: dist.new_group(list(pair)) for pair in sorted(routes) if apart}
-        self.device = device
-        self.buffer = device if apart else torch.device("cpu")  # gloo moves memory of the host
+        groups = {
+            pair: dist.new_group(list(pair)) if apart else dist.group.WORLD
+            for pair in sorted(routes)
+        }
+        self.channels = {
+            pair: Messages(group, device) for pair, group in groups.items() if self.rank in pair
+        }
         self.outbox = _Outbox(polls=apart)
 
     def start(self) -> None:
@@ -106,11 +110,11 @@ class Mail:
         if to == self.rank:
             self.here[letter] = tensors
             return
-        group = self.groups.get((self.rank, to))
-        for tensor in tensors:
-            held = tensor.to(self.buffer).contiguous()
-            if held.numel():
-                self.outbox.keep(held, dist.isend(held, to, group=group))
+        if not _is_empty(self._layout(letter)):
+            channel = self.channels[self.rank, to]
+            sends = channel.send(tensors, _position(channel, to))
+            for send, work in zip(sends, dist.batch_isend_irecv(sends), strict=True):
+                self.outbox.keep(send.tensor, work)
 
     def receive(self, letter: Letter) -> Sequence[Tensor]:
         """Return the tensors of a letter; waits until they are here."""
@@ -121,11 +125,13 @@ class Mail:
             self._post(source)
         if self.coming[source]:
             self._post(source)  # one ahead, so that its transfer runs beside compute
-        tensors = self.posted.pop(letter)
-        for _, work in tensors:
-            if work is not None:
-                work.wait()
-        return [tensor.to(self.device) for tensor, _ in tensors]
+        buffer, works = self.posted.pop(letter)
+        for work in works:
+            work.wait()
+        layout, channel = self._layout(letter), self.channels[source, self.rank]
+        if _is_empty(layout):
+            return [torch.empty(s.shape, dtype=s.dtype, device=channel.device) for s in layout]
+        return channel.unpack(buffer, layout)
 
     def finish(self) -> None:
         """Wait until all that was sent has arrived."""
@@ -134,18 +140,28 @@ class Mail:
     def _post(self, source: int) -> None:
         """Post the receives of the next letter from a rank."""
         letter = self.coming[source].popleft()
-        group = self.groups.get((source, self.rank))
-        self.posted[letter] = []
-        for value in self._layout(letter):
-            buffer = torch.empty(value.shape, dtype=value.dtype, device=self.buffer)
-            work = dist.irecv(buffer, source, group=group) if buffer.numel() else None
-            self.posted[letter].append((buffer, work))
+        channel, layout = self.channels[source, self.rank], self._layout(letter)
+        if _is_empty(layout):
+            self.posted[letter] = (torch.empty(0), [])  # nothing is sent
+            return
+        buffer = channel.buffer(layout)
+        works = dist.batch_isend_irecv(channel.receive(buffer, _position(channel, source)))
+        self.posted[letter] = (buffer, works)
 
-    def _layout(self, letter: Letter) -> list[Value]:
+    def _layout(self, letter: Letter) -> list[Spec]:
         piece = self.pieces[letter.piece]
-        if not letter.backward:
-            return [piece.values[name] for name in piece.outputs]
-        return [piece.values[name] for name in piece.inputs if piece.values[name].grad]
+        names = piece.inputs if letter.backward else piece.outputs
+        values = [piece.values[name] for name in names]
+        return [Spec(v.shape, v.dtype) for v in values if v.grad or not letter.backward]
+
+
+def _is_empty(layout: Sequence[Spec]) -> bool:
+    return not any(spec.size_bytes for spec in layout)
+
+
+def _position(channel: Messages, rank: int) -> int:
+    """Return a rank's number in a channel's group."""
+    return int(dist.get_group_rank(channel.group, rank))
 
 
 class _Outbox:

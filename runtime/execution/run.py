@@ -126,6 +126,7 @@ def run(
     *,
     workload: Workload | None = None,
     on_step: Callable[[Step], None] | None = None,
+    show: Callable[[str], None] | None = None,
 ) -> list[Step]:
     """Run a plan as one of its processes; all of them call this with the same arguments.
 
@@ -141,6 +142,8 @@ def run(
         What the plan was made for; see `prepare`.
     on_step
         Called on rank 0 after every step.
+    show
+        See `failures.guarded`.
 
     Returns
     -------
@@ -154,7 +157,7 @@ def run(
     """
     if options.record is not None and workload is None:
         raise InputError("record: give the workload, too; the recording is held against it")
-    with guarded(timeout_s=options.timeout_s) as guard:
+    with guarded(timeout_s=options.timeout_s, show=show) as guard:
         given = made if isinstance(made, Made) else made()
         prepared = prepare(plan, given.model, given.args, given.kwargs, workload)
         _alone_if_it_can_be(len(prepared.devices) * options.replicas)
