@@ -14,6 +14,7 @@ from .commands import instances
 from .commands.compare import compare
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE
 from .commands.diff import diff
+from .commands.export import export
 from .commands.export_model import export_model
 from .commands.map import map_stages
 from .commands.measure import measure
@@ -41,6 +42,7 @@ app.command("map")(map_stages)
 app.command()(compare)
 app.command()(profile)
 app.command()(measure)
+app.command()(export)
 app.command("export-model")(export_model)
 app.add_typer(instances.app, name="instances")
 
