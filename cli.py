@@ -19,6 +19,7 @@ from .commands.export_model import export_model
 from .commands.map import map_stages
 from .commands.measure import measure
 from .commands.profile import profile
+from .commands.report import report
 from .commands.simulate import simulate
 from .commands.solve import solve
 from .commands.verify import verify
@@ -42,6 +43,7 @@ app.command("map")(map_stages)
 app.command()(compare)
 app.command()(profile)
 app.command()(measure)
+app.command()(report)
 app.command()(export)
 app.command("export-model")(export_model)
 app.add_typer(instances.app, name="instances")

@@ -64,7 +64,7 @@ def price(workload: Workload, cluster: Cluster) -> Costs:
             compute.append(np.full(workload.n, np.inf))
             transfer.append(np.zeros(workload.n))
             continue
-        compute.append(workload.times[_column(workload, kind)] * kind.slowdown)
+        compute.append(workload.times[times_column(workload, kind)] * kind.slowdown)
         transfer.append(np.zeros(workload.n) if kind.host else _transfer(workload, kind))
     return Costs(
         compute=frozen(np.array(compute), np.float64),
@@ -77,7 +77,14 @@ def price(workload: Workload, cluster: Cluster) -> Costs:
     )
 
 
-def _column(workload: Workload, kind: DeviceKind) -> str:
+def times_column(workload: Workload, kind: DeviceKind) -> str:
+    """Return which column of `Workload.times` devices of a kind are timed by.
+
+    Raises
+    ------
+    InputError
+        If the workload has no times for them.
+    """
     wanted = [kind.times] if kind.times else [kind.name, CPU if kind.host else ACCELERATOR]
     for name in wanted:
         if name in workload.times:

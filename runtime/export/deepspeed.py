@@ -8,7 +8,8 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ...instances import InputError, Plan, Workload
-from .stages import ModuleStages, feeds, first_number, module_stages
+from .stack import first_number
+from .stages import ModuleStages, feeds, module_stages
 
 NAME = "deepspeed"
 

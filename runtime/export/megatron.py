@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ...instances import InputError, Plan, Workload
-from .stages import ModuleStages, first_number, module_stages, stack
+from .stack import first_number, stack
+from .stages import ModuleStages, module_stages
 
 NAME = "megatron"
 
