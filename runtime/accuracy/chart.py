@@ -77,10 +77,11 @@ def _draw(axes: Any, found: list[Box], names: list[str]) -> None:
             linewidths=0.4,
         )
     )
+    several = len({(box.lane, box.stage) for box in found}) > len({box.lane for box in found})
     width = max((box.end for box in found), default=1.0) / (WIDTH_IN - 2)
     for box in found if len(found) < 3000 else ():
-        text = str(box.microbatch)
-        if box.what in "FBIW" and box.end - box.start > 0.08 * width * len(text):
+        text = f"{box.stage}·{box.microbatch}" if several else str(box.microbatch)
+        if box.what in "FBIW" and box.end - box.start > 0.075 * width * len(text):
             axes.text(
                 500 * (box.start + box.end), box.lane, text,
                 ha="center", va="center", fontsize=7, clip_on=True,
