@@ -20,6 +20,7 @@ from .commands.map import map_stages
 from .commands.measure import measure
 from .commands.profile import profile
 from .commands.report import report
+from .commands.run import run
 from .commands.simulate import simulate
 from .commands.solve import solve
 from .commands.verify import verify
@@ -42,6 +43,7 @@ app.command()(diff)
 app.command("map")(map_stages)
 app.command()(compare)
 app.command()(profile)
+app.command()(run)
 app.command()(measure)
 app.command()(report)
 app.command()(export)

@@ -17,7 +17,7 @@ from stagecut import Cluster, InputError, Link, Plan, Workload, load, save
 from stagecut.commands.report import report
 from stagecut.runtime.accuracy.calibrate import calibrate, predicted_after
 from stagecut.runtime.accuracy.chart import draw_comparison
-from stagecut.runtime.accuracy.join import compare_run
+from stagecut.runtime.accuracy.join import compare_run, stages_run
 from stagecut.runtime.accuracy.trace import MEASURED, comparison_trace
 from stagecut.runtime.execution.recording_file import (
     Done,
@@ -27,7 +27,7 @@ from stagecut.runtime.execution.recording_file import (
 )
 from stagecut.runtime.network import point_to_point
 from stagecut.runtime.schedules.actions import Action, Kind
-from stagecut.runtime.simulator import simulate
+from stagecut.runtime.simulator import simulate_stages
 
 
 def planned(name: str = "unet-training", parts: int = 3, mixed: bool = False):
@@ -53,14 +53,19 @@ def truth(workload: Workload, plan: Plan, seed: int, schedule: str = "1f1b", **o
     """Return the simulation of the plan with such times."""
     real = scaled(workload, seed)
     made = replace(plan, workload_fingerprint=real.fingerprint)
-    return simulate(real, made, schedule, 4, **options)
+    return run_as(real, made, schedule, **options)
+
+
+def run_as(workload: Workload, plan: Plan, schedule: str = "1f1b", share: float = 0.5, **options):
+    """Return the simulation of what the runtime runs."""
+    return simulate_stages(stages_run(workload, plan, share), schedule, 4, **options)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
 def test_a_run_that_is_as_predicted_has_no_error(schedule: str, mixed: bool) -> None:
     workload, plan = planned(mixed=mixed)
-    recording = recording_of(simulate(workload, plan, schedule, 4), plan)
+    recording = recording_of(run_as(workload, plan, schedule), plan)
     found = compare_run(workload, plan, recording)
     assert np.abs(found.actions["error"]).max() < 1e-9
     assert np.abs(found.stages["error"]).max() < 1e-9
@@ -73,7 +78,7 @@ def test_errors_are_those_of_the_times() -> None:
     workload, plan = planned()
     slower = replace(workload, times={k: 2 * t for k, t in workload.times.items()})
     made = replace(plan, workload_fingerprint=slower.fingerprint)
-    run = simulate(slower, made, "1f1b", 4)
+    run = run_as(slower, made)
     found = compare_run(workload, plan, recording_of(run, plan))
     assert found.kinds["error"].to_numpy() == pytest.approx(-0.5)
     assert -0.5 < found.error < -0.3  # transfers are as they were
@@ -112,7 +117,7 @@ def test_calibrated_times_predict_the_run_exactly(schedule: str, mixed: bool, se
 
 def test_the_weights_share_of_the_backward_pass_is_found() -> None:
     workload, plan = planned()
-    run = simulate(workload, plan, "zb-h1", 4, weight_share=0.3)
+    run = run_as(workload, plan, "zb-h1", 0.3)
     found = compare_run(workload, plan, recording_of(run, plan))
     assert found.error != pytest.approx(0, abs=1e-3)
     done = calibrate(workload, plan, found, "r.json")
@@ -139,7 +144,7 @@ def test_a_pass_without_predicted_time_gets_what_was_measured() -> None:
     nothing = {k: np.where(workload.backward, t, 0.0) for k, t in workload.times.items()}
     free = replace(workload, times=nothing)
     made = replace(plan, workload_fingerprint=free.fingerprint)
-    run = simulate(workload, plan, "1f1b", 4)
+    run = run_as(workload, plan)
     found = compare_run(free, made, recording_of(run, plan))
     assert found.kinds["error"].tolist()[1::2] == pytest.approx([-1.0] * 3)
     done = calibrate(free, made, found, "r.json")
@@ -150,7 +155,7 @@ def test_a_pass_without_predicted_time_gets_what_was_measured() -> None:
 
 def test_an_order_of_its_own_is_simulated_as_recorded() -> None:
     workload, plan = planned()
-    run = simulate(workload, plan, "gpipe", 4)
+    run = run_as(workload, plan, "gpipe")
     recording = replace(recording_of(run, plan), schedule="mine")
     found = compare_run(workload, plan, recording)
     assert found.simulation.schedule.name == "mine"
@@ -168,7 +173,7 @@ def changed(recording, change) -> object:
 
 def test_what_does_not_belong_together_is_refused() -> None:
     workload, plan = planned()
-    recording = recording_of(simulate(workload, plan, "1f1b", 4), plan)
+    recording = recording_of(run_as(workload, plan), plan)
     other = planned(parts=2)[1]
     with pytest.raises(InputError, match="another plan"):
         compare_run(workload, other, recording)
@@ -191,7 +196,7 @@ def test_what_does_not_belong_together_is_refused() -> None:
 
 def test_one_step_alone_counts() -> None:
     workload, plan = planned()
-    recording = recording_of(simulate(workload, plan, "1f1b", 4), plan, 1)
+    recording = recording_of(run_as(workload, plan), plan, 1)
     assert compare_run(workload, plan, recording).steps == (0,)
 
 

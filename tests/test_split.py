@@ -3,50 +3,21 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Sequence
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
-import stagecut
 from stagecut import InputError
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
+from execution_cases import contiguous, scattered  # noqa: E402
 from execution_models import MODELS  # noqa: E402
 from torch import nn  # noqa: E402
 
-from stagecut.instances.pytorch.profile import Profile, profile  # noqa: E402
-from stagecut.instances.pytorch.record import loss_of  # noqa: E402
+from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.runtime.execution.split import PieceModule, split  # noqa: E402
-
-
-def scattered(done: Profile, devices: int, seed: int) -> list[int]:
-    """A random placement that keeps colours together: pieces everywhere."""
-    draw = random.Random(seed)
-    of_colour: dict[int, int] = {}
-    return [
-        draw.randrange(devices) if c < 0 else of_colour.setdefault(c, draw.randrange(devices))
-        for c in done.workload.colours.tolist()
-    ]
-
-
-def contiguous(done: Profile, devices: int) -> list[int]:
-    """A planned contiguous placement, as if every node took equally long and links nothing."""
-    n = done.workload.n
-    times = {kind: np.ones(n) for kind in done.workload.times}
-    even = replace(done.workload, times=times, transfer=np.zeros(n))
-    problem = stagecut.Throughput(split="contiguous")
-    cluster = stagecut.accelerators_and_cpus(devices)
-    plan = stagecut.solve(even, cluster, problem, method="greedy").plan
-    assert plan is not None
-    return plan.placement.tolist()
-
-
-def scalar(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.stack([t.mean() for t in loss_of(outputs)]).sum()
+from stagecut.runtime.execution.stage import mean_loss  # noqa: E402
 
 
 def run_pieces(
@@ -69,7 +40,7 @@ def run_pieces(
             value = piece.values[name]
             assert (value.shape, value.dtype) == (tuple(t.shape), t.dtype)
             assert value.grad >= t.requires_grad
-    scalar(values).backward()
+    mean_loss(values).backward()
     for before, after in reversed(list(zip(given[1:], made[:-1], strict=True))):
         pairs = [
             (out, grad.grad)
@@ -93,7 +64,7 @@ def test_pieces_compute_what_the_model_computes(name: str, depth: int | None) ->
     done = profile(model, inputs, training=True, estimate="h100", depth=depth)
     alone.train()
     expected = tensors(alone(*inputs))
-    scalar(expected).backward()
+    mean_loss(expected).backward()
     gradients = {key: p.grad for key, p in alone.named_parameters()}
     buffers = {key: b.clone() for key, b in model.named_buffers()}
     for device in (contiguous(done, 3), *(scattered(done, 2 + seed, seed) for seed in range(3))):

@@ -6,8 +6,9 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,20 @@ from .trace import reason_of
 
 @dataclass(frozen=True)
 class Made:
-    """A model and what it is called with."""
+    """A model and what it is called with.
+
+    Parameters
+    ----------
+    model, args, kwargs
+        ``model(*args, **kwargs)`` runs one microbatch.
+    microbatches
+        Positional and named inputs of the microbatches to run, the first one included.
+    """
 
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    microbatches: Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]
 
 
 def make(
@@ -43,7 +53,8 @@ def make(
     reference
         ``package.module:name`` or ``path/to/file.py:name``; the name is a function or class that
         returns a model or ``(model, inputs)``, or a model. Inputs are one tensor, a tuple of
-        positional ones, or a dictionary of named ones.
+        positional ones, or a dictionary of named ones; or an iterator of such, a microbatch each.
+        Inputs that are given once are repeated for ever.
     batch
         Handed to the factory if it takes ``batch``; used for inputs that are made up here.
     shape
@@ -97,10 +108,18 @@ def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None
 
     model = model.to(kind) if kind is not None else model
     model = model.to(device) if device is not None else model
-    inputs = tree_map(place, inputs)
+    given = inputs if isinstance(inputs, Iterator) else repeat(inputs)
+    microbatches = (_called_with(tree_map(place, one)) for one in given)
+    first = next(microbatches, None)
+    if first is None:
+        raise InputError("model: the iterator of its inputs is empty; it must give one at least")
+    return Made(model, *first, chain([first], microbatches))
+
+
+def _called_with(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
-        return Made(model, (), dict(inputs))
-    return Made(model, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {})
+        return (), dict(inputs)
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {}
 
 
 def _find(reference: str) -> Any:

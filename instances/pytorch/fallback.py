@@ -48,7 +48,7 @@ def trace_otherwise(
             f"model: torch.export failed: {because}; module hooks: it is no chain of modules; "
             f"torch.fx failed: {reason_of(error, model)}"
         ) from None
-    return Traced(traced, _bound(model, args, kwargs), parameters, "torch.fx", because)
+    return Traced(traced, bound(model, args, kwargs), parameters, "torch.fx", because)
 
 
 def chain_of(
@@ -129,7 +129,7 @@ def _chain_graph(model: nn.Module, chain: list[str]) -> fx.GraphModule:
     return fx.GraphModule(model, graph)
 
 
-def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+def bound(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return one value per parameter of `forward`, as the placeholders of `torch.fx` want."""
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
     bound.apply_defaults()

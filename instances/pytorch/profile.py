@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from torch import nn
 from ..architectures.lowering import suggested_cluster
 from ..cluster import ACCELERATOR, Cluster, DeviceKind, Link
 from ..errors import InputError
-from ..roofline import CPU_CORE, Machine, machine
+from ..roofline import CPU_CORE, MACHINES, Machine, machine
 from ..units import NodeId
 from ..workload import Workload
 from .correct import corrected
@@ -117,14 +118,8 @@ def profile(
         raise InputError(f"tied: {tied!r} is not one of colour, copies")
     target = None if estimate is None else machine(estimate)
     named = dict(kwargs or {})
-    before = model.training
-    model.train(training)
-    try:
-        traced = trace(model, args, named)
-        recording = record(traced, training)
-        graph = operator_graph(recording, training, copies=tied == "copies")
-        if not graph.operators:
-            raise InputError(f"{_name(model, name)}: it computes nothing; nothing to plan")
+    with _mode(model, training):
+        traced, recording, graph = _graph(model, args, named, training, tied)
         if target is None:
             times, notes = _measured(model, args, named, traced, graph, training, cache)
             cluster = Cluster(
@@ -133,20 +128,14 @@ def profile(
         else:
             times, notes = _estimated(graph, target), []
             cluster = suggested_cluster(target, target.peer, memory_bytes(graph))
-    finally:
-        model.train(before)
     if depth == "auto":
         depth = fitting_depth(graph)
     grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
     if traced.because:
         notes = [f"torch.export failed: {traced.because}; used {traced.how}", *notes]
+    provenance = _provenance(model, traced, recording, training, depth, tied)
     workload = to_workload(
-        graph,
-        grouping,
-        times,
-        name=_name(model, name),
-        cluster=cluster,
-        provenance=_provenance(model, traced, recording, training, depth, tied),
+        graph, grouping, times, name=_name(model, name), cluster=cluster, provenance=provenance
     )
     return Profile(
         workload=workload,
@@ -156,6 +145,73 @@ def profile(
         recording=recording,
         notes=tuple(notes),
     )
+
+
+def matching(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    ids: Collection[NodeId],
+    training: bool,
+) -> Profile:
+    """Return the profile of a model at the granularity at which its nodes are called `ids`.
+
+    Nothing is measured; times are a roofline's.
+
+    Raises
+    ------
+    InputError
+        If the model cannot be traced, or its nodes have other names at every granularity.
+    """
+    named = dict(kwargs or {})
+    with _mode(model, training):
+        traced, recording, graph = _graph(model, args, named, training, "colour")
+    target = next(iter(MACHINES.values()))
+    wanted = set(ids)
+    deepest = max(len(op.modules) for op in graph.operators)
+    for depth in (None, *range(1, deepest + 1)):
+        grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
+        if wanted == set(grouping.names):
+            workload = to_workload(
+                graph,
+                grouping,
+                _estimated(graph, target),
+                name=_name(model, ""),
+                cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
+                provenance=_provenance(model, traced, recording, training, depth, "colour"),
+            )
+            fx_nodes = _fx_nodes(graph, grouping)
+            return Profile(workload, fx_nodes, graph.anywhere, traced, recording, ())
+    names = {op.name for op in graph.operators} | {m for op in graph.operators for m in op.modules}
+    unknown = [
+        node for node in ids if str(node).split("#")[0].removesuffix(".backward") not in names
+    ]
+    what = f"no {unknown[0]!r}" if unknown else "other nodes"
+    raise InputError(
+        f"{_name(model, '')}: traced for {'training' if training else 'inference'} it has {what}; "
+        "the plan was made for another model, or for other inputs: profile and plan again"
+    )
+
+
+@contextmanager
+def _mode(model: nn.Module, training: bool) -> Iterator[None]:
+    before = model.training
+    model.train(training)
+    try:
+        yield
+    finally:
+        model.train(before)
+
+
+def _graph(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool, tied: Tied
+) -> tuple[Traced, Recording, Graph]:
+    traced = trace(model, args, kwargs)
+    recording = record(traced, training)
+    graph = operator_graph(recording, training, copies=tied == "copies")
+    if not graph.operators:
+        raise InputError(f"{_name(model, '')}: it computes nothing; nothing to plan")
+    return traced, recording, graph
 
 
 def _name(model: nn.Module, name: str) -> str:

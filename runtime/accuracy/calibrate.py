@@ -11,8 +11,8 @@ from ...instances import Plan, Workload
 from ...instances.arrays import Floats
 from ...instances.costs import times_column
 from ..schedules.actions import Kind
-from ..simulator import simulate
-from .join import Comparison
+from ..simulator import simulate_stages
+from .join import Comparison, stages_run
 
 #: Passes by the kinds of action that make them up.
 _PASSES = ((Kind.F,), (Kind.B, Kind.I, Kind.W))
@@ -104,11 +104,7 @@ def predicted_after(calibration: Calibration, plan: Plan, comparison: Comparison
     run = comparison.simulation
     made_for = replace(plan, workload_fingerprint=calibration.workload.fingerprint)
     share = calibration.weight_share
-    again = simulate(
-        calibration.workload,
-        made_for,
-        run.schedule,
-        network=run.network,
-        weight_share=run.stages.weight_share if share is None else share,
-    )
+    share = run.stages.weight_share if share is None else share
+    stages = stages_run(calibration.workload, made_for, share)
+    again = simulate_stages(stages, run.schedule, network=run.network)
     return Comparison(again, comparison.recording, comparison.steps)

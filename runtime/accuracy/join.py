@@ -9,15 +9,17 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ...instances import InputError, Plan, Workload
+from ...instances import InputError, Placement, Plan, Throughput, Workload
 from ...instances.units import TIME_UNITS, UNSPECIFIED
+from ..execution.chain import Payload, executed_stages
 from ..execution.recording_file import Done, RunRecording
-from ..network import Network
-from ..plan_stages import stages_of
+from ..network import HostMemory, Network
+from ..pieces import forward_pieces_of
 from ..schedules import Schedule, schedule_of
 from ..schedules.actions import Action, Kind
-from ..simulator import simulate
+from ..simulator import simulate_stages
 from ..simulator_result import Simulation
+from ..stages import Stages
 from ..timeline import boxes
 
 #: What is compared one by one; the rest of a run is counted but not predicted.
@@ -175,6 +177,8 @@ def compare_run(
         If the recording is of another plan, or its steps did other computations than the
         simulation's schedule has.
     """
+    if not isinstance(plan.solution, Placement):
+        raise InputError(f"report: the plan is for {plan.problem.name}; only placements are run")
     if not np.array_equal(recording.placement, plan.placement):
         raise InputError(
             "recording: it is of another plan than the one given; record the run of this plan"
@@ -184,13 +188,10 @@ def compare_run(
             f"{workload.name}: its time unit is not specified, so nothing measured can be "
             "compared with it; set its time_unit"
         )
-    simulation = simulate(
-        workload,
-        plan,
-        _schedule(workload, plan, recording),
-        network=network,
-        weight_share=weight_share,
-    )
+    stages = stages_run(workload, plan, weight_share)
+    moves = HostMemory(isinstance(plan.problem, Throughput) and plan.problem.overlap)
+    schedule = _schedule(stages, recording)
+    simulation = simulate_stages(stages, schedule, network=network or moves)
     return join(simulation, recording, warm_up)
 
 
@@ -204,16 +205,46 @@ def join(simulation: Simulation, recording: RunRecording, warm_up: int = 1) -> C
     return found
 
 
-def _schedule(workload: Workload, plan: Plan, recording: RunRecording) -> Schedule:
+def stages_run(workload: Workload, plan: Plan, weight_share: float = 0.5) -> Stages:
+    """Return the stages as the runtime runs them: a chain, what is needed later relayed.
+
+    What passes is what nodes give, as far as the workload knows.
+    """
+    where = plan.placement.tolist()
+    pieces = forward_pieces_of(workload, where)
+    stages = executed_stages(
+        workload, plan, [Payload(0.0, 0.0)] * len(pieces), weight_share=weight_share
+    )
+    if workload.output_bytes is None:
+        return stages
+    at = np.zeros(workload.n, np.int64)
+    for p, passes in enumerate(stages.nodes):
+        at[[*passes[0], *passes[1]]] = p
+    sizes = np.zeros((2, len(pieces)))
+    for u, successors in enumerate(workload.successors):
+        side = int(workload.backward[u])
+        ends = [int(at[v]) for v in successors if workload.backward[v] == side]
+        first = min(ends, default=at[u]) if side else at[u]
+        last = at[u] if side else max(ends, default=at[u])
+        sizes[side, first:last] += workload.output_bytes[u]
+    payloads = [Payload(float(f), float(b)) for f, b in sizes.T]
+    return executed_stages(workload, plan, payloads, weight_share=weight_share)
+
+
+def _schedule(stages: Stages, recording: RunRecording) -> Schedule:
     """Return the schedule that was run, in the order that was recorded."""
-    where = stages_of(workload, plan).replicas
-    rows: list[list[Action]] = [[] for _ in plan.cluster.devices]
+    rows: list[list[Action]] = [[] for _ in stages.devices]
     last = [done for done in recording.done(recording.steps[-1]) if done.action.kind in COMPUTES]
+    seen = set()
     for done in sorted(last, key=lambda done: done.start_s):
         stage, _, m = done.action
-        if stage >= len(where):
-            raise InputError(f"recording: {done.action}: the plan has stages 0 to {len(where) - 1}")
-        rows[where[stage][m % len(where[stage])]].append(done.action)
+        if stage >= stages.count:
+            raise InputError(
+                f"recording: {done.action}: the plan has stages 0 to {stages.count - 1}"
+            )
+        if done.action not in seen:  # another copy of the pipeline did it too
+            rows[stages.replicas[stage][m % len(stages.replicas[stage])]].append(done.action)
+            seen.add(done.action)
     return schedule_of(rows, name=recording.schedule, microbatches=recording.microbatches)
 
 

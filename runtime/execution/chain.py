@@ -1,0 +1,150 @@
+"""The stages of a plan as they are executed: a chain, each handing its live set to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...instances import InputError, Plan, Workload, price
+from ...instances.arrays import frozen
+from ...instances.contiguity import representatives
+from ...instances.units import TIME_UNITS
+from ..pieces import forward_pieces_of
+from ..schedules import Schedule, make_schedule, validate
+from ..schedules.actions import schedule_of
+from ..stages import BACKWARD, FORWARD, Stages
+
+#: Schedules that are one batch after the other, so that torch can run them.
+SYNCHRONOUS = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2")
+
+
+class Payload(NamedTuple):
+    """Bytes that a piece sends to the next one, and gets back as gradients."""
+
+    forward_bytes: float
+    backward_bytes: float
+
+
+def executed_stages(
+    workload: Workload, plan: Plan, payloads: Sequence[Payload], *, weight_share: float = 0.5
+) -> Stages:
+    """Return the stages of a placement as the runtime executes them, relayed bytes included.
+
+    Pieces are numbered as by `pieces.cut`, but each waits for the one before it alone: what is
+    needed later passes through. A backward node runs with the forward piece that it undoes. In
+    host memory, a live set takes as long as the link of the device's kind takes for its bytes.
+
+    Parameters
+    ----------
+    payloads
+        Of every piece, in order; the last one's does not count.
+
+    Notes
+    -----
+    O(n + m) in the nodes and edges.
+    """
+    where = plan.placement.tolist()
+    pieces = forward_pieces_of(workload, where)
+    piece_of = _pieces_of_all(workload, pieces, where)
+    costs = price(workload, plan.cluster)
+    device = [where[members[0]] for members in pieces]
+    count, training = len(pieces), bool(workload.backward.any())
+    compute, receive, send = (np.zeros((count, 2)) for _ in range(3))
+    nodes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for p, d in enumerate(device):
+        own = np.flatnonzero(piece_of == p)
+        passes = own[~workload.backward[own]], own[workload.backward[own]]
+        nodes.append((tuple(passes[0].tolist()), tuple(passes[1].tolist())))
+        for side in (FORWARD, BACKWARD):
+            compute[p, side] = costs.compute[costs.kind_of[d], passes[side]].sum()
+    edges: dict[tuple[int, int], float] = {}
+    for p in range(count - 1):
+        load = payloads[p]
+        edges[2 * p, 2 * p + 2] = load.forward_bytes
+        ends = [((p, FORWARD), (p + 1, FORWARD), load.forward_bytes)]
+        if training:
+            edges[2 * p + 3, 2 * p + 1] = load.backward_bytes
+            ends.append(((p + 1, BACKWARD), (p, BACKWARD), load.backward_bytes))
+        for source, target, size in ends:
+            send[source] = _seconds(plan, device[source[0]], size) / TIME_UNITS[workload.time_unit]
+            receive[target] = (
+                _seconds(plan, device[target[0]], size) / TIME_UNITS[workload.time_unit]
+            )
+    if training:
+        edges |= {(2 * p, 2 * p + 1): 0.0 for p in range(count)}
+    order = sorted(edges)
+    rank = np.zeros(2 * count, np.int64)
+    rank[0::2] = np.arange(count)
+    rank[1::2] = 2 * count - 1 - np.arange(count)
+    everything = [[*a, *b] for a, b in nodes]
+    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
+    activations = workload.extra.get("activation_bytes", np.zeros(workload.n))
+    present = np.ones((count, 2), np.bool_)
+    present[:, BACKWARD] = training
+    return Stages(
+        devices=tuple(d.name for d in plan.cluster.devices),
+        replicas=tuple((d,) for d in device),
+        compute=frozen(compute, np.float64),
+        present=frozen(present, np.bool_),
+        receive=frozen(receive, np.float64),
+        send=frozen(send, np.float64),
+        edges=frozen(np.array(order, np.int64).reshape(-1, 2), np.int64),
+        payload_bytes=frozen([edges[edge] for edge in order], np.float64),
+        rank=frozen(rank, np.int64),
+        weight_bytes=frozen([weights[own].sum() for own in everything], np.float64),
+        activation_bytes=frozen([activations[list(a)].sum() for a, _ in nodes], np.float64),
+        nodes=tuple(nodes),
+        capacity_bytes=frozen(costs.capacity_bytes[costs.kind_of], np.float64),
+        weight_share=weight_share,
+        time_unit=workload.time_unit,
+    )
+
+
+def executed_schedule(name: str, stages: Stages, microbatches: int) -> Schedule:
+    """Return the schedule called `name`, a row per device in use, checked before it runs.
+
+    Inference takes a schedule's forward passes alone, whatever its name.
+
+    Raises
+    ------
+    InputError
+        If it is no schedule that runs one batch after the other.
+    """
+    if name not in SYNCHRONOUS:
+        raise InputError(f"schedule: {name!r} is not one of {', '.join(SYNCHRONOUS)}")
+    if stages.present[:, BACKWARD].any():
+        whole = make_schedule(name, stages, microbatches)
+    else:
+        whole = make_schedule("inference", stages, microbatches)
+    validate(whole, stages)
+    return schedule_of(
+        [whole.of(d) for d in ranks_of(stages)], name=name, microbatches=microbatches
+    )
+
+
+def ranks_of(stages: Stages) -> list[int]:
+    """Return the device of each rank: the devices in use, in their order."""
+    return sorted({d for devices in stages.replicas for d in devices})
+
+
+def _pieces_of_all(
+    workload: Workload, pieces: Sequence[Sequence[int]], where: Sequence[int]
+) -> np.ndarray:
+    """Return the piece of every node, shape (n,): of a backward node that which it undoes."""
+    piece_of = np.full(workload.n, -1, np.int64)
+    for p, members in enumerate(pieces):
+        piece_of[list(members)] = p
+    stands_for = representatives(workload).tolist()
+    last = {where[members[0]]: p for p, members in enumerate(pieces)}
+    for v in np.flatnonzero(workload.backward).tolist():
+        before = [u for u in workload.predecessors[v] if not workload.backward[u]]
+        own = [int(piece_of[u]) for u in (*before, stands_for[v]) if where[u] == where[v]]
+        piece_of[v] = max((p for p in own if p >= 0), default=last.get(where[v], len(pieces) - 1))
+    return piece_of
+
+
+def _seconds(plan: Plan, device: int, size: float) -> float:
+    link = plan.cluster.kinds[plan.cluster.devices[device].kind].link
+    return 0.0 if link is None else link.seconds(size)
