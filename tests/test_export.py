@@ -398,7 +398,7 @@ def run(*arguments: str | Path):
 
 @pytest.mark.parametrize("to", ["csv", *LAUNCHERS])
 def test_the_command_writes_the_file(files: Path, to: str) -> None:
-    done = run(files / "w.json", files / "p.json", "--to", to, "-o", files / "out")
+    done = run(files / "p.json", "--workload", files / "w.json", "--to", to, "-o", files / "out")
     assert done.exit_code == 0, done.exception
     assert (files / "out").stat().st_size > 20
     assert "written: " in done.stdout
@@ -407,14 +407,15 @@ def test_the_command_writes_the_file(files: Path, to: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--to", "vllm", "--schedule", "1f1b"], "--schedule: vllm has its own"),
-        (["--to", "vllm", "--microbatches", "4"], "--microbatches: vllm has its own"),
+        (["--to", "vllm", "--schedule", "1f1b"], "--schedule: only --to python and csv take it"),
+        (["--to", "vllm", "--microbatches", "4"], "--microbatches: only --to python and csv"),
+        (["--to", "csv", "--model", "m.py:make"], "--model: only --to python"),
         (["--to", "csv", "--schedule", "fifo"], "no 'fifo'"),
-        (["--to", "csv", "--microbatches", "0"], "at least 1"),
+        (["--to", "python"], "--model: "),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(files: Path, arguments, reason: str) -> None:
-    done = run(files / "w.json", files / "p.json", "-o", files / "out", *arguments)
+    done = run(files / "p.json", "--workload", files / "w.json", "-o", files / "out", *arguments)
     assert isinstance(done.exception, InputError)
     assert reason in str(done.exception)
     assert not (files / "out").exists()
@@ -422,5 +423,8 @@ def test_the_command_refuses_what_makes_no_sense(files: Path, arguments, reason:
 
 def test_a_plan_for_another_workload_is_refused(files: Path) -> None:
     save(transformer(7), files / "w.json")
-    done = run(files / "w.json", files / "p.json", "--to", "vllm", "-o", files / "out")
+    options = ("--to", "vllm", "-o", files / "out")
+    done = run(files / "p.json", "--workload", files / "w.json", *options)
     assert "the plan was made for" in str(done.exception)
+    done = run(files / "p.json", *options)
+    assert "--workload: vllm needs" in str(done.exception)

@@ -37,9 +37,9 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     heights = [LANE_IN * len(lanes(run)), LANE_IN * len(names)]
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + 2.2), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=heights)
-    _draw(above, predicted, lanes(run))
-    _draw(below, measured, names)
     end = max(box.end for box in (*predicted, *measured))
+    _draw(above, predicted, lanes(run), end)
+    _draw(below, measured, names, end)
     above.set_xlim(0, 1e3 * end)
     above.set_title(
         f"predicted: {1e3 * comparison.predicted_iteration_s:.4g} ms", loc="left", fontsize=11
@@ -62,7 +62,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         raise InputError(f"{path}: {error}") from None
 
 
-def _draw(axes: Any, found: list[Box], names: list[str]) -> None:
+def _draw(axes: Any, found: list[Box], names: list[str], end: float) -> None:
     shapes = [
         [(1e3 * x, box.lane + y) for x, y in (
             (box.start, -0.4), (box.start, 0.4), (box.end, 0.4), (box.end, -0.4),
@@ -78,7 +78,7 @@ def _draw(axes: Any, found: list[Box], names: list[str]) -> None:
         )
     )
     several = len({(box.lane, box.stage) for box in found}) > len({box.lane for box in found})
-    width = max((box.end for box in found), default=1.0) / (WIDTH_IN - 2)
+    width = end / (WIDTH_IN - 2)
     for box in found if len(found) < 3000 else ():
         text = f"{box.stage}·{box.microbatch}" if several else str(box.microbatch)
         if box.what in "FBIW" and box.end - box.start > 0.075 * width * len(text):

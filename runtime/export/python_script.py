@@ -46,7 +46,7 @@ def python_script(
     schedule: Schedule,
     *,
     factory: str,
-    batch: int | None = None,
+    call: str,
     training: bool = True,
     title: str = "A plan",
 ) -> str:
@@ -60,8 +60,8 @@ def python_script(
         A row per rank.
     factory
         ``module:factory`` or ``file.py:factory``, which makes the model.
-    batch
-        Handed to it, if given.
+    call
+        The expression that makes it, such as ``make(batch=8)``.
 
     Raises
     ------
@@ -77,10 +77,10 @@ def python_script(
         title=title,
         ranks=len(schedule.actions),
         count=len(pieces),
+        final=len(pieces) - 1,
         where="\n".join(_line(piece, rank_of[piece.index]) for piece in pieces),
         importing=_importing(factory),
-        factory=factory.rpartition(":")[2],
-        arguments="" if batch is None else f"batch={batch}",
+        call=call,
         training=training,
         microbatches=schedule.microbatches,
         schedule=write_csv(order),

@@ -69,6 +69,9 @@ def _forward(piece: PieceModule, source: str, last: bool) -> list[str]:
             values = [_handed_on(piece, name, last) for name in piece.outputs]
             line = f"    return ({', '.join(values)},)"
         lines.append(f"    {line}")
+    back = [name for name in piece.inputs if piece.values[name].grad]
+    if back:
+        lines.insert(1, f"        returns_whole({', '.join(back)})")
     return lines
 
 

@@ -14,12 +14,15 @@ need. "Yours" marks what you will want to replace: data, loss, optimizer.
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from itertools import islice, repeat
 
 import torch
 import torch.distributed as dist
 from torch import device, inf, nan, nn  # noqa: F401
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
+from torch.utils._pytree import tree_leaves
 
 {importing}
 
@@ -60,6 +63,13 @@ def put(stage, name, value):
         stage.register_buffer(last, value)
 
 
+def returns_whole(*inputs):
+    """Let gradients of inputs be contiguous, as torch wants what it sends."""
+    for x in inputs:
+        if x.requires_grad:
+            x.register_hook(lambda gradient: gradient.contiguous())
+
+
 # TAKES and GIVES: shape and type of what passes between stages, and whether a gradient returns.
 
 
@@ -71,9 +81,17 @@ def loss_of(outputs, target):
 {loss}
 
 
-def microbatch(inputs):
-    """Tensors that the first stage takes for a microbatch. Yours: here always the example's."""
-    return inputs
+def microbatches(inputs):
+    """Yield the tensors that the first stage takes. Yours: here those of the factory, again and
+    again, unless it gives an iterator."""
+    for one in inputs if isinstance(inputs, Iterator) else repeat(inputs):
+        yield [x.to(DEVICE) for x in tree_leaves(one) if isinstance(x, torch.Tensor)]
+
+
+def made_up():
+    """Inputs of the shapes that the model was traced for."""
+    for shape, dtype, _ in Stage0.TAKES:
+        yield torch.randn(shape) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
 
 
 def tensors(passes):
@@ -88,17 +106,16 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=10)
     steps = parser.parse_args().steps
+    if not hasattr(_PipelineScheduleRuntime, "_prepare_schedule_with_comms"):
+        sys.exit(f"torch {{torch.__version__}} is too old; this was tested with 2.13 and 2.15")
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
     if dist.get_world_size() != {ranks}:
         sys.exit(f"{{dist.get_world_size()}} processes; the plan is for {ranks}")
     torch.manual_seed(0)  # every rank makes the same model, and keeps its stages
-    made = {factory}({arguments})
+    made = {call}
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     model.train(TRAINING)
-    if inputs is None:
-        inputs = tuple(torch.randn(shape).to(dtype) for shape, dtype, _ in Stage0.TAKES)
-    inputs = tuple(inputs.values()) if isinstance(inputs, dict) else inputs
-    inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    data = microbatches(tuple(made_up()) if inputs is None else inputs)
 
     order = {{
         rank: [_Action.from_str(cell) for cell in row.split(",") if cell]
@@ -116,12 +133,12 @@ def main():
     schedule.pipeline_order = order
     schedule._prepare_schedule_with_comms(order)
 
-    first, last = 0 in own, {count} - 1 in own
+    first, last = 0 in own, {final} in own
     parameters = {{id(p): p for s in stages for p in s.submod.parameters()}}.values()
     optimizer = torch.optim.SGD(parameters, lr=0.01) if TRAINING and parameters else None  # yours
     for step in range(steps):
-        given = [microbatch(inputs) for _ in range(MICROBATCHES)] if first else []
-        batch = [torch.cat(parts).to(DEVICE) for parts in zip(*given)]
+        given = list(islice(data, MICROBATCHES)) if first else []
+        batch = [torch.cat(parts) for parts in zip(*given, strict=True)]  # torch takes it apart
         if not TRAINING:
             with torch.no_grad():
                 outputs = schedule.eval(*batch)
