@@ -75,7 +75,7 @@ def read_outline(path: str | Path) -> Outline:
     """
     source = read_source(path)
     file = read_file(source, PlanFile, PLAN)
-    cluster = make_cluster(source, file.cluster.kinds)
+    cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
     nodes: list[set[NodeId]] = [set() for _ in range(cluster.size)]
     for d, own in _placed(source, file.solution):
         if not 0 <= d < cluster.size:

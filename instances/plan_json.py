@@ -27,9 +27,11 @@ from .stagecut_json import (
     PLAN,
     VERSION,
     KindRecord,
+    PairLinkRecord,
     Record,
     finite,
     kinds_of,
+    links_of,
     make_cluster,
     read_file,
 )
@@ -54,6 +56,7 @@ class ClusterRecord(Record):
 
     fingerprint: str
     kinds: list[KindRecord]
+    links: list[PairLinkRecord] = msgspec.field(default_factory=list)
 
 
 class DeviceRecord(Record):
@@ -150,7 +153,11 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
         "gap": finite(plan.gap),
         "time_unit": plan.time_unit,
         "method": plan.method,
-        "cluster": {"fingerprint": plan.cluster.fingerprint, "kinds": kinds_of(plan.cluster)},
+        "cluster": {
+            "fingerprint": plan.cluster.fingerprint,
+            "kinds": kinds_of(plan.cluster),
+            "links": links_of(plan.cluster),
+        },
         "solution": msgspec.to_builtins(record),
         "certificate": to_json(plan.certificate),
         "provenance": to_json(plan.provenance),
@@ -192,7 +199,7 @@ def read_plan(
     for what, value in (("objective", file.objective), ("bound", file.bound), ("gap", file.gap)):
         if value is not None and not math.isfinite(value):
             source.fail(f"{what} is {shown(value)}; it must be a finite number (or null)")
-    made_on = make_cluster(source, file.cluster.kinds)
+    made_on = make_cluster(source, file.cluster.kinds, file.cluster.links)
     if made_on.fingerprint != file.cluster.fingerprint:
         source.fail("cluster: its kinds do not have its fingerprint; they were changed: plan again")
     if cluster is not None and cluster != made_on:

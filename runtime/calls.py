@@ -2,8 +2,8 @@
 
 A call waits for all its inputs, transfers them in, computes, transfers out; its results appear when
 it has ended. That is what a stage without overlap does. What a call needs from another call on the
-same accelerator goes through host memory too. CPUs are an unlimited pool: as many cores are shown
-as compute at a time.
+same accelerator goes through host memory too; what it needs from one on a linked accelerator is a
+message. CPUs are an unlimited pool: as many cores are shown as compute at a time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
     of = np.zeros(workload.n, dtype=np.int64)
     for k, nodes in enumerate(groups.values()):
         of[nodes] = k
-    kind = costs.kind_of[[int(device[nodes[0]]) for nodes in groups.values()]]
+    where = [int(device[nodes[0]]) for nodes in groups.values()]
+    kind = costs.kind_of[where]
     compute, receive, send = (np.zeros((len(groups), 2)) for _ in range(3))
     for k, nodes in enumerate(groups.values()):
         compute[k, FORWARD] = costs.compute[kind[k], nodes].sum()
@@ -55,9 +56,8 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
         users = {int(of[v]) for v in successors} - {own}
         for k in sorted(users):
             edges.add((own, k))
-            receive[k, FORWARD] += costs.transfer[kind[k], u]
-        if users:
-            send[own, FORWARD] += costs.transfer[kind[own], u]
+            receive[k, FORWARD] += costs.received(u, where[own], where[k])
+        send[own, FORWARD] += costs.sent(u, where[own], (where[k] for k in sorted(users)))
     duration = (receive + compute + send)[:, FORWARD]
     keys = list(groups)
     rank, begin, end = _execute(keys, sorted(edges), duration)

@@ -23,6 +23,7 @@ def check(
     load(S) = Σ_{v∈S} p_v + Σ_{u∉S, some (u,v)∈E has v∈S} c_u + Σ_{u∈S, some (u,v)∈E has v∉S} c_u
 
     with the device's own p and c; a transfer belongs to the pass of the node that produced it.
+    Between linked devices both pay for one message instead, for each u and each device it enters.
     """
     size = cluster.size
     compute = np.zeros((size, 2))  # columns: forward, backward
@@ -35,8 +36,9 @@ def check(
         memory[d] += costs.memory_bytes[v]
     for u, successors in enumerate(workload.successors):
         others = {where[v] for v in successors} - {where[u]}
-        for d in (*others, where[u]) if others else ():
-            transfer[d, side[u]] += costs.transfer[costs.kind_of[d], u]
+        for d in others:
+            transfer[d, side[u]] += costs.received(u, where[u], d)
+        transfer[where[u], side[u]] += costs.sent(u, where[u], others)
 
     if problem.overlap:
         passes = np.maximum(compute, transfer)

@@ -187,13 +187,12 @@ def _priced(
                 for t in tasks - {own}:
                     moved.setdefault((own, t), 0.0)
                 continue
-            receive[first // 2, first % 2] += costs.transfer[costs.kind_of[d], u]
+            receive[first // 2, first % 2] += costs.received(u, where[u], d)
             size = 0.0 if out_bytes is None else float(out_bytes[u])
             moved[own, first] = moved.get((own, first), 0.0) + size
             for t in others:
                 moved.setdefault((first, t), 0.0)
-        if users.keys() - {where[u]}:
-            send[own // 2, own % 2] += costs.transfer[costs.kind_of[where[u]], u]
+        send[own // 2, own % 2] += costs.sent(u, where[u], users.keys() - {where[u]})
     for s in np.flatnonzero(present.all(axis=1)).tolist():
         moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
     edges = sorted(moved)

@@ -8,6 +8,7 @@ from ..formulations.task import Task
 from ..instances import Solution
 from .dp import ideal_dp, linearised_dp
 from .greedy import greedy
+from .linked_search import improve_linked
 from .milp import compact
 from .search import Search
 from .set_partitioning import set_partitioning
@@ -37,6 +38,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
     if task.throughput.split == "noncontiguous":
         search.method = "dpl"
         linearised_dp(task, search)
+        improve_linked(task, search)
         if search.should_stop():
             return
         if graph.size * task.cluster.size > SMALL_PROGRAM:
@@ -47,6 +49,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
         search.method = "dp"
         search.note(f"auto: the DP over ideals, for a split that is {task.throughput.split}")
         ideal_dp(task, search)
+    improve_linked(task, search)
     if search.should_stop():
         return
     search.method = "milp"
