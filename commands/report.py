@@ -82,7 +82,7 @@ def report(
     if as_json:
         print_json(as_dict(comparison))
         return
-    _print(comparison)
+    print_report(comparison)
     if calibration is not None:
         _print_calibration(calibration, made, comparison)
     for path in written:
@@ -126,7 +126,8 @@ def _write(
     return written
 
 
-def _print(comparison: Comparison) -> None:
+def print_report(comparison: Comparison) -> None:
+    """Print errors by action, stage and step."""
     run = comparison.recording
     title = f"{run.schedule}, {run.microbatches} microbatches, {len(comparison.steps)} steps"
     table = Table(title=title)
