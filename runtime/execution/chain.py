@@ -33,7 +33,8 @@ def executed_stages(
 
     Pieces are numbered as by `pieces.cut`, but each waits for the one before it alone: what is
     needed later passes through. A backward node runs with the forward piece that it undoes. In
-    host memory, a live set takes as long as the link of the device's kind takes for its bytes.
+    host memory, a live set takes as long as the link of the device's kind takes for its bytes;
+    between linked devices, as their link takes.
 
     Parameters
     ----------
@@ -65,10 +66,10 @@ def executed_stages(
             edges[2 * p + 3, 2 * p + 1] = load.backward_bytes
             ends.append(((p + 1, BACKWARD), (p, BACKWARD), load.backward_bytes))
         for source, target, size in ends:
-            send[source] = _seconds(plan, device[source[0]], size) / TIME_UNITS[workload.time_unit]
-            receive[target] = (
-                _seconds(plan, device[target[0]], size) / TIME_UNITS[workload.time_unit]
-            )
+            pair = device[source[0]], device[target[0]]
+            unit = TIME_UNITS[workload.time_unit]
+            send[source] = _seconds(plan, pair, pair[0], size) / unit
+            receive[target] = _seconds(plan, pair, pair[1], size) / unit
     if training:
         edges |= {(2 * p, 2 * p + 1): 0.0 for p in range(count)}
     rank = np.zeros(2 * count, np.int64)
@@ -124,6 +125,11 @@ def _pieces_of_all(
     return piece_of
 
 
-def _seconds(plan: Plan, device: int, size: float) -> float:
-    link = plan.cluster.kinds[plan.cluster.devices[device].kind].link
+def _seconds(plan: Plan, pair: tuple[int, int], end: int, size: float) -> float:
+    """Return what one end pays for a message: over the pair's link, else to host memory."""
+    cluster = plan.cluster
+    between = int(cluster.link_of[pair]) if cluster.links else -1
+    link = cluster.kinds[cluster.devices[end].kind].link
+    if between >= 0:
+        link = cluster.links[between].link
     return 0.0 if link is None else link.seconds(size)
