@@ -5,6 +5,11 @@
     w_{s,d,e}  e follows d on ring s        Σ_e w_sde = x_ds = Σ_e w_sed
     P_s ≥ c_sde y_sde,  A_s ≥ g_sde w_sde,  T ≥ base_s + P_s + A_s
 
+or, for the busiest link, with the bytes f_s, b_s, r_s of messages down, up and around a ring, and
+V_l the bandwidth of link l in one direction,
+
+    V_l T ≥ Σ_{s, d→e over l} (f_s y_sde + b_s y_sed + r_s w_sde)
+
 A ring must be one cycle: device d gets a position u_sd in 0 … R−1, which w increases by one except
 into the root, the device with h_sd = 1 (Miller, Tucker, Zemlin). For R = 2 the two links are one.
 """
@@ -18,10 +23,17 @@ import pyomo.environ as pyo
 
 from ..instances.arrays import Ints
 from .mapping import MappingCosts
+from .mapping_links import LinkTraffic
 
 
-def mapping_milp(costs: MappingCosts) -> pyo.ConcreteModel:
-    """Return the program; times in milliseconds. For a handful of devices."""
+def mapping_milp(costs: MappingCosts, traffic: LinkTraffic | None = None) -> pyo.ConcreteModel:
+    """Return the program; times in milliseconds. For a handful of devices.
+
+    Parameters
+    ----------
+    traffic
+        For the busiest link; without, for the longest stage.
+    """
     model = pyo.ConcreteModel("mapping")
     stages, replicas, size = costs.stages, costs.replicas, costs.size
     model.S, model.D = pyo.RangeSet(0, stages - 1), pyo.RangeSet(0, size - 1)
@@ -38,7 +50,7 @@ def mapping_milp(costs: MappingCosts) -> pyo.ConcreteModel:
     model.u = pyo.Var(model.O, model.D, bounds=(0, replicas - 1))
     model.P = pyo.Var(model.S, domain=pyo.NonNegativeReals)
     model.A = pyo.Var(model.S, domain=pyo.NonNegativeReals)
-    model.T = pyo.Var(domain=pyo.NonNegativeReals)
+    model.T = pyo.Var(bounds=(1e3 * costs.floor, None))
     model.objective = pyo.Objective(expr=model.T)
 
     def full(m: pyo.ConcreteModel, s: int) -> object:
@@ -84,8 +96,43 @@ def mapping_milp(costs: MappingCosts) -> pyo.ConcreteModel:
     model.reduces_rule = pyo.Constraint(model.O, model.pairs, rule=reduces)
     model.root_rule = pyo.Constraint(model.O, rule=root)
     model.one_cycle_rule = pyo.Constraint(model.O, model.pairs, rule=one_cycle)
-    model.longest_rule = pyo.Constraint(model.S, rule=longest)
+    if traffic is None:
+        model.longest_rule = pyo.Constraint(model.S, rule=longest)
+        return model
+    over = _pairs_by_link(costs, traffic)
+    model.L = pyo.RangeSet(0, 2 * len(traffic.ends) - 1)
+
+    def busiest(m: pyo.ConcreteModel, link: int) -> object:
+        load = sum(
+            float(traffic.forward[s]) * m.y[s, d, e] + float(traffic.backward[s]) * m.y[s, e, d]
+            for d, e in over[link]
+            for s in m.B
+        ) + sum(float(traffic.ring[s]) * m.w[s, d, e] for d, e in over[link] for s in m.O)
+        bandwidth = float(traffic.bytes_per_s[link // 2])
+        if not over[link] or bandwidth == np.inf:
+            return pyo.Constraint.Skip
+        return load * (1e3 / bandwidth) <= m.T
+
+    model.busiest_rule = pyo.Constraint(model.L, rule=busiest)
     return model
+
+
+def _pairs_by_link(costs: MappingCosts, traffic: LinkTraffic) -> list[list[tuple[int, int]]]:
+    """Return the pairs of usable devices whose route passes each directed link."""
+    over: list[list[tuple[int, int]]] = [[] for _ in range(2 * len(traffic.ends))]
+    for d, low in enumerate(costs.devices.tolist()):
+        for e, high in enumerate(costs.devices.tolist()):
+            if low >= high:
+                continue
+            path = [high]
+            while path[-1] != low:
+                path.append(int(traffic.previous[low, path[-1]]))
+            for v in path[:-1]:
+                k = int(traffic.via[low, v])
+                up = 2 * k + int(traffic.ends[k, 0] == v)  # down to v
+                over[up].append((d, e))
+                over[up ^ 1].append((e, d))
+    return over
 
 
 def read_back(model: pyo.ConcreteModel, value: Callable[[pyo.Var], float]) -> tuple[Ints, Ints]:

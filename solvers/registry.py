@@ -28,8 +28,8 @@ METHODS: dict[str, dict[str, str]] = {
         "metis": "partitioner:metis",
     },
     "mapping": {
-        "auto": "mapping:auto",
-        "layouts": "mapping:layouts_only",
+        "auto": "mapping_auto:auto",
+        "layouts": "mapping_auto:layouts",
         "milp": "mapping_milp:milp",
     },
     "training": {

@@ -15,7 +15,7 @@ import numpy as np
 
 from stagecut import Workload
 from stagecut.instances import Mapping, StageCosts, Topology, topology
-from stagecut.runtime.check_mapping import allreduce
+from stagecut.runtime.check_mapping import allreduce, busiest_link
 
 KINDS = ("uniform_dist", "random_blk_1", "random_blk_2", "ring", "islands", "mesh2d", "graph")
 
@@ -79,6 +79,7 @@ def least_stage_time(costs: StageCosts, problem: Mapping) -> float:
     s, r, m = problem.stages, problem.replicas, problem.microbatches
     devices = frozenset(problem.topology.usable.tolist())
     routes = problem.topology.routes
+    base = m * costs.compute_s
 
     @cache
     def message(a: int, b: int, size: float) -> float:
@@ -109,7 +110,9 @@ def least_stage_time(costs: StageCosts, problem: Mapping) -> float:
     @cache
     def least(t: int, members: frozenset[int], used: frozenset[int]) -> float:
         """Least max over stages t … S−1, if stage t has `members`."""
-        time = m * float(costs.compute_s[t]) + reduces(float(costs.parameter_bytes[t]), members)
+        time = reduces(float(costs.parameter_bytes[t]), members) + (
+            0.0 if problem.overlap else float(base[t])
+        )
         if t + 1 == s:
             return time
         best = math.inf
@@ -121,4 +124,18 @@ def least_stage_time(costs: StageCosts, problem: Mapping) -> float:
         return best
 
     firsts = (frozenset(chosen) for chosen in itertools.combinations(sorted(devices), r))
-    return min(least(0, first, first) for first in firsts)
+    found = min(least(0, first, first) for first in firsts)
+    return max(found, float(base.max())) if problem.overlap else found
+
+
+def least_busiest_link(costs: StageCosts, problem: Mapping) -> float:
+    """Return the least busiest link over all mappings, in seconds per batch."""
+    s, r = problem.stages, problem.replicas
+    best = math.inf
+    matchings = list(itertools.product(itertools.permutations(range(r)), repeat=s - 1))
+    for chosen in itertools.permutations(problem.topology.usable.tolist(), s * r):
+        slots = np.array(chosen).reshape(s, r)
+        for sends_to in matchings:
+            at = np.array(sends_to, np.int64).reshape(s - 1, r)
+            best = min(best, busiest_link(costs, problem, slots, at)[1])
+    return best
