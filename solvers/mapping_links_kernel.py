@@ -1,7 +1,7 @@
 """Annealing on the loads of all links.
 
-It lowers Σ_l f(load_l / best): the eighth power up to 1, ruled by the busiest links, and little more
-above, so that walls between good mappings stay low. A step takes one of a few
+It lowers Σ_l f(load_l / best): the eighth power up to 1, ruled by the busiest links, and little
+more above, so that walls between good mappings stay low. A step takes one of a few
 random messages, the one with the fullest link on its way, and exchanges the device at one of its
 ends with another, exchanges two receivers, or turns a part of a ring.
 """

@@ -15,8 +15,10 @@ from ..formulations.task import Task
 from ..instances import Mapped, Mapping, Solution, stage_costs
 from .search import Search
 
-#: Messages looked at between two looks at the clock, and slices without progress to the end.
-LOOKS, PATIENCE = 5_000_000, 3
+#: Between two looks at the clock: messages looked at, and steps per slot, at most.
+LOOKS, STEPS = 2_000_000, 500
+#: Slices without progress to the end.
+PATIENCE = 3
 
 
 def break_ties(task: Task, search: Search[Solution]) -> None:
@@ -36,7 +38,7 @@ def break_ties(task: Task, search: Search[Solution]) -> None:
         sends_to = best.sends_to.copy()
         times = stage_times(costs, used, sends_to)
         cap = np.maximum(times, times.max())
-        steps = max(1000, LOOKS // problem.replicas)
+        steps = 1000 + min(LOOKS // problem.replicas, STEPS * used.size)
         total, idle, turn = float(times.sum()), 0, 0
         while idle < PATIENCE and search.seconds_left > 0.2 and search.overdue() <= 0:
             seed = (search.limits.seed * 7919 + turn) % 2**31
@@ -45,7 +47,7 @@ def break_ties(task: Task, search: Search[Solution]) -> None:
                 slot, sends_to, cap, steps, seed, problem.replicas,
             ))  # fmt: skip
             turn += 1
-            idle = idle + 1 if least > total * (1 - 1e-4) else 0
+            idle = idle + 1 if least >= total * (1 - 1e-4) else 0
             total = least
             slots = slot[: used.size].reshape(used.shape)
             search.offer(costs.read_back(best.stage, slots.copy(), sends_to.copy()))

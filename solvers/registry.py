@@ -31,6 +31,7 @@ METHODS: dict[str, dict[str, str]] = {
         "auto": "mapping_auto:auto",
         "layouts": "mapping_auto:layouts",
         "milp": "mapping_milp:milp",
+        "joint": "mapping_joint:joint",
     },
     "training": {
         "auto": "training_milp:auto",

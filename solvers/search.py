@@ -118,6 +118,10 @@ class Search(Generic[S]):
         """Gap between incumbent and bound; `inf` without an incumbent."""
         return math.inf if self.best is None else gap_between(self.objective, self.bound)
 
+    def value(self, solution: S) -> float:
+        """Return the objective of `solution` by definition, `inf` if it breaks a rule."""
+        return self._judge(solution)
+
     def offer(self, solution: S) -> bool:
         """Take `solution` as incumbent if, by definition, it is feasible and better."""
         objective = self._judge(solution)
