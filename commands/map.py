@@ -71,6 +71,8 @@ def map_stages(
     for path in (output, plot):
         if path is not None and not path.absolute().parent.is_dir():
             raise InputError(f"{path}: its folder does not exist; create it first")
+    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise InputError(f"--plot: {plot} must end in .png, .svg or .pdf")
     if joint and method not in ("auto", "joint"):
         raise InputError(f"--joint: the method is {method}; leave one of the two out")
     method = "joint" if joint else method
