@@ -5,22 +5,28 @@ from __future__ import annotations
 import numpy as np
 
 from ..formulations.mapping import MappingCosts, mapping_costs, stage_times
+from ..formulations.mapping_blocks import find_blocks
 from ..formulations.mapping_bound import Floors, floors, threshold_bound
 from ..formulations.task import Task
 from ..instances import InputError, Mapped, Mapping, Solution, StageCosts, stage_costs
 from ..instances.arrays import Floats, Ints
 from ..instances.units import TIME_UNITS
 from .balanced_partition import balanced_partition
-from .mapping_anneal import State, new_state, repair
-from .mapping_blocks import IslandTest, slots_from
+from .mapping_anneal import State, best_routes, new_state, repair
+from .mapping_blocks import BlockTest, slots_from
 from .mapping_exact import MAX_DEVICES, exact
-from .mapping_layouts import layouts, matched
+from .mapping_layouts import layouts, matched, paired
 from .search import OPTIMAL_GAP, Search
 
-#: Steps of the first repair of a target; doubled at every failure.
+#: Steps of the first repair of a target; doubled when all targets were given up.
 FIRST_STEPS = 100_000
-#: Seconds for counts per island, at most; and never more than 0.3 of what is left.
-ISLAND_SECONDS = 20.0
+#: Steps between two looks at the clock.
+SLICE_STEPS = 200_000
+#: Temperatures at which a repair begins: one keeps a good beginning, the other
+#: forgets it; and at which it ends.
+COLD, HOT, COLDEST = 0.35, 1.0, 0.1
+#: Seconds for counts per block, at most; and never more than 0.3 of what is left.
+BLOCK_SECONDS = 20.0
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
@@ -36,8 +42,6 @@ def auto(task: Task, search: Search[Solution]) -> None:
     if hunt.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
         hunt.anneal(rounds=8)
         hunt.exact()
-    if hunt.start is not None:
-        hunt.anneal(rounds=12, slots=hunt.start)
     hunt.anneal()
 
 
@@ -63,6 +67,7 @@ class Hunt:
         with search.phase("routes"):
             self.costs: MappingCosts = mapping_costs(self.stages, self.problem)
         self.least = Floors(np.zeros(self.problem.stages), np.zeros(self.problem.stages))
+        self.block = find_blocks(self.costs)
         self.start: Ints | None = None
 
     @property
@@ -127,10 +132,9 @@ class Hunt:
                 costs, least, self.objective_s, search.should_stop, lower=self.bound_s
             )
             self.raise_bound(bound, "necessary conditions at a threshold")
-            islands = len(np.unique(costs.island)) > 1
-            if islands and not search.should_stop() and search.gap > OPTIMAL_GAP:
-                possible = IslandTest(search)
-                until = search.seconds + min(ISLAND_SECONDS, 0.3 * search.seconds_left)
+            if self.block.any() and not search.should_stop() and search.gap > OPTIMAL_GAP:
+                possible = BlockTest(search, self.block)
+                until = search.seconds + min(BLOCK_SECONDS, 0.3 * search.seconds_left)
 
                 def enough() -> bool:
                     return search.seconds > until or search.should_stop()
@@ -139,8 +143,8 @@ class Hunt:
                     costs, least, self.objective_s, enough, possible, self.bound_s
                 )
                 if possible.counts is not None:
-                    self.start = slots_from(costs, possible.counts)
-                self.raise_bound(bound, "counts of devices per island")
+                    self.start = slots_from(self.block, possible.counts)
+                self.raise_bound(bound, "counts of devices per block")
 
     def exact(self) -> None:
         """Search to the end over sets of devices."""
@@ -155,15 +159,15 @@ class Hunt:
                 bound = self.objective_s
             self.raise_bound(bound, "all sets of devices")
 
-    def anneal(self, rounds: int | None = None, slots: Ints | None = None) -> None:
+    def anneal(self, rounds: int | None = None) -> None:
         """Repair at targets between bound and incumbent until a limit.
+
+        Beginnings take turns: the incumbent, cold and hot, and the counts per block.
 
         Parameters
         ----------
         rounds
             Repairs to try; default: no limit.
-        slots
-            Shape (S, R): where to begin; default: at the incumbent.
         """
         search, costs = self.search, self.costs
         best = search.best
@@ -172,10 +176,12 @@ class Hunt:
         with search.phase("annealing"):
             where = np.full(int(costs.devices.max()) + 1, -1)
             where[costs.devices] = np.arange(costs.size)
-            if slots is None:
-                state = new_state(costs, where[best.slots], best.sends_to)
-            else:
-                state = new_state(costs, slots, matched(costs, slots))
+            order = best_routes(costs)
+            begin = new_state(costs, where[best.slots], best.sends_to, order)
+            arms = [(begin, HOT), (begin.copy(), COLD)]
+            if self.start is not None:
+                counted = new_state(costs, self.start, paired(costs, self.start), order)
+                arms.append((counted, COLD))
             given_up, steps, turn = self.bound_s, FIRST_STEPS, 0
             target = self.bound_s * (1 + 1e-9)
             while not search.should_stop() and (rounds is None or turn < rounds):
@@ -184,7 +190,8 @@ class Hunt:
                 if search.limits.nodes is not None and turn >= search.limits.nodes:
                     search.stop_for("nodes")
                     return
-                left = self._repair(state, target, steps, turn)
+                state, heat = arms[turn % len(arms)]
+                left = self._repair(state, target, steps, turn, heat)
                 turn += 1
                 slots, sends_to = state.slots(costs), state.sends_to[:-1].copy()
                 self.offer(slots, matched(costs, slots) if left else sends_to)
@@ -195,15 +202,21 @@ class Hunt:
                     given_up, steps = self.bound_s, steps * 2
                 target = (given_up + high) / 2 if turn % 5 or left else self.bound_s * (1 + 1e-9)
 
-    def _repair(self, state: State, target: float, steps: int, turn: int) -> int:
-        """Anneal in slices, so that the clock is looked at; return the violated edges left."""
-        left = 1
-        slice_steps = 200_000
-        for k in range(max(1, -(-steps // slice_steps))):
+    def _repair(self, state: State, target: float, steps: int, turn: int, heat: float) -> float:
+        """Anneal in slices, so that the clock is looked at; return the violation left."""
+        left = 1.0
+        slices = max(1, -(-steps // SLICE_STEPS))
+        for k in range(slices):
             seed = (self.search.limits.seed * 7919 + turn * 31 + k) % 2**31
-            heat = 0.35 * (1 - 0.9 * k * slice_steps / steps)
             left = repair(
-                self.costs, self.least, state, target, min(steps, slice_steps), seed, heat
+                self.costs,
+                self.least,
+                state,
+                target,
+                min(steps, SLICE_STEPS),
+                seed,
+                heat * (COLDEST / heat) ** (k / slices),
+                heat * (COLDEST / heat) ** ((k + 1) / slices),
             )
             if left == 0 or self.search.should_stop():
                 break

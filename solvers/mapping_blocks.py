@@ -1,4 +1,4 @@
-"""Bounds from counts per island: the program of `formulations.mapping_islands`, by HiGHS."""
+"""Bounds from counts per block: the program of `formulations.mapping_counts`, by HiGHS."""
 
 from __future__ import annotations
 
@@ -7,54 +7,62 @@ from scipy.sparse import csc_array
 
 from ..formulations.mapping import MappingCosts
 from ..formulations.mapping_bound import Floors
-from ..formulations.mapping_islands import count_islands, program
+from ..formulations.mapping_counts import program
+from ..formulations.mapping_ways import count_blocks
 from ..instances.arrays import Ints
 from .highs import Linear, run_highs
 from .search import S, Search
 
 #: Seconds for one threshold; what is not refuted by then counts as possible.
-SECONDS = 2.0
+SECONDS = 4.0
 #: Nodes for one threshold, likewise.
 MAX_NODES = 2000
 
 
-class IslandTest:
+class BlockTest:
     """A test for `threshold_bound`, which keeps the counts at the least threshold not refuted."""
 
-    def __init__(self, search: Search[S]) -> None:
+    def __init__(self, search: Search[S], block: Ints) -> None:
         self._search = search
+        self._block = block
         self._least = np.inf
         self.counts: Ints | None = None
 
     def __call__(self, costs: MappingCosts, least: Floors, threshold: float) -> object | None:
-        """Return None where the counts per island are infeasible."""
-        counts = count_islands(costs, least, threshold)
+        """Return None where the counts per block are infeasible."""
+        counts = count_blocks(costs, least, threshold, self._block)
         if counts is None:
             return None
         rows = program(counts)
-        size = len(rows.column_upper)
         linear = Linear(
-            cost=np.zeros(size),
-            column_lower=np.zeros(size),
+            cost=rows.cost,
+            column_lower=np.zeros(len(rows.cost)),
             column_upper=rows.column_upper,
             integer=rows.integer,
             matrix=csc_array(rows.matrix),
             row_lower=rows.lower,
             row_upper=rows.upper,
         )
-        outcome = run_highs(linear, self._search, seconds=SECONDS, gap=0.0, nodes=MAX_NODES)
+        outcome = run_highs(
+            linear,
+            self._search,
+            on_incumbent=lambda _: True,  # whether there is one is all that is asked
+            seconds=SECONDS,
+            nodes=MAX_NODES,
+        )
         if outcome.status == "infeasible":
             return None
         if outcome.x is not None and threshold < self._least:
-            stages, islands = counts.fits.shape
+            stages, blocks = counts.fits.shape
             self._least = threshold
-            self.counts = outcome.x[: stages * islands].reshape(stages, islands).astype(np.int64)
+            self.counts = np.rint(outcome.x[: stages * blocks]).astype(np.int64)
+            self.counts = self.counts.reshape(stages, blocks)
         return outcome
 
 
-def slots_from(costs: MappingCosts, counts: Ints) -> Ints:
-    """Return a mapping's slots, (S, R), with these numbers of devices per stage and island."""
-    members = [np.flatnonzero(costs.island == name).tolist() for name in np.unique(costs.island)]
+def slots_from(block: Ints, counts: Ints) -> Ints:
+    """Return a mapping's slots, (S, R), with these numbers of devices per stage and block."""
+    members = [np.flatnonzero(block == name).tolist() for name in range(int(block.max()) + 1)]
     return np.array(
         [
             [members[b].pop(0) for b, count in enumerate(row) for _ in range(count)]

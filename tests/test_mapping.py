@@ -19,7 +19,7 @@ from stagecut.runtime.check_mapping import MappingReport, stage_reports
 from stagecut.runtime.topology_picture import draw_mapping
 from stagecut.solvers import mapping_anneal
 from stagecut.solvers.balanced_partition import balanced_partition
-from stagecut.solvers.mapping_blocks import IslandTest
+from stagecut.solvers.mapping_blocks import BlockTest
 from stagecut.solvers.mapping_layouts import cycle, layouts, matched, snake
 from stagecut.solvers.search import Search
 
@@ -133,7 +133,7 @@ def test_bounds_are_never_above_a_mapping(mode: str, seed: int) -> None:
         best = min(best, float(times.max()))
     search: Search[object] = Search(Limits(), lambda _: 0.0)
     assert threshold_bound(costs, least, best, lambda: False) <= best
-    test = IslandTest(search)
+    test = BlockTest(search)
     assert test(costs, least, best * (1 + 1e-9)) is not None
 
 
