@@ -11,6 +11,7 @@ With b a block, s a stage, q one of the ways in which stage s may share its time
     Σ_b (n_bs − e_bs) ≤ Σ_q λ_sq cross_sq   all messages between blocks: a matching
     k_bs, z_bs  stage s uses b, uses b alone:  n_bs ≤ |b| k_bs,  n_bs ≥ R z_bs
     k_bs − z_bs ≤ Σ_q λ_sq ring_sqb         a ring that uses b and others enters and leaves it
+    Σ_b (k_bs − z_bs) ≤ Σ_q λ_sq links_sq   as many links as blocks
     z_bs ≤ Σ_q λ_sq whole_sqb               whether b holds a whole ring of R
 
 Where blocks are few, y_bcs, the messages from b to c, are counted too, each below a matching
@@ -109,10 +110,12 @@ def program(counts: BlockCounts) -> Rows:
                         else:
                             upper[y[i, c]] = 0.0
         if counts.has_ring[t] and r > 1:
+            entered = [(j, 1.0) for j in k[t]] + [(j, -1.0) for j in z[t]]
+            row([*entered, *by_way(counts.links[t])], -np.inf, 0)
             for i in range(b):
                 row([(n[t, i], 1), (k[t, i], -float(counts.size[i]))], -np.inf, 0)
                 row([(n[t, i], -1), (z[t, i], r)], -np.inf, 0)
-                row([(k[t, i], 1), (z[t, i], -1), *by_way((counts.ring[t, :, i] > 0).astype(np.int64))], -np.inf, 0)
+                row([(k[t, i], 1), (z[t, i], -1), *by_way(counts.ring[t, :, i])], -np.inf, 0)
                 row([(z[t, i], 1), *by_way(counts.whole[t, :, i].astype(np.int64))], -np.inf, 0)
     cost = np.zeros(total)
     for t in np.flatnonzero(counts.has_boundary).tolist():

@@ -14,7 +14,7 @@ Every mapping within the threshold respects the caps of one way of each stage.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -44,11 +44,16 @@ class BlockCounts:
         Shape (S, B): devices that fit the stage.
     ways
         Shape (S,): number of ways.
-    out, into, ring
-        Shape (S, Q, B): devices with an admitted receiver, sender, or ring neighbour in another
-        block.
+    caps
+        Shape (S, Q, 2): of messages and ring messages.
+    out, into
+        Shape (S, Q, B): devices with an admitted receiver or sender in another block.
+    ring
+        Shape (S, Q, B): 1 if a ring may enter and leave the block.
     cross
         Shape (S, Q): the largest matching between blocks, or R if that is less.
+    links
+        Shape (S, Q): ring messages between blocks, at most two per device.
     whole
         Shape (S, Q, B): whether a whole ring fits in.
     pairs
@@ -61,9 +66,11 @@ class BlockCounts:
     size: Ints
     fits: Ints
     ways: Ints
+    caps: Floats
     out: Ints
     into: Ints
     cross: Ints
+    links: Ints
     ring: Ints
     whole: Bools
     pairs: Ints | None
@@ -122,7 +129,8 @@ def count_blocks(
     q = max(map(len, ways))
     shape = (s, q, b)
     out, into, ring = (np.zeros(shape, np.int64) for _ in range(3))
-    cross, whole = np.zeros((s, q), np.int64), np.zeros(shape, np.bool_)
+    cross, links = np.zeros((s, q), np.int64), np.zeros((s, q), np.int64)
+    whole = np.zeros(shape, np.bool_)
     pairs = np.zeros((s, q, b, b), np.int64) if by_pair else None
     members = [np.flatnonzero(block == i) for i in range(b)]
     apart = block[:, None] != block[None, :]
@@ -142,21 +150,60 @@ def count_blocks(
             if rings is not None:
                 admitted = (rings <= on_ring) & fits[k][:, None] & fits[k][None, :]
                 np.fill_diagonal(admitted, False)
-                ring[k, j] = np.bincount(block[(admitted & apart).any(axis=1)], minlength=b)
+                degree = (admitted & apart).sum(axis=1)
+                # a block that is entered and left needs two links, by one device or by two
+                ends = np.bincount(block, np.minimum(degree, 2), minlength=b)
+                ring[k, j] = ends >= 2
+                links[k, j] = int(ends.sum()) // 2
                 whole[k, j] = _holds_ring(admitted, members, r, rings_inside)
-    return BlockCounts(
+    found = BlockCounts(
         replicas=r,
         size=np.array([len(group) for group in members]),
         fits=np.array([np.bincount(block[row], minlength=b) for row in fits]),
         ways=np.array([len(w) for w in ways]),
+        caps=np.array([w + w[:1] * (q - len(w)) for w in ways]),
         out=out,
         into=into,
         cross=cross,
+        links=links,
         ring=ring,
         whole=whole,
         pairs=pairs,
         has_boundary=has_boundary,
         has_ring=has_ring_term,
+    )
+    return _undominated(found)
+
+
+def _undominated(counts: BlockCounts) -> BlockCounts:
+    """Leave out ways that allow nothing that another way does not."""
+    stages, most = counts.cross.shape
+    kept = []
+    for s in range(stages):
+        parts = [counts.cross[s, :, None], counts.links[s, :, None]]
+        parts += [getattr(counts, key)[s] for key in ("out", "into", "ring", "whole")]
+        if counts.pairs is not None:
+            parts.append(counts.pairs[s].reshape(most, -1))
+        rows = np.concatenate(parts, axis=1)[: counts.ways[s]]
+        keep: list[int] = []
+        for j in range(len(rows)):
+            above = (rows >= rows[j]).all(axis=1)
+            equal = (rows == rows[j]).all(axis=1)
+            if not (above & ~equal).any() and not equal[:j].any():
+                keep.append(j)
+        kept.append(keep)
+    count = max(map(len, kept))
+    order = np.array([keep + keep[:1] * (count - len(keep)) for keep in kept])
+    at = np.arange(stages)[:, None]
+    chosen = {
+        key: getattr(counts, key)[at, order]
+        for key in ("caps", "out", "into", "cross", "links", "ring", "whole")
+    }
+    return replace(
+        counts,
+        ways=np.array([len(keep) for keep in kept]),
+        pairs=None if counts.pairs is None else counts.pairs[at, order],
+        **chosen,
     )
 
 

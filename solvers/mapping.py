@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ..formulations.mapping import MappingCosts, mapping_costs, stage_times
@@ -13,20 +15,24 @@ from ..instances.arrays import Floats, Ints
 from ..instances.units import TIME_UNITS
 from .balanced_partition import balanced_partition
 from .mapping_anneal import State, best_routes, new_state, repair
-from .mapping_blocks import BlockTest, slots_from
+from .mapping_blocks import BlockTest
 from .mapping_exact import MAX_DEVICES, exact
 from .mapping_layouts import layouts, matched, paired
 from .search import OPTIMAL_GAP, Search
 
 #: Steps of the first repair of a target; doubled when all targets were given up.
 FIRST_STEPS = 100_000
+#: Steps that are worth solving for counts and devices.
+PROGRAM_STEPS = 1_000_000
 #: Steps between two looks at the clock.
 SLICE_STEPS = 200_000
 #: Temperatures at which a repair begins: one keeps a good beginning, the other
 #: forgets it; and at which it ends.
-COLD, HOT, COLDEST = 0.35, 1.0, 0.1
+COOL, COLD, HOT, COLDEST = 0.2, 0.35, 1.0, 0.1
 #: Seconds for counts per block, at most; and never more than 0.3 of what is left.
 BLOCK_SECONDS = 20.0
+#: Relative width at which the bisection over them ends; the search narrows it further.
+BLOCK_WIDTH = 2e-3
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
@@ -68,7 +74,7 @@ class Hunt:
             self.costs: MappingCosts = mapping_costs(self.stages, self.problem)
         self.least = Floors(np.zeros(self.problem.stages), np.zeros(self.problem.stages))
         self.block = find_blocks(self.costs)
-        self.start: Ints | None = None
+        self.test = BlockTest(search, self.block)
 
     @property
     def objective_s(self) -> float:
@@ -133,17 +139,14 @@ class Hunt:
             )
             self.raise_bound(bound, "necessary conditions at a threshold")
             if self.block.any() and not search.should_stop() and search.gap > OPTIMAL_GAP:
-                possible = BlockTest(search, self.block)
                 until = search.seconds + min(BLOCK_SECONDS, 0.3 * search.seconds_left)
 
                 def enough() -> bool:
                     return search.seconds > until or search.should_stop()
 
                 bound = threshold_bound(
-                    costs, least, self.objective_s, enough, possible, self.bound_s
+                    costs, least, self.objective_s, enough, self.test, self.bound_s, BLOCK_WIDTH
                 )
-                if possible.counts is not None:
-                    self.start = slots_from(self.block, possible.counts)
                 self.raise_bound(bound, "counts of devices per block")
 
     def exact(self) -> None:
@@ -177,50 +180,95 @@ class Hunt:
             where = np.full(int(costs.devices.max()) + 1, -1)
             where[costs.devices] = np.arange(costs.size)
             order = best_routes(costs)
-            begin = new_state(costs, where[best.slots], best.sends_to, order)
-            arms = [(begin, HOT), (begin.copy(), COLD)]
-            if self.start is not None:
-                counted = new_state(costs, self.start, paired(costs, self.start), order)
-                arms.append((counted, COLD))
-            given_up, steps, turn = self.bound_s, FIRST_STEPS, 0
-            target = self.bound_s * (1 + 1e-9)
+            incumbent = new_state(costs, where[best.slots], best.sends_to, order)
+            arms = [Arm(incumbent, HOT, self.bound_s), Arm(incumbent.copy(), COLD, self.bound_s)]
+            if self.block.any():
+                arms.insert(0, Arm(incumbent.copy(), COOL, self.bound_s * (1 + BLOCK_WIDTH)))
+            turn = 0
             while not search.should_stop() and (rounds is None or turn < rounds):
                 if search.gap <= OPTIMAL_GAP:
                     return
                 if search.limits.nodes is not None and turn >= search.limits.nodes:
                     search.stop_for("nodes")
                     return
-                state, heat = arms[turn % len(arms)]
-                left = self._repair(state, target, steps, turn, heat)
+                arm = min(arms, key=lambda a: a.work)
+                arm.given_up = max(arm.given_up, self.bound_s)
                 turn += 1
-                slots, sends_to = state.slots(costs), state.sends_to[:-1].copy()
+                arm.work += arm.steps
+                if arm.heat == COOL:
+                    arm.work += PROGRAM_STEPS
+                    if not self._begin_with_counts(arm):
+                        continue
+                left = self._repair(arm, turn)
+                slots, sends_to = arm.state.slots(costs), arm.state.sends_to[:-1].copy()
                 self.offer(slots, matched(costs, slots) if left else sends_to)
-                high = self.objective_s
-                if left:
-                    given_up = max(given_up, target)
-                if given_up >= high * (1 - 1e-4):  # all targets were given up: try harder
-                    given_up, steps = self.bound_s, steps * 2
-                target = (given_up + high) / 2 if turn % 5 or left else self.bound_s * (1 + 1e-9)
+                arm.next(bool(left), self.bound_s, self.objective_s)
 
-    def _repair(self, state: State, target: float, steps: int, turn: int, heat: float) -> float:
+    def _begin_with_counts(self, arm: Arm) -> bool:
+        """Solve counts and devices at the arm's target; False if the target is impossible."""
+        costs = self.costs
+        if self.test.count(costs, self.least, arm.target, first=False) is None:
+            self.raise_bound(arm.target, "counts of devices per block")
+            arm.next(True, self.bound_s, self.objective_s)
+            return False
+        slots = self.test.slots(costs)
+        if slots is not None:
+            pairs = [matched(costs, slots), paired(costs, slots)]
+            fits = stage_times(costs, slots, pairs[0]).max() <= arm.target
+            arm.state = new_state(costs, slots, pairs[0 if fits else 1], arm.state.order)
+        return True
+
+    def _repair(self, arm: Arm, turn: int) -> float:
         """Anneal in slices, so that the clock is looked at; return the violation left."""
         left = 1.0
-        slices = max(1, -(-steps // SLICE_STEPS))
+        slices = max(1, -(-arm.steps // SLICE_STEPS))
         for k in range(slices):
             seed = (self.search.limits.seed * 7919 + turn * 31 + k) % 2**31
             left = repair(
                 self.costs,
                 self.least,
-                state,
-                target,
-                min(steps, SLICE_STEPS),
+                arm.state,
+                self.block,
+                arm.target,
+                min(arm.steps, SLICE_STEPS),
                 seed,
-                heat * (COLDEST / heat) ** (k / slices),
-                heat * (COLDEST / heat) ** ((k + 1) / slices),
+                arm.heat * (COLDEST / arm.heat) ** (k / slices),
+                arm.heat * (COLDEST / arm.heat) ** ((k + 1) / slices),
             )
             if left == 0 or self.search.should_stop():
                 break
         return left
+
+
+@dataclass
+class Arm:
+    """One of the beginnings from which targets are tried in turn.
+
+    Parameters
+    ----------
+    state, heat
+        The mapping under repair, and the temperature at which a repair begins.
+    given_up
+        The largest target that was tried in vain.
+    """
+
+    state: State
+    heat: float
+    given_up: float
+    target: float = 0.0
+    steps: int = FIRST_STEPS
+    work: int = 0
+
+    def __post_init__(self) -> None:
+        self.target = self.given_up * (1 + 1e-9)
+
+    def next(self, failed: bool, low: float, high: float) -> None:
+        """Choose the next target between the bound and the incumbent."""
+        if failed:
+            self.given_up = max(self.given_up, self.target)
+        if self.given_up >= high * (1 - 1e-4):  # all targets were given up: try harder
+            self.given_up, self.steps = low, self.steps * 2
+        self.target = self.given_up + (high - self.given_up) / 3
 
 
 def _stages_of(task: Task, search: Search[Solution]) -> Ints:

@@ -77,6 +77,7 @@ def repair(
     costs: MappingCosts,
     least: Floors,
     state: State,
+    block: Ints,
     threshold: float,
     steps: int,
     seed: int,
@@ -98,6 +99,7 @@ def repair(
         state.slot,
         state.sends_to,
         state.order,
+        block,
         5.0 / threshold,
         steps,
         seed,
@@ -144,7 +146,7 @@ def _add_violation(row, cost, caps, scale, sign):  # type: ignore[no-untyped-def
 
 @njit(cache=True)
 def _repair(  # type: ignore[no-untyped-def]
-    latency, inverse, boundary, ring, messages, rings, slot, sends_to, order, scale,
+    latency, inverse, boundary, ring, messages, rings, slot, sends_to, order, block, scale,
     steps, seed, hot, cold,
 ):  # fmt: skip
     np.random.seed(seed)  # noqa: NPY002
@@ -210,6 +212,10 @@ def _repair(  # type: ignore[no-untyped-def]
                 a, b = near, np.random.randint(size)  # noqa: NPY002
             else:
                 b = place[order[u, np.random.randint(able)]]  # noqa: NPY002
+                for _ in range(np.random.randint(4)):  # rather one of the block of `far`
+                    if block[slot[b]] == block[slot[far]]:
+                        break
+                    b = place[order[u, np.random.randint(able)]]  # noqa: NPY002
                 if b < used and b // replicas == far // replicas:
                     # both stand in the stage of `far`: another receiver, or a turn of the ring
                     if on_ring and replicas > 3:

@@ -1,4 +1,7 @@
-"""Bounds from counts per block: the program of `formulations.mapping_counts`, by HiGHS."""
+"""Bounds and beginnings from counts per block, by HiGHS.
+
+The programs are those of `formulations.mapping_counts` and `formulations.mapping_devices`.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,82 @@ from scipy.sparse import csc_array
 
 from ..formulations.mapping import MappingCosts
 from ..formulations.mapping_bound import Floors
-from ..formulations.mapping_counts import program
-from ..formulations.mapping_ways import count_blocks
-from ..instances.arrays import Ints
-from .highs import Linear, run_highs
+from ..formulations.mapping_counts import Rows, program
+from ..formulations.mapping_devices import device_program
+from ..formulations.mapping_ways import BlockCounts, count_blocks
+from ..instances.arrays import Floats, Ints
+from .highs import Linear, Outcome, run_highs
 from .search import S, Search
 
-#: Seconds for one threshold; what is not refuted by then counts as possible.
+#: Seconds for one program; what is not refuted by then counts as possible.
 SECONDS = 4.0
-#: Nodes for one threshold, likewise.
+#: Seconds for counts with little that crosses.
+BRIEF_SECONDS = 1.5
+#: Nodes for one program.
 MAX_NODES = 2000
+#: Columns up to which devices are chosen by a program.
+MAX_COLUMNS = 25_000
 
 
 class BlockTest:
-    """A test for `threshold_bound`, which keeps the counts at the least threshold not refuted."""
+    """A test for `threshold_bound`, which keeps what it found at the last threshold.
+
+    Parameters
+    ----------
+    block
+        Shape (D,): as `find_blocks` returns it.
+    """
 
     def __init__(self, search: Search[S], block: Ints) -> None:
-        self._search = search
         self._block = block
-        self._least = np.inf
-        self.counts: Ints | None = None
+        self._search = search
+        self._rng = np.random.default_rng(search.limits.seed)
+        self._last: tuple[BlockCounts, Floats] | None = None
 
     def __call__(self, costs: MappingCosts, least: Floors, threshold: float) -> object | None:
         """Return None where the counts per block are infeasible."""
+        return self.count(costs, least, threshold, first=True)
+
+    def count(
+        self, costs: MappingCosts, least: Floors, threshold: float, *, first: bool
+    ) -> object | None:
+        """Likewise; unless the first counts will do, those are sought with little that crosses."""
+        self._last = None
         counts = count_blocks(costs, least, threshold, self._block)
         if counts is None:
             return None
         rows = program(counts)
+        # other counts each time
+        outcome = self._run(rows, rows.cost * self._rng.uniform(0.8, 1.2, len(rows.cost)), first)
+        if outcome.status == "infeasible":
+            return None
+        if outcome.x is not None:
+            self._last = counts, np.rint(outcome.x)
+        return outcome
+
+    def slots(self, costs: MappingCosts) -> Ints | None:
+        """Return slots, (S, R), with the counts last found, rings in the order of blocks."""
+        if self._last is None:
+            return None
+        counts, x = self._last
+        stages, blocks = counts.fits.shape
+        held = x[: stages * blocks].reshape(stages, blocks).astype(np.int64)
+        begin = 2 * stages * blocks  # after n and e
+        way = x[begin : begin + counts.caps[:, :, 0].size].reshape(stages, -1).argmax(axis=1)
+        caps = counts.caps[np.arange(stages), way]
+        rows = device_program(costs, self._block, caps[:, 0], caps[:, 1], held)
+        if len(rows.cost) > MAX_COLUMNS:
+            return slots_from(self._block, held)
+        outcome = self._run(rows)
+        if outcome.x is None:
+            return slots_from(self._block, held)
+        serves = outcome.x[: stages * costs.size].reshape(stages, costs.size) > 0.5
+        members = [np.flatnonzero(row) for row in serves]
+        return np.array([row[np.argsort(self._block[row], kind="stable")] for row in members])
+
+    def _run(self, rows: Rows, cost: Floats | None = None, first: bool = True) -> Outcome:
         linear = Linear(
-            cost=rows.cost,
+            cost=rows.cost if cost is None else cost,
             column_lower=np.zeros(len(rows.cost)),
             column_upper=rows.column_upper,
             integer=rows.integer,
@@ -43,21 +93,14 @@ class BlockTest:
             row_lower=rows.lower,
             row_upper=rows.upper,
         )
-        outcome = run_highs(
+        return run_highs(
             linear,
             self._search,
-            on_incumbent=lambda _: True,  # whether there is one is all that is asked
-            seconds=SECONDS,
+            on_incumbent=lambda _: first,
+            seconds=SECONDS if first else BRIEF_SECONDS,
             nodes=MAX_NODES,
+            gap=0.02,
         )
-        if outcome.status == "infeasible":
-            return None
-        if outcome.x is not None and threshold < self._least:
-            stages, blocks = counts.fits.shape
-            self._least = threshold
-            self.counts = np.rint(outcome.x[: stages * blocks]).astype(np.int64)
-            self.counts = self.counts.reshape(stages, blocks)
-        return outcome
 
 
 def slots_from(block: Ints, counts: Ints) -> Ints:
