@@ -53,7 +53,7 @@ class BlockCounts:
     cross
         Shape (S, Q): the largest matching between blocks, or R if that is less.
     links
-        Shape (S, Q): ring messages between blocks, at most two per device.
+        Shape (S, Q): blocks that ring messages can enter and leave, two per device at most.
     whole
         Shape (S, Q, B): whether a whole ring fits in.
     pairs
@@ -151,10 +151,12 @@ def count_blocks(
                 admitted = (rings <= on_ring) & fits[k][:, None] & fits[k][None, :]
                 np.fill_diagonal(admitted, False)
                 degree = (admitted & apart).sum(axis=1)
-                # a block that is entered and left needs two links, by one device or by two
-                ends = np.bincount(block, np.minimum(degree, 2), minlength=b)
-                ring[k, j] = ends >= 2
-                links[k, j] = int(ends.sum()) // 2
+                # a block that is entered and left has two ends of links, by one device or by two;
+                # the ring of two devices is one link, so one
+                need = min(2, r - 1)
+                ends = np.bincount(block, np.minimum(degree, need), minlength=b)
+                ring[k, j] = ends >= need
+                links[k, j] = int(ends.sum()) // need
                 whole[k, j] = _holds_ring(admitted, members, r, rings_inside)
     found = BlockCounts(
         replicas=r,
