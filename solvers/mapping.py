@@ -9,6 +9,7 @@ import numpy as np
 from ..formulations.mapping import MappingCosts, mapping_costs, stage_times
 from ..formulations.mapping_blocks import find_blocks
 from ..formulations.mapping_bound import Floors, floors, threshold_bound
+from ..formulations.mapping_runs import RunTest
 from ..formulations.task import Task
 from ..instances import InputError, Mapped, Mapping, Solution, StageCosts, stage_costs
 from ..instances.arrays import Floats, Ints
@@ -29,6 +30,8 @@ SLICE_STEPS = 200_000
 #: Temperatures at which a repair begins: one keeps a good beginning, the other
 #: forgets it; and at which it ends.
 COOL, COLD, HOT, COLDEST = 0.2, 0.35, 1.0, 0.1
+#: Targets for which stages are put together in columns; each 2 % above the one before.
+COLUMN_TARGETS = 16
 #: Seconds for counts per block, at most; and never more than 0.3 of what is left.
 BLOCK_SECONDS = 20.0
 #: Relative width at which the bisection over them ends; the search narrows it further.
@@ -129,6 +132,7 @@ class Hunt:
             self.raise_bound(alone, "each stage alone")
             if search.should_stop():
                 return
+        self._runs()
         if self.costs.size > 2 * MAX_DEVICES:
             self.anneal(rounds=2)  # a good mapping makes the bisection short
         with search.phase("bound"):
@@ -148,6 +152,28 @@ class Hunt:
                     costs, least, self.objective_s, enough, self.test, self.bound_s, BLOCK_WIDTH
                 )
                 self.raise_bound(bound, "counts of devices per block")
+
+    def _runs(self) -> None:
+        """Bound and constructions from stages that blocks keep together."""
+        search, costs = self.search, self.costs
+        if not self.block.any() or search.should_stop():
+            return
+        with search.phase("runs"):
+            test = RunTest(costs, self.block)
+            bound = threshold_bound(
+                costs, self.least, self.objective_s, search.should_stop, test, self.bound_s
+            )
+            self.raise_bound(bound, "stages kept together by blocks")
+            done: list[object] = []
+            for k in range(COLUMN_TARGETS):
+                target = bound * (1 + 1e-6) * 1.02**k
+                runs = test(costs, self.least, target)
+                if runs is None or runs in done or search.should_stop():
+                    continue
+                done.append(runs)
+                slots = test.columns(costs, self.block, runs)
+                if slots is not None:
+                    self.offer(slots, matched(costs, slots))
 
     def exact(self) -> None:
         """Search to the end over sets of devices."""
