@@ -17,8 +17,7 @@ from torch import fx, nn
 
 from ..published import default_folder
 from ..writing import write_whole
-from .leaves import tensors
-from .record import loss_of
+from .leaves import loss_of, tensors
 from .trace import Traced
 from .watch import Clock, Watch
 
