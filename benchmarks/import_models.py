@@ -1,8 +1,8 @@
 """Networks from `transformers` (random weights) and a U-Net, imported, counted, planned, measured.
 
 Prints two Markdown tables. Counts: nodes, edges, parameters, FLOPs against FlopCounterMode, saved
-bytes against saved-tensor hooks, seconds of CPU to import, and the verified plan on 4 devices. Times:
-the sum of operator times against the whole model, before and after correction, on one CPU thread.
+bytes against saved-tensor hooks, CPU seconds to import, and the verified plan on 4 devices. Times:
+the sum of operator times against the whole model, before and after correction, on one thread.
 """
 
 from __future__ import annotations
