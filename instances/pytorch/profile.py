@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from ..architectures.lowering import suggested_cluster
-from ..cluster import ACCELERATOR, Cluster, DeviceKind, Link
+from ..cluster import ACCELERATOR, Cluster, DeviceKind
 from ..errors import InputError
+from ..links import Link
 from ..roofline import CPU_CORE, Machine, machine
 from ..units import NodeId
 from ..workload import Workload
