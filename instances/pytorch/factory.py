@@ -114,6 +114,11 @@ def _takes_batch(factory: Any) -> bool:
     return callable(factory) and "batch" in _parameters(factory)
 
 
+def made_of(model: nn.Module, inputs: Any) -> Made:
+    """Return a model with its inputs, or an iterator of them, as `make` does."""
+    return _placed(model, inputs, None, None)
+
+
 def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None) -> Made:
     kind = None if dtype is None else getattr(torch, dtype, None)
     if dtype is not None and not isinstance(kind, torch.dtype):
@@ -125,15 +130,15 @@ def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None
         value = value.to(kind) if kind is not None and value.is_floating_point() else value
         return value.to(device) if device is not None else value
 
-    given = inputs if isinstance(inputs, Iterator) else repeat(inputs)
-    microbatches = (_called_with(tree_map(place, one)) for one in given)
     try:
         model = model.to(kind) if kind is not None else model
         model = model.to(device) if device is not None else model
+        given = inputs if isinstance(inputs, Iterator) else repeat(inputs)
+        microbatches = (_called_with(tree_map(place, one)) for one in given)
         first = next(microbatches, None)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        asked = " ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v)
-        raise InputError(f"{asked}: {reason_of(error, model)}") from None
+        told = " ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v)
+        raise InputError(f"{told}: {reason_of(error, model)}") from None
     if first is None:
         raise InputError("model: the iterator of its inputs is empty; it must give one at least")
     return Made(model, *first, chain([first], microbatches))

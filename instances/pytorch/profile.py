@@ -129,7 +129,8 @@ def profile(
         raise InputError(f"tied: {tied!r} is not one of colour, copies")
     target = None if estimate is None else machine(estimate)
     named = dict(kwargs or {})
-    model = _ready(model, args, named)
+    model = getattr(model, "_orig_mod", model)  # `torch.compile` wraps it so
+    _make_lazy_parameters(model, args, named)
     with unchanged(model, (args, named)):
         traced, recording, graph = _graph(model, args, named, training, tied)
         if target is None:
@@ -159,15 +160,6 @@ def profile(
     )
 
 
-def _ready(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
-    """Return the model itself, run once if its parameters get their shapes that way."""
-    model = getattr(model, "_orig_mod", model)  # `torch.compile` wraps it so
-    if any(map(nn.parameter.is_lazy, model.parameters())):
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            model(*args, **kwargs)
-    return model
-
-
 def matching(
     model: nn.Module,
     args: tuple[Any, ...],
@@ -185,7 +177,8 @@ def matching(
         If the model cannot be traced, or its nodes have other names at every granularity.
     """
     named = dict(kwargs or {})
-    model = _ready(model, args, named)
+    model = getattr(model, "_orig_mod", model)
+    _make_lazy_parameters(model, args, named)
     with unchanged(model, (args, named)):
         traced, recording, graph = _graph(model, args, named, training, "colour")
     target = next(iter(MACHINES.values()))
@@ -218,7 +211,6 @@ def matching(
 def _graph(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool, tied: Tied
 ) -> tuple[Traced, Recording, Graph]:
-    """Trace a model in the mode for the pass, in which it is left."""
     if model.training != training:
         model.train(training)
     traced = trace(model, args, kwargs, training)
@@ -227,6 +219,15 @@ def _graph(
     if not graph.operators:
         raise InputError(f"{_name(model, '')}: it computes nothing; nothing to plan")
     return traced, recording, graph
+
+
+def _make_lazy_parameters(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Run a model once if its parameters get their shapes that way."""
+    if any(map(nn.parameter.is_lazy, model.parameters())):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model(*args, **kwargs)
 
 
 def _name(model: nn.Module, name: str) -> str:

@@ -63,19 +63,21 @@ class Values:
 def values_of(traced: Traced, training: bool) -> Values:
     """Return what every node of a traced model gives.
 
-    Tensors have shapes but no numbers, unless the model can only be run on real ones.
+    Tensors have shapes but no numbers, unless sizes depend on numbers: then the model runs.
     """
-    try:
-        with unchanged(traced.module, traced.inputs), quiet():
+    with unchanged(traced.module, traced.inputs), quiet():
+        try:
             return _values(traced, training, FakeTensorMode(allow_non_fake_inputs=True))
-    except Exception:  # any code of the model may run here; `record` has run it on real numbers
-        with unchanged(traced.module, traced.inputs), quiet():
+        except Exception:  # `record` has told why, and that real numbers help
             return _values(traced, training, None)
 
 
 def _values(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Values:
     run = _Pass(traced.module, fake)
-    with torch.set_grad_enabled(training), fake or nullcontext():
+    with ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(training))
+        if fake is not None:
+            stack.enter_context(fake)
         given = [tree_map(run.convert, x) for x in traced.inputs]
         run.run(*given, enable_io_processing=False)
         of = {n.name: run.value(n.name, given) for n, given in run.env.items() if _single(n, given)}

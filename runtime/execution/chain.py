@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...instances import InputError, Plan, Workload, price
+from ...instances import InputError, Link, Plan, Workload, price
 from ...instances.contiguity import representatives
 from ...instances.units import TIME_UNITS
-from ..pieces import forward_pieces_of, stage_graph
+from ..pieces import Passes, forward_pieces_of, stage_graph
 from ..schedules import Schedule, make_schedule, validate
 from ..schedules.actions import schedule_of
 from ..stages import BACKWARD, FORWARD, StageGraph
@@ -51,34 +51,30 @@ def executed_stages(
     costs = price(workload, plan.cluster)
     device = [where[members[0]] for members in pieces]
     count, training = len(pieces), bool(workload.backward.any())
-    receive, send = (np.zeros((count, 2)) for _ in range(2))
-    nodes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    nodes: list[Passes] = []
     for p in range(count):
         own = np.flatnonzero(piece_of == p)
-        passes = own[~workload.backward[own]], own[workload.backward[own]]
-        nodes.append((tuple(passes[0].tolist()), tuple(passes[1].tolist())))
-    edges: dict[tuple[int, int], float] = {}
-    for p in range(count - 1):
-        load = payloads[p]
-        edges[2 * p, 2 * p + 2] = load.forward_bytes
-        ends = [((p, FORWARD), (p + 1, FORWARD), load.forward_bytes)]
-        if training:
-            edges[2 * p + 3, 2 * p + 1] = load.backward_bytes
-            ends.append(((p + 1, BACKWARD), (p, BACKWARD), load.backward_bytes))
-        for source, target, size in ends:
-            pair = device[source[0]], device[target[0]]
-            unit = TIME_UNITS[workload.time_unit]
-            send[source] = _seconds(plan, pair, pair[0], size) / unit
-            receive[target] = _seconds(plan, pair, pair[1], size) / unit
+        backward = workload.backward[own]
+        nodes.append((tuple(own[~backward].tolist()), tuple(own[backward].tolist())))
+    receive, send = np.zeros((count, 2)), np.zeros((count, 2))
+    moved: dict[tuple[int, int], float] = {}
+    for p, load in enumerate(payloads[: count - 1]):
+        for a, b, side, size in (
+            (p, p + 1, FORWARD, load.forward_bytes),
+            (p + 1, p, BACKWARD, load.backward_bytes),
+        ):
+            if side == FORWARD or training:
+                moved[2 * a + side, 2 * b + side] = size
+                send[a, side], receive[b, side] = _paid(workload, plan, device[a], device[b], size)
     if training:
-        edges |= {(2 * p, 2 * p + 1): 0.0 for p in range(count)}
+        moved |= {(2 * p, 2 * p + 1): 0.0 for p in range(count)}
     rank = np.zeros(2 * count, np.int64)
     rank[0::2] = np.arange(count)
     rank[1::2] = 2 * count - 1 - np.arange(count)
     present = np.ones((count, 2), np.bool_)
     present[:, BACKWARD] = training
     return stage_graph(
-        workload, plan, costs, nodes, present, receive, send, edges, rank, weight_share
+        workload, plan, costs, nodes, present, receive, send, moved, rank, weight_share
     )
 
 
@@ -125,11 +121,16 @@ def _pieces_of_all(
     return piece_of
 
 
-def _seconds(plan: Plan, pair: tuple[int, int], end: int, size: float) -> float:
-    """Return what one end pays for a message: over the pair's link, else to host memory."""
+def _paid(
+    workload: Workload, plan: Plan, source: int, target: int, size: float
+) -> tuple[float, float]:
+    """Return what both ends of a message pay: over their link, else to and from host memory."""
     cluster = plan.cluster
-    between = int(cluster.link_of[pair]) if cluster.links else -1
-    link = cluster.kinds[cluster.devices[end].kind].link
-    if between >= 0:
-        link = cluster.links[between].link
-    return 0.0 if link is None else link.seconds(size)
+    pair = int(cluster.link_of[source, target])
+    if pair >= 0:
+        links: list[Link | None] = [cluster.links[pair].link] * 2
+    else:
+        links = [cluster.kinds[cluster.devices[d].kind].link for d in (source, target)]
+    unit = TIME_UNITS[workload.time_unit]
+    first, second = (0.0 if link is None else link.seconds(size) / unit for link in links)
+    return first, second
