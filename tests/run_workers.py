@@ -70,7 +70,7 @@ def train(
     """Train as one rank; errors go to the file `said`."""
     torch.manual_seed(1 if fault == "model" and rank == 1 else 0)
     if fault == "start" and rank == 1:
-        time.sleep(600)
+        time.sleep(12)
     if fault == "write":
         _die_while_writing(rank)
     model = Model()
