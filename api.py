@@ -91,7 +91,8 @@ def solve(
         start.check_made_for(workload)
         if start.cluster != cluster:
             raise InputError("start: the plan was made for another cluster; plan without it")
-    run = solver(problem.name, method)
+    relayed = isinstance(problem, Throughput) and problem.relayed
+    run = solver(problem.name, method, relayed=relayed)
     task = pose(workload, cluster, problem, start, options)
 
     def judge(solution: Solution) -> float:

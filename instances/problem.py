@@ -35,17 +35,27 @@ class Throughput:
         ``gpipe``: max over devices of forward, plus max over devices of backward.
     overlap
         Transfers run beside compute: a load is the larger of the two, not their sum.
+    relayed
+        Data moves only from a stage to the next: what a later one needs is passed on by those
+        between, and at every boundary that it crosses both sides pay for it; gradients the same
+        way back. So runs `torch.distributed.pipelining`. For contiguous splits.
     """
 
     split: Split = "noncontiguous"
     cpu_split: CpuSplit = "contiguous"
     pipeline: Pipeline = "pipedream"
     overlap: bool = False
+    relayed: bool = False
 
     def __post_init__(self) -> None:
         _one_of("split", self.split, SPLITS)
         _one_of("cpu_split", self.cpu_split, ("contiguous", "free"))
         _one_of("pipeline", self.pipeline, ("pipedream", "gpipe"))
+        if self.relayed and (self.split, self.cpu_split) != ("contiguous", "contiguous"):
+            raise InputError(
+                "relayed: data is passed from stage to stage, so the split and the CPUs' split "
+                "must be contiguous; set them"
+            )
 
     @property
     def name(self) -> str:

@@ -193,7 +193,7 @@ def busiest_link(
         if problem.mode != "p2p" and replicas > 1:
             for a, b in zip(row, row[1:] + row[:1], strict=True):
                 send(a, b, 2 * (replicas - 1) / replicas * float(costs.parameter_bytes[s]))
-    bandwidth = _link_table(topology)
+    bandwidth = link_table(topology)
     seconds = {hop: size / bandwidth[hop][1] for hop, size in load.items()}
     if not seconds:
         return None, 0.0
@@ -207,7 +207,7 @@ def _slowest(message: Message, row: list[int], size: float) -> float:
 
 
 def _messages(topology: Topology) -> Message:
-    links = _link_table(topology)
+    links = link_table(topology)
 
     def seconds(a: int, b: int, size: float) -> float:
         if size <= 0:
@@ -218,7 +218,7 @@ def _messages(topology: Topology) -> Message:
     return seconds
 
 
-def _link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]:
+def link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]:
     """Latency and bandwidth by link, in both directions; of parallel links the best."""
     table: dict[tuple[int, int], tuple[float, float]] = {}
     rows = zip(topology.links.tolist(), topology.latency_s, topology.bytes_per_s, strict=True)

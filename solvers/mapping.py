@@ -54,6 +54,8 @@ class Hunt:
     def __init__(self, task: Task, search: Search[Solution]) -> None:
         if not isinstance(task.problem, Mapping):
             raise InputError(f"mapping: {task.problem.name} is another problem")
+        if task.cluster.links:
+            raise InputError("cluster: a mapping has the topology's links; remove the cluster's")
         self.problem = task.problem
         self.search = search
         self.unit = TIME_UNITS.get(task.workload.time_unit, 1.0)
