@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...instances import InputError
 from ..schedules import Action, Kind, Schedule, validate
 from ..schedules.actions import TRANSFERS
-from ..stages import Stages, chain
+from ..stages import StageGraph, chain
 from .mail import Letter, Mail, Ranks, routes_of
 from .recorder import Recorder
 from .reduction import Reduction, holders_of
@@ -216,7 +216,7 @@ class Loop:
                 optimizer.step()
 
 
-def stage_chain(ranks: Ranks, world: int, *, training: bool) -> Stages:
+def stage_chain(ranks: Ranks, world: int, *, training: bool) -> StageGraph:
     """Return the pieces as they run: each hands its live set to the next."""
     count = [1.0] * len(ranks)
     stages = chain(count, count if training else None, replicas=ranks)
@@ -227,7 +227,7 @@ def stage_chain(ranks: Ranks, world: int, *, training: bool) -> Stages:
     )
 
 
-def check(schedule: Schedule, stages: Stages, pieces: Sequence[PieceModule]) -> None:
+def check(schedule: Schedule, stages: StageGraph, pieces: Sequence[PieceModule]) -> None:
     """Check that the loop can do a schedule; see `Loop` for what it raises."""
     kinds = {int(kind) for table in schedule.actions for kind in table[:, 1].tolist()}
     if kinds & set(TRANSFERS):

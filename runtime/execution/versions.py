@@ -31,7 +31,7 @@ from torch.func import functional_call
 from ...instances import InputError
 from ..schedules import Action, Kind, Schedule
 from ..schedules.steps import execution_steps
-from ..stages import Stages
+from ..stages import StageGraph
 from .mail import Ranks
 
 
@@ -62,7 +62,7 @@ def round_sizes(schedule: Schedule, ranks: Ranks, microbatches: int) -> list[int
     return sizes
 
 
-def with_updates(schedule: Schedule, stages: Stages, sizes: list[int]) -> list[list[Action]]:
+def with_updates(schedule: Schedule, stages: StageGraph, sizes: list[int]) -> list[list[Action]]:
     """Return the actions of each rank with a STEP of a piece after each of its rounds.
 
     The microbatch of a STEP is the number of its round. A stage with one replica steps right after
