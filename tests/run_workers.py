@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -68,9 +69,10 @@ def train(
     rank: int, seed: int, fault: str, schedule: str, options: dict[str, Any], said: str
 ) -> tuple[list[Step], dict[str, torch.Tensor]]:
     """Train as one rank; errors go to the file `said`."""
+    random.seed(0)
     torch.manual_seed(1 if fault == "model" and rank == 1 else 0)
     if fault == "start" and rank == 1:
-        time.sleep(600)
+        time.sleep(12)
     if fault == "write":
         _die_while_writing(rank)
     model = Model()

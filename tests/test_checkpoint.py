@@ -60,10 +60,10 @@ def test_a_killed_run_goes_on(fault: str, schedule: str, tmp_path: Path) -> None
 
 def test_another_plan_of_the_model_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    first, codes, said = run(tmp_path, checkpoint=folder, steps=4)
+    _, codes, said = run(tmp_path, checkpoint=folder, steps=4)
     assert codes == [0, 0], said
     before = tensors(folder, 4)
-    second, codes, said = run(tmp_path, checkpoint=folder, steps=5, seed=1, resume=True)
+    _, codes, said = run(tmp_path, checkpoint=folder, steps=5, seed=1, resume=True)
     assert codes == [0, 0], said
     after = tensors(folder, 5)
     assert before[0]["tensors"].keys() != after[0]["tensors"].keys(), "the plans differ"
