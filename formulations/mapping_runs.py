@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ..instances.arrays import Floats, Ints
+from ..instances.arrays import Ints
 from .mapping import MappingCosts
 from .mapping_bound import Floors
 

@@ -19,7 +19,6 @@ from itertools import pairwise
 
 import numpy as np
 from numba import njit
-from scipy.sparse import csr_array
 
 from ..instances.arrays import Bools, Floats, Ints
 from .mapping import MappingCosts
