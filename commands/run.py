@@ -63,7 +63,7 @@ def run(
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option(help="Seconds that a rank may compute, or take to start, while others wait."),
+        typer.Option(help="Seconds that a rank may keep others waiting, at work or at the start."),
     ] = 120.0,
 ) -> None:
     """Run PLAN: train the model, or run it forward if the plan is for inference.
