@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,12 +24,27 @@ HOW = "torchrun --nproc-per-node 2 -m stagecut measure -o cluster.json"
 MOST_LISTED = 28
 
 
+class LinksOf(StrEnum):
+    """What the cluster file says of links."""
+
+    auto = "auto"
+    typical = "typical"
+    each = "each"
+
+
 def measure(
     output: Annotated[Path, typer.Option("-o", "--output", help="The cluster file to write.")],
     topology: Annotated[
         Path | None,
         typer.Option(help="Write every pair's link too, as a topology for stagecut map."),
     ] = None,
+    links: Annotated[
+        LinksOf,
+        typer.Option(
+            help="typical: all pairs as the median; each: a link per pair; auto: each if they "
+            "differ by more than a factor of 2."
+        ),
+    ] = LinksOf.auto,
     plot: Annotated[
         Path | None, typer.Option(help="Draw times, fits and residuals: .png, .svg or .pdf.")
     ] = None,
@@ -56,7 +72,7 @@ def measure(
     measurement = _measure(device, seconds, most)
     if os.environ["RANK"] != "0":
         return
-    save(to_cluster(measurement), output)
+    save(to_cluster(measurement, links.value), output)
     written = [output]
     if topology is not None:
         save_topology(to_topology(measurement), topology)

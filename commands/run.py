@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances import InputError
-from ..instances.files import load
+from ..instances.files import load, load_plan
 from .console import OUT, need
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ def run(
         float,
         typer.Option(help="Seconds that a rank may keep others waiting, at work or at the start."),
     ] = 120.0,
+    report: Annotated[
+        bool, typer.Option("--report", help="Compare what was recorded with its simulation.")
+    ] = False,
 ) -> None:
     """Run PLAN: train the model, or run it forward if the plan is for inference.
 
@@ -72,6 +75,8 @@ def run(
     torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
     """
     need("torch", "runtime")
+    if report and record is None:
+        raise InputError("--report: it compares what --record writes; give both")
     if record is not None and not record.absolute().parent.is_dir():
         raise InputError(f"{record}: its folder does not exist; create it first")
     import torch
@@ -106,6 +111,12 @@ def run(
         OUT.print(f"the inputs ended after {len(done)} steps", highlight=False)
     if record is not None:
         OUT.print(f"written: {record}", highlight=False, soft_wrap=True)
+    if report and record is not None and known is not None:
+        from ..runtime.accuracy.join import compare_run
+        from ..runtime.execution.recording_file import load_recording
+        from .report import print_report
+
+        print_report(compare_run(known, load_plan(plan, known), load_recording(record)))
 
 
 def _show(step: Step) -> None:

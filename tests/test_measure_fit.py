@@ -136,6 +136,20 @@ def test_the_cluster_file_is_read_back_and_device_d_is_rank_d(tmp_path) -> None:
         assert kind.link.latency_s == pytest.approx(5e-5, rel=0.05)
 
 
+def test_pairs_that_differ_much_have_their_own_links(tmp_path) -> None:
+    slow = measurement(slow=((0, 1), (1, 3)))
+    made = to_cluster(slow)
+    save(made, tmp_path / "cluster.json")
+    assert load_cluster(tmp_path / "cluster.json") == made
+    assert len(made.links) == 6
+    speeds = {(a, b): made.links[made.link_of[a, b]].link.bytes_per_s for a, b in [(0, 1), (0, 2)]}
+    assert speeds[0, 1] == pytest.approx(2e8, rel=0.05)
+    assert speeds[0, 2] == pytest.approx(2e9, rel=0.05)
+    assert to_cluster(slow, "typical").links == ()
+    assert to_cluster(measurement()).links == ()
+    assert len(to_cluster(measurement(), "each").links) == 6
+
+
 def test_the_topology_has_each_pairs_link(tmp_path) -> None:
     save_topology(to_topology(measurement(hosts="xyxy", slow=((0, 1),))), tmp_path / "t.json")
     read = load_topology(tmp_path / "t.json")

@@ -72,7 +72,7 @@ def make(
         If there is no such module, file or name, it fails, or no inputs are known.
     """
     factory = _find(reference)
-    takes_batch = callable(factory) and "batch" in _parameters(factory)
+    takes_batch = _takes_batch(factory)
     if isinstance(factory, nn.Module):
         made: Any = factory
     elif callable(factory):
@@ -99,6 +99,19 @@ def make(
             f"--batch: {reference} returns its inputs itself; give it a parameter `batch`"
         )
     return _placed(model, inputs, dtype, device)
+
+
+def call_text(reference: str, batch: int | None = None) -> str:
+    """Return the expression by which `make` gets the model, such as ``make(batch=8)``."""
+    name = reference.rpartition(":")[2]
+    factory = _find(reference)
+    if isinstance(factory, nn.Module):
+        return name
+    return f"{name}(batch={batch})" if _takes_batch(factory) and batch is not None else f"{name}()"
+
+
+def _takes_batch(factory: Any) -> bool:
+    return callable(factory) and "batch" in _parameters(factory)
 
 
 def made_of(model: nn.Module, inputs: Any) -> Made:

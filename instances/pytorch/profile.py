@@ -23,10 +23,19 @@ from .correct import corrected
 from .estimate import estimated_ms
 from .graph import Graph
 from .layers import Grouping, by_layer, by_operator, fitting_depth
+from .leaves import tensors
 from .operators import operator_graph
 from .record import record
 from .recording import Recording
-from .timing import Cache, Timing, cache_folder, measure_kernels, measure_whole
+from .timing import (
+    Cache,
+    Timing,
+    cache_folder,
+    clock_name,
+    device_of,
+    measure_kernels,
+    measure_whole,
+)
 from .to_workload import Times, memory_bytes, to_workload
 from .trace import Traced, trace
 from .unchanged import unchanged
@@ -276,9 +285,11 @@ def _measured(
     cache: Path | None,
 ) -> tuple[Times, list[str]]:
     """Measure kernels and whole, and correct the sum of the parts to the whole."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of((*model.parameters(), *tensors((args, kwargs))))
     if device.type == "meta":
         raise InputError("model: it is on the device meta, where nothing runs; estimate its times")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"model: it is on {device}; times are measured on cpu and cuda only")
     store = Cache(cache or cache_folder(), str(device))
     wanted = {k.signature for op in graph.operators for k in op.kernels}
     timings = measure_kernels(traced, training, store, wanted)
@@ -291,6 +302,7 @@ def _measured(
     backward = np.array([op.backward for op in graph.operators])
     kernels = np.array([float(len(op.kernels)) for op in graph.operators])
     provenance = {"cost_model": "measured", "device": f"{device.type}: {store.machine}"}
+    provenance["clock"] = clock_name(device)
     provenance["threads"] = str(torch.get_num_threads())
     provenance["link"] = "assumed"
     notes = []

@@ -98,6 +98,8 @@ def inputs_as_traced(
         from .fallback import bound
 
         return bound(model, args, kwargs)
+    if traced.how == "module hooks":
+        return tuple(tensors((args, dict(kwargs))))
     return flat_inputs(args, kwargs)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -74,10 +74,7 @@ def values_of(traced: Traced, training: bool) -> Values:
 
 def _values(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Values:
     run = _Pass(traced.module, fake)
-    with ExitStack() as stack:
-        stack.enter_context(torch.set_grad_enabled(training))
-        if fake is not None:
-            stack.enter_context(fake)
+    with torch.set_grad_enabled(training), fake or nullcontext():
         given = [tree_map(run.convert, x) for x in traced.inputs]
         run.run(*given, enable_io_processing=False)
         of = {n.name: run.value(n.name, given) for n, given in run.env.items() if _single(n, given)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -96,11 +97,16 @@ class RunRecording:
         """Numbers of the steps, increasing."""
         return tuple(sorted({done.step for rank in self.ranks for done in rank.actions}))
 
+    def done(self, step: int) -> Iterator[Done]:
+        """Yield what all ranks did in a step."""
+        for rank in self.ranks:
+            yield from (done for done in rank.actions if done.step == step)
+
     def step_times(self) -> Floats:
         """Return, shape (steps,), seconds from each step's first begin to its last end."""
         spans = []
         for step in self.steps:
-            own = [done for rank in self.ranks for done in rank.actions if done.step == step]
+            own = list(self.done(step))
             spans.append(max(d.end_s for d in own) - min(d.start_s for d in own))
         return frozen(spans, np.float64)
 
@@ -185,7 +191,10 @@ def write_recording(recording: RunRecording) -> dict[str, object]:
                     rank.rank,
                     rank.host,
                     rank.device,
-                    [DoneRecord(d.step, str(d.action), d.start_s, d.end_s) for d in rank.actions],
+                    [
+                        DoneRecord(d.step, str(d.action), float(d.start_s), float(d.end_s))
+                        for d in rank.actions
+                    ],
                 )
             )
             for rank in recording.ranks

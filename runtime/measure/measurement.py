@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
-from ...instances import Cluster, DeviceKind, InputError, Link
+from ...instances import Cluster, DeviceKind, InputError, Link, PairLink
 from ...instances.arrays import Floats, frozen
 from ...instances.cluster import ACCELERATOR
 from ...instances.topologies import Topology
@@ -15,6 +16,10 @@ from .fit import Fit, fit_postal, fit_ring
 
 #: Medians that the model misses by more, at the typical size, are worth a warning.
 BAD_FIT = 0.25
+#: Pairs that differ by more are not one kind of link.
+MUCH = 2.0
+
+Links = Literal["auto", "typical", "each"]
 
 
 @dataclass(frozen=True)
@@ -163,11 +168,18 @@ class Measurement:
         return found
 
 
-def to_cluster(measurement: Measurement) -> Cluster:
+def to_cluster(measurement: Measurement, links: Links = "auto") -> Cluster:
     """Return the cluster: device d is rank d.
 
-    Neighbouring ranks with devices of one model are a kind. The link of a kind is the typical
-    pair's; who moves a tensor through it is busy as long as the message takes.
+    Neighbouring ranks with devices of one model are a kind.
+
+    Parameters
+    ----------
+    links
+        ``typical``: the link of every kind is the typical pair's; who moves a tensor through it is
+        busy as long as the message takes. ``each``: every pair has its own link besides.
+        ``auto``: ``each`` if the fastest pair has more than `MUCH` times the bandwidth of the
+        slowest.
     """
     runs: list[list[RankMachine]] = []
     for machine in measurement.ranks:
@@ -175,21 +187,28 @@ def to_cluster(measurement: Measurement) -> Cluster:
             runs[-1].append(machine)
         else:
             runs.append([machine])
-    names: dict[str, int] = {}
+    seen: dict[str, int] = {}
     kinds = []
     for run in runs:
         model = run[0].model
-        names[model] = names.get(model, 0) + 1
+        seen[model] = seen.get(model, 0) + 1
         kinds.append(
             DeviceKind(
-                model if names[model] == 1 else f"{model} #{names[model]}",
+                model if seen[model] == 1 else f"{model} #{seen[model]}",
                 len(run),
                 min(machine.memory_bytes for machine in run),
                 times=ACCELERATOR,
                 link=measurement.link,
             )
         )
-    return Cluster(tuple(kinds))
+    cluster = Cluster(tuple(kinds))
+    if links == "typical" or (links == "auto" and measurement.spread <= MUCH):
+        return cluster
+    names = [device.name for device in cluster.devices]
+    return Cluster(
+        cluster.kinds,
+        tuple(PairLink((names[p.first], names[p.second]), p.fit.link) for p in measurement.pairs),
+    )
 
 
 def to_topology(measurement: Measurement) -> Topology:
