@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate, groupby, pairwise
 from typing import Any
 
@@ -63,18 +64,22 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
     InputError
         If DeepSpeed cannot express the plan.
     """
-    for unit in (str, first_number):
-        stages = module_stages(workload, plan, NAME, unit)
-        if not _skip(workload, stages, unit):
+    with suppress(InputError):  # what the nodes cannot, the layers around them may
+        stages = module_stages(workload, plan, NAME, str)
+        if not _skip(workload, stages, str):
             return stages
-    together = {}
+    stages = module_stages(workload, plan, NAME, first_number)
+    if not _skip(workload, stages, first_number):
+        return stages
+    together: dict[str, str] = {}
     for own in stages.modules:
         for numbered, run in groupby(own, lambda name: name.rpartition(".")[2].isdecimal()):
             names = list(run)
             together |= {name: name if numbered else " + ".join(names) for name in names}
 
     def unit_of(path: str) -> str:
-        return together.get(first_number(path), path)
+        layer = first_number(path)
+        return together.get(layer, layer)
 
     stages = module_stages(workload, plan, NAME, unit_of)
     if pair := _skip(workload, stages, unit_of):
