@@ -60,9 +60,8 @@ def report(
             raise InputError(f"{path}: its folder does not exist; create it first")
     loaded = load(workload)
     made = load_plan(plan, loaded)
-    moves = choose_network(
-        stages_of(loaded, made), network, bandwidth, latency, "fair", overlap, made.problem
-    )
+    stages = stages_of(loaded, made)
+    moves = choose_network(stages, made, network, bandwidth, latency, "fair", overlap)
     comparison = compare_run(
         loaded,
         made,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +26,8 @@ def run(
     ] = None,
     steps: Annotated[int, typer.Option(help="Batches to run.")] = 10,
     schedule: Annotated[
-        str, typer.Option(help="gpipe, 1f1b, interleaved, zb-h1 or zb-h2.")
+        str,
+        typer.Option(help="gpipe, 1f1b, interleaved, zb-h1, zb-h2; asynchronous: pipedream, 2bw."),
     ] = "1f1b",
     microbatches: Annotated[int, typer.Option(help="Per batch and replica.")] = 8,
     batch: Annotated[
@@ -52,6 +54,17 @@ def run(
     record: Annotated[
         Path | None, typer.Option(help="Write when each action began and ended; needs --workload.")
     ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints; one at the end in any case.")
+    ] = None,
+    every: Annotated[int | None, typer.Option(help="Steps between checkpoints.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint, up to --steps.")
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(help="Seconds that a rank may compute, or take to start, while others wait."),
+    ] = 120.0,
     report: Annotated[
         bool, typer.Option("--report", help="Compare what was recorded with its simulation.")
     ] = False,
@@ -83,14 +96,18 @@ def run(
         device=device,
         threads=threads,
         record=record,
+        timeout_s=timeout,
+        checkpoint=checkpoint,
+        every=every,
+        resume=resume,
     )
     torch.manual_seed(seed)
-    made = make(model, batch=batch, shape=shape, dtype=dtype)
+    factory = partial(make, model, batch=batch, shape=shape, dtype=dtype)
     known = None if workload is None else load(workload)
-    done = run_plan(plan, made, options, workload=known, on_step=_show)
+    done = run_plan(plan, factory, options, workload=known, on_step=_show)
     if os.environ.get("RANK", "0") != "0":
         return
-    if len(done) < steps:
+    if len(done) < steps and not resume:
         OUT.print(f"the inputs ended after {len(done)} steps", highlight=False)
     if record is not None:
         OUT.print(f"written: {record}", highlight=False, soft_wrap=True)

@@ -41,6 +41,9 @@ from .topologies.topology_json import TopologyFile, make_topology
 from .units import NodeId
 from .workload import Workload
 
+#: Options that files of this version may lack, for they are younger; their defaults hold.
+LATER = ("relayed",)
+
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -68,9 +71,13 @@ class DeviceRecord(Record):
 
 
 class PlacementRecord(Record):
-    """Solution of a throughput problem; devices without nodes may be left out."""
+    """Solution of a throughput problem; devices without nodes may be left out.
+
+    `order` numbers the devices in use stage by stage, if data is relayed.
+    """
 
     devices: list[DeviceRecord]
+    order: list[int] = msgspec.field(default_factory=list)
 
 
 class CallRecord(Record):
@@ -276,7 +283,7 @@ def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Code
         if key not in known:
             source.fail(f"problem: unknown key {shown(key)}; remove it or correct its spelling")
     for key in known:
-        if key not in options:
+        if key not in options and key not in LATER:
             source.fail(f"problem: {key} is missing; add it")
     if codec.problem is Mapping:
         file = _convert(source, options["topology"], TopologyFile, "problem: topology")
@@ -304,13 +311,15 @@ def _encode_placement(
     for node, d in zip(workload.ids, placement.device.tolist(), strict=True):
         nodes[d].append(node)
     return PlacementRecord(
-        [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)]
+        [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)],
+        list(placement.order),
     )
 
 
 def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Cluster) -> Placement:
     part_of = _part_of(record.devices, workload, cluster)
-    return Placement(np.array([record.devices[i].device for i in part_of]))
+    device = np.array([record.devices[i].device for i in part_of])
+    return Placement(device, tuple(record.order))
 
 
 def _encode_calls(calls: Calls, workload: Workload, cluster: Cluster) -> CallsRecord:

@@ -19,8 +19,9 @@ import networkx as nx
 import numpy as np
 
 from ..formulations.latency import LatencyGraph, latency_graph
+from ..formulations.latency_bound import cut_data
 from ..formulations.latency_execute import execute, flatten
-from ..formulations.latency_paths import cut_data, heavy_paths
+from ..formulations.latency_paths import heavy_paths
 from ..formulations.task import Task
 from ..instances import Calls, Latency, Solution
 from ..instances.arrays import Ints

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..formulations.latency import LatencyGraph
-from ..formulations.latency_paths import CutData, PathBound, path_bound
+from ..formulations.latency_bound import CutData, PathBound, path_bound
 from ..formulations.task import Task
 from ..instances.arrays import Bools, Floats, Ints
 from .latency_arrays import (

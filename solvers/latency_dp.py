@@ -23,7 +23,8 @@ import numpy as np
 
 from ..formulations.infeasible import memories, why_infeasible
 from ..formulations.latency import LatencyGraph, latency_graph
-from ..formulations.latency_paths import cut_data, heavy_paths
+from ..formulations.latency_bound import cut_data
+from ..formulations.latency_paths import heavy_paths
 from ..formulations.task import Task
 from ..instances import Calls, Solution
 from .latency_arrays import (

@@ -263,12 +263,12 @@ def _read_owners(g, s, w, state):  # type: ignore[no-untyped-def]
         if done == 0 or done == g.group_size[i]:
             continue
         bits = s.key[state, word + (count >> 3)] >> np.uint64(8 * (count & 7))
-        byte = int(bits & np.uint64(0xFF))
+        byte = np.int64(bits & np.uint64(0xFF))
         if byte > 0:
-            o = (byte - 1) // kinds
-            w.group[i, HOLDER] = o
-            w.owner[o, OWNER_KIND] = (byte - 1) % kinds
-            w.owner[o, OWNER_LEFT] += g.group_size[i] - done
+            owner = (byte - 1) // kinds
+            w.group[i, HOLDER] = owner
+            w.owner[owner, OWNER_KIND] = (byte - 1) % kinds
+            w.owner[owner, OWNER_LEFT] += g.group_size[i] - done
         w.group[count, OPEN_LIST] = i
         count += 1
     s.at[OPEN_GROUPS] = count

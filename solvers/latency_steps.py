@@ -121,7 +121,9 @@ def _add_bits(s, w, d):  # type: ignore[no-untyped-def]
     """Write the downset with the call into the new key; no owners yet."""
     state = s.at[STATE]
     for i in range(len(w.new_key)):
-        w.new_key[i] = s.key[state, i] if i < len(w.ready) else 0
+        w.new_key[i] = 0
+    for i in range(len(w.ready)):
+        w.new_key[i] = s.key[state, i]
     for i in range(d):
         x = w.unit[i, STACK]
         w.new_key[x >> 6] |= np.uint64(1) << np.uint64(x & 63)

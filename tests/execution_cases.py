@@ -74,15 +74,15 @@ def plan_of(done: Profile, device: Sequence[int]) -> Plan:
     )  # fmt: skip
 
 
-def placed(done: Profile, case: Case, devices: int) -> list[int]:
-    """A placement that uses all devices."""
+def placed(case: Case, world: int) -> list[int] | None:
+    """A placement that uses all devices, or None if there seems to be none."""
+    done = profiled(case.model, case.training, case.depth, case.tied)
+    devices = world // case.replicas
     if case.placement == "contiguous":
-        return contiguous(done, devices)
-    for seed in range(100):
-        device = scattered(done, devices, seed)
-        if len(set(device)) == devices:
-            return device
-    raise AssertionError("no placement uses all devices")
+        found = [contiguous(done, devices)]
+    else:
+        found = [scattered(done, devices, seed) for seed in range(100)]
+    return next((device for device in found if len(set(device)) == devices), None)
 
 
 def run_cases(rank: int, world: int, port: int, cases: Sequence[Case]) -> None:
@@ -103,7 +103,9 @@ def check(case: Case, rank: int, world: int) -> None:
     alone = copy.deepcopy(model)
     alone.train(case.training)
     done = profiled(case.model, case.training, case.depth, case.tied)
-    plan = plan_of(done, placed(done, case, world // case.replicas))
+    device = placed(case, world)
+    assert device is not None, case
+    plan = plan_of(done, device)
     prepared = prepare(plan, model, example, workload=done.workload)
     pipeline = Pipeline(
         prepared,

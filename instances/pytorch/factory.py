@@ -7,9 +7,11 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -74,10 +76,14 @@ def make(
     if isinstance(factory, nn.Module):
         made: Any = factory
     elif callable(factory):
-        try:
+        missing = [key for key, value in _parameters(factory).items() if _must_be_given(value)]
+        if [key for key in missing if key != "batch" or batch is None]:
+            remedy = "write a function without arguments (or with `batch` alone) that calls it"
+            if missing == ["batch"]:
+                remedy = "give --batch, such as --batch 8"
+            raise InputError(f"{reference}: it wants {', '.join(missing)}; {remedy}")
+        with _users_code(reference):
             made = factory(batch=batch) if takes_batch and batch is not None else factory()
-        except Exception as error:  # the user's code may fail in any way
-            raise InputError(f"{reference}: it fails: {reason_of(error, nn.Module())}") from None
     else:
         raise InputError(f"{reference}: it is no function, class or model")
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
@@ -108,6 +114,11 @@ def _takes_batch(factory: Any) -> bool:
     return callable(factory) and "batch" in _parameters(factory)
 
 
+def made_of(model: nn.Module, inputs: Any) -> Made:
+    """Return a model with its inputs, or an iterator of them, as `make` does."""
+    return _placed(model, inputs, None, None)
+
+
 def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None) -> Made:
     kind = None if dtype is None else getattr(torch, dtype, None)
     if dtype is not None and not isinstance(kind, torch.dtype):
@@ -119,11 +130,15 @@ def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None
         value = value.to(kind) if kind is not None and value.is_floating_point() else value
         return value.to(device) if device is not None else value
 
-    model = model.to(kind) if kind is not None else model
-    model = model.to(device) if device is not None else model
-    given = inputs if isinstance(inputs, Iterator) else repeat(inputs)
-    microbatches = (_called_with(tree_map(place, one)) for one in given)
-    first = next(microbatches, None)
+    try:
+        model = model.to(kind) if kind is not None else model
+        model = model.to(device) if device is not None else model
+        given = inputs if isinstance(inputs, Iterator) else repeat(inputs)
+        microbatches = (_called_with(tree_map(place, one)) for one in given)
+        first = next(microbatches, None)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        told = " ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v)
+        raise InputError(f"{told}: {reason_of(error, model)}") from None
     if first is None:
         raise InputError("model: the iterator of its inputs is empty; it must give one at least")
     return Made(model, *first, chain([first], microbatches))
@@ -142,12 +157,8 @@ def _find(reference: str) -> Any:
             f"{reference}: name the model as module:factory or file.py:factory, such as "
             "my_model.py:make"
         )
-    try:
+    with _users_code(place):
         module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
-    except InputError:
-        raise
-    except Exception as error:  # the user's code may fail in any way
-        raise InputError(f"{place}: it fails: {reason_of(error, nn.Module())}") from None
     if not hasattr(module, name):
         own = [key for key, value in vars(module).items() if _may_be_a_factory(value, module)]
         raise InputError(f"{place}: it has no {name!r}; it has {', '.join(own) or 'no factory'}")
@@ -159,15 +170,37 @@ def _may_be_a_factory(value: Any, module: Any) -> bool:
     return isinstance(value, nn.Module) or (callable(value) and own)
 
 
+@contextmanager
+def _users_code(place: str) -> Iterator[None]:
+    """Turn any failure into one line that says where in the user's files it came from."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code may fail in any way
+        frame = extract_tb(error.__traceback__)[-1]
+        where = f" ({Path(frame.filename).name}:{frame.lineno})"
+        raise InputError(
+            f"{place}: it fails: {reason_of(error, nn.Module())}"
+            + (where if not isinstance(error, SyntaxError) else "")
+        ) from None
+
+
 def _from_file(path: Path) -> Any:
+    """Import a file: within a package as one of its modules, so that relative imports work."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    folder, name = path.absolute().parent, path.stem
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        folder, name = folder.parent, f"{folder.name}.{name}"
+    sys.path.insert(0, str(folder))  # what it imports lies beside it
+    if "." in name:
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path}: it is no Python file")
-    sys.path.insert(0, str(path.parent.absolute()))  # what it imports lies beside it
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -187,6 +220,11 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(factory).parameters
     except (TypeError, ValueError):  # written in C
         return {}
+
+
+def _must_be_given(parameter: inspect.Parameter) -> bool:
+    kinds = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and parameter.kind not in kinds
 
 
 def _inputs_for(model: nn.Module, reference: str, batch: int, shape: str | None) -> Any:

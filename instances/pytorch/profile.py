@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -24,12 +23,22 @@ from .correct import corrected
 from .estimate import estimated_ms
 from .graph import Graph
 from .layers import Grouping, by_layer, by_operator, fitting_depth
+from .leaves import tensors
 from .operators import operator_graph
 from .record import record
 from .recording import Recording
-from .timing import Cache, Timing, cache_folder, measure_kernels, measure_whole
+from .timing import (
+    Cache,
+    Timing,
+    cache_folder,
+    clock_name,
+    device_of,
+    measure_kernels,
+    measure_whole,
+)
 from .to_workload import Times, memory_bytes, to_workload
 from .trace import Traced, trace
+from .unchanged import unchanged
 
 #: Between processes of one machine over gloo, and over PCIe 4; ours, until they are measured.
 _ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
@@ -84,8 +93,9 @@ def profile(
     Parameters
     ----------
     model, args, kwargs
-        What runs: ``model(*args, **kwargs)``. It is switched to training or evaluation mode, and
-        back.
+        What runs: ``model(*args, **kwargs)``. It is switched to training or evaluation mode if it
+        is in the other one; afterwards modes, buffers, gradients and random generators are as
+        they were.
     name
         Of the workload; default: the model's class.
     training
@@ -119,7 +129,9 @@ def profile(
         raise InputError(f"tied: {tied!r} is not one of colour, copies")
     target = None if estimate is None else machine(estimate)
     named = dict(kwargs or {})
-    with _mode(model, training):
+    model = getattr(model, "_orig_mod", model)  # `torch.compile` wraps it so
+    _make_lazy_parameters(model, args, named)
+    with unchanged(model, (args, named)):
         traced, recording, graph = _graph(model, args, named, training, tied)
         if target is None:
             times, notes = _measured(model, args, named, traced, graph, training, cache)
@@ -165,7 +177,9 @@ def matching(
         If the model cannot be traced, or its nodes have other names at every granularity.
     """
     named = dict(kwargs or {})
-    with _mode(model, training):
+    model = getattr(model, "_orig_mod", model)
+    _make_lazy_parameters(model, args, named)
+    with unchanged(model, (args, named)):
         traced, recording, graph = _graph(model, args, named, training, "colour")
     target = next(iter(MACHINES.values()))
     wanted = set(ids)
@@ -194,25 +208,26 @@ def matching(
     )
 
 
-@contextmanager
-def _mode(model: nn.Module, training: bool) -> Iterator[None]:
-    before = model.training
-    model.train(training)
-    try:
-        yield
-    finally:
-        model.train(before)
-
-
 def _graph(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool, tied: Tied
 ) -> tuple[Traced, Recording, Graph]:
-    traced = trace(model, args, kwargs)
+    if model.training != training:
+        model.train(training)
+    traced = trace(model, args, kwargs, training)
     recording = record(traced, training)
     graph = operator_graph(recording, training, copies=tied == "copies")
     if not graph.operators:
         raise InputError(f"{_name(model, '')}: it computes nothing; nothing to plan")
     return traced, recording, graph
+
+
+def _make_lazy_parameters(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Run a model once if its parameters get their shapes that way."""
+    if any(map(nn.parameter.is_lazy, model.parameters())):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model(*args, **kwargs)
 
 
 def _name(model: nn.Module, name: str) -> str:
@@ -270,12 +285,13 @@ def _measured(
     cache: Path | None,
 ) -> tuple[Times, list[str]]:
     """Measure kernels and whole, and correct the sum of the parts to the whole."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of((*model.parameters(), *tensors((args, kwargs))))
     if device.type == "meta":
         raise InputError("model: it is on the device meta, where nothing runs; estimate its times")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"model: it is on {device}; times are measured on cpu and cuda only")
     store = Cache(cache or cache_folder(), str(device))
     wanted = {k.signature for op in graph.operators for k in op.kernels}
-    state = {key: value.clone() for key, value in model.named_buffers()}
     timings = measure_kernels(traced, training, store, wanted)
     fallback = estimated_ms(graph.operators, CPU_CORE)
     parts = [_sum(op.kernels, timings) for op in graph.operators]
@@ -283,12 +299,10 @@ def _measured(
     measured = np.array([0.0 if t is None else 1.0 for t in parts])
     spread = np.array([0.0 if t is None else t.spread for t in parts])
     whole = measure_whole(model, args, kwargs, training)
-    with torch.no_grad():
-        for key, value in model.named_buffers():
-            value.copy_(state[key])  # running statistics, as they were
     backward = np.array([op.backward for op in graph.operators])
     kernels = np.array([float(len(op.kernels)) for op in graph.operators])
     provenance = {"cost_model": "measured", "device": f"{device.type}: {store.machine}"}
+    provenance["clock"] = clock_name(device)
     provenance["threads"] = str(torch.get_num_threads())
     provenance["link"] = "assumed"
     notes = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,8 +13,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from .trace import Traced
-from .watch import tensors
+from .leaves import tensors
+from .trace import Traced, quiet
+from .unchanged import unchanged
 
 
 @dataclass(frozen=True)
@@ -62,22 +63,21 @@ class Values:
 def values_of(traced: Traced, training: bool) -> Values:
     """Return what every node of a traced model gives.
 
-    Tensors have shapes but no numbers, unless the model can only be run on real ones; its buffers
-    are then as they were.
+    Tensors have shapes but no numbers, unless sizes depend on numbers: then the model runs.
     """
-    fake = None if traced.concrete else FakeTensorMode(allow_non_fake_inputs=True)
+    with unchanged(traced.module, traced.inputs), quiet():
+        try:
+            return _values(traced, training, FakeTensorMode(allow_non_fake_inputs=True))
+        except Exception:  # `record` has told why, and that real numbers help
+            return _values(traced, training, None)
+
+
+def _values(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Values:
     run = _Pass(traced.module, fake)
-    buffers = {} if fake is not None else {b: b.clone() for b in traced.module.buffers()}
-    with ExitStack() as stack:
-        stack.enter_context(torch.set_grad_enabled(training))
-        if fake is not None:
-            stack.enter_context(fake)
+    with torch.set_grad_enabled(training), fake or nullcontext():
         given = [tree_map(run.convert, x) for x in traced.inputs]
         run.run(*given, enable_io_processing=False)
         of = {n.name: run.value(n.name, given) for n, given in run.env.items() if _single(n, given)}
-    with torch.no_grad():
-        for buffer, before in buffers.items():
-            buffer.copy_(before)
     return Values(of, run.changed)
 
 

@@ -19,7 +19,7 @@ from ..schedules import Schedule, schedule_of
 from ..schedules.actions import Action, Kind
 from ..simulator import simulate_stages
 from ..simulator_result import Simulation
-from ..stages import Stages
+from ..stages import StageGraph
 from ..timeline import boxes
 
 #: What is compared one by one; the rest of a run is counted but not predicted.
@@ -205,7 +205,7 @@ def join(simulation: Simulation, recording: RunRecording, warm_up: int = 1) -> C
     return found
 
 
-def stages_run(workload: Workload, plan: Plan, weight_share: float = 0.5) -> Stages:
+def stages_run(workload: Workload, plan: Plan, weight_share: float = 0.5) -> StageGraph:
     """Return the stages as the runtime runs them: a chain, what is needed later relayed.
 
     What passes is what nodes give, as far as the workload knows.
@@ -231,7 +231,7 @@ def stages_run(workload: Workload, plan: Plan, weight_share: float = 0.5) -> Sta
     return executed_stages(workload, plan, payloads, weight_share=weight_share)
 
 
-def _schedule(stages: Stages, recording: RunRecording) -> Schedule:
+def _schedule(stages: StageGraph, recording: RunRecording) -> Schedule:
     """Return the schedule that was run, in the order that was recorded."""
     rows: list[list[Action]] = [[] for _ in stages.devices]
     last = [done for done in recording.done(recording.steps[-1]) if done.action.kind in COMPUTES]

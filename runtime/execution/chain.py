@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...instances import InputError, Plan, Workload, price
-from ...instances.arrays import frozen
+from ...instances import InputError, Link, Plan, Workload, price
 from ...instances.contiguity import representatives
 from ...instances.units import TIME_UNITS
-from ..pieces import forward_pieces_of
+from ..pieces import Passes, forward_pieces_of, stage_graph
 from ..schedules import Schedule, make_schedule, validate
 from ..schedules.actions import schedule_of
-from ..stages import BACKWARD, FORWARD, Stages
+from ..stages import BACKWARD, FORWARD, StageGraph
 
 #: Schedules that are one batch after the other, so that torch can run them.
 SYNCHRONOUS = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2")
@@ -29,7 +28,7 @@ class Payload(NamedTuple):
 
 def executed_stages(
     workload: Workload, plan: Plan, payloads: Sequence[Payload], *, weight_share: float = 0.5
-) -> Stages:
+) -> StageGraph:
     """Return the stages of a placement as the runtime executes them, relayed bytes included.
 
     Pieces are numbered as by `pieces.cut`, but each waits for the one before it alone: what is
@@ -52,58 +51,34 @@ def executed_stages(
     costs = price(workload, plan.cluster)
     device = [where[members[0]] for members in pieces]
     count, training = len(pieces), bool(workload.backward.any())
-    compute, receive, send = (np.zeros((count, 2)) for _ in range(3))
-    nodes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-    for p, d in enumerate(device):
+    nodes: list[Passes] = []
+    for p in range(count):
         own = np.flatnonzero(piece_of == p)
-        passes = own[~workload.backward[own]], own[workload.backward[own]]
-        nodes.append((tuple(passes[0].tolist()), tuple(passes[1].tolist())))
-        for side in (FORWARD, BACKWARD):
-            compute[p, side] = costs.compute[costs.kind_of[d], passes[side]].sum()
-    edges: dict[tuple[int, int], float] = {}
-    for p in range(count - 1):
-        load = payloads[p]
-        edges[2 * p, 2 * p + 2] = load.forward_bytes
-        ends = [((p, FORWARD), (p + 1, FORWARD), load.forward_bytes)]
-        if training:
-            edges[2 * p + 3, 2 * p + 1] = load.backward_bytes
-            ends.append(((p + 1, BACKWARD), (p, BACKWARD), load.backward_bytes))
-        for source, target, size in ends:
-            pair = device[source[0]], device[target[0]]
-            unit = TIME_UNITS[workload.time_unit]
-            send[source] = _seconds(plan, pair, pair[0], size) / unit
-            receive[target] = _seconds(plan, pair, pair[1], size) / unit
+        backward = workload.backward[own]
+        nodes.append((tuple(own[~backward].tolist()), tuple(own[backward].tolist())))
+    receive, send = np.zeros((count, 2)), np.zeros((count, 2))
+    moved: dict[tuple[int, int], float] = {}
+    for p, load in enumerate(payloads[: count - 1]):
+        for a, b, side, size in (
+            (p, p + 1, FORWARD, load.forward_bytes),
+            (p + 1, p, BACKWARD, load.backward_bytes),
+        ):
+            if side == FORWARD or training:
+                moved[2 * a + side, 2 * b + side] = size
+                send[a, side], receive[b, side] = _paid(workload, plan, device[a], device[b], size)
     if training:
-        edges |= {(2 * p, 2 * p + 1): 0.0 for p in range(count)}
-    order = sorted(edges)
+        moved |= {(2 * p, 2 * p + 1): 0.0 for p in range(count)}
     rank = np.zeros(2 * count, np.int64)
     rank[0::2] = np.arange(count)
     rank[1::2] = 2 * count - 1 - np.arange(count)
-    everything = [[*a, *b] for a, b in nodes]
-    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
-    activations = workload.extra.get("activation_bytes", np.zeros(workload.n))
     present = np.ones((count, 2), np.bool_)
     present[:, BACKWARD] = training
-    return Stages(
-        devices=tuple(d.name for d in plan.cluster.devices),
-        replicas=tuple((d,) for d in device),
-        compute=frozen(compute, np.float64),
-        present=frozen(present, np.bool_),
-        receive=frozen(receive, np.float64),
-        send=frozen(send, np.float64),
-        edges=frozen(np.array(order, np.int64).reshape(-1, 2), np.int64),
-        payload_bytes=frozen([edges[edge] for edge in order], np.float64),
-        rank=frozen(rank, np.int64),
-        weight_bytes=frozen([weights[own].sum() for own in everything], np.float64),
-        activation_bytes=frozen([activations[list(a)].sum() for a, _ in nodes], np.float64),
-        nodes=tuple(nodes),
-        capacity_bytes=frozen(costs.capacity_bytes[costs.kind_of], np.float64),
-        weight_share=weight_share,
-        time_unit=workload.time_unit,
+    return stage_graph(
+        workload, plan, costs, nodes, present, receive, send, moved, rank, weight_share
     )
 
 
-def executed_schedule(name: str, stages: Stages, microbatches: int) -> Schedule:
+def executed_schedule(name: str, stages: StageGraph, microbatches: int) -> Schedule:
     """Return the schedule called `name`, a row per device in use, checked before it runs.
 
     Inference takes a schedule's forward passes alone, whatever its name.
@@ -125,7 +100,7 @@ def executed_schedule(name: str, stages: Stages, microbatches: int) -> Schedule:
     )
 
 
-def ranks_of(stages: Stages) -> list[int]:
+def ranks_of(stages: StageGraph) -> list[int]:
     """Return the device of each rank: the devices in use, in their order."""
     return sorted({d for devices in stages.replicas for d in devices})
 
@@ -146,11 +121,16 @@ def _pieces_of_all(
     return piece_of
 
 
-def _seconds(plan: Plan, pair: tuple[int, int], end: int, size: float) -> float:
-    """Return what one end pays for a message: over the pair's link, else to host memory."""
+def _paid(
+    workload: Workload, plan: Plan, source: int, target: int, size: float
+) -> tuple[float, float]:
+    """Return what both ends of a message pay: over their link, else to and from host memory."""
     cluster = plan.cluster
-    between = int(cluster.link_of[pair]) if cluster.links else -1
-    link = cluster.kinds[cluster.devices[end].kind].link
-    if between >= 0:
-        link = cluster.links[between].link
-    return 0.0 if link is None else link.seconds(size)
+    pair = int(cluster.link_of[source, target])
+    if pair >= 0:
+        links: list[Link | None] = [cluster.links[pair].link] * 2
+    else:
+        links = [cluster.kinds[cluster.devices[d].kind].link for d in (source, target)]
+    unit = TIME_UNITS[workload.time_unit]
+    first, second = (0.0 if link is None else link.seconds(size) / unit for link in links)
+    return first, second

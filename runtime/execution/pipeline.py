@@ -86,7 +86,7 @@ class Pipeline:
             for piece in own
         ]
         for piece in own:
-            _place(piece.module, self.device)
+            place(piece.module, self.device)
         self._sums = GradientSums(prepared.pieces, rank_of, size, replicas)
         self._torch = TorchSchedule(
             self.stages,
@@ -145,7 +145,7 @@ class Pipeline:
         return float(mean / replicas)
 
 
-def _place(module: fx.GraphModule, device: torch.device) -> None:
+def place(module: fx.GraphModule, device: torch.device) -> None:
     """Move a piece to a device, also what its graph makes on the device of the trace."""
     module.to(device)
     for n in module.graph.nodes:

@@ -16,7 +16,7 @@ from ...instances.files import load_plan, load_plan_for_model
 from ...instances.pytorch.profile import Profile, matching
 from ...instances.pytorch.trace import inputs_as_traced
 from ...instances.units import NodeId
-from ..stages import Stages
+from ..stages import StageGraph
 from .chain import Payload, executed_stages, ranks_of
 from .split import PieceModule, split
 from .stage import Tensors
@@ -49,7 +49,7 @@ class Prepared:
     workload: Workload
     plan: Plan
     pieces: tuple[PieceModule, ...]
-    stages: Stages
+    stages: StageGraph
     devices: tuple[int, ...]
     training: bool
 
@@ -112,6 +112,11 @@ def prepare(
         found: list[Profile] = []
         made = load_plan_for_model(plan, _trace_again(model, args, kwargs, found))
         profile, workload = found[0], found[0].workload
+    if profile.traced.how.endswith("on these numbers"):
+        raise InputError(
+            f"{workload.name}: its own code looks at the numbers of its inputs "
+            f"({profile.traced.because}), so its graph holds for the traced ones only"
+        )
     where = {node: int(d) for node, d in zip(workload.ids, made.placement.tolist(), strict=True)}
     pieces = split(profile, [where[node] for node in profile.workload.ids])
     training = bool(workload.backward.any())

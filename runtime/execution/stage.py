@@ -13,7 +13,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ...instances import StagecutError
-from ...instances.pytorch.record import loss_of
+from ...instances.pytorch.leaves import loss_of
 from ..schedules.actions import Action, Kind
 from .backward import Halves
 from .recorder import Recorder

@@ -6,18 +6,20 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ...instances import InputError, StagecutError
+from ..execution.failures import Guard
 
 #: So long a rank waits for another before it gives up.
 TIMEOUT = timedelta(seconds=60)
 
 
 @contextmanager
-def process_group(device: str) -> Iterator[torch.device]:
+def process_group(device: str, guard: Guard | None = None) -> Iterator[torch.device]:
     """Join the process group that torchrun's environment describes; yield this rank's device.
 
     Parameters
@@ -25,6 +27,8 @@ def process_group(device: str) -> Iterator[torch.device]:
     device
         ``cpu`` (over gloo), ``cuda`` (over NCCL, a GPU per rank), or ``auto``: ``cuda`` where
         there is one.
+    guard
+        What keeps the ranks together, and finds the first error; its timeout counts.
 
     Raises
     ------
@@ -35,17 +39,25 @@ def process_group(device: str) -> Iterator[torch.device]:
     """
     place = _choose(device)
     rank = os.environ["RANK"]
+    given: dict[str, Any] = {"timeout": TIMEOUT}
+    if guard is not None:
+        given = {"store": guard.store, "rank": guard.rank, "world_size": guard.world}
+        given["timeout"] = timedelta(seconds=2 * guard.timeout_s)  # the guard finds who is late
     try:
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=TIMEOUT)
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", **given)
     except (RuntimeError, ValueError) as error:
         raise StagecutError(f"rank {rank}: the ranks do not find each other: {error}") from None
     try:
         yield place
-    except RuntimeError as error:
-        raise StagecutError(
-            f"rank {rank}: another rank stopped answering ({_first_line(error)}); "
-            "see what the others say first"
-        ) from None
+    except BaseException as error:
+        if guard is not None:
+            guard.fail(error)  # before anything waits for ranks that are gone
+        elif isinstance(error, RuntimeError):
+            raise StagecutError(
+                f"rank {rank}: another rank stopped answering ({_first_line(error)}); "
+                "see what the others say first"
+            ) from None
+        raise
     finally:
         dist.destroy_process_group()
 
