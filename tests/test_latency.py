@@ -193,11 +193,15 @@ def test_published_workloads_are_proved(benchmarks: Path, name: str) -> None:
     assert result.objective == pytest.approx(OPTIMA[name], abs=5e-5)
 
 
-@pytest.mark.parametrize("name", [n for n in OPTIMA if n != "OperatorGraphs/resnet50_inference"])
+#: With two calls per accelerator, where that is better than one: colours are divided over them.
+BETTER = {"OperatorGraphs/resnet50_inference": 645.4639}
+
+
+@pytest.mark.parametrize("name", OPTIMA)
 def test_published_workloads_are_proved_for_two_calls(benchmarks: Path, name: str) -> None:
     if "gnmt" in name or "bert_l-12" in name:
         pytest.skip("takes some seconds: in benchmarks/latency.py")
     workload = stagecut.load(benchmarks / "placement" / "latency" / f"{name}.json")
     result = stagecut.solve(workload, problem=Latency(2), method="dp")
     assert result.status == "optimal"
-    assert result.objective == pytest.approx(OPTIMA[name], abs=5e-5)
+    assert result.objective == pytest.approx(BETTER.get(name, OPTIMA[name]), abs=5e-5)
