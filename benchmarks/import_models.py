@@ -1,30 +1,28 @@
-"""Networks from `transformers` (random weights) and a U-Net, imported, counted and planned.
+"""Networks from `transformers` (random weights) and a U-Net, imported, counted, planned, measured.
 
-Prints Markdown: nodes, edges, parameters, FLOPs against FlopCounterMode, saved bytes against
-saved-tensor hooks, seconds to import, and the verified plan on 4 devices; with ``--measure`` also
-the sum of operator times against the whole model.
+Prints two Markdown tables. Counts: nodes, edges, parameters, FLOPs against FlopCounterMode, saved
+bytes against saved-tensor hooks, CPU seconds to import, and the verified plan on 4 devices. Times:
+the sum of operator times against the whole model, before and after correction, on one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as hf
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.flop_counter import FlopCounterMode
 
 import stagecut
-from stagecut.instances.pytorch.formulas import custom_mapping
+from stagecut.instances.pytorch.counts import counted_by_torch
 from stagecut.instances.pytorch.profile import Profile, profile
-from stagecut.instances.pytorch.record import loss_of
-from stagecut.instances.pytorch.watch import tensors
 
 Made = tuple[nn.Module, dict[str, Any]]
 WIDTH, LAYERS, HEADS, WORDS, LENGTH = 256, 6, 4, 1000, 128
@@ -153,30 +151,6 @@ MODELS: tuple[Callable[[], Made], ...] = (
 )  # fmt: skip
 
 
-def counted_by_torch(model: nn.Module, inputs: dict[str, Any], training: bool) -> tuple[int, int]:
-    """Return FLOPs by FlopCounterMode, and bytes of saved tensors by hooks, weights left out."""
-    model.train(training)
-    weights = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-    saved: dict[int, torch.UntypedStorage] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage
-        return tensor
-
-    counter = FlopCounterMode(display=False, custom_mapping=custom_mapping())
-    with counter, torch.set_grad_enabled(training):
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            output = model(**inputs)
-        if training:
-            values = output if isinstance(output, torch.Tensor) else tuple(output.values())
-            roots = loss_of(tensors(values))
-            torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
-    model.zero_grad()
-    return counter.get_total_flops(), sum(s.nbytes() for s in saved.values())
-
-
 def planned(done: Profile, method: str, seconds: float) -> str:
     """Return the verified objective on 4 devices, or what is wrong."""
     workload = done.workload
@@ -200,7 +174,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--method", default="greedy")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each plan")
-    parser.add_argument("--measure", action="store_true", help="sum of parts against the whole")
+    parser.add_argument("--table", choices=("counts", "times", "both"), default="both")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -208,10 +182,14 @@ def main() -> None:
     torch.set_num_threads(1)
     only = {name for name in options.only.split(",") if name}
     chosen = [build for build in MODELS if not only or build.__name__ in only]
-    print(MEASURED if options.measure else COUNTED)
-    for build in chosen:
-        for training in (False, True):
-            (measure if options.measure else count)(build, training, options)
+    for table, head, row in (("counts", COUNTED, count), ("times", MEASURED, measure)):
+        if options.table not in (table, "both"):
+            continue
+        print(head)
+        for build in chosen:
+            for training in (False, True):
+                row(build, training, options)
+        print()
 
 
 COUNTED = """\
@@ -219,8 +197,8 @@ COUNTED = """\
 | of FlopCounterMode | saved MB | of hooks | import s | plan, operators | plan, layers |
 |---|---|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|"""
 MEASURED = """\
-| network | pass | seconds | check |
-|---|---|--:|---|"""
+| network | pass | profile s | forward | its sum after, ms | backward | its sum after, ms |
+|---|---|--:|---|--:|---|--:|"""
 
 
 def count(build: Callable[[], Made], training: bool, options: argparse.Namespace) -> None:
@@ -232,7 +210,7 @@ def count(build: Callable[[], Made], training: bool, options: argparse.Namespace
     layers = profile(
         model, (), inputs, training=training, estimate="h100", depth="auto", tied="copies"
     )
-    flops, saved = counted_by_torch(model, inputs, training)
+    torchs = counted_by_torch(model, (), inputs, training)
     workload, coarse = done.workload, layers.workload
     parameters = workload.extra["parameters"].sum()
     ours = workload.extra["flops"].sum()
@@ -247,9 +225,9 @@ def count(build: Callable[[], Made], training: bool, options: argparse.Namespace
         f"{parameters:,.0f}",
         "yes" if parameters == own else f"no: {own:,}",
         f"{ours:.4g}",
-        f"{ours / flops:.2%}",
+        f"{ours / torchs.flops:.2%}",
         f"{kept / 1e6:.1f}" if training else "",
-        f"{kept / saved:.2%}" if saved else "",
+        f"{kept / torchs.saved_bytes:.2%}" if training else "",
         f"{seconds:.1f}",
         planned(done, options.method, options.seconds),
         planned(layers, options.method, options.seconds),
@@ -260,11 +238,18 @@ def count(build: Callable[[], Made], training: bool, options: argparse.Namespace
 def measure(build: Callable[[], Made], training: bool, _: argparse.Namespace) -> None:
     model, inputs = build()
     start = time.perf_counter()
-    done = profile(model, (), inputs, training=training)
-    seconds = time.perf_counter() - start
-    text = "; ".join(done.notes)
-    which = "training" if training else "inference"
-    print(f"| {build.__name__} | {which} | {seconds:.1f} | {text} |", flush=True)
+    with tempfile.TemporaryDirectory() as cache:
+        workload = profile(model, (), inputs, training=training, cache=Path(cache)).workload
+    cells = [
+        build.__name__,
+        "training" if training else "inference",
+        f"{time.perf_counter() - start:.1f}",
+    ]
+    ms = workload.times["accelerator"]
+    for what, part in (("forward", ~workload.backward), ("backward", workload.backward)):
+        check = workload.provenance.get(f"{what}_check", "")
+        cells += [check, f"{ms[part].sum():.4g}" if check else ""]
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

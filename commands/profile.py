@@ -10,7 +10,7 @@ import typer
 
 from ..instances import InputError, Workload
 from ..instances.files import save
-from .console import ERR, OUT, show_bytes
+from .console import ERR, OUT, need, show_bytes
 
 
 class Tied(StrEnum):
@@ -60,7 +60,7 @@ def profile(
                 raise InputError(f"{option}: an ONNX file is a graph for inference; leave it out")
         if estimate is None:
             raise InputError(f"{model}: ONNX files are not run; name a device: --estimate h100")
-        _need("onnx", "onnx")
+        need("onnx", "onnx")
         from ..instances.onnx_file import read_onnx
 
         workload = read_onnx(
@@ -72,7 +72,7 @@ def profile(
         )
     save(workload, output)
     _describe(workload)
-    OUT.print(f"written: {output}", highlight=False, soft_wrap=True)
+    OUT.print(f"written: {output}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _from_pytorch(
@@ -88,7 +88,7 @@ def _from_pytorch(
     shape: str | None,
     name: str,
 ) -> Workload:
-    _need("torch", "runtime")
+    need("torch", "runtime")
     from ..instances.pytorch.factory import make
     from ..instances.pytorch.profile import profile as profile_model
 
@@ -110,7 +110,7 @@ def _from_pytorch(
             tied=tied.value,
         )
     for note in done.notes:
-        OUT.print(note, style="dim", highlight=False, soft_wrap=True)
+        OUT.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
     return done.workload
 
 
@@ -124,13 +124,6 @@ def _depth(text: str | None) -> int | Literal["auto"] | None:
     return int(text)
 
 
-def _need(package: str, extra: str) -> None:
-    from importlib.util import find_spec
-
-    if find_spec(package) is None:
-        raise InputError(f"{package} is not installed; pip install 'stagecut[{extra}]'")
-
-
 def _describe(workload: Workload) -> None:
     total = {key: float(values.sum()) for key, values in workload.extra.items()}
     time = float(workload.times["accelerator"].sum())
@@ -140,5 +133,6 @@ def _describe(workload: Workload) -> None:
         f"{show_bytes(float(workload.memory_bytes.sum()))}, {time:.4g} {workload.time_unit} "
         f"on one device ({workload.provenance['cost_model']})",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )

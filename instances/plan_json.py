@@ -41,6 +41,9 @@ from .topologies.topology_json import TopologyFile, make_topology
 from .units import NodeId
 from .workload import Workload
 
+#: Options that files of this version may lack, for they are younger; their defaults hold.
+LATER = ("relayed",)
+
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -68,9 +71,13 @@ class DeviceRecord(Record):
 
 
 class PlacementRecord(Record):
-    """Solution of a throughput problem; devices without nodes may be left out."""
+    """Solution of a throughput problem; devices without nodes may be left out.
+
+    `order` numbers the devices in use stage by stage, if data is relayed.
+    """
 
     devices: list[DeviceRecord]
+    order: list[int] = msgspec.field(default_factory=list)
 
 
 class CallRecord(Record):
@@ -172,13 +179,22 @@ def _options(problem: Problem) -> dict[str, Any]:
     return asdict(problem)
 
 
-def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None) -> Plan:
+def read_plan(
+    source: Source,
+    workload: Workload,
+    cluster: Cluster | None = None,
+    *,
+    same_costs: bool = True,
+) -> Plan:
     """Return the plan in one of our files.
 
     Parameters
     ----------
     cluster
         The cluster that it must have been made for; default: any.
+    same_costs
+        Whether it must have been made for this very workload. Otherwise only the nodes' names
+        must be the same, and the plan returned is for `workload`.
 
     Raises
     ------
@@ -200,7 +216,8 @@ def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None
         )
     with blamed_on(source.file, "plan"):
         problem, codec = _read_problem(source, file.problem)
-        _check_made_for(file.workload, workload)
+        if same_costs:
+            _check_made_for(file.workload, workload)
         if file.time_unit != workload.time_unit:
             source.fail(
                 f"time_unit is {shown(file.time_unit)}, that of {workload.name} is "
@@ -209,7 +226,7 @@ def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None
         record = _convert(source, file.solution, codec.record, "solution")
         plan = Plan(
             workload_name=file.workload.name,
-            workload_fingerprint=file.workload.fingerprint,
+            workload_fingerprint=workload.fingerprint,
             cluster=made_on,
             problem=problem,
             solution=codec.decode(record, workload, made_on),
@@ -227,6 +244,23 @@ def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None
             "the file was changed: plan again"
         )
     return plan
+
+
+def placed_ids(source: Source) -> tuple[NodeId, ...]:
+    """Return the ids of the nodes that the plan in one of our files places.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format.
+    """
+    file = read_file(source, PlanFile, PLAN)
+    with blamed_on(source.file, "plan"):
+        _, codec = _read_problem(source, file.problem)
+        record = msgspec.to_builtins(_convert(source, file.solution, codec.record, "solution"))
+    parts = next((v for v in record.values() if isinstance(v, list)), [])
+    nodes = [node for part in parts for node in part.get("nodes", ())]
+    return tuple(node["node"] if isinstance(node, dict) else node for node in nodes)
 
 
 def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
@@ -249,7 +283,7 @@ def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Code
         if key not in known:
             source.fail(f"problem: unknown key {shown(key)}; remove it or correct its spelling")
     for key in known:
-        if key not in options:
+        if key not in options and key not in LATER:
             source.fail(f"problem: {key} is missing; add it")
     if codec.problem is Mapping:
         file = _convert(source, options["topology"], TopologyFile, "problem: topology")
@@ -277,13 +311,15 @@ def _encode_placement(
     for node, d in zip(workload.ids, placement.device.tolist(), strict=True):
         nodes[d].append(node)
     return PlacementRecord(
-        [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)]
+        [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)],
+        list(placement.order),
     )
 
 
 def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Cluster) -> Placement:
     part_of = _part_of(record.devices, workload, cluster)
-    return Placement(np.array([record.devices[i].device for i in part_of]))
+    device = np.array([record.devices[i].device for i in part_of])
+    return Placement(device, tuple(record.order))
 
 
 def _encode_calls(calls: Calls, workload: Workload, cluster: Cluster) -> CallsRecord:

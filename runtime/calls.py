@@ -14,10 +14,10 @@ import numpy as np
 
 from ..instances import Cluster, InputError, Workload, price
 from ..instances.arrays import Floats, Ints, frozen
-from .stages import FORWARD, Stages
+from .stages import FORWARD, StageGraph
 
 
-def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: Ints) -> Stages:
+def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: Ints) -> StageGraph:
     """Return the stages of a latency plan; simulate them with the schedule ``single``.
 
     Parameters
@@ -68,7 +68,8 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
     present[:, FORWARD] = True
     tasks = np.zeros(2 * len(groups), dtype=np.int64)
     tasks[0::2], tasks[1::2] = rank, len(groups)
-    return Stages(
+    memory = frozen([workload.memory_bytes[nodes].sum() for nodes in groups.values()], np.float64)
+    return StageGraph(
         devices=tuple(names),
         replicas=tuple((lane,) for lane in lanes),
         compute=frozen(compute, np.float64),
@@ -78,10 +79,9 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
         edges=frozen(2 * np.array(sorted(edges), dtype=np.int64).reshape(-1, 2), np.int64),
         payload_bytes=frozen(np.zeros(len(edges)), np.float64),
         rank=frozen(tasks, np.int64),
-        weight_bytes=frozen(
-            [workload.memory_bytes[nodes].sum() for nodes in groups.values()], np.float64
-        ),
+        weight_bytes=memory,
         activation_bytes=frozen(np.zeros(len(groups)), np.float64),
+        resident_bytes=memory,
         nodes=tuple((tuple(nodes), ()) for nodes in groups.values()),
         capacity_bytes=frozen(capacity, np.float64),
         time_unit=workload.time_unit,

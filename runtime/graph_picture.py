@@ -10,9 +10,9 @@ import networkx as nx
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ..instances import InputError, Plan, Workload
-from .pieces import cut
-from .stages import Stages
+from ..instances import InputError, Mapping, Plan, Workload
+from .plan_stages import stages_of
+from .stages import StageGraph
 
 #: Fills of devices, light enough for black text; after Okabe and Ito.
 FILLS = (
@@ -32,7 +32,8 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     Parameters
     ----------
     most_nodes
-        A workload of more nodes is drawn by its stages: a box per convex piece and pass.
+        A workload of more nodes is drawn by its stages: a box per convex piece and pass. The
+        colour of a stage with replicas is that of its first device.
 
     Raises
     ------
@@ -45,9 +46,12 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     if workload.n <= most_nodes:
         graph = _by_nodes(workload, plan)
     else:
-        graph = _by_stages(workload, plan, cut(workload, plan))
+        graph = _by_stages(workload, plan, stages_of(workload, plan))
     used = sorted({int(d) for d in plan.placement.tolist()})
-    legend = [(plan.cluster.devices[d].name, FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
+    names = [device.name for device in plan.cluster.devices]
+    if isinstance(plan.problem, Mapping):
+        names = list(plan.problem.topology.devices)
+    legend = [(names[d], FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
     fill = dict(zip(used, [colour for _, colour in legend], strict=True))
     title = f"{workload.name}: {plan.method}, objective {plan.objective:.6g}"
     dot = shutil.which("dot")
@@ -70,7 +74,7 @@ def _by_nodes(workload: Workload, plan: Plan) -> nx.DiGraph[int]:
     return graph
 
 
-def _by_stages(workload: Workload, plan: Plan, stages: Stages) -> nx.DiGraph[int]:
+def _by_stages(workload: Workload, plan: Plan, stages: StageGraph) -> nx.DiGraph[int]:
     graph: nx.DiGraph[int] = nx.DiGraph()
     for s, passes in enumerate(stages.nodes):
         for side, nodes in enumerate(passes):

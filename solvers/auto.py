@@ -26,8 +26,13 @@ def auto(task: Task, search: Search[Solution]) -> None:
     A first plan comes from greedy, a first bound from counting. Contiguous splits go to the DP
     over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to set
     partitioning, unless the compact program is small; that program also goes on where the others
-    end.
+    end. Relayed data only the DP can price, so there it is all.
     """
+    if task.throughput.relayed:
+        search.method = "dp"
+        search.note("auto: the DP over ideals, for data that is relayed")
+        ideal_dp(task, search)
+        return
     search.method = "greedy"
     greedy(task, search)
     graph = hypergraph(task)

@@ -75,7 +75,10 @@ class _Run:
         if found.device_of_unit is not None:
             devices = [np.flatnonzero(self.task.costs.kind_of == kind) for kind in self.pipe.kinds]
             placement = np.concatenate(devices)[found.device_of_unit]
-            self.search.offer(Placement(self.pipe.graph.expand(placement)))
+            order = tuple(np.concatenate(devices)[list(found.order)].tolist())
+            self.search.offer(
+                Placement(self.pipe.graph.expand(placement), order if self.pipe.relayed else ())
+            )
             slack = CLAIM_TOLERANCE * max(found.value, _share(self.pipe))
             summed = self.task.throughput.pipeline == "pipedream" and not self.task.cluster.links
             if self.search.objective > (found.value + slack if summed else np.finfo(float).max):

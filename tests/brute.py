@@ -5,6 +5,7 @@ Nothing of the package computes here but the pricing of nodes and the list of pi
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -47,6 +48,7 @@ def best_max_load(workload: Workload, cluster: Cluster, problem: Throughput) -> 
             problem.cpu_split == "free",
             problem.pipeline == "gpipe",
             problem.overlap,
+            _orders(cluster.size if problem.relayed else 0),
         )
     )
 
@@ -68,20 +70,31 @@ def pair_prices(workload: Workload, cluster: Cluster) -> tuple[Ints, Floats]:
     return table, times
 
 
+def _orders(devices: int):
+    """Return, shape (orders, D), the place of each device in every order of the stages."""
+    orders = list(itertools.permutations(range(devices)))
+    return np.array(orders, dtype=np.int64).reshape(len(orders), devices)
+
+
 @njit(cache=True)
 def _search(
     n, edges, pipeline, reach, compute, transfer, link, message, memory, capacity, host, colours,
-    side, split, free, gpipe, overlap,
+    side, split, free, gpipe, overlap, orders,
 ):  # fmt: skip
     devices = len(capacity)
     where = np.zeros(n, np.int64)
     best = math.inf
     while True:
         if _allowed(n, where, pipeline, reach, memory, capacity, host, colours, split, free):
-            value = _objective(
-                n, where, edges, compute, transfer, link, message, side, gpipe, overlap
-            )
-            best = min(best, value)
+            if orders.shape[1] == 0:
+                moved = _moved(n, where, edges, transfer, link, message, side)
+                value = _objective(n, where, compute, moved, side, gpipe, overlap)
+                best = min(best, value)
+            for k in range(len(orders) if orders.shape[1] else 0):
+                if _ascends(where, pipeline, orders[k]):
+                    moved = _passed_on(n, where, edges, transfer, side, orders[k])
+                    value = _objective(n, where, compute, moved, side, gpipe, overlap)
+                    best = min(best, value)
         v = 0
         while v < n and where[v] == devices - 1:
             where[v] = 0
@@ -132,12 +145,57 @@ def _allowed(n, where, pipeline, reach, memory, capacity, host, colours, split, 
 
 
 @njit(cache=True)
-def _objective(n, where, edges, compute, transfer, link, message, side, gpipe, overlap):
+def _ascends(where, pipeline, place):
+    for e in range(len(pipeline)):
+        if place[where[pipeline[e, 0]]] > place[where[pipeline[e, 1]]]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _passed_on(n, where, edges, transfer, side, place):
+    """What each device pays if data moves only between neighbours among the devices in use."""
+    devices = len(place)
+    moved = np.zeros((devices, 2))
+    used = np.zeros(devices, np.bool_)
+    for v in range(n):
+        used[where[v]] = True
+    for u in range(n):
+        low = high = place[where[u]]
+        for e in range(len(edges)):
+            if edges[e, 0] == u:
+                low = min(low, place[where[edges[e, 1]]])
+                high = max(high, place[where[edges[e, 1]]])
+        for d in range(devices):
+            if used[d] and low <= place[d] <= high and low < high:
+                between = low < place[d] < high
+                moved[d, side[u]] += transfer[d, u] * (2 if between else 1)
+    return moved
+
+
+@njit(cache=True)
+def _objective(n, where, compute, moved, side, gpipe, overlap):
     devices = len(compute)
     work = np.zeros((devices, 2))
-    moved = np.zeros((devices, 2))
     for v in range(n):
         work[where[v], side[v]] += compute[where[v], v]
+    fw, bw, total = 0.0, 0.0, 0.0
+    for d in range(devices):
+        if overlap:
+            fw = max(fw, work[d, 0], moved[d, 0])
+            bw = max(bw, work[d, 1], moved[d, 1])
+            total = max(total, work[d, 0] + work[d, 1], moved[d, 0] + moved[d, 1])
+        else:
+            fw = max(fw, work[d, 0] + moved[d, 0])
+            bw = max(bw, work[d, 1] + moved[d, 1])
+            total = max(total, work[d, 0] + moved[d, 0] + work[d, 1] + moved[d, 1])
+    return fw + bw if gpipe else total
+
+
+@njit(cache=True)
+def _moved(n, where, edges, transfer, link, message, side):
+    devices = len(transfer)
+    moved = np.zeros((devices, 2))
     for u in range(n):
         needs = np.zeros(devices, np.bool_)
         for e in range(len(edges)):
@@ -153,14 +211,4 @@ def _objective(n, where, edges, compute, transfer, link, message, side, gpipe, o
                 host_too = True
         if host_too:
             moved[where[u], side[u]] += transfer[where[u], u]
-    fw, bw, total = 0.0, 0.0, 0.0
-    for d in range(devices):
-        if overlap:
-            fw = max(fw, work[d, 0], moved[d, 0])
-            bw = max(bw, work[d, 1], moved[d, 1])
-            total = max(total, work[d, 0] + work[d, 1], moved[d, 0] + moved[d, 1])
-        else:
-            fw = max(fw, work[d, 0] + moved[d, 0])
-            bw = max(bw, work[d, 1] + moved[d, 1])
-            total = max(total, work[d, 0] + moved[d, 0] + work[d, 1] + moved[d, 1])
-    return fw + bw if gpipe else total
+    return moved

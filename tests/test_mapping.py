@@ -12,6 +12,7 @@ import pytest
 from stagecut import InputError, Limits, Workload, load_plan, save, solve, verify
 from stagecut.formulations.balanced_partition import stage_objective
 from stagecut.formulations.mapping import mapping_costs, stage_times
+from stagecut.formulations.mapping_blocks import find_blocks
 from stagecut.formulations.mapping_bound import floors, threshold_bound
 from stagecut.instances import Mapped, Mapping, StageCosts, Topology, stage_costs, topology
 from stagecut.runtime import evaluate
@@ -19,7 +20,7 @@ from stagecut.runtime.check_mapping import MappingReport, stage_reports
 from stagecut.runtime.topology_picture import draw_mapping
 from stagecut.solvers import mapping_anneal
 from stagecut.solvers.balanced_partition import balanced_partition
-from stagecut.solvers.mapping_blocks import IslandTest
+from stagecut.solvers.mapping_blocks import BlockTest
 from stagecut.solvers.mapping_layouts import cycle, layouts, matched, snake
 from stagecut.solvers.search import Search
 
@@ -128,12 +129,12 @@ def test_bounds_are_never_above_a_mapping(mode: str, seed: int) -> None:
     low = float((costs.base + least.transfer + least.allreduce).max())
     best = math.inf
     for turn, factor in enumerate([2.0, 1.5, 1.2, 1.1, 1.05, 1.0]):
-        mapping_anneal.repair(costs, least, state, low * factor, 20_000, turn)
+        mapping_anneal.repair(costs, least, state, costs.island, low * factor, 20_000, turn)
         times = stage_times(costs, state.slots(costs), matched(costs, state.slots(costs)))
         best = min(best, float(times.max()))
     search: Search[object] = Search(Limits(), lambda _: 0.0)
     assert threshold_bound(costs, least, best, lambda: False) <= best
-    test = IslandTest(search)
+    test = BlockTest(search, find_blocks(costs))
     assert test(costs, least, best * (1 + 1e-9)) is not None
 
 

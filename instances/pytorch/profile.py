@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,19 +16,29 @@ from ..architectures.lowering import suggested_cluster
 from ..cluster import ACCELERATOR, Cluster, DeviceKind
 from ..errors import InputError
 from ..links import Link
-from ..roofline import CPU_CORE, Machine, machine
+from ..roofline import CPU_CORE, MACHINES, Machine, machine
 from ..units import NodeId
 from ..workload import Workload
 from .correct import corrected
 from .estimate import estimated_ms
 from .graph import Graph
 from .layers import Grouping, by_layer, by_operator, fitting_depth
+from .leaves import tensors
 from .operators import operator_graph
 from .record import record
 from .recording import Recording
-from .timing import Cache, Timing, cache_folder, measure_kernels, measure_whole
+from .timing import (
+    Cache,
+    Timing,
+    cache_folder,
+    clock_name,
+    device_of,
+    measure_kernels,
+    measure_whole,
+)
 from .to_workload import Times, memory_bytes, to_workload
 from .trace import Traced, trace
+from .unchanged import unchanged
 
 #: Between processes of one machine over gloo, and over PCIe 4; ours, until they are measured.
 _ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
@@ -83,8 +93,9 @@ def profile(
     Parameters
     ----------
     model, args, kwargs
-        What runs: ``model(*args, **kwargs)``. It is switched to training or evaluation mode, and
-        back.
+        What runs: ``model(*args, **kwargs)``. It is switched to training or evaluation mode if it
+        is in the other one; afterwards modes, buffers, gradients and random generators are as
+        they were.
     name
         Of the workload; default: the model's class.
     training
@@ -118,14 +129,10 @@ def profile(
         raise InputError(f"tied: {tied!r} is not one of colour, copies")
     target = None if estimate is None else machine(estimate)
     named = dict(kwargs or {})
-    before = model.training
-    model.train(training)
-    try:
-        traced = trace(model, args, named)
-        recording = record(traced, training)
-        graph = operator_graph(recording, training, copies=tied == "copies")
-        if not graph.operators:
-            raise InputError(f"{_name(model, name)}: it computes nothing; nothing to plan")
+    model = getattr(model, "_orig_mod", model)  # `torch.compile` wraps it so
+    _make_lazy_parameters(model, args, named)
+    with unchanged(model, (args, named)):
+        traced, recording, graph = _graph(model, args, named, training, tied)
         if target is None:
             times, notes = _measured(model, args, named, traced, graph, training, cache)
             cluster = Cluster(
@@ -134,20 +141,14 @@ def profile(
         else:
             times, notes = _estimated(graph, target), []
             cluster = suggested_cluster(target, target.peer, memory_bytes(graph))
-    finally:
-        model.train(before)
     if depth == "auto":
         depth = fitting_depth(graph)
     grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
     if traced.because:
         notes = [f"torch.export failed: {traced.because}; used {traced.how}", *notes]
+    provenance = _provenance(model, traced, recording, training, depth, tied)
     workload = to_workload(
-        graph,
-        grouping,
-        times,
-        name=_name(model, name),
-        cluster=cluster,
-        provenance=_provenance(model, traced, recording, training, depth, tied),
+        graph, grouping, times, name=_name(model, name), cluster=cluster, provenance=provenance
     )
     return Profile(
         workload=workload,
@@ -157,6 +158,76 @@ def profile(
         recording=recording,
         notes=tuple(notes),
     )
+
+
+def matching(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    ids: Collection[NodeId],
+    training: bool,
+) -> Profile:
+    """Return the profile of a model at the granularity at which its nodes are called `ids`.
+
+    Nothing is measured; times are a roofline's.
+
+    Raises
+    ------
+    InputError
+        If the model cannot be traced, or its nodes have other names at every granularity.
+    """
+    named = dict(kwargs or {})
+    model = getattr(model, "_orig_mod", model)
+    _make_lazy_parameters(model, args, named)
+    with unchanged(model, (args, named)):
+        traced, recording, graph = _graph(model, args, named, training, "colour")
+    target = next(iter(MACHINES.values()))
+    wanted = set(ids)
+    deepest = max(len(op.modules) for op in graph.operators)
+    for depth in (None, *range(1, deepest + 1)):
+        grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
+        if wanted == set(grouping.names):
+            workload = to_workload(
+                graph,
+                grouping,
+                _estimated(graph, target),
+                name=_name(model, ""),
+                cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
+                provenance=_provenance(model, traced, recording, training, depth, "colour"),
+            )
+            fx_nodes = _fx_nodes(graph, grouping)
+            return Profile(workload, fx_nodes, graph.anywhere, traced, recording, ())
+    names = {op.name for op in graph.operators} | {m for op in graph.operators for m in op.modules}
+    unknown = [
+        node for node in ids if str(node).split("#")[0].removesuffix(".backward") not in names
+    ]
+    what = f"no {unknown[0]!r}" if unknown else "other nodes"
+    raise InputError(
+        f"{_name(model, '')}: traced for {'training' if training else 'inference'} it has {what}; "
+        "the plan was made for another model, or for other inputs: profile and plan again"
+    )
+
+
+def _graph(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool, tied: Tied
+) -> tuple[Traced, Recording, Graph]:
+    if model.training != training:
+        model.train(training)
+    traced = trace(model, args, kwargs, training)
+    recording = record(traced, training)
+    graph = operator_graph(recording, training, copies=tied == "copies")
+    if not graph.operators:
+        raise InputError(f"{_name(model, '')}: it computes nothing; nothing to plan")
+    return traced, recording, graph
+
+
+def _make_lazy_parameters(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Run a model once if its parameters get their shapes that way."""
+    if any(map(nn.parameter.is_lazy, model.parameters())):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model(*args, **kwargs)
 
 
 def _name(model: nn.Module, name: str) -> str:
@@ -214,12 +285,13 @@ def _measured(
     cache: Path | None,
 ) -> tuple[Times, list[str]]:
     """Measure kernels and whole, and correct the sum of the parts to the whole."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of((*model.parameters(), *tensors((args, kwargs))))
     if device.type == "meta":
         raise InputError("model: it is on the device meta, where nothing runs; estimate its times")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"model: it is on {device}; times are measured on cpu and cuda only")
     store = Cache(cache or cache_folder(), str(device))
     wanted = {k.signature for op in graph.operators for k in op.kernels}
-    state = {key: value.clone() for key, value in model.named_buffers()}
     timings = measure_kernels(traced, training, store, wanted)
     fallback = estimated_ms(graph.operators, CPU_CORE)
     parts = [_sum(op.kernels, timings) for op in graph.operators]
@@ -227,12 +299,10 @@ def _measured(
     measured = np.array([0.0 if t is None else 1.0 for t in parts])
     spread = np.array([0.0 if t is None else t.spread for t in parts])
     whole = measure_whole(model, args, kwargs, training)
-    with torch.no_grad():
-        for key, value in model.named_buffers():
-            value.copy_(state[key])  # running statistics, as they were
     backward = np.array([op.backward for op in graph.operators])
     kernels = np.array([float(len(op.kernels)) for op in graph.operators])
     provenance = {"cost_model": "measured", "device": f"{device.type}: {store.machine}"}
+    provenance["clock"] = clock_name(device)
     provenance["threads"] = str(torch.get_num_threads())
     provenance["link"] = "assumed"
     notes = []

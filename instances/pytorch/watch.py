@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from .formulas import FORMULAS
+from .leaves import size, tensors
 from .recording import Kernel
 
 #: Make memory, look at it or check it, but compute nothing.
@@ -22,8 +22,8 @@ _FREE = frozenset(
 #: Read only the rows that they are asked for, as many as they write.
 _LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})
 
-#: Waits until the device is idle and returns the time in seconds.
-Clock = Callable[[], float]
+#: Returns a mark in time; what lies between two marks is known later.
+Clock = Callable[[], Any]
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for mypy here
@@ -32,15 +32,17 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
     Parameters
     ----------
     clock
-        Times kernels instead of describing them: `seconds` has their durations by signature.
+        Times kernels instead of describing them: `marks` has signature, begin and end of each.
     """
+
+    supports_higher_order_operators = True  # they run, and what is in them is seen
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
         self.kernels: list[Kernel] = []
         self.random = False
         self.written: list[torch.Tensor] = []
-        self.seconds: dict[str, list[float]] = {}
+        self.marks: list[tuple[str, Any, Any]] = []
         self._clock = clock
         self._flops: dict[str, float] = {}
 
@@ -65,7 +67,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
         if self._clock is not None:
             begun = self._clock()
             out = func(*args, **kwargs)
-            self.seconds.setdefault(sign, []).append(self._clock() - begun)
+            self.marks.append((sign, begun, self._clock()))
             return out
         out = func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded in func.tags:
@@ -107,17 +109,6 @@ def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[to
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             changed += tensors(value)
     return changed
-
-
-def tensors(tree: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested arguments."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def size(tensor: torch.Tensor) -> float:
-    """Return the bytes that a tensor shows; of an expanded one, those that exist."""
-    shown = tensor.numel() * tensor.element_size()
-    return float(min(shown, tensor.untyped_storage().nbytes()))
 
 
 def moved(func: Any, args: tuple[Any, ...], out: Any) -> float:
