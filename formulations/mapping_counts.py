@@ -61,7 +61,8 @@ def program(counts: BlockCounts) -> Rows:
     for name, shape in sizes.items():
         column[name] = total + np.arange(int(np.prod(shape))).reshape(shape)
         total += int(np.prod(shape))
-    upper = np.full(total, np.inf)
+    # finite everywhere: HiGHS 1.12 calls some of these programs infeasible without
+    upper = np.full(total, float(r))
     upper[column["n"]] = counts.fits
     for name in "lkz":
         upper[column[name]] = 1.0

@@ -80,6 +80,16 @@ class RunTest:
                 best = min(best, inside + across)
         return max(alone, best)
 
+    def glued(self, costs: MappingCosts, block: Ints, runs: Runs) -> Runs:
+        """Return longer runs that can still be packed; dear crossings are avoided first."""
+        ends = [last for _, last in runs[:-1]]
+        for end in sorted(ends, key=lambda s: -self._message[s] - costs.base[s]):
+            k = next(i for i, (_, last) in enumerate(runs) if last == end)
+            longer = [*runs[:k], (runs[k][0], runs[k + 1][1]), *runs[k + 2 :]]
+            if self.columns(costs, block, longer) is not None:
+                runs = longer
+        return runs
+
     def columns(self, costs: MappingCosts, block: Ints, runs: Runs) -> Ints | None:
         """Return slots, (S, R), with every replica of a run in one block; None without a packing.
 

@@ -78,6 +78,7 @@ class Hunt:
         self.least = Floors(np.zeros(self.problem.stages), np.zeros(self.problem.stages))
         self.block = find_blocks(self.costs)
         self.test = BlockTest(search, self.block)
+        self.runs: RunTest | None = None
 
     @property
     def objective_s(self) -> float:
@@ -159,7 +160,7 @@ class Hunt:
         if not self.block.any() or search.should_stop():
             return
         with search.phase("runs"):
-            test = RunTest(costs, self.block)
+            test = self.runs = RunTest(costs, self.block)
             bound = threshold_bound(
                 costs, self.least, self.objective_s, search.should_stop, test, self.bound_s
             )
@@ -171,9 +172,10 @@ class Hunt:
                 if runs is None or runs in done or search.should_stop():
                     continue
                 done.append(runs)
-                slots = test.columns(costs, self.block, runs)
-                if slots is not None:
-                    self.offer(slots, matched(costs, slots))
+                for each in (runs, test.glued(costs, self.block, runs)):
+                    slots = test.columns(costs, self.block, each)
+                    if slots is not None:
+                        self.offer(slots, matched(costs, slots))
 
     def exact(self) -> None:
         """Search to the end over sets of devices."""
@@ -207,9 +209,11 @@ class Hunt:
             where[costs.devices] = np.arange(costs.size)
             order = best_routes(costs)
             incumbent = new_state(costs, where[best.slots], best.sends_to, order)
-            arms = [Arm(incumbent, HOT, self.bound_s), Arm(incumbent.copy(), COLD, self.bound_s)]
-            if self.block.any():
-                arms.insert(0, Arm(incumbent.copy(), COOL, self.bound_s * (1 + BLOCK_WIDTH)))
+            low = self.bound_s
+            arms = [Arm("", incumbent, HOT, low), Arm("", incumbent.copy(), COLD, low)]
+            if self.runs is not None:
+                low *= 1 + BLOCK_WIDTH
+                arms = [Arm(k, incumbent.copy(), COOL, low) for k in ("counts", "columns")] + arms
             turn = 0
             while not search.should_stop() and (rounds is None or turn < rounds):
                 if search.gap <= OPTIMAL_GAP:
@@ -221,7 +225,9 @@ class Hunt:
                 arm.given_up = max(arm.given_up, self.bound_s)
                 turn += 1
                 arm.work += arm.steps
-                if arm.heat == COOL:
+                if arm.begins == "columns":
+                    self._begin_with_columns(arm)
+                if arm.begins == "counts":
                     arm.work += PROGRAM_STEPS
                     if not self._begin_with_counts(arm):
                         continue
@@ -243,6 +249,18 @@ class Hunt:
             fits = stage_times(costs, slots, pairs[0]).max() <= arm.target
             arm.state = new_state(costs, slots, pairs[0 if fits else 1], arm.state.order)
         return True
+
+    def _begin_with_columns(self, arm: Arm) -> None:
+        """Put stages that blocks keep together at the arm's target, and others, in columns."""
+        assert self.runs is not None
+        runs = self.runs(self.costs, self.least, arm.target)
+        if runs is not None:
+            runs = self.runs.glued(self.costs, self.block, runs)
+            slots = self.runs.columns(self.costs, self.block, runs)
+            if slots is not None:
+                arm.state = new_state(
+                    self.costs, slots, paired(self.costs, slots), arm.state.order
+                )
 
     def _repair(self, arm: Arm, turn: int) -> float:
         """Anneal in slices, so that the clock is looked at; return the violation left."""
@@ -272,12 +290,15 @@ class Arm:
 
     Parameters
     ----------
+    begins
+        With what each repair begins anew: ``counts``, ``columns``; empty: where the last one ended.
     state, heat
         The mapping under repair, and the temperature at which a repair begins.
     given_up
         The largest target that was tried in vain.
     """
 
+    begins: str
     state: State
     heat: float
     given_up: float
