@@ -20,12 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numba import njit
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
+from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ..instances.arrays import Bools, Floats
 from .mapping import MappingCosts

@@ -76,9 +76,7 @@ def device_program(
         # w, half the links that leave a block, and whether the block holds the whole ring
         w, h, z = build.columns(len(a)), build.columns(blocks, float(r)), build.columns(blocks)
         twos = np.full(size, -2.0)
-        build.table(
-            np.r_[a, c, device], np.r_[w, w, x[s]], np.r_[np.ones(2 * len(a)), twos], 0
-        )
+        build.table(np.r_[a, c, device], np.r_[w, w, x[s]], np.r_[np.ones(2 * len(a)), twos], 0)
         build.table(
             np.r_[block[a], block[c], np.arange(blocks)],
             np.r_[w, w, h],

@@ -1,11 +1,11 @@
-"""Runs: stages that cannot be parted at a threshold, because crossing between blocks costs too much.
+"""Runs: stages that cannot be parted at a threshold, as crossing between blocks costs too much.
 
 At a threshold T a boundary can be crossed only if its cheapest route across, with the least
 all-reduce, fits into the stage's room. Between boundaries that cannot be crossed lie *runs*: every
-replica of a run has its stages in one block. So a run must be no longer than a block, the blocks
-must hold R of it, and a block of |b| devices holds at most ⌊|b|/L⌋ replicas of a stage whose run has
-L stages. If that is less than R, the all-reduce crosses too, which may forbid to cross the run's end,
-and runs grow until nothing changes. Time does not depend on the number of devices.
+replica of a run has its stages in one block. So a run must be no longer than a block, and the
+blocks must hold R of it; and a block of |b| devices holds at most ⌊|b|/L⌋ replicas of a stage whose
+run has L stages. If that is less than R, the all-reduce crosses too, which may forbid to cross the
+run's end; runs grow until nothing changes. Time does not depend on the number of devices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ..instances.arrays import Floats, Ints
+from ..instances.arrays import Ints
 from .mapping import MappingCosts
 from .mapping_bound import Floors
 

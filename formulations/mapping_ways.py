@@ -19,7 +19,6 @@ from itertools import pairwise
 
 import numpy as np
 from numba import njit
-from scipy.sparse import csr_array
 
 from ..instances.arrays import Bools, Floats, Ints
 from .mapping import MappingCosts
@@ -103,9 +102,11 @@ def stage_ways(
         apart = block[:, None] != block[None, :]
         sample = np.concatenate([rings[apart], room - messages[apart]])
         sample = sample[(sample > low) & (sample < high)]
-        edges = [low, *np.quantile(sample, np.arange(1, INTERVALS) / INTERVALS)] if len(
-            sample
-        ) else [low]
+        edges = (
+            [low, *np.quantile(sample, np.arange(1, INTERVALS) / INTERVALS)]
+            if len(sample)
+            else [low]
+        )
         ways += [(room - a, b * (1 + 1e-12)) for a, b in pairwise([*edges, high])]
     return ways
 

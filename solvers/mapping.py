@@ -258,9 +258,7 @@ class Hunt:
             runs = self.runs.glued(self.costs, self.block, runs)
             slots = self.runs.columns(self.costs, self.block, runs)
             if slots is not None:
-                arm.state = new_state(
-                    self.costs, slots, paired(self.costs, slots), arm.state.order
-                )
+                arm.state = new_state(self.costs, slots, paired(self.costs, slots), arm.state.order)
 
     def _repair(self, arm: Arm, turn: int) -> float:
         """Anneal in slices, so that the clock is looked at; return the violation left."""

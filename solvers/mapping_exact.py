@@ -113,8 +113,8 @@ def _decide(
         if clock.should_stop():
             return None
         end = _place(
-            rings, pairs, room, allowed, holds, later, rank, matched, failed, path, free, at, level, near, SLICE,
-            costs.replicas,
+            rings, pairs, room, allowed, holds, later, rank, matched, failed,
+            path, free, at, level, near, SLICE, costs.replicas,
         )  # fmt: skip
         if end >= 0:
             return path if end == 1 else nothing
@@ -164,7 +164,24 @@ def _within(holds, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _place(rings, pairs, room, allowed, holds, later, rank, matched, failed, path, free, at, level, near, steps, replicas):  # type: ignore[no-untyped-def]
+def _place(
+    rings,
+    pairs,
+    room,
+    allowed,
+    holds,
+    later,
+    rank,
+    matched,
+    failed,
+    path,
+    free,
+    at,
+    level,
+    near,
+    steps,
+    replicas,
+):  # type: ignore[no-untyped-def]
     """Depth-first search from where it stood: 1 found, 0 refuted, −1 out of steps.
 
     Stage s takes a set of R devices out of free[s]: at[s] runs over the R-subsets of as many bits,

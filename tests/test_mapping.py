@@ -14,8 +14,8 @@ from stagecut import InputError, Limits, Workload, load_plan, save, solve, verif
 from stagecut.formulations.balanced_partition import stage_objective
 from stagecut.formulations.mapping import mapping_costs, stage_times
 from stagecut.formulations.mapping_blocks import find_blocks
-from stagecut.formulations.mapping_runs import RunTest
 from stagecut.formulations.mapping_bound import fitting, floors, threshold_bound
+from stagecut.formulations.mapping_runs import RunTest
 from stagecut.instances import Mapped, Mapping, StageCosts, Topology, stage_costs, topology
 from stagecut.instances.topologies.generators import random_blocks
 from stagecut.runtime import evaluate
