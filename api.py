@@ -91,14 +91,19 @@ def solve(
         start.check_made_for(workload)
         if start.cluster != cluster:
             raise InputError("start: the plan was made for another cluster; plan without it")
-    run = solver(problem.name, method)
+    relayed = isinstance(problem, Throughput) and problem.relayed
+    run = solver(problem.name, method, relayed=relayed)
     task = pose(workload, cluster, problem, start, options)
 
     def judge(solution: Solution) -> float:
         report = evaluate(workload, cluster, problem, solution)
         return math.inf if report.violations else report.objective
 
-    search: Search[Solution] = Search(limits or Limits(), judge, on_progress, started)
+    def tie(solution: Solution) -> float:
+        return evaluate(workload, cluster, problem, solution).tie
+
+    ties = tie if isinstance(problem, Mapping) else None
+    search: Search[Solution] = Search(limits or Limits(), judge, on_progress, started, ties)
     search.method = method
     with _interrupts(search):
         if start is not None and not search.offer(start.solution):

@@ -10,7 +10,7 @@ from .instances import InputError, Status, gap_between
 from .runtime.schedules import Action, Kind, Schedule, make_schedule, schedule_of
 from .runtime.simulator import simulate_stages
 from .runtime.simulator_result import Simulation
-from .runtime.stages import Stages
+from .runtime.stages import StageGraph
 from .solvers import Limits
 from .solvers.schedule_milp import Orders, schedule_milp
 from .solvers.search import Search
@@ -51,7 +51,7 @@ class BestSchedule:
 
 
 def best_schedule(
-    stages: Stages,
+    stages: StageGraph,
     microbatches: int,
     *,
     activation_bytes: Sequence[float] | None = None,
@@ -117,7 +117,7 @@ def best_schedule(
 
 
 def _shop(
-    stages: Stages, microbatches: int, split: bool, capacity: tuple[float, ...]
+    stages: StageGraph, microbatches: int, split: bool, capacity: tuple[float, ...]
 ) -> tuple[Shop, list[Action]]:
     actions: list[Action] = []
     operations: list[Operation] = []

@@ -20,6 +20,7 @@ def simulate(
     *,
     network: Network | None = None,
     weight_share: float = 0.5,
+    relayed: bool | None = None,
 ) -> Simulation:
     """Simulate a plan: what every device does over time.
 
@@ -28,15 +29,20 @@ def simulate(
     schedule
         ``gpipe``, ``1f1b``, ``interleaved``, ``pipedream``, ``2bw``, ``zb-h1``, ``zb-h2``,
         ``single`` or ``inference``; or a `stagecut.runtime.schedules.Schedule`, whose own number
-        of microbatches then counts; default: ``1f1b``, for latency plans ``single``.
+        of microbatches then counts; default: ``1f1b``, for latency plans ``single``, for
+        training plans the one that they were made for.
     microbatches
-        How many samples or microbatches to run; default: 8, or 1 for ``single``.
+        How many samples or microbatches to run; default: the plan's batch, else 8; 1 for
+        ``single``.
     network
-        How data moves; default: `stagecut.runtime.network.HostMemory`, as in the placement
-        paper, beside compute if the plan's problem says so.
+        How data moves; default: of a mapped plan the links of its topology, else
+        `stagecut.runtime.network.HostMemory`, what the plan's problem says that transfers cost.
     weight_share
         The part of a backward pass that computes gradients of weights, where a schedule splits
         it.
+    relayed
+        Whether the pieces of a placement talk to their neighbours only, as PyTorch runs them;
+        default: as the plan's problem says.
 
     Returns
     -------
@@ -55,4 +61,12 @@ def simulate(
     """
     from .runtime.simulator import simulate as run
 
-    return run(workload, plan, schedule, microbatches, network=network, weight_share=weight_share)
+    return run(
+        workload,
+        plan,
+        schedule,
+        microbatches,
+        network=network,
+        weight_share=weight_share,
+        relayed=relayed,
+    )

@@ -17,14 +17,10 @@ from typing import Any
 import torch
 import transformers as hf
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.flop_counter import FlopCounterMode
 
 import stagecut
-from stagecut.instances.pytorch.formulas import custom_mapping
+from stagecut.instances.pytorch.counts import counted_by_torch
 from stagecut.instances.pytorch.profile import Profile, profile
-from stagecut.instances.pytorch.record import loss_of
-from stagecut.instances.pytorch.watch import tensors
 
 Made = tuple[nn.Module, dict[str, Any]]
 WIDTH, LAYERS, HEADS, WORDS, LENGTH = 256, 6, 4, 1000, 128
@@ -153,30 +149,6 @@ MODELS: tuple[Callable[[], Made], ...] = (
 )  # fmt: skip
 
 
-def counted_by_torch(model: nn.Module, inputs: dict[str, Any], training: bool) -> tuple[int, int]:
-    """Return FLOPs by FlopCounterMode, and bytes of saved tensors by hooks, weights left out."""
-    model.train(training)
-    weights = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-    saved: dict[int, torch.UntypedStorage] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage
-        return tensor
-
-    counter = FlopCounterMode(display=False, custom_mapping=custom_mapping())
-    with counter, torch.set_grad_enabled(training):
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            output = model(**inputs)
-        if training:
-            values = output if isinstance(output, torch.Tensor) else tuple(output.values())
-            roots = loss_of(tensors(values))
-            torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
-    model.zero_grad()
-    return counter.get_total_flops(), sum(s.nbytes() for s in saved.values())
-
-
 def planned(done: Profile, method: str, seconds: float) -> str:
     """Return the verified objective on 4 devices, or what is wrong."""
     workload = done.workload
@@ -232,7 +204,7 @@ def count(build: Callable[[], Made], training: bool, options: argparse.Namespace
     layers = profile(
         model, (), inputs, training=training, estimate="h100", depth="auto", tied="copies"
     )
-    flops, saved = counted_by_torch(model, inputs, training)
+    torchs = counted_by_torch(model, (), inputs, training)
     workload, coarse = done.workload, layers.workload
     parameters = workload.extra["parameters"].sum()
     ours = workload.extra["flops"].sum()
@@ -247,9 +219,9 @@ def count(build: Callable[[], Made], training: bool, options: argparse.Namespace
         f"{parameters:,.0f}",
         "yes" if parameters == own else f"no: {own:,}",
         f"{ours:.4g}",
-        f"{ours / flops:.2%}",
+        f"{ours / torchs.flops:.2%}",
         f"{kept / 1e6:.1f}" if training else "",
-        f"{kept / saved:.2%}" if saved else "",
+        f"{kept / torchs.saved_bytes:.2%}" if training else "",
         f"{seconds:.1f}",
         planned(done, options.method, options.seconds),
         planned(layers, options.method, options.seconds),

@@ -20,8 +20,8 @@ from rich.text import Text
 from ..instances import InputError
 from ..solvers import Progress
 
-OUT = Console()
-ERR = Console(stderr=True)
+OUT = Console(emoji=False)
+ERR = Console(stderr=True, emoji=False)
 
 BAD_INPUT, INFEASIBLE, NO_PLAN = 2, 3, 4
 

@@ -72,7 +72,7 @@ def profile(
         )
     save(workload, output)
     _describe(workload)
-    OUT.print(f"written: {output}", highlight=False, soft_wrap=True)
+    OUT.print(f"written: {output}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _from_pytorch(
@@ -110,7 +110,7 @@ def _from_pytorch(
             tied=tied.value,
         )
     for note in done.notes:
-        OUT.print(note, style="dim", highlight=False, soft_wrap=True)
+        OUT.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
     return done.workload
 
 
@@ -140,5 +140,6 @@ def _describe(workload: Workload) -> None:
         f"{show_bytes(float(workload.memory_bytes.sum()))}, {time:.4g} {workload.time_unit} "
         f"on one device ({workload.provenance['cost_model']})",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )

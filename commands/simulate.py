@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from ..instances import InputError, Link, Workload
+from ..instances import InputError, Link, Plan, Workload
 from ..instances.files import load, load_plan
 from ..instances.writing import write_whole
 from .console import OUT, parse_bytes, print_json, show_bytes, show_time
@@ -16,9 +17,9 @@ from .console import OUT, parse_bytes, print_json, show_bytes, show_time
 if TYPE_CHECKING:
     from ..runtime.network import Network
     from ..runtime.simulator_result import Simulation
-    from ..runtime.stages import Stages
+    from ..runtime.stages import StageGraph
 
-NETWORKS = ("host", "p2p", "bus")
+NETWORKS = ("host", "p2p", "bus", "topology")
 
 
 def simulate(
@@ -29,20 +30,25 @@ def simulate(
         typer.Option(
             help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
             "or a CSV file with a row of actions such as 0F0,0B0 per device. "
-            "Default: 1f1b, for latency plans single."
+            "Default: 1f1b, for latency plans single, for training plans their own."
         ),
     ] = None,
     microbatches: Annotated[
-        int | None, typer.Option(help="Samples or microbatches to run; default: 8, single: 1.")
+        int | None, typer.Option(help="Samples or microbatches; default: the plan's batch, else 8.")
     ] = None,
     weight_share: Annotated[
         float, typer.Option(help="Part of a backward pass that computes weight gradients.")
     ] = 0.5,
     network: Annotated[
-        str, typer.Option(help="host (through host memory), p2p, or bus (one shared link).")
-    ] = "host",
+        str | None,
+        typer.Option(
+            help="host: what the plan's problem says, for placements through host memory "
+            "(default); p2p; bus: one shared link; topology: of a mapped plan (its default)."
+        ),
+    ] = None,
     bandwidth: Annotated[
-        str | None, typer.Option(help="Of p2p links or the bus, such as 25GB/s.")
+        str | None,
+        typer.Option(help="Of p2p links or the bus, such as 25GB/s; host: of all-reduces."),
     ] = None,
     latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
     sharing: Annotated[str, typer.Option(help="On the bus: fair or fifo.")] = "fair",
@@ -50,6 +56,13 @@ def simulate(
         bool | None,
         typer.Option(
             help="Transfers run beside compute; default: as the plan says, over links yes."
+        ),
+    ] = None,
+    relayed: Annotated[
+        bool | None,
+        typer.Option(
+            help="Pieces talk to their neighbours only, as PyTorch runs them; default: as the "
+            "plan says."
         ),
     ] = None,
     trace: Annotated[
@@ -80,8 +93,8 @@ def simulate(
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     loaded = load(workload)
     made = load_plan(plan, loaded)
-    stages = stages_of(loaded, made, weight_share=weight_share)
-    moves = choose_network(stages, network, bandwidth, latency, sharing, overlap, made.problem)
+    stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
+    moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
     schedule = schedule or usual_schedule(made)
     given = Path(schedule)
     if schedule.endswith(".csv"):
@@ -118,23 +131,33 @@ def simulate(
 
 
 def choose_network(
-    stages: Stages,
-    name: str,
+    stages: StageGraph,
+    plan: Plan,
+    name: str | None,
     bandwidth: str | None,
     latency: float,
     sharing: str,
     overlap: bool | None,
-    problem: object,
 ) -> Network:
     """Return the network that the options describe."""
-    from ..runtime.network import HostMemory, point_to_point, shared
+    from ..runtime.network import HostMemory, Links, point_to_point, shared
+    from ..runtime.plan_stages import usual_network
 
+    usual = usual_network(plan)
+    own = "topology" if isinstance(usual, Links) else "host"
+    name = name or own
     if name not in NETWORKS:
         raise InputError(f"--network: {name!r} is not one of {', '.join(NETWORKS)}")
+    if name == "topology" and own != name:
+        raise InputError(f"--network topology: the plan is for {plan.problem.name}, not mapped")
     speed = parse_bytes(bandwidth, "--bandwidth")
     link = None if speed is None else Link(latency, speed)
+    if isinstance(usual, Links) and name == "topology":
+        if link is not None:
+            raise InputError("--bandwidth: the topology has its own; leave it out")
+        return replace(usual, overlap=overlap is not False)
     if name == "host":
-        default = bool(getattr(problem, "overlap", False))
+        default = isinstance(usual, HostMemory) and usual.overlap
         return HostMemory(default if overlap is None else overlap, all_reduce=link)
     if link is None:
         raise InputError(f"--network {name}: give --bandwidth, such as 25GB/s")
@@ -159,6 +182,7 @@ def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
         "peak_memory": run.peak_memory,
         "time_unit": workload.time_unit,
         "devices": devices,
+        "busiest_link": run.busiest_link and run.busiest_link[0],
         "links": run.link_load.reset_index().to_dict("records"),
         "over_memory": run.over_memory,
     }
@@ -200,6 +224,9 @@ def _print(workload: Workload, run: Simulation) -> None:
         "steady state": f"{show_time(run.time_per_sample, unit)} per sample",
         "bubble": f"{100 * run.bubble:.2f} %",
     }
+    if run.busiest_link is not None:
+        name, share = run.busiest_link
+        rows["busiest link"] = f"{name}, {100 * share:.1f} % of the makespan"
     for name, value in rows.items():
         OUT.print(f"{name:>12}  {value}", highlight=False)
     for line in run.over_memory:

@@ -55,6 +55,12 @@ def solve(
     overlap: Annotated[
         bool | None, typer.Option("--overlap", help="Transfers run beside compute.")
     ] = None,
+    relayed: Annotated[
+        bool | None,
+        typer.Option(
+            "--relayed", help="Data is passed from stage to stage, as PyTorch does (contiguous)."
+        ),
+    ] = None,
     calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
     microbatches: Annotated[int | None, typer.Option(help="Training: per batch.")] = None,
     bandwidth: Annotated[
@@ -111,6 +117,7 @@ def solve(
                 "cpu_split": cpu_split,
                 "pipeline": pipeline,
                 "overlap": overlap,
+                "relayed": relayed,
             },
             "latency": {"calls": calls},
             "training": {

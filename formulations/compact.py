@@ -31,6 +31,7 @@ import pyomo.environ as pyo
 
 from ..instances import InfeasibleError
 from ..instances.arrays import Ints
+from .compact_links import in_some_order, over_links
 from .compact_order import break_symmetry, convex_per_device, in_pipeline_order
 from .compact_slots import Slot, slot_of_device, slots_of, tied_units
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
@@ -139,7 +140,9 @@ def compact(
     problem, costs = task.throughput, task.costs
     slots = slots_of(task)
     ordered = problem.split == "contiguous"
-    gaps = ordered and any(slot.position is None for slot in slots)
+    linked = bool(task.cluster.links)
+    free = problem.cpu_split == "free"
+    gaps = ordered and free and any(costs.host[slot.kind] for slot in slots)
     graph = hypergraph(task, pipeline_units(task) if ordered and not gaps else colour_units(task))
     because = why_infeasible(task, graph)
     if because is not None:
@@ -157,7 +160,7 @@ def compact(
         for d, k in enumerate(kind)
         if p[k, :, v].sum() <= min(limit, 1e300)
         and graph.memory_bytes[v] <= capacity[k]
-        and not (slots[d].position is None and v in never)
+        and not (costs.host[k] and v in never)
     ]
     has_x = frozenset(allowed)
     units_on: list[list[int]] = [[] for _ in slots]
@@ -175,7 +178,7 @@ def compact(
     cuts = [
         (e, d)
         for d, k in enumerate(kind)
-        for e, pins in enumerate(graph.pins)
+        for e, pins in enumerate(() if linked else graph.pins)
         if w[k, :, e].any() and any((v, d) in has_x for v in pins)
     ]
     cuts_on: list[list[int]] = [[] for _ in slots]
@@ -223,6 +226,7 @@ def compact(
     )
 
     # Loads: which passes are added up under which T, and whether transfers count beside compute.
+    paid = over_links(m, task, graph, x, scale) if linked else None
     gpipe = problem.pipeline == "gpipe"
     bundles: list[tuple[int, ...]] = [(0,), (1,)] if gpipe else [(0, 1)]
     parts = ("compute", "transfer") if problem.overlap else ("both",)
@@ -239,6 +243,7 @@ def compact(
             times = w[kind[d], sides].sum(axis=0)
             terms += [times[e] * m.enters[e, d] for e in cuts_on[d] if times[e] > 0]
             terms += [times[e] * m.leaves[e, d] for e in cuts_on[d] if times[e] > 0]
+            terms += paid(d, sides) if paid is not None else []
         return pyo.quicksum(terms) <= m.T[bundle] if terms else pyo.Constraint.Skip
 
     m.under_max_load = pyo.Constraint(
@@ -249,8 +254,11 @@ def compact(
         m.at_least = pyo.Constraint(expr=objective >= floor / scale)
     m.max_load = pyo.Objective(expr=objective, sense=pyo.minimize)
     m.w = pyo.Var([d for d, s in enumerate(slots) if s.chosen], domain=pyo.Binary)
-    break_symmetry(m, graph, slots, units_on)
-    if ordered:
+    if not linked:  # else devices of a kind differ by their links
+        break_symmetry(m, graph, slots, units_on)
+    if ordered and linked:
+        in_some_order(m, task, graph, slots, x, gaps)
+    elif ordered:
         in_pipeline_order(m, task, graph, slots, x, gaps)
     elif problem.split == "per-device":
         convex_per_device(m, task, graph, slots, x)

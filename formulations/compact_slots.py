@@ -40,10 +40,10 @@ def slots_of(task: Task) -> tuple[Slot, ...]:
     """Return the slots of a task.
 
     One per device; for contiguous splits, one per position and kind of device, and one per CPU
-    core where cores are free.
+    core where cores are free. With links between devices one per device.
     """
     costs, problem = task.costs, task.throughput
-    if problem.split != "contiguous":
+    if problem.split != "contiguous" or task.cluster.links:
         return tuple(Slot(int(k), d) for d, k in enumerate(costs.kind_of))
     free = costs.host if problem.cpu_split == "free" else np.zeros_like(costs.host)
     kinds = [k for k in range(len(costs.count)) if costs.count[k] and not free[k]]
@@ -66,8 +66,11 @@ def slot_of_device(
     """Return the slot that stands for each device in a placement of the nodes.
 
     Devices of a kind are renamed as the program wants them: in the order of their first units,
-    or, in a pipeline, of their pieces. None if the pieces cannot be ordered.
+    or, in a pipeline, of their pieces; with links between devices they stay what they are. None if
+    the pieces cannot be ordered.
     """
+    if task.cluster.links:
+        return {d: d for d in range(len(slots))}
     costs = task.costs
     by_device = {slot.device: i for i, slot in enumerate(slots) if slot.device is not None}
     devices = range(len(costs.kind_of))

@@ -15,8 +15,13 @@ A load is the largest of some *rows*: a row is a set function Σ_{v∈S} a_v + �
 Transfers added: one row, compute and transfers. Overlapped: one row for each. GPipe: the rows of
 the forward and of the backward pass, each with a maximum of its own. Memory is a row too.
 
+Relayed data crosses every boundary between the stage that makes it and the last (for gradients, the
+first) that needs it. A net then costs w_e at each boundary I that splits it, so a row of the stage
+I ∖ I' is Σ_{v∈I∖I'} a_v + cut(I') + cut(I), with cut(I) the sum of w_e over nets e that I splits.
+
 Two exact reductions keep the lattice small: `absorb` merges units that cost nothing, and
-`yielding` units let a larger ideal stand for a smaller one.
+`yielding` units let a larger ideal stand for a smaller one, where nothing is relayed. `absorb` holds
+for relayed data too: after a merge, an ideal splits a net only if it did before.
 
 References
 ----------
@@ -83,6 +88,8 @@ class Pipeline:
         Shape (U,): see `yielding`.
     orders
         Some topological orders of the units.
+    relayed
+        Whether nets cost by boundary.
     """
 
     graph: Hypergraph
@@ -91,6 +98,7 @@ class Pipeline:
     rows: tuple[Row, ...]
     yielding: Bools
     orders: tuple[Ints, ...]
+    relayed: bool = False
 
 
 def pipeline(task: Task, units: Ints | None = None) -> Pipeline:
@@ -120,8 +128,13 @@ def pipeline(task: Task, units: Ints | None = None) -> Pipeline:
         kinds=frozen(kinds, np.int64),
         count=frozen(task.costs.count[kinds], np.int64),
         rows=(*rows, Row("memory", memory, np.zeros(weight[:, 0].shape), room)),
-        yielding=yielding(graph, rows),
+        yielding=(
+            frozen(np.zeros(graph.size), np.bool_)
+            if task.throughput.relayed
+            else yielding(graph, rows)
+        ),
         orders=topological_orders(graph),
+        relayed=task.throughput.relayed,
     )
 
 

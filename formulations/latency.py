@@ -117,6 +117,9 @@ def latency_graph(task: Task, *, whole_colours: bool) -> LatencyGraph:
     if whole_colours:
         for members in contractible_colours(task):
             unit_of[list(members)] = min(members)
+    else:
+        for v, mate in attached(task):
+            unit_of[v] = mate
     quotient: nx.DiGraph[int] = nx.DiGraph()
     quotient.add_nodes_from(np.unique(unit_of).tolist())
     quotient.add_edges_from(
@@ -158,6 +161,30 @@ def latency_graph(task: Task, *, whole_colours: bool) -> LatencyGraph:
         pool=pool,
         one_pool=one_pool,
     )
+
+
+def attached(task: Task) -> list[tuple[int, int]]:
+    """Return nodes that can be taken with their only neighbour, whatever calls there are.
+
+    A node that takes no time, with one edge, from or to a node of its colour: they share a device,
+    and in one call with the other it costs nothing there and delays nobody.
+    """
+    workload, costs = task.workload, task.costs
+    times = costs.compute[costs.count > 0]
+    free = np.all((times == 0) | np.isinf(times), axis=0)
+    found = []
+    for v, colour in enumerate(workload.colours.tolist()):
+        around = [*workload.predecessors[v], *workload.successors[v]]
+        if colour < 0 or not free[v] or len(around) != 1:
+            continue
+        mate = around[0]
+        if workload.colours[mate] == colour and not (free[mate] and _lone(task, mate) and mate > v):
+            found.append((v, mate))
+    return found
+
+
+def _lone(task: Task, node: int) -> bool:
+    return len(task.workload.predecessors[node]) + len(task.workload.successors[node]) == 1
 
 
 def contractible_colours(task: Task) -> list[tuple[int, ...]]:

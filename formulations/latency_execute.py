@@ -1,25 +1,24 @@
 """Executing calls, fast: what searches evaluate their moves by. The verifier has its own code.
 
 A division into calls is given by `slot`, shape (n,): the number of the node's call, or −1 for the
-CPUs; and by call: the kind of its accelerator, and the call before it on the same accelerator.
+CPUs; and by call: its accelerator, that one's kind, and the call before it on the same accelerator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from ..instances import Calls
-from ..instances.arrays import Floats, Ints
+from ..instances.arrays import Floats, Ints, rows
 from .latency import LatencyGraph
 from .task import Task
 
 
 class Flat(NamedTuple):
-    """Graph and costs in compressed rows; n nodes, K kinds of accelerators."""
+    """Graph and costs in compressed rows; n nodes, K kinds of accelerators, L links."""
 
     succ_start: Ints
     succ: Ints
@@ -29,37 +28,69 @@ class Flat(NamedTuple):
     transfer: Floats  # (K, n)
     memory: Floats
     cpu: Floats
-
-
-def rows(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Return lists of numbers as compressed rows: where each begins, and all of them."""
-    start = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
-    return start, np.array([x for row in lists for x in row], dtype=np.int64)
+    link: Ints  # (D, D) between devices, −1 for none; (1, 1) if there are none at all
+    message: Floats  # (L, n)
 
 
 def flatten(task: Task, graph: LatencyGraph) -> Flat:
     """Return what `execute` reads."""
+    costs = task.linked_costs
+    between = costs.messages
     return Flat(
         *rows(task.workload.successors),
         *rows(task.workload.predecessors),
         np.ascontiguousarray(graph.compute),
-        np.ascontiguousarray(graph.transfer),
+        np.ascontiguousarray(costs.transfer[list(graph.kinds)]),
         np.array(graph.memory_bytes),
         np.array(graph.cpu),
+        np.full((1, 1), -1) if between is None else np.array(between.link),
+        np.zeros((0, task.workload.n)) if between is None else np.array(between.time),
     )
 
 
 @njit(cache=True, nogil=True)
-def execute(flat, slot, kind, before):  # type: ignore[no-untyped-def]
+def call_loads(flat, slot, kind, device):  # type: ignore[no-untyped-def]
+    """How long each call takes: compute, transfers, and messages over links; shape (R,)."""
+    calls = len(kind)
+    load = np.zeros(calls)
+    entered = np.full(calls, -1, np.int64)
+    linked = len(flat.link) > 1
+    for u in range(len(slot)):
+        own = slot[u]
+        through_host = False
+        if own >= 0:
+            load[own] += flat.compute[kind[own], u]
+        for i in range(flat.succ_start[u], flat.succ_start[u + 1]):
+            r = slot[flat.succ[i]]
+            if r == own and own >= 0:
+                continue
+            link = -1
+            if linked and own >= 0 and r >= 0:
+                link = flat.link[device[own], device[r]]
+            through_host |= link < 0
+            if r >= 0 and entered[r] != u:
+                entered[r] = u
+                if link < 0:
+                    load[r] += flat.transfer[kind[r], u]
+                else:
+                    load[r] += flat.message[link, u]
+                    load[own] += flat.message[link, u]
+        if through_host and own >= 0:
+            load[own] += flat.transfer[kind[own], u]
+    return load
+
+
+@njit(cache=True, nogil=True)
+def execute(flat, slot, kind, device, before):  # type: ignore[no-untyped-def]
     """Run the calls as soon as they can.
 
     Parameters
     ----------
     slot
         Shape (n,): call of each node, −1 on CPUs.
-    kind, before
-        Shape (R,): kind of each call's accelerator (a row of `flat.compute`), and the call that
-        must end before it, −1 without.
+    kind, device, before
+        Shape (R,): kind of each call's accelerator (a row of `flat.compute`), the accelerator,
+        and the call that must end before it, −1 without. Accelerators matter to links alone.
 
     Returns
     -------
@@ -69,10 +100,9 @@ def execute(flat, slot, kind, before):  # type: ignore[no-untyped-def]
         Start and finish of each call, finish of each node; of no meaning after `inf`.
     """
     n, calls = len(slot), len(kind)
-    load = np.zeros(calls)
+    load = call_loads(flat, slot, kind, device)
     size = np.zeros(calls, np.int64)
     waiting = np.zeros(calls, np.int64)  # edges into a call that are still open
-    entered = np.full(calls, -1, np.int64)
     open_in = np.zeros(n, np.int64)
     after = np.full(calls, -1, np.int64)
     for r in range(calls):
@@ -84,19 +114,10 @@ def execute(flat, slot, kind, before):  # type: ignore[no-untyped-def]
         open_in[u] = flat.pred_start[u + 1] - flat.pred_start[u]
         if own >= 0:
             size[own] += 1
-            load[own] += flat.compute[kind[own], u]
-        leaves = False
         for i in range(flat.succ_start[u], flat.succ_start[u + 1]):
             r = slot[flat.succ[i]]
-            if r < 0 or r != own:
-                leaves = True
-                if r >= 0:
-                    waiting[r] += 1
-                    if entered[r] != u:
-                        entered[r] = u
-                        load[r] += flat.transfer[kind[r], u]
-        if leaves and own >= 0:
-            load[own] += flat.transfer[kind[own], u]
+            if r >= 0 and r != own:
+                waiting[r] += 1
     start, finish = np.zeros(calls), np.zeros(calls)
     node_finish = np.zeros(n)
     stack = np.empty(n + calls, np.int64)  # v: node v on CPUs is ready, −1−r: call r is
@@ -168,7 +189,7 @@ def execute(flat, slot, kind, before):  # type: ignore[no-untyped-def]
 
 
 def slots_of(task: Task, graph: LatencyGraph, plan: Calls) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return slot, kind, before, and the device of each call, of a plan."""
+    """Return slot, and kind, device and call before of each call, of a plan."""
     host = task.costs.host[task.costs.kind_of]
     pairs = sorted(
         {
@@ -190,4 +211,4 @@ def slots_of(task: Task, graph: LatencyGraph, plan: Calls) -> tuple[Ints, Ints, 
     for r in range(1, len(pairs)):
         if pairs[r][0] == pairs[r - 1][0]:
             before[r] = r - 1
-    return slot, kind, before, np.array([d for d, _ in pairs], np.int64)
+    return slot, kind, np.array([d for d, _ in pairs], np.int64), before

@@ -28,6 +28,7 @@ import pyomo.environ as pyo
 from ..instances import Calls
 from .latency import LatencyGraph, latency_graph
 from .latency_execute import execute, flatten, slots_of
+from .latency_links import over_links
 from .task import Task
 
 CPUS = -1
@@ -64,13 +65,18 @@ class LatencyModel:
         return Calls(device, call)
 
     def start(self, plan: Calls) -> list[tuple[pyo.Var, float]]:
-        """Return the values of x for a plan; alike accelerators in the order of their starts."""
-        slot, kind, before, devices = slots_of(self.task, self.graph, plan)
-        _, start, _, _ = execute(flatten(self.task, self.graph), slot, kind, before)
+        """Return the values of x for a plan; alike accelerators in the order of their starts.
+
+        With links between accelerators they stay what they are.
+        """
+        slot, kind, devices, before = slots_of(self.task, self.graph, plan)
+        flat = flatten(self.task, self.graph)
+        _, start, _, _ = execute(flat, slot, kind, devices, before)
         first = {int(d): float(start[devices == d].min()) for d in np.unique(devices)}
         used = [0] * len(self.graph.kinds)
-        where: dict[int, int] = {}
-        for d in sorted(first, key=lambda d: (first[d], d)):
+        linked = bool(self.task.cluster.links)
+        where: dict[int, int] = {d: d for d in first} if linked else {}
+        for d in () if linked else sorted(first, key=lambda d: (first[d], d)):
             k = self.graph.kinds.index(int(self.task.costs.kind_of[d]))
             mine = np.flatnonzero(self.task.costs.kind_of == self.graph.kinds[k])
             where[d] = int(mine[used[k]])
@@ -141,6 +147,11 @@ def latency_model(task: Task, horizon: float, floor: float, *, potentials: bool)
     def x(v: int, s: int) -> pyo.Var:
         return m.x[unit[v], s]
 
+    linked = bool(task.cluster.links)
+    moved_by = None
+    if linked:
+        moved_by = over_links(m, task, [d for d, _ in calls], edges, x, scale)
+
     def once(m: pyo.ConcreteModel, i: int) -> pyo.Expression:
         return pyo.quicksum(m.x[i, s] for s in [CPUS, *slots]) == 1
 
@@ -169,6 +180,8 @@ def latency_model(task: Task, horizon: float, floor: float, *, potentials: bool)
     def takes(m: pyo.ConcreteModel, s: int) -> pyo.Expression:
         k = row[s]
         work = pyo.quicksum(float(p[k, v]) * x(v, s) for v in nodes if np.isfinite(p[k, v]))
+        if moved_by is not None:
+            return m.finish[s] == m.start[s] + work + moved_by(s)
         moved = pyo.quicksum(float(c[k, u]) * (m.enters[u, s] + m.leaves[u, s]) for u in senders)
         return m.finish[s] == m.start[s] + work + moved
 
@@ -194,7 +207,7 @@ def latency_model(task: Task, horizon: float, floor: float, *, potentials: bool)
         return pyo.quicksum(x(v, s) for s in mine) == pyo.quicksum(x(mates[0], s) for s in mine)
 
     def alike(m: pyo.ConcreteModel, d: int) -> pyo.Expression:
-        if d + 1 not in accelerators or costs.kind_of[d] != costs.kind_of[d + 1]:
+        if d + 1 not in accelerators or costs.kind_of[d] != costs.kind_of[d + 1] or linked:
             return pyo.Constraint.Skip
         return m.start[calls.index((d, 0))] <= m.start[calls.index((d + 1, 0))]
 

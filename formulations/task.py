@@ -16,6 +16,7 @@ from ..instances import (
     Training,
     Workload,
     price,
+    without_links,
 )
 
 
@@ -61,9 +62,22 @@ class Task:
         return self.problem
 
     @cached_property
-    def costs(self) -> Costs:
-        """The workload priced for the cluster; raises InputError where it cannot be priced."""
+    def linked_costs(self) -> Costs:
+        """The workload priced for the cluster, with messages between linked devices.
+
+        Raises InputError where it cannot be priced.
+        """
         return price(self.workload, self.cluster)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """The prices without links between devices: never above the true ones.
+
+        All methods that know nothing of such links read these: their bounds hold, and what they
+        find is judged by the true prices.
+        """
+        several = isinstance(self.problem, Latency) and self.problem.calls > 1
+        return without_links(self.linked_costs, returning=several)
 
 
 def pose(

@@ -143,9 +143,11 @@ def state_staging(task: Task) -> Staging:
     InputError
         If the workload has no configurations, microbatches or bandwidth are not known, a rule
         names a layer that does not exist or leaves it no configuration, or the cluster has no
-        accelerator.
+        accelerator, or links between devices.
     """
     workload, problem = task.workload, task.training
+    if task.cluster.links:
+        raise InputError("cluster: training plans take no links between devices; remove them")
     layers = layers_of(workload)
     microbatches = problem.microbatches or layers.microbatches
     rounds = problem.schedule == "pipedream"

@@ -1,9 +1,10 @@
 """The nouns: workloads, clusters, plans, and the files they come in."""
 
-from .cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, Link, accelerators_and_cpus
-from .costs import Costs, price
+from .cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
+from .costs import Costs, price, without_links
 from .errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .layers import Layers, layers_of
+from .links import Link, PairLink
 from .plan import Limit, Plan, Status, gap_between
 from .problem import Latency, LayerRule, Mapping, Problem, Throughput, Training
 from .solution import Calls, Mapped, Placement, Solution, Stage, Stages, in_stages
@@ -31,6 +32,7 @@ __all__ = [
     "Mapped",
     "Mapping",
     "NodeId",
+    "PairLink",
     "Placement",
     "Plan",
     "Problem",
@@ -52,4 +54,5 @@ __all__ = [
     "price",
     "stage_costs",
     "topology",
+    "without_links",
 ]

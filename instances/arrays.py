@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
@@ -82,3 +82,9 @@ def _numbers(raw: NDArray[Any], what: str, wanted: str) -> NDArray[Any]:
         return raw.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{what}: it must be a list of {wanted}") from None
+
+
+def rows(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Return lists of numbers as compressed rows: where each begins, and all of them."""
+    start = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
+    return start, np.array([x for row in lists for x in row], dtype=np.int64)

@@ -6,45 +6,19 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral, Real
+from numbers import Integral
 
 import pandas as pd
 
+from .arrays import Ints
 from .errors import InputError, shown
+from .links import Link, PairLink, link_table, number
 
 ACCELERATOR = "accelerator"
 CPU = "cpu"
 
 #: No search can use more; a mistyped count must not exhaust the memory.
 MAX_DEVICES = 100_000
-
-
-@dataclass(frozen=True)
-class Link:
-    """A link by the postal model: sending b bytes takes latency + b / bandwidth.
-
-    Parameters
-    ----------
-    latency_s
-        Seconds until the first byte arrives.
-    bytes_per_s
-        Bandwidth.
-    """
-
-    latency_s: float
-    bytes_per_s: float
-
-    def __post_init__(self) -> None:
-        for key in ("latency_s", "bytes_per_s"):
-            object.__setattr__(self, key, _number(getattr(self, key), f"link: {key}"))
-        if not (self.latency_s >= 0 and math.isfinite(self.latency_s)):
-            raise InputError(f"link: latency_s is {self.latency_s:g}; it must be at least 0")
-        if not self.bytes_per_s > 0:
-            raise InputError(f"link: bytes_per_s is {self.bytes_per_s:g}; it must be above 0")
-
-    def seconds(self, size_bytes: float) -> float:
-        """Seconds that a message of `size_bytes` takes; nothing takes nothing."""
-        return self.latency_s + size_bytes / self.bytes_per_s if size_bytes > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +66,7 @@ class DeviceKind:
                 f"{self.name}: count is {shown(self.count)}; at most {MAX_DEVICES} are planned for"
             )
         for key in ("memory_bytes", "slowdown"):
-            object.__setattr__(self, key, _number(getattr(self, key), f"{self.name}: {key}"))
+            object.__setattr__(self, key, number(getattr(self, key), f"{self.name}: {key}"))
         object.__setattr__(self, "host", bool(self.host))
         if self.link is not None and not isinstance(self.link, Link):
             raise InputError(f"{self.name}: link is {shown(self.link)}; it must be a Link")
@@ -119,13 +93,23 @@ class Device:
 class Cluster:
     """The devices to plan for, numbered kind by kind in the order of `kinds`.
 
+    Parameters
+    ----------
+    kinds
+        Kinds of devices.
+    links
+        Links between accelerators: what one sends the other goes over their link and not through
+        host memory. Of several that name a pair the last one counts.
+
     Raises
     ------
     InputError
-        If there is no device at all, or two kinds have one name.
+        If there is no device at all, two kinds have one name, or a link names what is no
+        accelerator.
     """
 
     kinds: tuple[DeviceKind, ...]
+    links: tuple[PairLink, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", tuple(self.kinds))
@@ -138,6 +122,9 @@ class Cluster:
                 raise InputError(f"cluster: two device kinds are called {name!r}; rename one")
         if not any(kind.count for kind in self.kinds):
             raise InputError("cluster: no devices; give at least one accelerator or CPU core")
+        object.__setattr__(self, "links", tuple(self.links))
+        if self.links:
+            self.link_of  # noqa: B018  # checks them
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
@@ -154,9 +141,23 @@ class Cluster:
         return len(self.devices)
 
     @cached_property
+    def link_of(self) -> Ints:
+        """Shape (D, D): which of `links` joins two devices, −1 for none."""
+        hosts = [kind.host for kind in self.kinds]
+        named: dict[str, list[int]] = {kind.name: [] for kind in self.kinds if not kind.host}
+        for d, device in enumerate(self.devices):
+            if not hosts[device.kind]:
+                named[self.kinds[device.kind].name].append(d)
+        for d, device in enumerate(self.devices):
+            if not hosts[device.kind]:
+                named.setdefault(device.name, [d])
+        return link_table(self.links, named, self.size)
+
+    @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the kinds, in order."""
-        return hashlib.sha256(repr(self.kinds).encode()).hexdigest()
+        """SHA-256 of kinds and links, in order."""
+        stated = (self.kinds, self.links) if self.links else self.kinds
+        return hashlib.sha256(repr(stated).encode()).hexdigest()
 
     def with_counts(
         self,
@@ -189,10 +190,12 @@ class Cluster:
                 kinds.append(DeviceKind(name, count, host=host))
         if memory_bytes is not None:
             kinds = [k if k.host else replace(k, memory_bytes=memory_bytes) for k in kinds]
-        return Cluster(tuple(kinds))
+        return Cluster(tuple(kinds), self.links)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per kind, indexed by name; `cluster_from_pandas` is the inverse.
+
+        Links between devices are not in it.
 
         Returns
         -------
@@ -209,12 +212,6 @@ class Cluster:
             rows.append(row)
         frame = pd.DataFrame(rows).astype({"times": "object"})
         return frame.set_index("name")
-
-
-def _number(value: object, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputError(f"{what} is {shown(value)}; it must be a number")
-    return float(value)
 
 
 def accelerators_and_cpus(

@@ -13,8 +13,9 @@ import pandas as pd
 
 from .arrays import Floats
 from .check_workload import RESERVED, plain_ids
-from .cluster import Cluster, DeviceKind, Link
+from .cluster import Cluster, DeviceKind
 from .errors import InputError, shown
+from .links import Link
 from .units import UNSPECIFIED, NodeId
 from .workload import Workload
 

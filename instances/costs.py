@@ -6,15 +6,33 @@ simulator compute with.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from .arrays import Bools, Floats, Ints, frozen
 from .cluster import ACCELERATOR, CPU, Cluster, DeviceKind
 from .errors import InputError
+from .links import Link
 from .units import TIME_UNITS, UNSPECIFIED
 from .workload import Workload
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """What passes between linked devices; L links, n nodes, D devices.
+
+    Parameters
+    ----------
+    link
+        Shape (D, D): link between two devices, −1 for none.
+    time
+        Shape (L, n): how long a node's output takes over each link.
+    """
+
+    link: Ints
+    time: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +56,8 @@ class Costs:
         Shape (K,): whether the kind computes in host memory.
     kind_of
         Shape (D,): kind of each device.
+    messages
+        Between linked devices, whose data does not go through host memory; None without links.
     """
 
     compute: Floats
@@ -47,6 +67,36 @@ class Costs:
     count: Ints
     host: Bools
     kind_of: Ints
+    messages: Messages | None = None
+
+    def received(self, node: int, source: int, target: int) -> float:
+        """Time that device `target` pays for the output of `node` on device `source`.
+
+        That of a message if they are linked, else that of bringing it in from host memory.
+        """
+        if self.messages is not None and (link := self.messages.link[source, target]) >= 0:
+            return float(self.messages.time[link, node])
+        return float(self.transfer[self.kind_of[target], node])
+
+    def sent(self, node: int, source: int, targets: Iterable[int]) -> float:
+        """Time that device `source` pays for handing the output of `node` to its receivers.
+
+        A message for each receiver on a linked device; and bringing it out to host memory, once,
+        if there is another receiver.
+
+        Parameters
+        ----------
+        targets
+            The device of each receiver.
+        """
+        total, through_host = 0.0, False
+        for target in targets:
+            link = -1 if self.messages is None else int(self.messages.link[source, target])
+            if self.messages is not None and link >= 0:
+                total += float(self.messages.time[link, node])
+            else:
+                through_host = True
+        return total + (float(self.transfer[self.kind_of[source], node]) if through_host else 0.0)
 
 
 def price(workload: Workload, cluster: Cluster) -> Costs:
@@ -57,6 +107,10 @@ def price(workload: Workload, cluster: Cluster) -> Costs:
     InputError
         If the workload has no times for a kind of device, or transfers cannot be priced: bytes
         without a link, a link without bytes, or links for a workload without time unit.
+
+    Notes
+    -----
+    O((K + L) n + D²) with L links between devices.
     """
     compute, transfer = [], []
     for kind in cluster.kinds:
@@ -74,7 +128,35 @@ def price(workload: Workload, cluster: Cluster) -> Costs:
         count=frozen([kind.count for kind in cluster.kinds], np.int64),
         host=frozen([kind.host for kind in cluster.kinds], np.bool_),
         kind_of=frozen([device.kind for device in cluster.devices], np.int64),
+        messages=_messages(workload, cluster),
     )
+
+
+def without_links(costs: Costs, *, returning: bool) -> Costs:
+    """Return the costs as if all data went through host memory, so that no plan costs more.
+
+    Every device of a kind moves data at the least of the times over the links of any of them, and
+    to host memory where one of them needs it. A device that gets data pays for one of these; one
+    that sends some pays for at least one. So bounds for these costs hold for the true ones.
+
+    Parameters
+    ----------
+    returning
+        Whether a device can get its own data back from host memory: in another call.
+    """
+    if costs.messages is None:
+        return costs
+    least = costs.transfer.copy()
+    for k in range(len(least)):
+        own = costs.kind_of == k
+        used = costs.messages.link[own]
+        unlinked = (used < 0).sum(axis=1) - 1  # itself is not linked with itself
+        if len(used) and not costs.host[k] and not returning and not unlinked.any():
+            least[k] = np.inf
+        for link in np.unique(used[used >= 0]).tolist():
+            least[k] = np.minimum(least[k], costs.messages.time[link])
+    least[np.isinf(least)] = 0.0  # a device alone in its cluster moves nothing
+    return replace(costs, transfer=frozen(least, np.float64), messages=None)
 
 
 def _column(workload: Workload, kind: DeviceKind) -> str:
@@ -96,15 +178,23 @@ def _transfer(workload: Workload, kind: DeviceKind) -> Floats:
                 f"give device kind {kind.name!r} a link (latency and bandwidth)"
             )
         return workload.transfer
+    return _over(workload, kind.link, f"the link of device kind {kind.name!r}")
+
+
+def _messages(workload: Workload, cluster: Cluster) -> Messages | None:
+    if not cluster.links:
+        return None
+    times = [_over(workload, pair.link, f"the link {pair}") for pair in cluster.links]
+    return Messages(cluster.link_of, frozen(np.array(times), np.float64))
+
+
+def _over(workload: Workload, link: Link, what: str) -> Floats:
+    """Time that each node's output takes over a link, in the workload's unit."""
     if workload.output_bytes is None:
-        raise InputError(
-            f"{workload.name}: it gives transfer times, not bytes; "
-            f"remove the link of device kind {kind.name!r}"
-        )
+        raise InputError(f"{workload.name}: it gives transfer times, not bytes; remove {what}")
     if workload.time_unit == UNSPECIFIED:
         raise InputError(
-            f"{workload.name}: its time unit is not specified, so bytes over the link of "
-            f"{kind.name!r} cannot be priced; set the workload's time_unit"
+            f"{workload.name}: its time unit is not specified, so bytes over {what} cannot be "
+            "priced; set the workload's time_unit"
         )
-    seconds = [kind.link.seconds(size) for size in workload.output_bytes.tolist()]
-    return np.array(seconds) / TIME_UNITS[workload.time_unit]
+    return link.seconds_of(workload.output_bytes) / TIME_UNITS[workload.time_unit]

@@ -8,7 +8,6 @@ that are paths, as torch's exporter writes them, give the modules for layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +15,8 @@ import numpy as np
 
 from .architectures.lowering import suggested_cluster
 from .errors import InputError, shown
+from .onnx_flops import FLOPS
+from .onnx_shapes import load_with_shapes
 from .pytorch.estimate import estimated_ms
 from .pytorch.layers import by_layer, by_operator, fitting_depth
 from .pytorch.operators import operator_graph
@@ -29,6 +30,14 @@ _VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "D
 
 #: Nodes whose value is known as soon as shapes are.
 _KNOWN = frozenset({"Constant", "Shape", "Size"})
+
+_HALF_A_BYTE = frozenset({"INT4", "UINT4", "FLOAT4E2M1"})
+
+#: Where quantised operators have whole numbers that were learned: their weight's position.
+_QUANTISED = {
+    "DequantizeLinear": 0, "MatMulInteger": 1, "ConvInteger": 1, "QLinearMatMul": 3,
+    "QLinearConv": 3,
+}  # fmt: skip
 
 #: Read only the rows that they are asked for.
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
@@ -60,7 +69,7 @@ def read_onnx(
         If the file cannot be read, or a shape cannot be inferred.
     """
     target = machine(estimate)
-    recording = _Reader(_load(path, batch or 1), str(path)).recording()
+    recording = _Reader(load_with_shapes(path, batch or 1), str(path)).recording()
     graph = operator_graph(recording, training=False, copies=tied == "copies")
     if not graph.operators:
         raise InputError(f"{path}: it computes nothing; nothing to plan")
@@ -94,38 +103,6 @@ def read_onnx(
     )
 
 
-def _load(path: str | Path, batch: int) -> Any:
-    """Return the model with its open dimensions set and all shapes inferred."""
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    if not Path(path).is_file():
-        raise InputError(f"{path}: no such file")
-    try:
-        model = onnx.load(str(path))
-        if not model.graph.node:
-            raise InputError(f"{path}: it is no ONNX model with nodes")
-        given = {value.name for value in model.graph.initializer}
-        for value in model.graph.input:
-            if value.name in given:
-                continue
-            for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
-                if dimension.dim_value:
-                    continue
-                if axis:
-                    raise InputError(
-                        f"{path}: input {shown(value.name)}: dimension {axis} is left open; "
-                        "export it with a fixed size"
-                    )
-                dimension.Clear()
-                dimension.dim_value = batch
-        del model.graph.value_info[:]
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except (DecodeError, onnx.shape_inference.InferenceError, ValueError) as error:
-        first = (str(error).splitlines() or ["not readable"])[0]
-        raise InputError(f"{path}: it is no readable ONNX file: {first}") from None
-
-
 class _Reader:
     """Turns a graph with shapes into a recording."""
 
@@ -135,7 +112,7 @@ class _Reader:
         self.graph = model.graph
         self.file = file
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self.item: dict[str, int] = {}
+        self.item: dict[str, float] = {}
         self.floats: set[str] = set()
         self.storage: dict[str, int] = {}
         self.sizes: list[float] = []
@@ -144,7 +121,8 @@ class _Reader:
             if kind == onnx.TensorProto.UNDEFINED:
                 return
             dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
-            self.shapes[name], self.item[name] = shape, max(1, dtype.itemsize)
+            half = onnx.TensorProto.DataType.Name(kind) in _HALF_A_BYTE
+            self.shapes[name], self.item[name] = shape, 0.5 if half else max(1, dtype.itemsize)
             if dtype.kind not in "iub":
                 self.floats.add(name)
 
@@ -155,6 +133,11 @@ class _Reader:
                 note(value.name, tensor.elem_type, tuple(sizes))
         for value in self.graph.initializer:
             note(value.name, value.data_type, tuple(value.dims))
+        self.learned = self.floats | {
+            node.input[_QUANTISED[node.op_type]]
+            for node in self.graph.node
+            if node.op_type in _QUANTISED
+        }
 
     def recording(self) -> Recording:
         """Return what one pass does."""
@@ -163,7 +146,7 @@ class _Reader:
         fixed = {value.name for value in self.graph.initializer}
         for value in self.graph.initializer:
             number = self._new(value.name)
-            if value.name in self.floats:
+            if value.name in self.learned:
                 size = self.sizes[number]
                 elements = math.prod(self.shapes[value.name])
                 parameters[number] = Parameter(value.name, elements, size, False)
@@ -175,11 +158,12 @@ class _Reader:
         for node in self.graph.node:
             given = [name for name in node.input if name]
             if node.op_type in _KNOWN or (given and set(given) <= fixed):
-                floating = [name for name in given if name in self.floats]
+                learned = [name for name in given if name in self.learned]
                 for name in node.output:
                     fixed.add(name)
-                    if floating and node.op_type not in _KNOWN:
-                        self.storage[name] = self.storage[floating[0]]
+                    if learned and node.op_type not in _KNOWN:
+                        self.learned.add(name)
+                        self.storage[name] = self.storage[max(learned, key=self._bytes)]
                     else:
                         buffers.add(self._new(name))
                 continue
@@ -210,7 +194,7 @@ class _Reader:
         else:
             for name in outputs:
                 self._new(name, node)
-            count = _FLOPS.get(node.op_type)
+            count = FLOPS.get(node.op_type)
             flops = 0.0 if count is None else count(node, self.shapes)
             made = sum(self._bytes(name) for name in outputs)
             seen = made if node.op_type in _LOOKUPS else sum(map(self._bytes, given))
@@ -243,33 +227,3 @@ class _Reader:
         if name not in self.storage:
             raise InputError(f"{self.file}: {shown(name)} is read before anything makes it")
         return Read(self.storage[name], 0, self._bytes(name))
-
-
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-def _matmul(node: Any, shapes: Shapes) -> float:
-    return 2.0 * math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
-
-
-def _gemm(node: Any, shapes: Shapes) -> float:
-    transposed = any(a.name == "transA" and a.i for a in node.attribute)
-    inner = shapes[node.input[0]][0 if transposed else 1]
-    return 2.0 * math.prod(shapes[node.output[0]]) * inner
-
-
-def _conv(node: Any, shapes: Shapes) -> float:
-    """Each output element sums over a kernel: its weight's shape after the first dimension."""
-    return 2.0 * math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[1]][1:])
-
-
-def _conv_transpose(node: Any, shapes: Shapes) -> float:
-    return 2.0 * math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:])
-
-
-_FLOPS: Mapping[str, Callable[[Any, Shapes], float]] = {
-    "MatMul": _matmul,
-    "Gemm": _gemm,
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
-}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .cluster import Cluster
 from .errors import shown
 from .plan import Plan, gap_between
 from .plan_json import PlanFile
@@ -71,13 +72,13 @@ def read_outline(path: str | Path) -> Outline:
     Raises
     ------
     InputError
-        If the file is no plan, or its solution does not say which nodes each device has.
+        If the file is no plan, or its solution does not say where each node is.
     """
     source = read_source(path)
     file = read_file(source, PlanFile, PLAN)
-    cluster = make_cluster(source, file.cluster.kinds)
+    cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
     nodes: list[set[NodeId]] = [set() for _ in range(cluster.size)]
-    for d, own in _placed(source, file.solution):
+    for d, own in _placed(source, file.solution, cluster):
         if not 0 <= d < cluster.size:
             source.fail(f"solution: device {d} is not one of the cluster's 0 to {cluster.size - 1}")
         nodes[d].update(own)
@@ -96,18 +97,32 @@ def read_outline(path: str | Path) -> Outline:
     )
 
 
-def _placed(source: Source, solution: dict[str, Any]) -> list[tuple[int, list[NodeId]]]:
-    """Return device and nodes of each entry of a solution's list of devices."""
-    entries = solution.get("devices")
-    if not isinstance(entries, list):
-        source.fail("solution: it has no list of devices; only placements can be compared")
+def _placed(
+    source: Source, solution: dict[str, Any], cluster: Cluster
+) -> list[tuple[int, list[NodeId]]]:
+    """Return device and nodes of each part of a solution: device, call, or stage.
+
+    A stage is where its first device is.
+    """
+    parts = next((solution[key] for key in ("devices", "calls", "stages") if key in solution), None)
+    if not isinstance(parts, list):
+        source.fail("solution: it has no list of devices, calls or stages; plan again")
+    free = {
+        kind.name: sum(k.count for k in cluster.kinds[:i]) for i, kind in enumerate(cluster.kinds)
+    }
     placed = []
-    for entry in entries:
-        device = entry.get("device") if isinstance(entry, dict) else None
-        own = entry.get("nodes") if isinstance(entry, dict) else None
-        if type(device) is not int or not isinstance(own, list):
-            source.fail(f"solution: {shown(entry)} has no device number and nodes")
-        placed.append((device, own))
+    for part in parts:
+        try:
+            if "kind" in part:  # of a training plan
+                device = free[part["kind"]]
+                free[part["kind"]] += part["replicas"] * part["degree"]
+                own = [entry["node"] for entry in part["nodes"]]
+            else:
+                device = part["device"] if "device" in part else part["devices"][0]
+                own = list(part["nodes"])
+            placed.append((int(device), own))
+        except (TypeError, KeyError, IndexError, ValueError):
+            source.fail(f"solution: {shown(part)} does not say its device and nodes")
     return placed
 
 

@@ -27,9 +27,11 @@ from .stagecut_json import (
     PLAN,
     VERSION,
     KindRecord,
+    PairLinkRecord,
     Record,
     finite,
     kinds_of,
+    links_of,
     make_cluster,
     read_file,
 )
@@ -38,6 +40,9 @@ from .topologies import write_topology
 from .topologies.topology_json import TopologyFile, make_topology
 from .units import NodeId
 from .workload import Workload
+
+#: Options that files of this version may lack, for they are younger; their defaults hold.
+LATER = ("relayed",)
 
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
@@ -54,6 +59,7 @@ class ClusterRecord(Record):
 
     fingerprint: str
     kinds: list[KindRecord]
+    links: list[PairLinkRecord] = msgspec.field(default_factory=list)
 
 
 class DeviceRecord(Record):
@@ -65,9 +71,13 @@ class DeviceRecord(Record):
 
 
 class PlacementRecord(Record):
-    """Solution of a throughput problem; devices without nodes may be left out."""
+    """Solution of a throughput problem; devices without nodes may be left out.
+
+    `order` numbers the devices in use stage by stage, if data is relayed.
+    """
 
     devices: list[DeviceRecord]
+    order: list[int] = msgspec.field(default_factory=list)
 
 
 class CallRecord(Record):
@@ -150,7 +160,11 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
         "gap": finite(plan.gap),
         "time_unit": plan.time_unit,
         "method": plan.method,
-        "cluster": {"fingerprint": plan.cluster.fingerprint, "kinds": kinds_of(plan.cluster)},
+        "cluster": {
+            "fingerprint": plan.cluster.fingerprint,
+            "kinds": kinds_of(plan.cluster),
+            "links": links_of(plan.cluster),
+        },
         "solution": msgspec.to_builtins(record),
         "certificate": to_json(plan.certificate),
         "provenance": to_json(plan.provenance),
@@ -183,7 +197,7 @@ def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None
     for what, value in (("objective", file.objective), ("bound", file.bound), ("gap", file.gap)):
         if value is not None and not math.isfinite(value):
             source.fail(f"{what} is {shown(value)}; it must be a finite number (or null)")
-    made_on = make_cluster(source, file.cluster.kinds)
+    made_on = make_cluster(source, file.cluster.kinds, file.cluster.links)
     if made_on.fingerprint != file.cluster.fingerprint:
         source.fail("cluster: its kinds do not have its fingerprint; they were changed: plan again")
     if cluster is not None and cluster != made_on:
@@ -242,7 +256,7 @@ def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Code
         if key not in known:
             source.fail(f"problem: unknown key {shown(key)}; remove it or correct its spelling")
     for key in known:
-        if key not in options:
+        if key not in options and key not in LATER:
             source.fail(f"problem: {key} is missing; add it")
     if codec.problem is Mapping:
         file = _convert(source, options["topology"], TopologyFile, "problem: topology")
@@ -270,13 +284,15 @@ def _encode_placement(
     for node, d in zip(workload.ids, placement.device.tolist(), strict=True):
         nodes[d].append(node)
     return PlacementRecord(
-        [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)]
+        [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)],
+        list(placement.order),
     )
 
 
 def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Cluster) -> Placement:
     part_of = _part_of(record.devices, workload, cluster)
-    return Placement(np.array([record.devices[i].device for i in part_of]))
+    device = np.array([record.devices[i].device for i in part_of])
+    return Placement(device, tuple(record.order))
 
 
 def _encode_calls(calls: Calls, workload: Workload, cluster: Cluster) -> CallsRecord:

@@ -20,8 +20,8 @@ from types import MappingProxyType
 import numpy as np
 
 from .arrays import Floats
-from .cluster import Link
 from .errors import InputError
+from .links import Link
 
 
 @dataclass(frozen=True)

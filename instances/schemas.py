@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from .plan_json import CODECS, PlanFile
+from .plan_json import CODECS, LATER, PlanFile
 from .stagecut_json import ClusterFile, WorkloadFile
 
 #: Where the published schemas lie.
@@ -51,7 +51,7 @@ def _plan_schema() -> dict[str, Any]:
     for name, codec in CODECS.items():
         problem = schema["$defs"][stated[name].__name__]
         problem["properties"] = {"name": {"const": name}, **problem["properties"]}
-        problem["required"] = list(problem["properties"])
+        problem["required"] = [key for key in problem["properties"] if key not in LATER]
         problem["additionalProperties"] = False
         kinds = {"problem": stated[name], "solution": codec.record}
         parts = {key: {"$ref": f"#/$defs/{kind.__name__}"} for key, kind in kinds.items()}

@@ -19,12 +19,17 @@ class Placement:
     ----------
     device
         Shape (n,): number of the device of each node.
+    order
+        The devices in use, in the order of their stages, if data is relayed from stage to stage;
+        else ().
     """
 
     device: Ints
+    order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", frozen(self.device, "int64"))
+        object.__setattr__(self, "order", tuple(int(d) for d in self.order))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 
 from .arrays import Floats
-from .cluster import Cluster, DeviceKind, Link
+from .cluster import Cluster, DeviceKind
 from .errors import blamed_on, shown
 from .layers_json import ConfigurationRecord, LayersRecord, read_layers, write_layers
+from .links import Link, PairLink
 from .source import Source, plain_id
 from .units import NodeId
 from .workload import Workload
@@ -32,7 +33,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
     """Part of a file: every key is known, so that a misspelt one is an error."""
 
 
-class LinkRecord(Record):
+class LinkRecord(Record, kw_only=True):
     """Link to host memory; bandwidth null for no limit."""
 
     latency_s: float
@@ -51,12 +52,19 @@ class KindRecord(Record):
     link: LinkRecord | None = None
 
 
+class PairLinkRecord(LinkRecord):
+    """Link between two devices, each named by its name or that of its kind."""
+
+    ends: tuple[str, str]
+
+
 class ClusterFile(Record):
     """A cluster file."""
 
     format: Literal["stagecut-cluster"]
     version: Literal[1]
     kinds: list[KindRecord]
+    links: list[PairLinkRecord] = msgspec.field(default_factory=list)
 
 
 class NodeRecord(Record):
@@ -85,6 +93,7 @@ class WorkloadFile(Record):
     time_unit: Literal["s", "ms", "us", "ns", "unspecified"] = "unspecified"
     colours: list[int | str] = msgspec.field(default_factory=list)
     cluster: list[KindRecord] | None = None
+    cluster_links: list[PairLinkRecord] = msgspec.field(default_factory=list)
     provenance: dict[str, str] = msgspec.field(default_factory=dict)
     layers: LayersRecord | None = None
 
@@ -193,7 +202,9 @@ def read_workload(source: Source) -> Workload:
                 for key in extras
             },
             layers=layers,
-            cluster=None if file.cluster is None else make_cluster(source, file.cluster),
+            cluster=None
+            if file.cluster is None
+            else make_cluster(source, file.cluster, file.cluster_links),
             provenance=file.provenance,
         )
 
@@ -222,6 +233,8 @@ def write_workload(workload: Workload) -> dict[str, object]:
         nodes.append(record)
     cluster = workload.cluster
     shared: dict[str, object] = {}
+    if cluster is not None and cluster.links:
+        shared["cluster_links"] = links_of(cluster)
     if workload.layers is not None:
         shared["layers"], configurations = write_layers(workload, workload.layers)
         for record, given in zip(nodes, configurations, strict=True):
@@ -248,27 +261,35 @@ def read_cluster(source: Source) -> Cluster:
     InputError
         If the file breaks the format.
     """
-    return make_cluster(source, read_file(source, ClusterFile, CLUSTER).kinds)
+    file = read_file(source, ClusterFile, CLUSTER)
+    return make_cluster(source, file.kinds, file.links)
 
 
 def write_cluster(cluster: Cluster) -> dict[str, object]:
     """Return the file of `cluster`, as JSON values."""
-    return {"format": CLUSTER, "version": VERSION, "kinds": kinds_of(cluster)}
+    kinds, links = kinds_of(cluster), links_of(cluster)
+    return {"format": CLUSTER, "version": VERSION, "kinds": kinds, "links": links}
 
 
-def make_cluster(source: Source, kinds: list[KindRecord]) -> Cluster:
-    """Return the cluster of these kinds."""
-    made = []
+def make_cluster(source: Source, kinds: list[KindRecord], links: list[PairLinkRecord]) -> Cluster:
+    """Return the cluster of these kinds and links."""
+    made, joined = [], []
     with blamed_on(source.file, "cluster"):
         for kind in kinds:
             values: dict[str, Any] = msgspec.structs.asdict(kind)
             values["memory_bytes"] = _or(kind.memory_bytes, math.inf)
             if kind.link is not None:
                 with blamed_on(kind.name, "link"):
-                    link = Link(kind.link.latency_s, _or(kind.link.bytes_per_s, math.inf))
-                values["link"] = link
+                    values["link"] = _link(kind.link)
             made.append(DeviceKind(**values))
-        return Cluster(tuple(made))
+        for pair in links:
+            with blamed_on(" – ".join(pair.ends), "link"):
+                joined.append(PairLink(pair.ends, _link(pair)))
+        return Cluster(tuple(made), tuple(joined))
+
+
+def _link(record: LinkRecord) -> Link:
+    return Link(record.latency_s, _or(record.bytes_per_s, math.inf))
 
 
 def kinds_of(cluster: Cluster) -> list[dict[str, object]]:
@@ -278,10 +299,18 @@ def kinds_of(cluster: Cluster) -> list[dict[str, object]]:
         record: dict[str, object] = dict(vars(kind))
         record["memory_bytes"] = finite(kind.memory_bytes)
         if kind.link is not None:
-            bandwidth = finite(kind.link.bytes_per_s)
-            record["link"] = {"latency_s": kind.link.latency_s, "bytes_per_s": bandwidth}
+            record["link"] = _write_link(kind.link)
         records.append(record)
     return records
+
+
+def links_of(cluster: Cluster) -> list[dict[str, object]]:
+    """Return the links between devices as JSON values."""
+    return [{"ends": list(pair.ends), **_write_link(pair.link)} for pair in cluster.links]
+
+
+def _write_link(link: Link) -> dict[str, object]:
+    return {"latency_s": link.latency_s, "bytes_per_s": finite(link.bytes_per_s)}
 
 
 def finite(value: float) -> float | None:

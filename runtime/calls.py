@@ -2,8 +2,8 @@
 
 A call waits for all its inputs, transfers them in, computes, transfers out; its results appear when
 it has ended. That is what a stage without overlap does. What a call needs from another call on the
-same accelerator goes through host memory too. CPUs are an unlimited pool: as many cores are shown
-as compute at a time.
+same accelerator goes through host memory too; what it needs from one on a linked accelerator is a
+message. CPUs are an unlimited pool: as many cores are shown as compute at a time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 
 from ..instances import Cluster, InputError, Workload, price
 from ..instances.arrays import Floats, Ints, frozen
-from .stages import FORWARD, Stages
+from .stages import FORWARD, StageGraph
 
 
-def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: Ints) -> Stages:
+def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: Ints) -> StageGraph:
     """Return the stages of a latency plan; simulate them with the schedule ``single``.
 
     Parameters
@@ -45,7 +45,8 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
     of = np.zeros(workload.n, dtype=np.int64)
     for k, nodes in enumerate(groups.values()):
         of[nodes] = k
-    kind = costs.kind_of[[int(device[nodes[0]]) for nodes in groups.values()]]
+    where = [int(device[nodes[0]]) for nodes in groups.values()]
+    kind = costs.kind_of[where]
     compute, receive, send = (np.zeros((len(groups), 2)) for _ in range(3))
     for k, nodes in enumerate(groups.values()):
         compute[k, FORWARD] = costs.compute[kind[k], nodes].sum()
@@ -55,9 +56,8 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
         users = {int(of[v]) for v in successors} - {own}
         for k in sorted(users):
             edges.add((own, k))
-            receive[k, FORWARD] += costs.transfer[kind[k], u]
-        if users:
-            send[own, FORWARD] += costs.transfer[kind[own], u]
+            receive[k, FORWARD] += costs.received(u, where[own], where[k])
+        send[own, FORWARD] += costs.sent(u, where[own], (where[k] for k in sorted(users)))
     duration = (receive + compute + send)[:, FORWARD]
     keys = list(groups)
     rank, begin, end = _execute(keys, sorted(edges), duration)
@@ -68,7 +68,8 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
     present[:, FORWARD] = True
     tasks = np.zeros(2 * len(groups), dtype=np.int64)
     tasks[0::2], tasks[1::2] = rank, len(groups)
-    return Stages(
+    memory = frozen([workload.memory_bytes[nodes].sum() for nodes in groups.values()], np.float64)
+    return StageGraph(
         devices=tuple(names),
         replicas=tuple((lane,) for lane in lanes),
         compute=frozen(compute, np.float64),
@@ -78,10 +79,9 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
         edges=frozen(2 * np.array(sorted(edges), dtype=np.int64).reshape(-1, 2), np.int64),
         payload_bytes=frozen(np.zeros(len(edges)), np.float64),
         rank=frozen(tasks, np.int64),
-        weight_bytes=frozen(
-            [workload.memory_bytes[nodes].sum() for nodes in groups.values()], np.float64
-        ),
+        weight_bytes=memory,
         activation_bytes=frozen(np.zeros(len(groups)), np.float64),
+        resident_bytes=memory,
         nodes=tuple((tuple(nodes), ()) for nodes in groups.values()),
         capacity_bytes=frozen(capacity, np.float64),
         time_unit=workload.time_unit,

@@ -32,6 +32,7 @@ from ..instances import (
     VerificationError,
     Workload,
     price,
+    without_links,
 )
 from ..instances.arrays import Floats, Ints
 
@@ -112,7 +113,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
             f"plan: its bound comes from {data.get('origin') or 'nowhere'}, without a certificate "
             "that can be checked; plan with method setpart"
         )
-    costs = price(workload, plan.cluster)
+    costs = without_links(price(workload, plan.cluster), returning=False)
     kinds = len(costs.count)
     prices = _numbers(data, "prices", workload.n)
     memory_prices = _numbers(data, "memory_prices", kinds)

@@ -30,9 +30,10 @@ def check(
 
         Σ_{u∉S, some (u,v)∈E has v∈S} c_u + Σ_{v∈S} p_v + Σ_{u∈S, some (u,v)∈E has v∉S} c_u
 
-    and all its nodes finish when it does. A node v on a CPU takes q_v from the moment when its
-    predecessors have finished. The objective is the last finish: `inf` where calls wait for each
-    other in a circle.
+    and all its nodes finish when it does. For what goes from a call on one device to a call on a
+    linked one, both calls pay for one message instead; the sender pays c_u, once, if u has another
+    receiver too. A node v on a CPU takes q_v from the moment when its predecessors have finished.
+    The objective is the last finish: `inf` where calls wait for each other in a circle.
     """
     device, call = solution.device.tolist(), solution.call.tolist()
     malformed = _malformed(workload, cluster, costs, device, call)
@@ -64,10 +65,12 @@ def check(
         d = device[nodes[one][0]]
         kind = costs.kind_of[d]
         inputs = {u for v in members for u in workload.predecessors[v]} - members
-        outputs = {u for u in members if not members.issuperset(workload.successors[u])}
-        transfer_in = sum(float(costs.transfer[kind, u]) for u in sorted(inputs))
+        transfer_in = sum(costs.received(u, device[u], d) for u in sorted(inputs))
         compute = sum(float(costs.compute[kind, v]) for v in nodes[one])
-        transfer_out = sum(float(costs.transfer[kind, u]) for u in sorted(outputs))
+        transfer_out = 0.0
+        for u in nodes[one]:
+            receivers = {item[v] for v in workload.successors[u]} - {one}
+            transfer_out += costs.sent(u, d, [device[nodes[r][0]] for r in sorted(receivers)])
         start = max((finish[before] for before in waits.predecessors(one)), default=0.0)
         finish[one] = start + transfer_in + compute + transfer_out
         calls.append(

@@ -5,10 +5,12 @@ Written apart from the models and the search on purpose: it is what they are jud
 
 from __future__ import annotations
 
+import math
+
 import networkx as nx
 import numpy as np
 
-from ..instances import Cluster, Costs, NodeId, Throughput, Workload
+from ..instances import Cluster, Costs, NodeId, Placement, Throughput, Workload
 from ..instances.arrays import Ints
 from ..instances.contiguity import pipeline_edges, quotient_cycle
 from .report import DeviceReport, Report
@@ -16,14 +18,21 @@ from .rules import over_memory, torn_colours, unsupported
 
 
 def check(
-    workload: Workload, cluster: Cluster, costs: Costs, problem: Throughput, placement: Ints
+    workload: Workload, cluster: Cluster, costs: Costs, problem: Throughput, solution: Placement
 ) -> Report:
-    """Evaluate `placement` (shape (n,): device of each node) and list the rules it breaks.
+    """Evaluate a placement and list the rules it breaks.
 
     load(S) = Σ_{v∈S} p_v + Σ_{u∉S, some (u,v)∈E has v∈S} c_u + Σ_{u∈S, some (u,v)∈E has v∉S} c_u
 
     with the device's own p and c; a transfer belongs to the pass of the node that produced it.
+    Between linked devices both pay for one message instead, for each u and each device it enters.
+    If data is relayed, u is paid for once at each boundary of S that it crosses instead: those
+    between neighbours, from the first to the last of the stages that make or need it.
     """
+    placement = solution.device
+    wrong = _wrong_order(workload, cluster, solution) if problem.relayed else []
+    if wrong:
+        return Report(math.inf, (), tuple(wrong))
     size = cluster.size
     compute = np.zeros((size, 2))  # columns: forward, backward
     transfer = np.zeros((size, 2))
@@ -35,8 +44,13 @@ def check(
         memory[d] += costs.memory_bytes[v]
     for u, successors in enumerate(workload.successors):
         others = {where[v] for v in successors} - {where[u]}
-        for d in (*others, where[u]) if others else ():
-            transfer[d, side[u]] += costs.transfer[costs.kind_of[d], u]
+        hops = [(where[u], others)]
+        if problem.relayed:
+            hops = _passed_on(where[u], others, solution.order)
+        for d, receivers in hops:
+            transfer[d, side[u]] += costs.sent(u, d, receivers)
+            for e in receivers:
+                transfer[e, side[u]] += costs.received(u, d, e)
 
     if problem.overlap:
         passes = np.maximum(compute, transfer)
@@ -75,6 +89,32 @@ def check(
         *_not_contiguous(workload, cluster, costs, problem, placement),
     ]
     return Report(objective, devices, tuple(violations))
+
+
+def _passed_on(source: int, users: set[int], order: tuple[int, ...]) -> list[tuple[int, set[int]]]:
+    """Return the hops between neighbours by which data reaches all its users."""
+    own = order.index(source)
+    places = [order.index(d) for d in users]
+    up = range(own, max([own, *places]))
+    down = range(own, min([own, *places]), -1)
+    return [(order[b], {order[b + 1]}) for b in up] + [(order[b], {order[b - 1]}) for b in down]
+
+
+def _wrong_order(workload: Workload, cluster: Cluster, solution: Placement) -> list[str]:
+    """Say what is wrong with the order of the stages, which relayed data needs."""
+    used = set(solution.device.tolist())
+    if len(solution.order) != len(used) or set(solution.order) != used:
+        return ["relayed: the order of the stages does not name each device in use once"]
+    place = {d: i for i, d in enumerate(solution.order)}
+    for u, v in pipeline_edges(workload):
+        a, b = int(solution.device[u]), int(solution.device[v])
+        if place[a] > place[b]:
+            names = [cluster.devices[d].name for d in (a, b)]
+            return [
+                f"relayed: node {workload.ids[v]} on {names[1]} needs node {workload.ids[u]} on "
+                f"{names[0]}, whose stage comes later"
+            ]
+    return []
 
 
 def _not_contiguous(

@@ -40,20 +40,7 @@ STATE: Mapping[tuple[str, str], float] = {
 def check(workload: Workload, cluster: Cluster, problem: Training, solution: Stages) -> Report:
     """Evaluate a plan and list the rules it breaks."""
     layers = layers_of(workload)
-    microbatches = problem.microbatches or layers.microbatches
-    units_per_second = 1 / TIME_UNITS.get(workload.time_unit, 1.0)
-    bandwidth = layers.bandwidth
-    if problem.bandwidth is not None:
-        bandwidth = problem.bandwidth / units_per_second
-    if microbatches is None and problem.schedule == "pipedream":
-        if problem.objective == "batch":
-            raise InputError(f"{workload.name}: microbatches in a batch are not known; give them")
-        microbatches = 1
-    if microbatches is None:
-        raise InputError(f"{workload.name}: it does not say how many microbatches; give a number")
-    if bandwidth is None:
-        raise InputError(f"{workload.name}: it names no bandwidth; give one")
-
+    microbatches, bandwidth = microbatches_and_bandwidth(workload, problem)
     reports = []
     stages = solution.stages
     for i, stage in enumerate(stages):
@@ -73,6 +60,31 @@ def check(workload: Workload, cluster: Cluster, problem: Training, solution: Sta
         *_over_memory(reports),
     ]
     return Report(objective, (), tuple(violations), stages=tuple(reports))
+
+
+def microbatches_and_bandwidth(workload: Workload, problem: Training) -> tuple[int, float]:
+    """Return N and B, in bytes per time unit of the workload: the problem's, else the workload's.
+
+    Raises
+    ------
+    InputError
+        If neither says them; without batches (``pipedream``), N is 1 where it is not said.
+    """
+    layers = layers_of(workload)
+    microbatches = problem.microbatches or layers.microbatches
+    units_per_second = 1 / TIME_UNITS.get(workload.time_unit, 1.0)
+    bandwidth = layers.bandwidth
+    if problem.bandwidth is not None:
+        bandwidth = problem.bandwidth / units_per_second
+    if microbatches is None and problem.schedule == "pipedream":
+        if problem.objective == "batch":
+            raise InputError(f"{workload.name}: microbatches in a batch are not known; give them")
+        microbatches = 1
+    if microbatches is None:
+        raise InputError(f"{workload.name}: it does not say how many microbatches; give a number")
+    if bandwidth is None:
+        raise InputError(f"{workload.name}: it names no bandwidth; give one")
+    return microbatches, bandwidth
 
 
 def _stage(

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ..instances import InputError, Plan, Workload
-from .pieces import cut
-from .stages import Stages
+from .plan_stages import stages_of
+from .stages import StageGraph
 
 #: Fills of devices, light enough for black text; after Okabe and Ito.
 FILLS = (
@@ -45,7 +45,7 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     if workload.n <= most_nodes:
         graph = _by_nodes(workload, plan)
     else:
-        graph = _by_stages(workload, plan, cut(workload, plan))
+        graph = _by_stages(workload, plan, stages_of(workload, plan))
     used = sorted({int(d) for d in plan.placement.tolist()})
     legend = [(plan.cluster.devices[d].name, FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
     fill = dict(zip(used, [colour for _, colour in legend], strict=True))
@@ -70,7 +70,7 @@ def _by_nodes(workload: Workload, plan: Plan) -> nx.DiGraph[int]:
     return graph
 
 
-def _by_stages(workload: Workload, plan: Plan, stages: Stages) -> nx.DiGraph[int]:
+def _by_stages(workload: Workload, plan: Plan, stages: StageGraph) -> nx.DiGraph[int]:
     graph: nx.DiGraph[int] = nx.DiGraph()
     for s, passes in enumerate(stages.nodes):
         for side, nodes in enumerate(passes):

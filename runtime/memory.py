@@ -8,7 +8,7 @@ import numpy as np
 
 from ..instances.arrays import Floats, Ints, frozen
 from .schedules.actions import Kind, Schedule
-from .stages import BACKWARD, FORWARD, Stages
+from .stages import BACKWARD, FORWARD, StageGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +18,7 @@ class DeviceMemory:
     Parameters
     ----------
     weights
-        One version of what the stages on the device keep all the time.
+        What the stages on the device keep all the time, weights in one version.
     versions
         Further versions of the weights.
     times, activations
@@ -53,7 +53,7 @@ class DeviceMemory:
 
 
 def memory_over_time(
-    stages: Stages, schedule: Schedule, starts: list[Floats], ends: list[Floats]
+    stages: StageGraph, schedule: Schedule, starts: list[Floats], ends: list[Floats]
 ) -> tuple[DeviceMemory, ...]:
     """Return the memory of each device.
 
@@ -87,7 +87,7 @@ def memory_over_time(
         extra = {"one": 0, "two": 1, "in flight": -1}[schedule.versions]
         result.append(
             DeviceMemory(
-                weights=float(stages.weight_bytes[own].sum()),
+                weights=float(stages.resident_bytes[own].sum()),
                 versions=float(
                     sum(
                         (flying.get(s, 1) - 1 if extra < 0 else extra) * stages.weight_bytes[s]

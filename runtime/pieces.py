@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..instances import Costs, InputError, Placement, Plan, Workload, price
-from ..instances.arrays import Ints, frozen
+from ..instances.arrays import Bools, Floats, Ints, frozen
 from ..instances.contiguity import representatives
-from .stages import BACKWARD, FORWARD, Stages
+from .stages import BACKWARD, FORWARD, StageGraph
+
+#: Nodes of a stage's forward and backward pass.
+Passes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> Stages:
+def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
     """Return the stages of a placement, one per convex piece.
 
     A contiguous plan gives one stage per device in use. Weights are `extra["weight_bytes"]`, else
@@ -34,6 +37,18 @@ def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> Stages:
     Notes
     -----
     O(n + m) in the nodes and edges.
+    """
+    stages, rank = convex_stages(workload, plan)
+    return _priced(workload, plan, stages, rank, weight_share)
+
+
+def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
+    """Return the nodes of each stage's passes, and a topological position of each task.
+
+    Raises
+    ------
+    InputError
+        As `cut`.
     """
     plan.check_made_for(workload)
     if not isinstance(plan.solution, Placement):
@@ -52,21 +67,27 @@ def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> Stages:
     group = _backward_groups(workload, forward_pieces, where)
     backward_pieces = _pieces(workload, sorted(group), group)
 
-    stages: list[list[tuple[int, ...]]] = [[piece, ()] for piece in forward_pieces]
+    stages: list[Passes] = [(piece, ()) for piece in forward_pieces]
     rank_backward = dict.fromkeys(range(len(stages)), len(backward_pieces))
     for position, piece in reversed(list(enumerate(backward_pieces))):
         stage = group[piece[0]]
         if stage >= len(forward_pieces) or stages[stage][BACKWARD]:
             stage = len(stages)  # a backward piece of its own; the last one of a group is paired
-            stages.append([(), ()])
-        stages[stage][BACKWARD] = piece
+            stages.append(((), ()))
+        stages[stage] = stages[stage][FORWARD], piece
         rank_backward[stage] = position
     rank = np.zeros(2 * len(stages), dtype=np.int64)
     for stage in range(len(stages)):
         rank[2 * stage] = stage
         rank[2 * stage + 1] = len(stages) + rank_backward[stage]
-    costs = price(workload, plan.cluster)
-    return _priced(workload, plan, costs, stages, rank, where, weight_share)
+    return stages, rank
+
+
+def kept_bytes(workload: Workload) -> tuple[Floats, Floats]:
+    """Return what each node keeps in memory, shape (n,): weights, and activations of a forward."""
+    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
+    activations = workload.extra.get("activation_bytes", workload.output_bytes)
+    return weights, np.zeros(workload.n) if activations is None else activations
 
 
 def _pieces(
@@ -138,28 +159,16 @@ def _backward_groups(
 
 
 def _priced(
-    workload: Workload,
-    plan: Plan,
-    costs: Costs,
-    stages: list[list[tuple[int, ...]]],
-    rank: Ints,
-    where: list[int],
-    weight_share: float,
-) -> Stages:
+    workload: Workload, plan: Plan, stages: list[Passes], rank: Ints, weight_share: float
+) -> StageGraph:
+    costs = price(workload, plan.cluster)
+    where = plan.placement.tolist()
     task_of = np.zeros(workload.n, dtype=np.int64)
-    present = np.zeros((len(stages), 2), np.bool_)
-    compute, receive, send = (np.zeros((len(stages), 2)) for _ in range(3))
-    device = []
     for s, passes in enumerate(stages):
-        device.append(where[(passes[FORWARD] or passes[BACKWARD])[0]])
         for side, nodes in enumerate(passes):
-            members = list(nodes)
-            present[s, side] = bool(members)
-            task_of[members] = 2 * s + side
-            compute[s, side] = costs.compute[costs.kind_of[device[s]], members].sum()
-    if not np.isfinite(compute).all():
-        raise InputError("plan: a node is on a device that does not support it; verify the plan")
-    out_bytes = workload.output_bytes if workload.output_bytes is not None else None
+            task_of[list(nodes)] = 2 * s + side
+    receive, send = (np.zeros((len(stages), 2)) for _ in range(2))
+    out_bytes = workload.output_bytes
     moved: dict[tuple[int, int], float] = {}
     for u, successors in enumerate(workload.successors):
         own = int(task_of[u])
@@ -172,20 +181,56 @@ def _priced(
                 for t in tasks - {own}:
                     moved.setdefault((own, t), 0.0)
                 continue
-            receive[first // 2, first % 2] += costs.transfer[costs.kind_of[d], u]
+            receive[first // 2, first % 2] += costs.received(u, where[u], d)
             size = 0.0 if out_bytes is None else float(out_bytes[u])
             moved[own, first] = moved.get((own, first), 0.0) + size
             for t in others:
                 moved.setdefault((first, t), 0.0)
-        if users.keys() - {where[u]}:
-            send[own // 2, own % 2] += costs.transfer[costs.kind_of[where[u]], u]
+        send[own // 2, own % 2] += costs.sent(u, where[u], users.keys() - {where[u]})
+    present = np.array([[bool(nodes) for nodes in passes] for passes in stages])
     for s in np.flatnonzero(present.all(axis=1)).tolist():
         moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
-    edges = sorted(moved)
+    return stage_graph(
+        workload, plan, costs, stages, present, receive, send, moved, rank, weight_share
+    )
+
+
+def stage_graph(
+    workload: Workload,
+    plan: Plan,
+    costs: Costs,
+    stages: Sequence[Passes],
+    present: Bools,
+    receive: Floats,
+    send: Floats,
+    moved: Mapping[tuple[int, int], float],
+    rank: Ints,
+    weight_share: float,
+) -> StageGraph:
+    """Return the stages of a placement with compute and memory, given how data moves.
+
+    Parameters
+    ----------
+    moved
+        Bytes along each edge between tasks.
+
+    Raises
+    ------
+    InputError
+        If a node is on a device that does not support it.
+    """
     everything = [[*a, *b] for a, b in stages]
-    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
-    activations = workload.extra.get("activation_bytes", out_bytes)
-    return Stages(
+    device = [int(plan.placement[nodes[0]]) for nodes in everything]
+    compute = np.zeros((len(stages), 2))
+    for s, passes in enumerate(stages):
+        for side, nodes in enumerate(passes):
+            compute[s, side] = costs.compute[costs.kind_of[device[s]], list(nodes)].sum()
+    if not np.isfinite(compute).all():
+        raise InputError("plan: a node is on a device that does not support it; verify the plan")
+    edges = sorted(moved)
+    weight, activation = kept_bytes(workload)
+    weights = frozen([weight[nodes].sum() for nodes in everything], np.float64)
+    return StageGraph(
         devices=tuple(device.name for device in plan.cluster.devices),
         replicas=tuple((d,) for d in device),
         compute=frozen(compute, np.float64),
@@ -194,13 +239,11 @@ def _priced(
         send=frozen(send, np.float64),
         edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
         payload_bytes=frozen([moved[edge] for edge in edges], np.float64),
-        rank=rank,
-        weight_bytes=frozen([weights[nodes].sum() for nodes in everything], np.float64),
-        activation_bytes=frozen(
-            [0.0 if activations is None else activations[list(a)].sum() for a, _ in stages],
-            np.float64,
-        ),
-        nodes=tuple((a, b) for a, b in stages),
+        rank=frozen(rank, np.int64),
+        weight_bytes=weights,
+        activation_bytes=frozen([activation[list(a)].sum() for a, _ in stages], np.float64),
+        resident_bytes=weights,
+        nodes=tuple(stages),
         capacity_bytes=frozen(costs.capacity_bytes[costs.kind_of], np.float64),
         weight_share=weight_share,
         time_unit=workload.time_unit,

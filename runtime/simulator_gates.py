@@ -14,7 +14,7 @@ import numpy as np
 from ..instances.arrays import Ints
 from .network import HostMemory, Network
 from .schedules.actions import Kind, Schedule
-from .stages import BACKWARD, Stages
+from .stages import BACKWARD, StageGraph
 
 KINDS = len(Kind)
 
@@ -87,7 +87,7 @@ class Wiring:
         return waits
 
 
-def wire(stages: Stages, schedule: Schedule, network: Network, listed: bool) -> Wiring:
+def wire(stages: StageGraph, schedule: Schedule, network: Network, listed: bool) -> Wiring:
     """Return what sets off what.
 
     Parameters
@@ -130,7 +130,7 @@ def _through_actions(wiring: Wiring, remote: list[tuple[int, int, float]]) -> No
 
 
 def _through_engines(
-    wiring: Wiring, stages: Stages, schedule: Schedule, remote: list[tuple[int, int, float]]
+    wiring: Wiring, stages: StageGraph, schedule: Schedule, remote: list[tuple[int, int, float]]
 ) -> None:
     """Task, job of the sender's copy engine, job of the receiver's, task."""
     out, into = {a: 0 for a, _, _ in remote}, {b: 0 for _, b, _ in remote}

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from ..instances import InputError
 from ..instances.arrays import Floats, Ints
-from .network import HostMemory, Links, Network, ring_all_reduce_s, units_per_second
+from .network import HostMemory, Links, Network, units_per_second
 from .schedules.actions import TRANSFERS, Kind, Schedule
+from .schedules.reduction import all_reduce_actions
 from .simulator_gates import KINDS, Wiring, wire
-from .stages import BACKWARD, FORWARD, Stages
+from .stages import BACKWARD, FORWARD, StageGraph
 
 Ints32 = NDArray[np.int32]
 
@@ -49,19 +50,23 @@ class Program:
     job_from, job_to
         Shape (X,): stages.
     job_pair
-        Shape (X,): 1 if the job takes the link between the two stages' devices, 0 if it takes
+        Shape (X,): 1 if the job takes the route between the two stages' devices, 0 if it takes
         the copy engine of `job_from`'s device.
     job_work
         Shape (X,): in units of the lane's rate.
-    link
-        Shape (D, D).
-    rate, latency
+    route
+        Shape (D, D): number of the route from a device to another, −1 for none.
+    route_at, route_to
+        CSR: lanes on each route.
+    rate
         Shape (L,).
+    latency
+        Shape (routes,).
     order_at, order_to
         CSR: jobs of each lane (job · microbatches + microbatch) in the order in which they must
         run; without any lane, they run as they come.
     fair
-        Whether jobs on a lane share it.
+        Whether jobs share the lanes on their routes.
     lanes
         Names of the lanes.
     inputs
@@ -86,7 +91,9 @@ class Program:
     job_task: Ints
     job_pair: Ints
     job_work: Floats
-    link: Ints
+    route: Ints
+    route_at: Ints
+    route_to: Ints
     rate: Floats
     latency: Floats
     order_at: Ints
@@ -96,7 +103,7 @@ class Program:
     inputs: Floats
 
 
-def compile_program(stages: Stages, schedule: Schedule, network: Network) -> Program:
+def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> Program:
     """Return the arrays that the engine runs; the stages are settled in the network.
 
     Raises
@@ -118,13 +125,14 @@ def compile_program(stages: Stages, schedule: Schedule, network: Network) -> Pro
     pairs = np.array(sorted(wiring.feeds), dtype=np.int64).reshape(-1, 2)
     ends = wiring.first_job + len(wiring.jobs)
     table = np.concatenate(schedule.actions).reshape(-1, 3)
-    lanes, link, rate, latency = _lanes(stages, network)
+    lanes, rate = _lanes(stages, network)
+    routes = network.routes if isinstance(network, Links) else ()
     transfers = np.stack((stages.receive.ravel(), stages.send.ravel()), axis=1)
     return Program(
         first=np.cumsum([0, *map(len, schedule.actions)]).astype(np.int64),
         template=(table[:, 1] * np.int32(count) + table[:, 0]).astype(np.int32),
         microbatch=np.ascontiguousarray(table[:, 2]),
-        duration=_durations(stages, network, inline, Kind.REDUCE_GRAD in kinds).ravel(),
+        duration=_durations(stages, schedule, network, inline).ravel(),
         gate=_gates(wiring).ravel(),
         rendezvous=np.repeat(np.arange(KINDS) == Kind.REDUCE_GRAD, count).astype(np.int64),
         waits=wiring.waits(replicas),
@@ -141,9 +149,11 @@ def compile_program(stages: Stages, schedule: Schedule, network: Network) -> Pro
         job_task=np.array([job.task for job in wiring.jobs], dtype=np.int64),
         job_pair=np.array([job.pair for job in wiring.jobs], dtype=np.int64),
         job_work=np.array([job.work for job in wiring.jobs], dtype=np.float64),
-        link=link,
+        route=network.route if isinstance(network, Links) else np.zeros((0, 0), np.int64),
+        route_at=np.cumsum([0, *map(len, routes)]).astype(np.int64),
+        route_to=np.array([i for links in routes for i in links], dtype=np.int64),
         rate=rate,
-        latency=latency,
+        latency=_latencies(stages, network),
         order_at=np.cumsum([0, *map(len, wiring.orders)]).astype(np.int64),
         order_to=np.concatenate([np.zeros(0, np.int64), *wiring.orders]),
         fair=isinstance(network, Links) and network.sharing == "fair",
@@ -152,7 +162,7 @@ def compile_program(stages: Stages, schedule: Schedule, network: Network) -> Pro
     )
 
 
-def _durations(stages: Stages, network: Network, inline: bool, reduces: bool) -> Floats:
+def _durations(stages: StageGraph, schedule: Schedule, network: Network, inline: bool) -> Floats:
     """Return, shape (kinds, P), how long each action keeps its device."""
     duration = np.zeros((KINDS, stages.count))
     tasks = stages.duration if inline else stages.compute
@@ -163,10 +173,8 @@ def _durations(stages: Stages, network: Network, inline: bool, reduces: bool) ->
     for side in (FORWARD, BACKWARD):
         duration[Kind.RECV_F + 2 * side] = stages.receive[:, side]
         duration[Kind.SEND_F + 2 * side] = stages.send[:, side]
-    for s, ring in enumerate(stages.replicas):
-        if reduces and len(ring) > 1:
-            seconds = ring_all_reduce_s(network, ring, float(stages.weight_bytes[s]))
-            duration[Kind.REDUCE_GRAD, s] = seconds * units_per_second(stages.time_unit)
+    if any((table[:, 1] == Kind.REDUCE_GRAD).any() for table in schedule.actions):
+        duration[Kind.REDUCE_GRAD] = all_reduce_actions(stages, schedule.versions, network)
     return duration
 
 
@@ -191,16 +199,23 @@ def _stages_of_gates(wiring: Wiring) -> Ints:
     return np.concatenate((tasks, every, tasks, tasks, every, jobs))
 
 
-def _lanes(stages: Stages, network: Network) -> tuple[tuple[str, ...], Ints, Floats, Floats]:
+def _lanes(stages: StageGraph, network: Network) -> tuple[tuple[str, ...], Floats]:
+    """Return names and rates of the copy engines or links."""
     devices = len(stages.devices)
     if isinstance(network, HostMemory):
-        names = tuple(f"{name} copy engine" for name in stages.devices)
-        return names, np.full((devices, devices), -1), np.ones(devices), np.zeros(devices)
-    scale = units_per_second(stages.time_unit)
+        return tuple(f"{name} copy engine" for name in stages.devices), np.ones(devices)
+    rate = network.bytes_per_s / units_per_second(stages.time_unit)
+    if network.names:
+        return network.names, rate
     used: list[list[str]] = [[] for _ in network.bytes_per_s]
-    for a in range(devices):
-        for b in range(devices):
-            if network.link[a, b] >= 0:
-                used[network.link[a, b]].append(f"{stages.devices[a]} → {stages.devices[b]}")
-    names = tuple(pairs[0] if len(pairs) == 1 else f"link {i}" for i, pairs in enumerate(used))
-    return names, network.link, network.bytes_per_s / scale, network.latency_s * scale
+    for a, b in np.argwhere(network.route >= 0).tolist():
+        for i in network.routes[network.route[a, b]]:
+            used[i].append(f"{stages.devices[a]} → {stages.devices[b]}")
+    names = (pairs[0] if len(pairs) == 1 else f"link {i}" for i, pairs in enumerate(used))
+    return tuple(names), rate
+
+
+def _latencies(stages: StageGraph, network: Network) -> Floats:
+    if isinstance(network, HostMemory):
+        return np.zeros(0)
+    return network.route_latency_s * units_per_second(stages.time_unit)

@@ -12,10 +12,10 @@ import pandas as pd
 
 from ..instances.arrays import Floats, Ints
 from .memory import DeviceMemory
-from .network import Network
+from .network import HostMemory, Network
 from .schedules.actions import Action, Kind, Schedule
 from .simulator_program import Program
-from .stages import Stages
+from .stages import StageGraph
 
 
 class Step(NamedTuple):
@@ -48,7 +48,7 @@ class Simulation:
         Of each device.
     """
 
-    stages: Stages
+    stages: StageGraph
     schedule: Schedule
     network: Network
     starts: tuple[Floats, ...]
@@ -115,28 +115,30 @@ class Simulation:
         ]
 
     def jobs(self) -> Iterator[tuple[int, int, str, float, float]]:
-        """Yield each transfer that ran beside compute: job, microbatch, lane, start, end."""
+        """Yield each transfer that ran beside compute: job, microbatch, lane, start, end.
+
+        Once per link on its route.
+        """
         m = self.schedule.microbatches
         for index in range(len(self.job_start)):
-            if np.isfinite(self.job_end[index]) and self.job_end[index] > self.job_start[index]:
-                lane = self.lane_of(index)
-                if lane >= 0:
-                    yield (
-                        index // m,
-                        index % m,
-                        self.program.lanes[lane],
-                        float(self.job_start[index]),
-                        float(self.job_end[index]),
-                    )
+            begin, end = float(self.job_start[index]), float(self.job_end[index])
+            if np.isfinite(end) and end > begin:
+                for lane in self.lanes_of(index):
+                    yield index // m, index % m, self.program.lanes[lane], begin, end
 
-    def lane_of(self, job: int) -> int:
-        """Return the lane that a job takes; −1 if it stays on its device."""
+    def lanes_of(self, job: int) -> list[int]:
+        """Return the lanes that a job takes; none if it stays on its device."""
         x, j = divmod(job, self.schedule.microbatches)
-        source = self.stages.replicas[self.program.job_from[x]]
-        target = self.stages.replicas[self.program.job_to[x]]
-        if self.program.job_pair[x]:
-            return int(self.program.link[source[j % len(source)], target[j % len(target)]])
-        return int(source[j % len(source)])
+        program = self.program
+        source = self.stages.replicas[program.job_from[x]]
+        if not program.job_pair[x]:
+            return [source[j % len(source)]]
+        target = self.stages.replicas[program.job_to[x]]
+        route = int(program.route[source[j % len(source)], target[j % len(target)]])
+        if route < 0:
+            return []
+        links: list[int] = program.route_to[slice(*program.route_at[route : route + 2])].tolist()
+        return links
 
     def job_name(self, x: int) -> str:
         """Return what a transfer carries, such as ``F0 → F1``."""
@@ -149,12 +151,14 @@ class Simulation:
 
     @cached_property
     def link_load(self) -> pd.DataFrame:
-        """One row per link or copy engine in use: transfers, busy time, utilisation."""
+        """One row per link or copy engine in use: transfers, busy time, utilisation.
+
+        Busy is the time that its transfers would take if each had it to itself.
+        """
         count = np.zeros(len(self.program.lanes), dtype=np.int64)
         busy = np.zeros(len(self.program.lanes))
         for index in np.flatnonzero(np.isfinite(self.job_end)).tolist():
-            lane = self.lane_of(index)
-            if lane >= 0:
+            for lane in self.lanes_of(index):
                 count[lane] += 1
                 work = self.program.job_work[index // self.schedule.microbatches]
                 busy[lane] += work / self.program.rate[lane]
@@ -167,6 +171,15 @@ class Simulation:
             index=pd.Index(self.program.lanes, name="link"),
         )
         return frame[frame["transfers"] > 0]
+
+    @property
+    def busiest_link(self) -> tuple[str, float] | None:
+        """The link with most work, and the share of the makespan that it takes; None if unused."""
+        table = self.link_load
+        if isinstance(self.network, HostMemory) or table.empty:
+            return None
+        most = int(table["busy"].to_numpy().argmax())
+        return str(table.index[most]), float(table["utilisation"].to_numpy()[most])
 
     def critical_path(self) -> list[Step]:
         """Return what decided the makespan, from the beginning to the end.
@@ -192,8 +205,8 @@ class Simulation:
                 at = int(self.causes[at])
             else:
                 job = -2 - at
-                lane = self.lane_of(job)
-                where = program.lanes[lane] if lane >= 0 else "same device"
+                lanes = [program.lanes[lane] for lane in self.lanes_of(job)]
+                where = ", ".join(lanes) or "same device"
                 text = f"{self.job_name(job // m)}, microbatch {job % m}"
                 steps.append(
                     Step(where, text, float(self.job_start[job]), float(self.job_end[job]))

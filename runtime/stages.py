@@ -14,8 +14,10 @@ FORWARD, BACKWARD = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
-class Stages:
+class StageGraph:
     """P stages on D devices; the *task* 2s + p is pass p (0 forward, 1 backward) of stage s.
+
+    It is what the simulator makes of any plan.
 
     Parameters
     ----------
@@ -39,6 +41,9 @@ class Stages:
         Shape (2P,): a topological position of each task.
     weight_bytes, activation_bytes
         Shape (P,): of one replica; activations of one microbatch.
+    resident_bytes
+        Shape (P,): what one replica keeps all the time: its weights in one version, and what
+        the plan counts besides, such as gradients and optimizer state.
     nodes
         Nodes of each stage, forward and backward.
     capacity_bytes
@@ -47,6 +52,11 @@ class Stages:
         The part of a backward pass that computes gradients of weights, where it is split.
     time_unit
         The workload's.
+    all_reduce
+        Shape (P,): time of the all-reduce of a stage's replicas, where the plan's problem
+        defines it; None to price it by the network.
+    batch
+        Microbatches in a batch, as the plan has it; None to take all that are simulated.
     """
 
     devices: tuple[str, ...]
@@ -60,10 +70,13 @@ class Stages:
     rank: Ints
     weight_bytes: Floats
     activation_bytes: Floats
+    resident_bytes: Floats
     nodes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     capacity_bytes: Floats
     weight_share: float = 0.5
     time_unit: str = "unspecified"
+    all_reduce: Floats | None = None
+    batch: int | None = None
 
     @property
     def count(self) -> int:
@@ -77,7 +90,7 @@ class Stages:
 
     @cached_property
     def load(self) -> Floats:
-        """Shape (D,): work of each device per sample."""
+        """Shape (D,): work of each device per sample, without all-reduces."""
         load = np.zeros(len(self.devices))
         for s, devices in enumerate(self.replicas):
             load[list(devices)] += self.duration[s].sum() / len(devices)
@@ -116,7 +129,8 @@ def chain(
     activation_bytes: Sequence[float] | None = None,
     replicas: Sequence[Sequence[int]] | None = None,
     weight_share: float = 0.5,
-) -> Stages:
+    batch: int | None = None,
+) -> StageGraph:
     """Return stages that follow each other, without a workload: for studies of schedules.
 
     Parameters
@@ -158,9 +172,10 @@ def chain(
     rank[1::2] = 2 * count - 1 - np.arange(count)
     total = 1 + max(max(devices) for devices in where)
     zeros = np.zeros(count)
+    weights = frozen(zeros if weight_bytes is None else weight_bytes, np.float64)
     present = np.ones((count, 2), np.bool_)
     present[:, BACKWARD] = backward is not None
-    return Stages(
+    return StageGraph(
         devices=tuple(f"device {d}" for d in range(total)),
         replicas=tuple(tuple(devices) for devices in where),
         compute=frozen(compute, np.float64),
@@ -170,12 +185,14 @@ def chain(
         edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
         payload_bytes=frozen(sizes, np.float64),
         rank=frozen(rank, np.int64),
-        weight_bytes=frozen(zeros if weight_bytes is None else weight_bytes, np.float64),
+        weight_bytes=weights,
         activation_bytes=frozen(
             zeros if activation_bytes is None else activation_bytes, np.float64
         ),
+        resident_bytes=weights,
         nodes=((((), ()),) * count),
         capacity_bytes=frozen(np.full(total, np.inf), np.float64),
         weight_share=weight_share,
         time_unit="s",
+        batch=batch,
     )

@@ -39,7 +39,7 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
     match problem, solution:
         case Throughput(), Placement():
             costs = price(workload, cluster)
-            return check_throughput.check(workload, cluster, costs, problem, solution.device)
+            return check_throughput.check(workload, cluster, costs, problem, solution)
         case Training(), Stages():
             return check_training.check(workload, cluster, problem, solution)
         case Latency(), Calls():

@@ -8,6 +8,7 @@ from ..formulations.task import Task
 from ..instances import Solution
 from .dp import ideal_dp, linearised_dp
 from .greedy import greedy
+from .linked_search import improve_linked
 from .milp import compact
 from .search import Search
 from .set_partitioning import set_partitioning
@@ -25,8 +26,13 @@ def auto(task: Task, search: Search[Solution]) -> None:
     A first plan comes from greedy, a first bound from counting. Contiguous splits go to the DP
     over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to set
     partitioning, unless the compact program is small; that program also goes on where the others
-    end.
+    end. Relayed data only the DP can price, so there it is all.
     """
+    if task.throughput.relayed:
+        search.method = "dp"
+        search.note("auto: the DP over ideals, for data that is relayed")
+        ideal_dp(task, search)
+        return
     search.method = "greedy"
     greedy(task, search)
     graph = hypergraph(task)
@@ -37,6 +43,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
     if task.throughput.split == "noncontiguous":
         search.method = "dpl"
         linearised_dp(task, search)
+        improve_linked(task, search)
         if search.should_stop():
             return
         if graph.size * task.cluster.size > SMALL_PROGRAM:
@@ -47,6 +54,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
         search.method = "dp"
         search.note(f"auto: the DP over ideals, for a split that is {task.throughput.split}")
         ideal_dp(task, search)
+    improve_linked(task, search)
     if search.should_stop():
         return
     search.method = "milp"

@@ -75,9 +75,12 @@ class _Run:
         if found.device_of_unit is not None:
             devices = [np.flatnonzero(self.task.costs.kind_of == kind) for kind in self.pipe.kinds]
             placement = np.concatenate(devices)[found.device_of_unit]
-            self.search.offer(Placement(self.pipe.graph.expand(placement)))
+            order = tuple(np.concatenate(devices)[list(found.order)].tolist())
+            self.search.offer(
+                Placement(self.pipe.graph.expand(placement), order if self.pipe.relayed else ())
+            )
             slack = CLAIM_TOLERANCE * max(found.value, _share(self.pipe))
-            summed = self.task.throughput.pipeline == "pipedream"
+            summed = self.task.throughput.pipeline == "pipedream" and not self.task.cluster.links
             if self.search.objective > (found.value + slack if summed else np.finfo(float).max):
                 raise VerificationError(
                     f"dp: it claims max-load {found.value!r}, which the verifier does not "
@@ -202,6 +205,8 @@ def _solve(run: _Run, coarse: bool = False) -> float | None:
         The least objective of the lattice's plans, or the incumbent's if that is less; `inf` if
         there is no plan; None if the search had to stop before.
     """
+    if run.task.cluster.links:
+        return _solve_linked(run)
     if run.task.throughput.pipeline == "gpipe":
         return _solve_gpipe(run)
     search, work = run.search, run.work
@@ -229,6 +234,31 @@ def _solve(run: _Run, coarse: bool = False) -> float | None:
     if not found.complete:
         return None
     return min(found.value, search.objective)
+
+
+def _solve_linked(run: _Run) -> float | None:
+    """Offer the plans that are best without links between devices; return a bound for those with.
+
+    The dynamic program knows nothing of links: what it minimises is never above the true
+    objective, to which the incumbents belong.
+    """
+    if run.task.throughput.pipeline == "gpipe":
+        total = 0.0
+        passes: tuple[Criterion, ...] = ("forward", "backward")
+        for one in passes:
+            found = run.find(one, {one: run.search.objective})
+            if not found.complete:
+                return None
+            total += found.value  # `inf` if no plan is better than the incumbent
+        return min(total, run.search.objective)
+    for target in _targets(run, coarse=True):
+        found = run.find("load", {"load": target}, floor=run.work.refuted)
+        if not found.complete:
+            return None
+        if found.device_of_unit is not None:
+            return found.value
+        run.work.refuted = target
+    return run.search.objective
 
 
 def _solve_gpipe(run: _Run) -> float | None:

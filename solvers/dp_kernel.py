@@ -80,11 +80,37 @@ def undominated(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def splits(  # type: ignore[no-untyped-def]
+    members, start, unit, to, pin_start, pin, of_start, of, net_weight, split
+):  # fmt: skip
+    """Fill in, shape (N, C), the weight of the nets that each ideal splits."""
+    one = np.uint64(1)
+    known = np.zeros(len(members), np.bool_)
+    for ideal in range(len(members)):
+        for step in range(start[ideal], start[ideal + 1]):
+            reached, v = to[step], unit[step]
+            if known[reached]:
+                continue
+            known[reached] = True
+            split[reached] = split[ideal]
+            for a in range(of_start[v], of_start[v + 1]):
+                e = of[a]
+                inside = 0
+                for p in range(pin_start[e], pin_start[e + 1]):
+                    u = pin[p]
+                    inside += (members[ideal, u >> 6] >> np.uint64(u & 63)) & one
+                if inside == 0:
+                    split[reached] += net_weight[e]
+                elif inside == pin_start[e + 1] - pin_start[e] - 1:
+                    split[reached] -= net_weight[e]
+
+
+@njit(cache=True)
 def relax(  # type: ignore[no-untyped-def]
     first, budget, members, start, unit, to,
     row, value, origin, by, keep, now, stride, may_use,
     lane_kind, lane_limit, lane_counts, unit_weight, net_weight,
-    pin_start, pin, of_start, of,
+    pin_start, pin, of_start, of, split,
 ):  # fmt: skip
     """Extend the plans of ideals `first`, … by one more stage; return the next ideal and the work.
 
@@ -116,8 +142,12 @@ def relax(  # type: ignore[no-untyped-def]
         Shape (U, L), and (E, C) for the first C lanes; the others do not pay for nets.
     pin_start, pin, of_start, of
         Units of each net, and nets of each unit.
+    split
+        Shape (N, C): what crosses the boundary behind each ideal, which the stages on both sides
+        pay; there are no nets then. Of no rows if nothing is relayed.
     """
     size, units, nets = len(start) - 1, len(unit_weight), len(net_weight)
+    relayed = len(split) > 0
     states, kinds, lanes = value.shape[1], len(stride), len(lane_kind)
     charged = net_weight.shape[1]
     one = np.uint64(1)
@@ -155,6 +185,8 @@ def relax(  # type: ignore[no-untyped-def]
                 if (members[ideal, v >> 6] >> np.uint64(v & 63)) & one:
                     inside[e] = True
                     break
+        for n in range(charged if relayed else 0):
+            fixed[0, n] = split[ideal, n]
         depth = 0
         node[0] = ideal
         at[0] = start[ideal + 1] - 1
@@ -215,6 +247,8 @@ def relax(  # type: ignore[no-untyped-def]
                 for n in range(lanes):
                     k = lane_kind[n]
                     full = fixed[deep, n] + (loose[deep, n] if n < charged else 0.0)
+                    if relayed and n < charged:
+                        full += split[reached, n]
                     if full > lane_limit[n]:
                         fits[k] = False
                     elif lane_counts[n] and full > load[k]:

@@ -99,7 +99,9 @@ def pack(task: Task, graph: LatencyGraph, calls_found: list[tuple[int, list[int]
     for r, (_, nodes) in enumerate(calls_found):
         slot[nodes] = r
     kind = np.array([k for k, _ in calls_found], dtype=np.int64)
-    _, start, finish, _ = execute(flatten(task, graph), slot, kind, np.full(len(kind), -1))
+    free = np.full(len(kind), -1)
+    nowhere = np.zeros(len(kind), np.int64)  # and so not linked
+    _, start, finish, _ = execute(flatten(task, graph), slot, kind, nowhere, free)
     size = [float(graph.memory_bytes[nodes].sum()) for _, nodes in calls_found]
 
     def together(some: list[int]) -> bool:

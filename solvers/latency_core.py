@@ -18,10 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..formulations.latency import LatencyGraph
-from ..formulations.latency_execute import rows
 from ..formulations.latency_paths import CutData, PathBound, path_bound
 from ..formulations.task import Task
-from ..instances.arrays import Bools, Floats, Ints
+from ..instances.arrays import Bools, Floats, Ints, rows
 from .latency_kernel import Graph
 
 #: The label DP is left alone if its codes (calls used of every kind) are more than this.

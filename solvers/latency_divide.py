@@ -46,17 +46,18 @@ def divide(
     where = rank[placement]
     rows = [graph.kinds.index(int(costs.kind_of[d])) for d in accelerators]
     kind = np.repeat(np.array(rows, np.int64), calls)
+    device = np.repeat(accelerators, calls)
     before = np.arange(len(kind)) - 1
     before[::calls] = -1
     flat = flatten(task, graph)
     order = np.array(task.workload.order)
     if calls == 1:
         slot = np.where(where >= 0, where, -1)
-        return _plan(placement, slot, calls, execute(flat, slot, kind, before)[0]), True
+        return _plan(placement, slot, calls, execute(flat, slot, kind, device, before)[0]), True
     reach = _reach(task)
     held = order[where[order] >= 0]
     few = min(FEW, MOST_VISITS // (task.workload.n + len(task.workload.edges)))
-    number, value, complete = _try_all(flat, held, where, reach, kind, before, calls, few)
+    number, value, complete = _try_all(flat, held, where, reach, kind, device, before, calls, few)
     if complete:
         slot = np.where(where >= 0, where * calls + number, -1)
         return _plan(placement, slot, calls, value), True
@@ -64,7 +65,7 @@ def divide(
     if number is None:
         return None, False
     slot = np.where(where >= 0, where * calls + number, -1)
-    value = execute(flat, slot, kind, before)[0]
+    value = execute(flat, slot, kind, device, before)[0]
     better = True
     while better and not should_stop():
         better = False
@@ -74,7 +75,7 @@ def divide(
             for other in (slot[v] - 1, slot[v] + 1):
                 if other // calls == slot[v] // calls and other >= 0:
                     kept, slot[v] = slot[v], other
-                    new = execute(flat, slot, kind, before)[0]
+                    new = execute(flat, slot, kind, device, before)[0]
                     if new < value:
                         value, better = new, True
                     else:
@@ -128,7 +129,7 @@ def _first(task: Task, where: Ints, calls: int) -> Ints | None:
 
 
 @njit(cache=True, nogil=True)
-def _try_all(flat, held, where, reach, kind, before, calls, few):  # type: ignore[no-untyped-def]
+def _try_all(flat, held, where, reach, kind, device, before, calls, few):  # type: ignore[no-untyped-def]
     """Try every division whose calls follow the edges; give up beyond `few` of them."""
     size, n = len(held), len(where)
     number = np.full(n, -1, np.int64)
@@ -145,7 +146,7 @@ def _try_all(flat, held, where, reach, kind, before, calls, few):  # type: ignor
             tried += 1
             if tried > few:
                 return best_number, best, False
-            value = execute(flat, slot, kind, before)[0]
+            value = execute(flat, slot, kind, device, before)[0]
             if value < best:
                 best = value
                 best_number[:] = number

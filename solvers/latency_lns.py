@@ -14,6 +14,7 @@ from .latency_core import core_of, kernel_graph
 from .latency_dp import chain, solution_of
 from .latency_greedy import all_on_cpus, greedy
 from .search import Search
+from .swaps import swap_devices
 
 #: Moves between two looks at the clock, in node visits.
 SLICE_VISITS = 20_000_000
@@ -29,6 +30,7 @@ def local_search(task: Task, search: Search[Solution]) -> None:
     """
     if search.best is None:
         linear(task, search)
+    swap_devices(task, search)
     if isinstance(search.best, Calls):
         improve(task, search)
 
@@ -65,6 +67,7 @@ def improve(task: Task, search: Search[Solution]) -> None:
     rank[accelerators] = np.arange(len(accelerators))
     rows = [graph.kinds.index(int(kind_of[d])) for d in accelerators]
     kind = np.repeat(np.array(rows, np.int64), calls)
+    on = np.repeat(accelerators, calls)
     before = np.arange(len(kind)) - 1
     before[::calls] = -1
     plan = search.best
@@ -83,7 +86,7 @@ def improve(task: Task, search: Search[Solution]) -> None:
             return
         rounds += 1
         seed = int(rng.integers(2**31))
-        new = _moves(flat, slot, kind, before, room, calls, start, members, value, moves, seed)
+        new = _moves(flat, slot, kind, on, before, room, calls, start, members, value, moves, seed)
         failed = 0 if new < value else failed + moves
         if new < value:
             value = new
@@ -111,7 +114,7 @@ def _groups(task: Task) -> list[list[int]]:
 
 @njit(cache=True, nogil=True)
 def _moves(  # type: ignore[no-untyped-def]
-    flat, slot, kind, before, room, calls, start, members, value, moves, seed
+    flat, slot, kind, device, before, room, calls, start, members, value, moves, seed
 ):
     """Try random moves; change `slot` in place and return its latency."""
     np.random.seed(seed)  # noqa: NPY002  # numba's own generator
@@ -156,7 +159,7 @@ def _moves(  # type: ignore[no-untyped-def]
         else:
             for i in range(low, high):
                 slot[members[i]] = to
-        new = execute(flat, slot, kind, before)[0]
+        new = execute(flat, slot, kind, device, before)[0]
         if new <= value:
             value = new
             if home != there:

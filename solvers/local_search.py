@@ -13,6 +13,8 @@ from ..formulations.hypergraph import Hypergraph, colour_units, hypergraph, pipe
 from ..formulations.task import Task
 from ..instances import Placement, Solution
 from ..instances.arrays import Ints
+from .linked_search import descend as linked_descend
+from .linked_search import linked_loads
 from .search import Search
 
 #: Restarts where neither a time limit nor a node limit is given.
@@ -37,7 +39,8 @@ def random_best(task: Task, search: Search[Solution]) -> None:
 def _restart(task: Task, search: Search[Solution], *, descend: bool) -> None:
     contiguous = task.throughput.split == "contiguous" and task.throughput.cpu_split == "contiguous"
     graph = hypergraph(task, pipeline_units(task) if contiguous else colour_units(task))
-    arrays = _arrays(task, graph)
+    arrays = () if task.cluster.links else _arrays(task, graph)
+    linked = linked_loads(task, graph) if task.cluster.links else None
     rng = np.random.default_rng(search.limits.seed)
     rounds = search.limits.nodes
     if rounds is None and search.limits.seconds is None:
@@ -50,7 +53,11 @@ def _restart(task: Task, search: Search[Solution], *, descend: bool) -> None:
                 return
             where = _random_placement(task, graph, rng)
             if descend:
-                _descend(where, rng.permutation(graph.size), *arrays)
+                order = rng.permutation(graph.size)
+                if linked is not None:
+                    linked_descend(linked, where, order)
+                else:
+                    _descend(where, order, *arrays)
             search.offer(Placement(graph.expand(where)))
             done += 1
 

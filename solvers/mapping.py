@@ -67,6 +67,8 @@ class Hunt:
     def __init__(self, task: Task, search: Search[Solution]) -> None:
         if not isinstance(task.problem, Mapping):
             raise InputError(f"mapping: {task.problem.name} is another problem")
+        if task.cluster.links:
+            raise InputError("cluster: a mapping has the topology's links; remove the cluster's")
         self.problem = task.problem
         self.search = search
         self.unit = TIME_UNITS.get(task.workload.time_unit, 1.0)
@@ -104,7 +106,8 @@ class Hunt:
     @property
     def rings_only(self) -> bool:
         """Whether stage times with rings are the objective."""
-        return bool(np.isinf(self.costs.detour).all())
+        of_stages = self.problem.objective == "stage-time"
+        return of_stages and bool(np.isinf(self.costs.detour).all())
 
     def raise_bound(self, bound_s: float, origin: str) -> None:
         """Tell the search of a proved bound for the given stages, rounding of sums taken off."""
@@ -125,7 +128,8 @@ class Hunt:
         """Raise the bound: stages alone, thresholds, blocks."""
         search, costs = self.search, self.costs
         with search.phase("bound"):
-            self.raise_bound(float(costs.base.max()), "compute of the longest stage")
+            compute = max(costs.floor, float(costs.base.max()))
+            self.raise_bound(compute, "compute of the longest stage")
             if search.should_stop():
                 return
             self.least = least = floors(costs, search.should_stop)

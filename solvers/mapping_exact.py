@@ -8,6 +8,8 @@ below the incumbent: a success makes the mapping found the incumbent, a failure 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numba import njit, types
 from numba.typed import Dict
@@ -59,7 +61,6 @@ def exact(
     pairs = np.array([costs.boundary_costs(s) for s in range(costs.stages)])
     best: tuple[Ints, Ints] | None = None
     target = high * (1 - WIDTH)
-    rings_only = bool(np.isinf(costs.detour).all())
     while low < high * (1 - WIDTH):
         found = _decide(costs, least, rings, pairs, target, clock)
         if found is None:
@@ -67,11 +68,18 @@ def exact(
         if len(found):
             slots = np.array([_ring(costs, s, int(mask)) for s, mask in enumerate(found)])
             best = slots, mapping_layouts.matched(costs, slots)
-            high = float(stage_times(costs, *best).max()) if rings_only else target
+            high = _value(costs, rings, found, *best)
         else:
             return target, best, True
         target = high * (1 - WIDTH)
     return low, best, True
+
+
+def _value(costs: MappingCosts, rings: Floats, masks: Ints, slots: Ints, sends_to: Ints) -> float:
+    """Return the max stage time, each all-reduce at the least that `rings` knows of its set."""
+    around = np.array([rings[s, mask] for s, mask in enumerate(masks.tolist())])
+    sends = stage_times(replace(costs, ring=np.zeros_like(costs.ring)), slots, sends_to)
+    return float((sends + around).max())
 
 
 def _decide(

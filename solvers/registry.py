@@ -28,9 +28,10 @@ METHODS: dict[str, dict[str, str]] = {
         "metis": "partitioner:metis",
     },
     "mapping": {
-        "auto": "mapping:auto",
-        "layouts": "mapping:layouts_only",
+        "auto": "mapping_auto:auto",
+        "layouts": "mapping_auto:layouts",
         "milp": "mapping_milp:milp",
+        "joint": "mapping_joint:joint",
     },
     "training": {
         "auto": "training_milp:auto",
@@ -54,8 +55,17 @@ METHODS: dict[str, dict[str, str]] = {
 }
 
 
-def solver(problem: str, method: str) -> Solver:
+#: Methods for throughput that can price relayed data.
+RELAYED = ("auto", "dp", "dpl", "pipedream")
+
+
+def solver(problem: str, method: str, *, relayed: bool = False) -> Solver:
     """Return the solver called `method`.
+
+    Parameters
+    ----------
+    relayed
+        Whether it must price relayed data.
 
     Raises
     ------
@@ -65,6 +75,10 @@ def solver(problem: str, method: str) -> Solver:
     known = METHODS[problem]
     if method not in known:
         raise InputError(f"method: no {method!r} for {problem}; use one of {', '.join(known)}")
+    if relayed and method not in RELAYED:
+        raise InputError(
+            f"method: {method} cannot price relayed data; use one of {', '.join(RELAYED)}"
+        )
     module, function = known[method].split(":")
     found: Solver = getattr(import_module(f".{module}", __package__), function)
     return found

@@ -41,6 +41,8 @@ class Found:
     device_of_unit
         Shape (U,): for each unit of the pipeline the device, numbered kind by kind in the order
         of `Pipeline.kinds`; None without plan.
+    order
+        Those devices stage by stage.
     pairs
         Pairs of ideals visited.
     reachable
@@ -52,6 +54,7 @@ class Found:
     complete: bool
     value: float = np.inf
     device_of_unit: Ints | None = None
+    order: tuple[int, ...] = ()
     pairs: int = 0
     reachable: int = 0
     projected_seconds: float = 0.0
@@ -138,6 +141,11 @@ def least_maximum(
     steps = (lattice.start, lattice.unit, lattice.to)
     table = (row, value, origin, by, keep)
     lanes, incidence = _lanes(rows, lattice, caps, minimise), _incidence(pipe, lattice)
+    weights = lanes[-1]
+    split = np.zeros((lattice.size if pipe.relayed else 0, weights.shape[1]))
+    if pipe.relayed:
+        dp_kernel.splits(lattice.members, *steps, *incidence, weights, split)
+        lanes, incidence = (*lanes[:-1], weights[:0]), _no_nets(len(lattice.order))
     yields = pipe.yielding[lattice.order]
     pairs = 0
     for total in range(int(pipe.count.sum())):
@@ -153,7 +161,7 @@ def least_maximum(
         while ideal < lattice.size - 1:
             ideal, more = dp_kernel.relax(
                 ideal, SLICE, lattice.members, *steps, *table,
-                now, states.stride, states.left > 0, *lanes, *incidence,
+                now, states.stride, states.left > 0, *lanes, *incidence, split,
             )  # fmt: skip
             pairs += more
             spent = time.monotonic() - began
@@ -162,15 +170,17 @@ def least_maximum(
                 done = extended[: row[:ideal].max(initial=-1) + 1].sum() / extended.sum()
                 projected = spent * ((1 - done) / done + (int(pipe.count.sum()) - total - 1) / done)
                 if projected > 2 * search.seconds_left:
-                    return Found(False, np.inf, None, pairs, len(value), projected)
+                    return Found(
+                        False, pairs=pairs, reachable=len(value), projected_seconds=projected
+                    )
             if search.should_stop():
                 return Found(False, pairs=pairs, reachable=len(value))
     final = np.where(origin[-1] >= 0, value[-1], np.inf)
     best = int(final.argmin())
     if np.isinf(final[best]):
         return Found(True, pairs=pairs, reachable=len(value))
-    device = _read_back(pipe, lattice, states, row, origin, by, best)
-    return Found(True, float(final[best]), device, pairs, len(value))
+    device, stages = _read_back(pipe, lattice, states, row, origin, by, best)
+    return Found(True, float(final[best]), device, stages, pairs, len(value))
 
 
 def _windows(
@@ -229,7 +239,7 @@ def _lanes(
         (k, min(float(cap[k]), float(np.finfo(float).max)), row)
         for row, cap in zip(rows, caps, strict=True)
         for k in range(len(cap))
-        if row.criterion == minimise or not row.unit[k].sum() + row.net[k].sum() <= cap[k]
+        if row.criterion == minimise or not row.unit[k].sum() + 2 * row.net[k].sum() <= cap[k]
     ]
     lanes.sort(key=lambda lane: not lane[2].net[lane[0]].any())
     charged = sum(bool(row.net[k].any()) for k, _, row in lanes)
@@ -254,17 +264,29 @@ def _incidence(pipe: Pipeline, lattice: Lattice) -> tuple[Ints, Ints, Ints, Ints
     return pin_start, pin, of_start, net[by_unit]
 
 
+def _no_nets(units: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the incidence of so many units without any net."""
+    none = np.zeros(0, np.int64)
+    return np.zeros(1, np.int64), none, np.zeros(units + 1, np.int64), none
+
+
 def _read_back(
     pipe: Pipeline, lattice: Lattice, states: States,
     row: Ints, origin: NDArray[np.int32], by: NDArray[np.int8], state: int,
-) -> Ints:  # fmt: skip
-    """Return the device of each unit: follow the stages from the full ideal back to the empty."""
+) -> tuple[Ints, tuple[int, ...]]:  # fmt: skip
+    """Return the device of each unit, and the devices in use by stage.
+
+    Follows the stages from the full ideal back to the empty one.
+    """
     device = np.full(len(lattice.order), -1)
     ideal = lattice.size - 1
     first = np.concatenate([[0], np.cumsum(pipe.count)])
+    used: list[int] = []
     while ideal > 0:
         before, kind = int(origin[row[ideal], state]), int(by[row[ideal], state])
         stage = np.setdiff1d(lattice.units(ideal), lattice.units(before), assume_unique=True)
         device[lattice.order[stage]] = first[kind] + states.used[state, kind] - 1
+        if len(stage):
+            used.append(int(first[kind] + states.used[state, kind] - 1))
         ideal, state = before, state - int(states.stride[kind])
-    return device
+    return device, tuple(reversed(used))

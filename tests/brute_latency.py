@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from brute import pair_prices
 from numba import njit
 
 from stagecut import Cluster, Latency, Workload
@@ -23,12 +24,15 @@ def least_latency(workload: Workload, cluster: Cluster, problem: Latency) -> flo
     pools = np.array(
         [k for k in range(len(costs.host)) if costs.host[k] and costs.count[k]], dtype=np.int64
     )
+    link, message = pair_prices(workload, cluster)
     return float(
         _search(
             workload.n,
             workload.edges,
             costs.compute,
             costs.transfer,
+            link[np.ix_(accelerators, accelerators)],
+            message,
             costs.memory_bytes,
             costs.capacity_bytes,
             workload.colours,
@@ -41,7 +45,7 @@ def least_latency(workload: Workload, cluster: Cluster, problem: Latency) -> flo
 
 @njit(cache=True)
 def _search(
-    n, edges, compute, transfer, memory, capacity, colours, kind, calls, pools
+    n, edges, compute, transfer, link, message, memory, capacity, colours, kind, calls, pools
 ):  # fmt: skip
     """Slot s < pools is a pool; the others are call (s - pools) % calls of an accelerator."""
     slots = len(pools) + len(kind) * calls
@@ -51,7 +55,7 @@ def _search(
         return best
     while True:
         if _allowed(n, slot, compute, memory, capacity, colours, kind, calls, pools):
-            value = _execute(n, slot, edges, compute, transfer, kind, calls, pools)
+            value = _execute(n, slot, edges, compute, transfer, link, message, kind, calls, pools)
             best = min(best, value)
         v = 0
         while v < n and slot[v] == slots - 1:
@@ -89,7 +93,7 @@ def _allowed(n, slot, compute, memory, capacity, colours, kind, calls, pools):
 
 
 @njit(cache=True)
-def _execute(n, slot, edges, compute, transfer, kind, calls, pools):
+def _execute(n, slot, edges, compute, transfer, link, message, kind, calls, pools):
     """Relax starts and finishes until nothing moves; what still moves after that is a circle."""
     slots = len(pools) + len(kind) * calls
     takes = np.zeros(slots)
@@ -97,16 +101,27 @@ def _execute(n, slot, edges, compute, transfer, kind, calls, pools):
         if slot[v] >= len(pools):
             takes[slot[v]] += compute[_kind(slot[v], kind, calls, pools), v]
     for u in range(n):
-        leaves = False
+        stored = False
         enters = np.zeros(slots, np.bool_)
         for e in range(len(edges)):
-            if edges[e, 0] == u and (slot[edges[e, 1]] != slot[u] or slot[u] < len(pools)):
-                leaves = True
-                if slot[edges[e, 1]] != slot[u]:
-                    enters[slot[edges[e, 1]]] = True
-        for s in range(len(pools), slots):
-            if enters[s] or (leaves and s == slot[u]):
-                takes[s] += transfer[_kind(s, kind, calls, pools), u]
+            if edges[e, 0] == u and slot[edges[e, 1]] != slot[u]:
+                enters[slot[edges[e, 1]]] = True
+        for s in range(slots):
+            if not enters[s]:
+                continue
+            over = -1
+            if s >= len(pools) and slot[u] >= len(pools):
+                a = _place(slot[u], calls, pools) - len(pools)
+                over = link[a, _place(s, calls, pools) - len(pools)]
+            if over >= 0:
+                takes[s] += message[over, u]
+                takes[slot[u]] += message[over, u]
+            else:
+                stored = True
+                if s >= len(pools):
+                    takes[s] += transfer[_kind(s, kind, calls, pools), u]
+        if stored and slot[u] >= len(pools):
+            takes[slot[u]] += transfer[_kind(slot[u], kind, calls, pools), u]
     # before[a, b]: what a is waits for b; nodes on CPUs are items of their own
     items = slots + n
     item = np.empty(n, np.int64)

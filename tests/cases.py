@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from stagecut import Cluster, DeviceKind, Workload
+from stagecut import Cluster, DeviceKind, Link, PairLink, Workload
 
 
 def random_case(
@@ -86,3 +87,35 @@ def random_case(
         )
     kinds.append(DeviceKind("cpu", cores, host=True))
     return workload, Cluster(tuple(kinds))
+
+
+def linked_case(seed: int, **sizes: int) -> tuple[Workload, Cluster]:
+    """Return a `random_case` with bytes instead of transfer times, and links between devices.
+
+    Links of kinds and of single devices, dear and cheap ones; some devices stay without.
+    """
+    workload, cluster = random_case(seed, **sizes)
+    assert workload.transfer is not None
+    rng = np.random.default_rng([seed, 1])
+
+    def link() -> Link:
+        latency, bandwidth = rng.choice([0.0, 0.1, 1.0]), rng.choice([0.5, 1.0, 4.0, math.inf])
+        return Link(float(latency), float(bandwidth))
+
+    kinds = [kind if kind.host else replace(kind, link=link()) for kind in cluster.kinds]
+    names = [kind.name for kind in kinds if not kind.host and kind.count]
+    names += [
+        device.name
+        for device in cluster.devices
+        if not kinds[device.kind].host and device.name not in names
+    ]
+    alone = [kind.name for kind in kinds if kind.count == 1]
+    ends = [
+        (a, b)
+        for i, a in enumerate(names)
+        for b in names[i:]
+        if (a != b or a not in alone) and (a != b or a in [kind.name for kind in kinds])
+    ]
+    joined = tuple(PairLink(pair, link()) for pair in ends if rng.random() < 0.6)
+    sized = replace(workload, transfer=None, output_bytes=workload.transfer, time_unit="s")
+    return sized, Cluster(tuple(kinds), joined)

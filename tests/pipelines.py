@@ -11,7 +11,7 @@ from stagecut import Plan, Throughput, Workload
 from stagecut.instances import Placement
 from stagecut.instances.arrays import Ints
 from stagecut.runtime import evaluate
-from stagecut.runtime.stages import Stages, chain
+from stagecut.runtime.stages import StageGraph, chain
 
 
 def plan_of(workload: Workload, cluster, device: Ints, problem: Throughput | None = None) -> Plan:
@@ -39,7 +39,7 @@ def random_plan(seed: int, overlap: bool = False, **sizes: int) -> tuple[Workloa
     return None if math.isinf(plan.objective) else (workload, plan)
 
 
-def random_chain(seed: int, most_replicas: int = 1) -> Stages:
+def random_chain(seed: int, most_replicas: int = 1) -> StageGraph:
     """Return a chain of up to five unequal stages, on devices of their own."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 6))

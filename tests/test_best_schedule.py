@@ -14,7 +14,7 @@ from stagecut import InputError, Limits
 from stagecut.best_schedule import best_schedule
 from stagecut.runtime.schedules import Action, Kind, ScheduleError, schedule_of, validate
 from stagecut.runtime.simulator import simulate_stages
-from stagecut.runtime.stages import Stages, chain
+from stagecut.runtime.stages import StageGraph, chain
 
 
 def _rows(stage: int, m: int, split: bool) -> Iterator[list[Action]]:
@@ -32,7 +32,7 @@ def _rows(stage: int, m: int, split: bool) -> Iterator[list[Action]]:
     yield from extend([], (0,) * len(kinds))
 
 
-def _brute(stages: Stages, m: int, capacity: float, split: bool) -> float:
+def _brute(stages: StageGraph, m: int, capacity: float, split: bool) -> float:
     best = math.inf
     for rows in itertools.product(*(list(_rows(s, m, split)) for s in range(stages.count))):
         schedule = schedule_of(rows, microbatches=m)

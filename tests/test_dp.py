@@ -71,6 +71,14 @@ def test_200_random_cases_equal_brute_force_with_the_gpipe_objective(chunk: int)
         check_against_brute_force(seed, problem)
 
 
+@pytest.mark.parametrize("chunk", range(20))
+def test_400_random_cases_with_relayed_data_equal_brute_force(chunk: int) -> None:
+    for seed in range(2000 + 20 * chunk, 2020 + 20 * chunk):
+        pipeline = "gpipe" if seed % 4 == 0 else "pipedream"
+        problem = replace(CONTIGUOUS, pipeline=pipeline, overlap=seed % 3 == 0, relayed=True)
+        check_against_brute_force(seed, problem)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_where_other_splits_are_asked_for_it_gives_a_plan_but_no_bound(seed: int) -> None:
     workload, cluster = small_case(seed)

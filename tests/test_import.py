@@ -16,11 +16,9 @@ from stagecut import InputError, Workload
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
 from torch import nn  # noqa: E402
-from torch.autograd.graph import saved_tensors_hooks  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from stagecut.instances.pytorch.counts import counted_by_torch  # noqa: E402
 from stagecut.instances.pytorch.factory import make  # noqa: E402
-from stagecut.instances.pytorch.formulas import custom_mapping  # noqa: E402
 from stagecut.instances.pytorch.profile import Profile, profile  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
@@ -58,7 +56,7 @@ class Gpt(nn.Module):
         self.head.weight = self.token.weight
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.drop(self.token(ids) + self.place(torch.arange(ids.shape[1])))
+        x = self.drop(self.token(ids) + self.place(torch.arange(ids.shape[1], device=ids.device)))
         for block in self.blocks:
             x = block(x)
         return self.head(x)
@@ -104,30 +102,6 @@ def residual() -> tuple[nn.Module, torch.Tensor]:
 MODELS = {"gpt": gpt, "residual": residual}
 
 
-def measured_by_torch(model: nn.Module, x: torch.Tensor, training: bool) -> tuple[float, float]:
-    """FLOPs by FlopCounterMode, and bytes of saved tensors by hooks, weights left out."""
-    model.train(training)
-    weights = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-    saved: dict[int, torch.UntypedStorage] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage
-        return tensor
-
-    with (
-        FlopCounterMode(display=False, custom_mapping=custom_mapping()) as counter,
-        torch.set_grad_enabled(training),
-    ):
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            output = model(x)
-        if training:
-            output.backward(torch.ones_like(output))
-    model.zero_grad()
-    return counter.get_total_flops(), sum(s.nbytes() for s in saved.values())
-
-
 def check(done: Profile, model: nn.Module) -> None:
     """What holds for every imported workload."""
     workload = done.workload
@@ -155,9 +129,9 @@ def test_what_is_imported_is_what_torch_does(
     model, x = MODELS[name]()
     done = profile(model, (x,), training=training, depth=depth, estimate="h100", cache=tmp_path)
     check(done, model)
-    flops, saved = measured_by_torch(model, x, training)
-    assert done.workload.extra["flops"].sum() == flops
-    assert done.recording.saved_bytes == pytest.approx(saved, rel=0.05)
+    counts = counted_by_torch(model, (x,), training=training)
+    assert done.workload.extra["flops"].sum() == counts.flops
+    assert done.recording.saved_bytes == pytest.approx(counts.saved_bytes, rel=0.05)
     assert done.workload.backward.any() == training
     if training:
         assert done.workload.extra["activation_bytes"].sum() == done.recording.saved_bytes
@@ -266,24 +240,11 @@ def test_a_chain_that_cannot_be_exported_is_traced_by_hooks() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-class Knot(nn.Module):
-    """Beyond every tracer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(8, 8)
-        self.b = Branch()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.b(self.a(x)) + self.a(x)
-
-
-def test_what_nothing_can_trace_names_reason_and_module() -> None:
-    with pytest.raises(InputError, match=r"in module b, test_import.py.*torch.fx failed") as error:
-        profile(Knot(), (torch.randn(4, 8),), estimate="h100")
+def test_a_model_that_fails_on_its_inputs_says_where() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Linear(3, 3))
+    with pytest.raises(InputError, match=r"fails on its inputs: .*in module 1, linear.py") as error:
+        profile(model, (torch.randn(4, 8),), estimate="h100")
     assert "\n" not in str(error.value)
-    with pytest.raises(InputError, match="it fails on its inputs"):
-        profile(nn.Linear(3, 3), (torch.randn(4, 8),), estimate="h100")
 
 
 def test_fx_traces_what_export_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,8 +255,8 @@ def test_fx_traces_what_export_does_not(monkeypatch: pytest.MonkeyPatch) -> None
     model, x = residual()
     done = profile(model, (x,), estimate="h100", training=True)
     assert done.traced.how == "torch.fx"
-    flops, _ = measured_by_torch(model, x, True)
-    assert done.workload.extra["flops"].sum() == flops
+    counts = counted_by_torch(model, (x,), training=True)
+    assert done.workload.extra["flops"].sum() == counts.flops
 
 
 USER_FILE = """

@@ -1,17 +1,14 @@
-"""From recordings to graphs and layers, and ONNX files: no torch needed."""
+"""From recordings to graphs and layers: no torch needed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import numpy as np
 import pytest
 
-import stagecut
-from stagecut import InputError
 from stagecut.instances.pytorch.correct import corrected
 from stagecut.instances.pytorch.graph import Flow, Graph, Operator
 from stagecut.instances.pytorch.layers import by_layer
@@ -136,68 +133,3 @@ def test_parts_are_corrected_to_the_whole() -> None:
     assert "20 µs per kernel and a factor of 2" in text
     less, text = corrected(ms, kernels, 2.0)
     assert less.tolist() == [0.5, 1.5]
-
-
-def onnx_file(path: Path, batch: int | str = 4, side: int | str = 8) -> Path:
-    """A convolution, a tied product, a reshape, by names as torch's exporter gives them."""
-    onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
-    helper, real = onnx.helper, onnx.TensorProto.FLOAT
-    rng = np.random.default_rng(0)
-
-    def array(name: str, *shape: int) -> Any:
-        return onnx.numpy_helper.from_array(rng.random(shape).astype(np.float32), name)
-
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="/stem/conv/Conv", pads=[1] * 4),
-        helper.make_node("Relu", ["c"], ["r"], name="/stem/Relu"),
-        helper.make_node("ReduceMean", ["r", "axes"], ["m"], name="/Mean", keepdims=0),
-        helper.make_node("Identity", ["k"], ["k2"], name="/Identity"),
-        helper.make_node("MatMul", ["m", "k2"], ["y"], name="/head/MatMul"),
-        helper.make_node("Reshape", ["y", "shape"], ["z"], name="/head/Reshape"),
-        helper.make_node("MatMul", ["z", "k"], ["out"], name="/head/MatMul"),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", real, [batch, 3, side, 8])],
-        [helper.make_tensor_value_info("out", real, None)],
-        [
-            array("w", 6, 3, 3, 3), array("b", 6), array("k", 6, 6),
-            onnx.numpy_helper.from_array(np.array([-1, 6]), "shape"),
-            onnx.numpy_helper.from_array(np.array([2, 3]), "axes"),
-        ],
-    )  # fmt: skip
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), str(path))
-    return path
-
-
-def test_onnx_files(tmp_path: Path) -> None:
-    path = onnx_file(tmp_path / "net.onnx", batch="n")
-    from stagecut.instances.onnx_file import read_onnx
-
-    workload = read_onnx(path, "h100", batch=4)
-    assert workload.ids == ("stem/conv/Conv", "stem/Relu", "Mean", "head/MatMul", "head/MatMul#2")
-    assert workload.edges.tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
-    assert workload.extra["parameters"].sum() == 6 * 27 + 6 + 36
-    conv, product = 2 * 4 * 6 * 64 * 27, 2 * 4 * 6 * 6
-    assert workload.extra["flops"].tolist() == [conv, 0, 0, product, product]
-    assert workload.output_bytes is not None
-    assert workload.output_bytes.tolist() == [4 * 6 * 64 * 4] * 2 + [4 * 6 * 4] * 3
-    assert workload.colour_classes == ((3, 4),)
-    assert read_onnx(path, "h100", depth=1).ids == ("stem", "model", "head")
-    result = stagecut.solve(workload, method="greedy")
-    assert result.plan is not None
-    stagecut.verify(workload, result.plan)
-
-
-def test_wrong_onnx_files(tmp_path: Path) -> None:
-    path = onnx_file(tmp_path / "net.onnx", side="height")
-    from stagecut.instances.onnx_file import read_onnx
-
-    with pytest.raises(InputError, match=r'input "x": dimension 2 is left open'):
-        read_onnx(path, "h100")
-    (tmp_path / "bad.onnx").write_bytes(b"no model")
-    with pytest.raises(InputError, match=r"bad\.onnx"):
-        read_onnx(tmp_path / "bad.onnx", "h100")
-    with pytest.raises(InputError, match="no such file"):
-        read_onnx(tmp_path / "none.onnx", "h100")

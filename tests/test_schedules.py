@@ -92,9 +92,9 @@ def test_every_schedule_fits_every_plan(name: str, seed: int) -> None:
         if found is None:
             return
         stages = cut(*found)
-    schedule = make_schedule(name, stages, 1 + seed % 7)
-    validate(schedule, stages)
     network = HostMemory(all_reduce=Link(0.5, 100.0))
+    schedule = make_schedule(name, stages, 1 + seed % 7, network)
+    validate(schedule, stages)
     run = simulate_stages(stages, schedule, network=network)
     assert run.makespan >= stages.load.max() * (1 - 1e-9)  # one sample's work at least
     again = read_csv(write_csv(schedule))
@@ -108,7 +108,18 @@ def test_every_schedule_fits_every_plan(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["2F0", "12B345", "0I7", "3W2", "2RECV_F0", "2SEND_B1", "1REDUCE_GRAD", "0STEP"]
+    "text",
+    [
+        "2F0",
+        "12B345",
+        "0I7",
+        "3W2",
+        "2RECV_F0",
+        "2SEND_B1",
+        "1REDUCE_GRAD",
+        "1REDUCE_GRAD12",
+        "0STEP",
+    ],
 )
 def test_actions_read_back(text: str) -> None:
     assert str(parse_action(text)) == text

@@ -198,17 +198,53 @@ def test_pipelines_over_links(seed: int) -> None:
 
 
 def test_replicas_share_the_samples_and_reduce_their_gradients() -> None:
+    stages = chain([2.0, 1.0], [4.0, 2.0], replicas=[[0, 1], [2]])
+    assert simulate_stages(stages, "pipedream", 8).time_per_sample == pytest.approx(3.0)
     stages = chain([2.0, 1.0], [4.0, 2.0], replicas=[[0, 1], [2]], weight_bytes=[10.0, 7.0])
-    run = simulate_stages(stages, "pipedream", 8)
-    assert run.time_per_sample == pytest.approx(3.0)
-    link = Link(0.5, 10.0)
-    run = simulate_stages(stages, "1f1b", 4, network=HostMemory(all_reduce=link))
+    network = HostMemory(all_reduce=Link(0.5, 10.0))
+    ring = 2 * 0.5 * 1.0 + 2 * 0.5
+    run = simulate_stages(stages, "1f1b", 4, network=network)
     for d in (0, 1):
         assert run.schedule.of(d)[-1] == Action(0, Kind.REDUCE_GRAD)
     assert run.starts[0][-1] == run.starts[1][-1] == max(run.ends[0][-2], run.ends[1][-2])
-    assert run.ends[0][-1] - run.starts[0][-1] == pytest.approx(2 * 0.5 * 1.0 + 2 * 0.5)
+    assert run.ends[0][-1] - run.starts[0][-1] == pytest.approx(ring)
     with pytest.raises(InputError, match="all_reduce"):
         simulate_stages(stages, "1f1b", 4)
+    with pytest.raises(InputError, match="all_reduce"):
+        simulate_stages(stages, "pipedream", 4)
+
+
+def test_asynchronous_replicas_reduce_round_by_round() -> None:
+    stages = chain([2.0, 1.0], [4.0, 2.0], replicas=[[0, 1], [2]], weight_bytes=[10.0, 7.0])
+    network = HostMemory(all_reduce=Link(0.5, 10.0))
+    ring = 2 * 0.5 * 1.0 + 2 * 0.5
+    run = simulate_stages(stages, "pipedream", 8, network=network)
+    assert run.time_per_sample == pytest.approx((6.0 + ring) / 2, rel=1e-9)
+    for d in (0, 1):
+        reduces = [a.microbatch for a in run.schedule.of(d) if a.kind == Kind.REDUCE_GRAD]
+        assert reduces == [0, 1, 2, 3]
+    table = run.actions_to_pandas()
+    both = table[table["kind"] == "REDUCE_GRAD"].groupby("microbatch")["start"]
+    assert (both.nunique() == 1).all()
+    assert (both.size() == 2).all()
+    batch = dataclasses.replace(stages, batch=16)
+    sliced = simulate_stages(batch, "2bw", 8, network=network)
+    assert sliced.time_per_sample == pytest.approx((8 * 6.0 + ring) / 16, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["pipedream", "2bw"])
+@pytest.mark.parametrize("seed", range(20))
+def test_asynchronous_replicas_run_at_the_load(name: str, seed: int) -> None:
+    """Any numbers of replicas: no stage waits for the all-reduce of another."""
+    rng = np.random.default_rng(seed)
+    stages = dataclasses.replace(random_chain(seed, most_replicas=4), batch=12)
+    number = np.array([len(ring) for ring in stages.replicas])
+    times = np.where(number > 1, rng.random(stages.count), 0.0)
+    stages = dataclasses.replace(stages, all_reduce=times)
+    per_round = times if name == "pipedream" else times * number / 12
+    expected = ((stages.duration.sum(axis=1) + per_round) / number).max()
+    run = simulate_stages(stages, name, 24)
+    assert run.time_per_sample == pytest.approx(expected, rel=1e-9)
 
 
 def test_memory_over_time_and_what_it_consists_of() -> None:

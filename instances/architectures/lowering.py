@@ -20,7 +20,8 @@ from typing import Literal
 import numpy as np
 
 from ..arrays import Floats, Ints
-from ..cluster import ACCELERATOR, CPU, Cluster, DeviceKind, Link
+from ..cluster import ACCELERATOR, CPU, Cluster, DeviceKind
+from ..links import Link
 from ..roofline import CPU_CORE, Machine
 from ..workload import Workload
 from .accounting import NUMBER_BYTES, Columns, Tied, backward_costs, forward_costs, loss

@@ -6,9 +6,11 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -63,10 +65,14 @@ def make(
     if isinstance(factory, nn.Module):
         made: Any = factory
     elif callable(factory):
-        try:
+        missing = [key for key, value in _parameters(factory).items() if _must_be_given(value)]
+        if [key for key in missing if key != "batch" or batch is None]:
+            remedy = "write a function without arguments (or with `batch` alone) that calls it"
+            if missing == ["batch"]:
+                remedy = "give --batch, such as --batch 8"
+            raise InputError(f"{reference}: it wants {', '.join(missing)}; {remedy}")
+        with _users_code(reference):
             made = factory(batch=batch) if takes_batch and batch is not None else factory()
-        except Exception as error:  # the user's code may fail in any way
-            raise InputError(f"{reference}: it fails: {reason_of(error, nn.Module())}") from None
     else:
         raise InputError(f"{reference}: it is no function, class or model")
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
@@ -95,9 +101,13 @@ def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None
         value = value.to(kind) if kind is not None and value.is_floating_point() else value
         return value.to(device) if device is not None else value
 
-    model = model.to(kind) if kind is not None else model
-    model = model.to(device) if device is not None else model
-    inputs = tree_map(place, inputs)
+    try:
+        model = model.to(kind) if kind is not None else model
+        model = model.to(device) if device is not None else model
+        inputs = tree_map(place, inputs)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        given = " ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v)
+        raise InputError(f"{given}: {reason_of(error, model)}") from None
     if isinstance(inputs, Mapping):
         return Made(model, (), dict(inputs))
     return Made(model, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {})
@@ -110,12 +120,8 @@ def _find(reference: str) -> Any:
             f"{reference}: name the model as module:factory or file.py:factory, such as "
             "my_model.py:make"
         )
-    try:
+    with _users_code(place):
         module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
-    except InputError:
-        raise
-    except Exception as error:  # the user's code may fail in any way
-        raise InputError(f"{place}: it fails: {reason_of(error, nn.Module())}") from None
     if not hasattr(module, name):
         own = [key for key, value in vars(module).items() if _may_be_a_factory(value, module)]
         raise InputError(f"{place}: it has no {name!r}; it has {', '.join(own) or 'no factory'}")
@@ -127,15 +133,37 @@ def _may_be_a_factory(value: Any, module: Any) -> bool:
     return isinstance(value, nn.Module) or (callable(value) and own)
 
 
+@contextmanager
+def _users_code(place: str) -> Iterator[None]:
+    """Turn any failure into one line that says where in the user's files it came from."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code may fail in any way
+        frame = extract_tb(error.__traceback__)[-1]
+        where = f" ({Path(frame.filename).name}:{frame.lineno})"
+        raise InputError(
+            f"{place}: it fails: {reason_of(error, nn.Module())}"
+            + (where if not isinstance(error, SyntaxError) else "")
+        ) from None
+
+
 def _from_file(path: Path) -> Any:
+    """Import a file: within a package as one of its modules, so that relative imports work."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    folder, name = path.absolute().parent, path.stem
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        folder, name = folder.parent, f"{folder.name}.{name}"
+    sys.path.insert(0, str(folder))  # what it imports lies beside it
+    if "." in name:
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path}: it is no Python file")
-    sys.path.insert(0, str(path.parent.absolute()))  # what it imports lies beside it
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -155,6 +183,11 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(factory).parameters
     except (TypeError, ValueError):  # written in C
         return {}
+
+
+def _must_be_given(parameter: inspect.Parameter) -> bool:
+    kinds = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and parameter.kind not in kinds
 
 
 def _inputs_for(model: nn.Module, reference: str, batch: int, shape: str | None) -> Any:

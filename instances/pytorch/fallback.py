@@ -1,25 +1,36 @@
 """When `torch.export` fails: module hooks for chains of modules, then `torch.fx`.
 
-Both give graphs whose nodes are module calls. What made the export fail may fail without real
-numbers too, so these graphs are recorded on real numbers.
+`torch.fx` traces twice. First symbolically: modules that it cannot follow are called whole, so the
+graph holds for all inputs. Then, if the model's own code looks at numbers, on the numbers of the
+inputs: operators in the order of execution, along the way that these numbers lead.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.fx import traceback as notes
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..errors import InputError
-from .trace import Traced, flat_inputs, parameters_of, reason_of
-from .watch import tensors
+from .hidden import BackwardLost, as_nodes
+from .leaves import known, tensors
+from .trace import Traced, fault, flat_inputs, parameters_of, quiet, reason_of
+from .unchanged import unchanged
 
 
 def trace_otherwise(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], because: str
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    training: bool,
+    because: str,
 ) -> Traced:
     """Trace a model that cannot be exported.
 
@@ -33,22 +44,41 @@ def trace_otherwise(
     InputError
         If nothing else works either.
     """
-    try:
-        chain = chain_of(model, args, kwargs)
-    except Exception as error:  # the model itself does not run with these inputs
-        raise InputError(f"model: it fails on its inputs: {reason_of(error, model)}") from None
     parameters = parameters_of(model)
-    if chain is not None:
-        graph = _chain_graph(model, chain)
-        return Traced(graph, flat_inputs(args, kwargs), parameters, "module hooks", because)
     try:
-        traced = fx.symbolic_trace(model)
-    except Exception as error:  # any code of the model may run here, and fail in any way
+        with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
+            chain = chain_of(model, args, kwargs)
+    except Exception as error:  # the model itself does not run with these inputs
+        if any(t.is_meta for t in (*model.parameters(), *tensors((args, dict(kwargs))))):
+            raise InputError(
+                f"model: torch.export failed: {because}; on the device meta nothing else helps"
+            ) from None
+        raise InputError(f"model: it fails on its inputs: {reason_of(error, model)}") from None
+    if chain is not None:
+        given = tuple(tensors((args, dict(kwargs))))
+        return Traced(_chain_graph(model, chain), given, parameters, "module hooks", because)
+    try:
+        with unchanged(model, (args, kwargs)), quiet():
+            inputs = _bound(model, args, kwargs)
+            graph = _symbolic(model)
+            with torch.set_grad_enabled(training):
+                fx.Interpreter(graph).run(*inputs)
+        return Traced(graph, inputs, parameters, "torch.fx", because)
+    except Exception:  # any code of the model may run here, and fail in any way
+        pass
+    try:
+        with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
+            graph = _on_numbers(model, args, kwargs)
+    except Exception as error:  # likewise
         raise InputError(
             f"model: torch.export failed: {because}; module hooks: it is no chain of modules; "
             f"torch.fx failed: {reason_of(error, model)}"
         ) from None
-    return Traced(traced, _bound(model, args, kwargs), parameters, "torch.fx", because)
+    if because.startswith(BackwardLost.__name__):
+        because += "; its backward pass is taken as autograd derives it from the operators"
+    return Traced(
+        graph, flat_inputs(args, kwargs), parameters, "torch.fx on these numbers", because
+    )
 
 
 def chain_of(
@@ -60,16 +90,18 @@ def chain_of(
     called once with the output of the one before, and the last output is its own.
     """
     calls: list[tuple[str, list[torch.Tensor], list[torch.Tensor]]] = []
-    paths = {module: path for path, module in model.named_modules()}
+    paths = {module: path for path, module in _hookable(model)}
     handles = [
         module.register_forward_hook(
-            lambda m, given, out: calls.append((paths[m], tensors(given), tensors(out)))
+            lambda m, args, kwargs, out: calls.append(
+                (paths[m], tensors((args, kwargs)), tensors(out))
+            ),
+            with_kwargs=True,
         )
         for module in paths
     ]
     try:
-        with torch.no_grad():
-            model(*args, **kwargs)
+        model(*args, **kwargs)
     finally:
         for handle in handles:
             handle.remove()
@@ -79,6 +111,12 @@ def chain_of(
     once = {path for path in made if sum(path == p for p, _, _ in calls) == 1}
     chain = _apart("", model, made, once)
     return chain if chain != [""] else None
+
+
+def _hookable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for path, module in model.named_modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            yield path, module
 
 
 def _apart(
@@ -134,3 +172,82 @@ def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
     bound.apply_defaults()
     return tuple(bound.arguments.values())
+
+
+class _Calls(fx.Tracer):  # type: ignore[misc]  # torch is not typed for mypy here
+    """Traces symbolically, but calls the modules in `whole` without looking into them."""
+
+    def __init__(self, whole: set[str]) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return module_qualified_name in self.whole or super().is_leaf_module(
+            m, module_qualified_name
+        )
+
+
+def _symbolic(model: nn.Module) -> fx.GraphModule:
+    """Trace, and leave a module whole whenever it cannot be followed, until nothing fails."""
+    whole: set[str] = set()
+    while True:
+        try:
+            with as_nodes():
+                tracer = _Calls(whole)
+                return fx.GraphModule(model, tracer.trace(model))
+        except Exception as error:  # any code of the model may run here, and fail in any way
+            where = fault(error, model)
+            if where is None or not where[0] or where[0] in whole:
+                raise
+            whole.add(where[0])
+
+
+def _on_numbers(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> fx.GraphModule:
+    """Trace what runs on these very inputs."""
+    flat, form = tree_flatten((args, dict(kwargs)))
+
+    def call(*leaves: Any) -> Any:
+        given, named = tree_unflatten(list(leaves), form)
+        out = model(*given, **named)
+        return out if known(out) else tuple(tensors(out))
+
+    with _annotated(model):
+        traced = make_fx(
+            call, tracing_mode="real", pre_dispatch=True, _error_on_data_dependent_ops=False
+        )
+        graph: fx.GraphModule = traced(*flat)
+    if any(t.grad_fn is not None for t in tensors(list(vars(graph).values()))):
+        raise NotImplementedError("the model differentiates itself; the result became a constant")
+    return graph
+
+
+@contextmanager
+def _annotated(model: nn.Module) -> Iterator[None]:
+    """Let the nodes of a graph under construction know the modules around them."""
+    inside: list[str] = []
+
+    def show() -> None:
+        notes.current_meta["nn_module_stack"] = {path: (path, None) for path in inside}
+
+    def enter(path: str) -> None:
+        inside.append(path)
+        show()
+
+    def leave() -> None:
+        inside.pop()
+        show()
+
+    handles: list[Any] = []
+    for path, module in _hookable(model):
+        handles += [
+            module.register_forward_pre_hook(lambda *_, path=path: enter(path)),
+            module.register_forward_hook(lambda *_: leave()),
+        ]
+    try:
+        with notes.preserve_node_meta():
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from ..architectures.lowering import suggested_cluster
-from ..cluster import ACCELERATOR, Cluster, DeviceKind, Link
+from ..cluster import ACCELERATOR, Cluster, DeviceKind
 from ..errors import InputError
+from ..links import Link
 from ..roofline import CPU_CORE, Machine, machine
 from ..units import NodeId
 from ..workload import Workload
@@ -28,6 +29,7 @@ from .recording import Recording
 from .timing import Cache, Timing, cache_folder, measure_kernels, measure_whole
 from .to_workload import Times, memory_bytes, to_workload
 from .trace import Traced, trace
+from .unchanged import unchanged
 
 #: Between processes of one machine over gloo, and over PCIe 4; ours, until they are measured.
 _ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
@@ -82,8 +84,9 @@ def profile(
     Parameters
     ----------
     model, args, kwargs
-        What runs: ``model(*args, **kwargs)``. It is switched to training or evaluation mode, and
-        back.
+        What runs: ``model(*args, **kwargs)``. It is switched to training or evaluation mode if it
+        is in the other one; afterwards modes, buffers, gradients and random generators are as
+        they were.
     name
         Of the workload; default: the model's class.
     training
@@ -117,10 +120,12 @@ def profile(
         raise InputError(f"tied: {tied!r} is not one of colour, copies")
     target = None if estimate is None else machine(estimate)
     named = dict(kwargs or {})
-    before = model.training
-    model.train(training)
-    try:
-        traced = trace(model, args, named)
+    model = getattr(model, "_orig_mod", model)  # `torch.compile` wraps it so
+    _make_lazy_parameters(model, args, named)
+    with unchanged(model, (args, named)):
+        if model.training != training:
+            model.train(training)
+        traced = trace(model, args, named, training)
         recording = record(traced, training)
         graph = operator_graph(recording, training, copies=tied == "copies")
         if not graph.operators:
@@ -133,8 +138,6 @@ def profile(
         else:
             times, notes = _estimated(graph, target), []
             cluster = suggested_cluster(target, target.peer, memory_bytes(graph))
-    finally:
-        model.train(before)
     if depth == "auto":
         depth = fitting_depth(graph)
     grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
@@ -156,6 +159,15 @@ def profile(
         recording=recording,
         notes=tuple(notes),
     )
+
+
+def _make_lazy_parameters(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Run a model once if its parameters get their shapes that way."""
+    if any(map(nn.parameter.is_lazy, model.parameters())):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model(*args, **kwargs)
 
 
 def _name(model: nn.Module, name: str) -> str:
@@ -218,7 +230,6 @@ def _measured(
         raise InputError("model: it is on the device meta, where nothing runs; estimate its times")
     store = Cache(cache or cache_folder(), str(device))
     wanted = {k.signature for op in graph.operators for k in op.kernels}
-    state = {key: value.clone() for key, value in model.named_buffers()}
     timings = measure_kernels(traced, training, store, wanted)
     fallback = estimated_ms(graph.operators, CPU_CORE)
     parts = [_sum(op.kernels, timings) for op in graph.operators]
@@ -226,9 +237,6 @@ def _measured(
     measured = np.array([0.0 if t is None else 1.0 for t in parts])
     spread = np.array([0.0 if t is None else t.spread for t in parts])
     whole = measure_whole(model, args, kwargs, training)
-    with torch.no_grad():
-        for key, value in model.named_buffers():
-            value.copy_(state[key])  # running statistics, as they were
     backward = np.array([op.backward for op in graph.operators])
     kernels = np.array([float(len(op.kernels)) for op in graph.operators])
     provenance = {"cost_model": "measured", "device": f"{device.type}: {store.machine}"}

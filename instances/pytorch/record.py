@@ -17,9 +17,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import Node, saved_tensors_hooks
 from torch.utils._pytree import tree_map
 
+from ..errors import InputError
+from .leaves import plain, size, tensors
 from .recording import BackwardStep, Kernel, Parameter, Read, Recording, Step
-from .trace import Traced
-from .watch import Watch, size, tensors
+from .trace import Traced, quiet, reason_of
+from .unchanged import unchanged
+from .watch import Watch
 
 
 class _Storages:
@@ -31,16 +34,26 @@ class _Storages:
         self.sizes: list[float] = []
 
     def number(self, tensor: torch.Tensor) -> int:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
+        tensor = plain(tensor)
+        dense = tensor.layout is torch.strided
+        held: Any = tensor.untyped_storage() if dense else tensor
+        key = held._cdata
         if key not in self._numbers:
             self._numbers[key] = len(self.sizes)
-            self._kept.append(storage)
-            self.sizes.append(float(storage.nbytes()))
+            self._kept.append(held)
+            self.sizes.append(float(held.nbytes()) if dense else size(tensor))
         return self._numbers[key]
 
+    def alias(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        """Let `other` count as the memory of `tensor`."""
+        number = self.number(tensor)
+        self._kept.append(other.untyped_storage())
+        self._numbers[other.untyped_storage()._cdata] = number
+
     def read(self, tensor: torch.Tensor) -> Read:
-        return Read(self.number(tensor), int(tensor.storage_offset()), size(tensor))
+        tensor = plain(tensor)
+        offset = int(tensor.storage_offset()) if tensor.layout is torch.strided else 0
+        return Read(self.number(tensor), offset, size(tensor))
 
 
 class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for mypy here
@@ -72,8 +85,11 @@ class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for myp
         if n.op not in ("call_function", "call_method", "call_module"):
             return value
         kernels, random, changed = self.watch.take()
-        args = self.fetch_args_kwargs_from_env(n)
-        reads = tuple(dict.fromkeys(self.storages.read(t) for t in tensors(args)))
+        given = tensors(self.fetch_args_kwargs_from_env(n))
+        if n.op == "call_module":
+            called = self.module.get_submodule(n.target)
+            given += [*called.parameters(), *called.buffers()]
+        reads = tuple(dict.fromkeys(self.storages.read(t) for t in given))
         known = {r.storage for r in reads}
         made = {self.storages.number(t) for t in tensors(value)} - known
         writes = made | {self.storages.number(t) for t in changed}
@@ -98,7 +114,7 @@ class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for myp
 
     def _claim(self, values: list[torch.Tensor]) -> None:
         """Credit autograd nodes that are new to the step that is about to be noted."""
-        waiting = [v.grad_fn for v in values if v.grad_fn is not None]
+        waiting = [v.grad_fn for v in map(plain, values) if v.grad_fn is not None]
         while waiting:
             node = waiting.pop()
             if node is not None and node not in self.made_by:
@@ -112,11 +128,43 @@ def record(traced: Traced, training: bool) -> Recording:
     The loss is the model's output, if it returns a single number among others; else the sum of
     all its outputs stands for it.
 
+    Raises
+    ------
+    InputError
+        If its sizes depend on numbers, and there are none, on the device ``meta``.
+
     Notes
     -----
-    Needs memory for the weights only, and linear time.
+    Needs memory for the weights only, and linear time. Where sizes depend on numbers, the pass is
+    run on real ones.
     """
-    fake = None if traced.concrete else FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with unchanged(traced.module, traced.inputs), quiet():
+            recording = _record(traced, training, FakeTensorMode(allow_non_fake_inputs=True))
+        if not (training and any(map(_sized_by_running, recording.steps))):
+            return recording
+    except Exception as error:  # any code of the model may run here, and fail in any way
+        reason = reason_of(error, traced.module)
+    else:
+        reason = "the memory that a kernel keeps for its backward pass is known by running it"
+    if any(t.is_meta for t in (*traced.module.parameters(), *tensors(traced.inputs))):
+        raise InputError(f"model: it is on the device meta, where nothing runs; but {reason}")
+    try:
+        with unchanged(traced.module, traced.inputs), quiet():
+            return _record(traced, training, None)
+    except Exception as error:  # likewise
+        raise InputError(
+            f"model: traced by {traced.how}, but it does not run: {reason_of(error, traced.module)}"
+        ) from None
+
+
+def _sized_by_running(step: Step) -> bool:
+    """Whether a step's kernels make tensors whose sizes only the library behind them knows."""
+    return any(k.operator.startswith("aten.mkldnn_rnn_layer") for k in step.kernels)
+
+
+def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Recording:
+    """Record on tensors without numbers, or on real ones if `fake` is None."""
     storages = _Storages()
     attributes, parameters, buffers = _attributes(traced, fake, storages)
     given = [tree_map(lambda x: _as_fake(x, fake), x) for x in traced.inputs]
@@ -132,8 +180,6 @@ def record(traced: Traced, training: bool) -> Recording:
             stack.enter_context(saved_tensors_hooks(run.pack, lambda x: x))
         output = tensors(run.run(*given, enable_io_processing=False))
         backward = _backward(run, output, storages) if training else ()
-    for _, parameter in traced.parameters:
-        parameter.grad = None  # there is one if real numbers were needed
     used = {s for step in run.steps for s in (r.storage for r in step.reads)}
     return Recording(
         steps=tuple(run.steps),
@@ -245,6 +291,7 @@ def _attributes(
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in converted:
             converted[id(tensor)] = _as_fake(tensor, fake)
+            storages.alias(converted[id(tensor)], tensor)
         return converted[id(tensor)]
 
     for n in traced.module.graph.nodes:
@@ -260,7 +307,9 @@ def _attributes(
         parameters.setdefault(
             storage, Parameter(name, parameter.numel(), size(parameter), parameter.requires_grad)
         )
-    for value in attributes.values():
+    called = [n.target for n in traced.module.graph.nodes if n.op == "call_module"]
+    inside = [b for path in called for b in traced.module.get_submodule(path).buffers()]
+    for value in (*attributes.values(), *map(convert, inside)):
         if isinstance(value, torch.Tensor) and storages.number(value) not in parameters:
             buffers.add(storages.number(value))
     return attributes, parameters, frozenset(buffers)

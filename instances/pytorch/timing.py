@@ -17,9 +17,10 @@ from torch import fx, nn
 
 from ..published import default_folder
 from ..writing import write_whole
+from .leaves import tensors
 from .record import loss_of
 from .trace import Traced
-from .watch import Watch, tensors
+from .watch import Watch
 
 #: Runs that do not count; at least and at most so many that do; seconds after which it ends.
 WARM_UP, LEAST, MOST, BUDGET_S = 2, 5, 200, 2.0
@@ -135,18 +136,13 @@ def measure_whole(
             _wait(device)
             middle = time.perf_counter()
         if training:
-            roots = loss_of(tensors(_plain(output)))
+            roots = loss_of(tensors(output))
             torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
             _wait(device)
             _forget_gradients(model.parameters())
         forward.append(middle - start)
         backward.append(time.perf_counter() - middle if training else 0.0)
     return Whole(_summary(forward[WARM_UP:]), _summary(backward[WARM_UP:]))
-
-
-def _plain(output: Any) -> Any:
-    """Return a model's output as nested plain containers."""
-    return tuple(output.values()) if isinstance(output, Mapping) else output
 
 
 def _forget_gradients(parameters: Any) -> None:

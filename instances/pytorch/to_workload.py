@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Floats
-from ..cluster import ACCELERATOR, CPU, Cluster, Link
+from ..cluster import ACCELERATOR, CPU, Cluster
+from ..links import Link
 from ..workload import Workload
 from .graph import Graph
 from .layers import Grouping

@@ -5,14 +5,21 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
+
+from ..errors import InputError
+from .hidden import refused
+from .leaves import known, register, tensors
+from .regions import cut_regions
+from .unchanged import unchanged
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,8 @@ class Traced:
     parameters
         Name and value of every learned tensor of the model, tied ones once.
     how
-        ``torch.export``, ``module hooks`` or ``torch.fx``.
+        ``torch.export``, ``module hooks``, ``torch.fx``, or ``torch.fx on these numbers``, whose
+        graph takes the way that the numbers of the inputs lead.
     because
         Why nothing before that in the list worked; empty if it was the first.
     """
@@ -39,11 +47,6 @@ class Traced:
     how: str
     because: str = ""
 
-    @property
-    def concrete(self) -> bool:
-        """Whether it can only be recorded on real numbers."""
-        return bool(self.because)
-
     def attribute(self, target: str) -> Any:
         """Return what a `get_attr` node finds."""
         value: Any = self.module
@@ -53,9 +56,17 @@ class Traced:
 
 
 def trace(
-    model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    model: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    training: bool = False,
 ) -> Traced:
     """Trace `model` for inputs of the given shapes.
+
+    Parameters
+    ----------
+    training
+        The backward pass matters, too.
 
     Raises
     ------
@@ -63,12 +74,14 @@ def trace(
         If neither `torch.export` nor any fallback can trace it: the reason and the module.
     """
     named = dict(kwargs or {})
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InputError("model: it is compiled by torch.jit; give the module it was made from")
     try:
-        module = _export(model, args, named)
+        module = _export(model, args, named, training)
     except Exception as error:  # any code of the model may run here, and fail in any way
         from .fallback import trace_otherwise
 
-        return trace_otherwise(model, args, named, reason_of(error, model))
+        return trace_otherwise(model, args, named, training, reason_of(error, model))
     return Traced(module, flat_inputs(args, named), parameters_of(model), "torch.export")
 
 
@@ -82,40 +95,43 @@ def parameters_of(model: nn.Module) -> tuple[tuple[str, nn.Parameter], ...]:
     return tuple(model.named_parameters())
 
 
-def reason_of(error: Exception, model: nn.Module) -> str:
+def reason_of(error: BaseException, model: nn.Module) -> str:
     """Return in one line what went wrong, and in which module's code."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     what = lines[0] if lines else type(error).__name__
     if len(what) > _LONGEST:
         what = what[: _LONGEST - 1] + "…"
-    return f"{type(error).__name__}: {what}{_module_at_fault(error, model)}"
+    where = fault(error, model)
+    if where is None:
+        return f"{type(error).__name__}: {what}"
+    path, line = where
+    return f"{type(error).__name__}: {what} (in module {path or type(model).__name__}, {line})"
 
 
 _LONGEST = 200
 
 
-def _module_at_fault(error: Exception, model: nn.Module) -> str:
-    """Return `` (in module PATH, file:line)``: the innermost frame that runs a module's code."""
+def fault(error: BaseException, model: nn.Module) -> tuple[str, str] | None:
+    """Return path and ``file:line`` of the innermost frame that runs a module's code."""
     paths = {id(module): path for path, module in model.named_modules()}
-    found = ""
+    found = None
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
         names = frame.f_code.co_varnames
         module = frame.f_locals.get(names[0]) if names else None
         if id(module) in paths and frame.f_code.co_name == "forward":
-            path = paths[id(module)] or type(module).__name__
             file = frame.f_code.co_filename.rsplit("/", 1)[-1]
-            found = f" (in module {path}, {file}:{trace.tb_lineno})"
+            found = paths[id(module)], f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence torch, which prints whole graphs when it fails: the reason is enough."""
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
@@ -124,12 +140,23 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
-    with _quiet():
-        program = torch.export.export(model, args, kwargs, strict=False)
-        module: fx.GraphModule = program.module()
+def _export(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool
+) -> fx.GraphModule:
+    register((args, kwargs))
+    hook = model.register_forward_hook(
+        lambda _module, _given, out: out if known(out) else tuple(tensors(out))
+    )
+    try:
+        with unchanged(model, (args, kwargs)), quiet(), refused() if training else nullcontext():
+            program = torch.export.export(model, args, kwargs, strict=False)
+            module: fx.GraphModule = program.module()
+    finally:
+        hook.remove()
     for n in list(module.graph.nodes):
         if n.op == "call_module" and n.target == "_guards_fn":
             module.graph.erase_node(n)  # checks of the inputs, not part of the model
-    module.recompile()
+    if any(isinstance(t, FakeTensor) for t in vars(module).values()):
+        raise NotImplementedError("a tensor that the model makes became a constant without numbers")
+    cut_regions(module)
     return module

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from .formulas import FORMULAS
+from .leaves import size, tensors
 from .recording import Kernel
 
 #: Make memory, look at it or check it, but compute nothing.
@@ -34,6 +34,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
     clock
         Times kernels instead of describing them: `seconds` has their durations by signature.
     """
+
+    supports_higher_order_operators = True  # they run, and what is in them is seen
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
@@ -107,17 +109,6 @@ def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[to
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             changed += tensors(value)
     return changed
-
-
-def tensors(tree: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested arguments."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def size(tensor: torch.Tensor) -> float:
-    """Return the bytes that a tensor shows; of an expanded one, those that exist."""
-    shown = tensor.numel() * tensor.element_size()
-    return float(min(shown, tensor.untyped_storage().nbytes()))
 
 
 def moved(func: Any, args: tuple[Any, ...], out: Any) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from ...instances import InputError
 from ...instances.arrays import Ints
 from ..network import HostMemory, Network, settle
-from ..stages import BACKWARD, Stages
+from ..stages import BACKWARD, StageGraph
 from .actions import Action, Kind, Schedule, parse_action, schedule_of
 from .csv import read_csv, write_csv
 from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
@@ -25,12 +25,13 @@ from .patterns import (
     plain_zero_bubble,
     single,
 )
+from .reduction import at_the_end
 from .steps import ScheduleError, step_table
 from .transfers import with_transfers
 from .validate import validate
 
 
-def one_f_one_b(stages: Stages, microbatches: int, network: Network) -> Schedule:
+def one_f_one_b(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """1F1B: its pattern where each device holds one stage, else the cyclic order that it is.
 
     Where stages have replicas, list scheduling holds the microbatches in flight to 1F1B's.
@@ -42,14 +43,14 @@ def one_f_one_b(stages: Stages, microbatches: int, network: Network) -> Schedule
     return flushed(stages, microbatches, network, "1f1b")
 
 
-def interleaved_1f1b(stages: Stages, microbatches: int, network: Network) -> Schedule:
+def interleaved_1f1b(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """Interleaved 1F1B: Megatron's order where it applies, else 1F1B."""
     if not is_plain(stages) and is_interleaved(stages, microbatches):
         return interleaved(stages, microbatches)
     return replace(one_f_one_b(stages, microbatches, network), name="interleaved")
 
 
-def zero_bubble_h1(stages: Stages, microbatches: int, network: Network) -> Schedule:
+def zero_bubble_h1(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """ZB-H1: the peak memory of 1F1B, a third of its bubble."""
     if is_plain(stages):
         return plain_zero_bubble(stages, microbatches, 1)
@@ -58,7 +59,7 @@ def zero_bubble_h1(stages: Stages, microbatches: int, network: Network) -> Sched
     return list_schedule(stages, microbatches, "zb-h1", limit=limit, weight_limit=most)
 
 
-def zero_bubble_h2(stages: Stages, microbatches: int, network: Network) -> Schedule:
+def zero_bubble_h2(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """ZB-H2: twice the memory of 1F1B, no bubble."""
     if is_plain(stages):
         return plain_zero_bubble(stages, microbatches, 2)
@@ -67,7 +68,7 @@ def zero_bubble_h2(stages: Stages, microbatches: int, network: Network) -> Sched
     return list_schedule(stages, microbatches, "zb-h2", limit=2 * limit - 1, weight_limit=most)
 
 
-def _enough(stages: Stages, network: Network) -> Ints:
+def _enough(stages: StageGraph, network: Network) -> Ints:
     """Microbatches in flight that keep the bottleneck busy, shape (P,): 1F1B's where it applies."""
     if all(len(own) <= 1 for own in held(stages)):
         return stages.in_flight
@@ -76,7 +77,7 @@ def _enough(stages: Stages, network: Network) -> Ints:
 
 
 #: Makes the schedule of stages, for a number of microbatches.
-Generator = Callable[[Stages, int, Network], Schedule]
+Generator = Callable[[StageGraph, int, Network], Schedule]
 
 #: Every schedule by the name that users give.
 SCHEDULES: Mapping[str, Generator] = MappingProxyType(
@@ -95,9 +96,9 @@ SCHEDULES: Mapping[str, Generator] = MappingProxyType(
 
 
 def make_schedule(
-    name: str, stages: Stages, microbatches: int, network: Network | None = None
+    name: str, stages: StageGraph, microbatches: int, network: Network | None = None
 ) -> Schedule:
-    """Return the schedule called `name`, with the replicas' all-reduce at the end of the batch.
+    """Return the schedule called `name`, with the replicas' all-reduces.
 
     Parameters
     ----------
@@ -117,19 +118,7 @@ def make_schedule(
     schedule = SCHEDULES[name](settle(stages, network), microbatches, network)
     if schedule.versions != "one" or not stages.present[:, BACKWARD].any():
         return schedule
-    return _with_all_reduce(schedule, stages)
-
-
-def _with_all_reduce(schedule: Schedule, stages: Stages) -> Schedule:
-    tables = list(schedule.actions)
-    last = np.argsort(stages.rank[1::2], kind="stable").tolist()
-    for stage in last:
-        devices = stages.replicas[stage]
-        if len(devices) > 1 and stages.present[stage, BACKWARD]:
-            row = np.array([[stage, Kind.REDUCE_GRAD, 0]], dtype=np.int32)
-            for d in devices:
-                tables[d] = np.concatenate((tables[d], row))
-    return replace(schedule, actions=tuple(tables))
+    return at_the_end(schedule, stages)
 
 
 __all__ = [

@@ -35,14 +35,17 @@ class Kind(IntEnum):
     STEP = 9  #: optimizer step
 
 
-#: Kinds that belong to a batch, not to a microbatch.
+#: Kinds that belong to a batch or round, not to a microbatch.
 PER_BATCH = (Kind.REDUCE_GRAD, Kind.STEP)
 #: Kinds that move data.
 TRANSFERS = (Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B)
 
 
 class Action(NamedTuple):
-    """One action; written ``2F0``: stage 2, forward, microbatch 0; or ``2STEP``."""
+    """One action; written ``2F0``: stage 2, forward, microbatch 0.
+
+    What belongs to a batch has its number instead, and the first one none: ``2STEP``, ``2STEP1``.
+    """
 
     stage: int
     kind: Kind
@@ -50,7 +53,7 @@ class Action(NamedTuple):
 
     def __str__(self) -> str:
         """Return the text form, which `parse_action` reads."""
-        number = "" if self.kind in PER_BATCH else str(self.microbatch)
+        number = str(self.microbatch or "") if self.kind in PER_BATCH else str(self.microbatch)
         return f"{self.stage}{self.kind.name}{number}"
 
 
@@ -73,7 +76,7 @@ def parse_action(text: str) -> Action:
     found = _PATTERN.fullmatch(text)
     if found is not None and found[2] in Kind.__members__:
         kind = Kind[found[2]]
-        if (kind in PER_BATCH) == (found[3] == ""):
+        if not found[3].startswith("0") if kind in PER_BATCH else found[3]:
             return Action(int(found[1]), kind, int(found[3] or 0))
     raise InputError(f"{text!r} is not an action such as 2F0, 2B0, 2I0, 2W0, 2RECV_F0 or 2STEP")
 

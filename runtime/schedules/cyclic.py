@@ -12,8 +12,10 @@ chosen so that the first task on a device starts as soon as it can: for a chain 
 this is 1F1B itself. Where transfers run beside compute, a copy engine is one more device, whose
 tasks are the receptions and sendings; messages over links are delays.
 
-A stage of R replicas takes every R-th sample; then L samples, L the least common multiple, are
-treated as one.
+A stage of R replicas takes every R-th sample. Its devices work in step, with a period of R·T that
+begins at one phase for all of them, for replicas may wait for each other (`reduction`): each then
+does its part of R samples. Where a device holds stages of different replicas, the period is that of
+their least common multiple.
 """
 
 from __future__ import annotations
@@ -22,46 +24,57 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+import networkx as nx
 import numpy as np
 
+from ...instances.arrays import Floats, Ints
 from ..network import HostMemory, Links, Network, message_times
-from ..stages import Stages
+from ..stages import BACKWARD, StageGraph
 from .actions import Kind, Schedule, Versions
 from .patterns import Slot, forward_only, rounds
+from .reduction import all_reduce_actions
 
 #: Slack in units of the period for rounding of sums.
 SLACK = 1e-12
 
 
 class Work(NamedTuple):
-    """Something that a device or its copy engine does for every sample.
+    """Something that is done for every sample, or every round of samples, of one period.
 
     Parameters
     ----------
-    task, kind, copy
-        Which task, what of it, and which of the L samples.
-    lane
-        The device, or D + device for its copy engine.
+    task, kind
+        Which task, and what of it.
+    lanes
+        For each that a period has, the lanes on which it is done: a device, or D + device for
+        its copy engine.
+    samples
+        How many samples it covers.
     duration
         Time it takes.
     after
-        What it waits for, as index in the list of all work and delay.
+        What it waits for: index in the list of all work, and delay.
     """
 
     task: int
     kind: Kind
-    copy: int
-    lane: int
+    lanes: list[list[int]]
+    samples: int
     duration: float
     after: tuple[tuple[int, float], ...]
 
+    @property
+    def period(self) -> int:
+        """Samples in a period."""
+        return len(self.lanes) * self.samples
 
-def pipedream(stages: Stages, microbatches: int, network: Network) -> Schedule:
+
+def pipedream(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """PipeDream's asynchronous pipeline: no flush, one weight version per sample in flight."""
     return asynchronous(stages, microbatches, network, "pipedream", "in flight")
 
 
-def pipedream_2bw(stages: Stages, microbatches: int, network: Network) -> Schedule:
+def pipedream_2bw(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """PipeDream-2BW: the same order, gradients accumulated, two weight versions.
 
     References
@@ -71,14 +84,14 @@ def pipedream_2bw(stages: Stages, microbatches: int, network: Network) -> Schedu
     return asynchronous(stages, microbatches, network, "2bw", "two")
 
 
-def inference(stages: Stages, microbatches: int, network: Network) -> Schedule:
+def inference(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """Pipelined inference: a stream of samples, forward only."""
     forward_only(stages, "inference")
     return asynchronous(stages, microbatches, network, "inference", "one")
 
 
 def asynchronous(
-    stages: Stages, microbatches: int, network: Network, name: str, versions: Versions
+    stages: StageGraph, microbatches: int, network: Network, name: str, versions: Versions
 ) -> Schedule:
     """Return the cyclic schedule of the module's description.
 
@@ -86,48 +99,83 @@ def asynchronous(
     ----------
     [ours] After modulo scheduling in compilers: Rau, "Iterative Modulo Scheduling", MICRO 1994.
     """
-    repeat = math.lcm(*(len(devices) for devices in stages.replicas))
-    works = _works(stages, network, repeat)
+    group = _groups(stages)
+    works = _works(stages, network, versions, group)
     load = np.zeros(2 * len(stages.devices))
     for work in works:
-        load[work.lane] += work.duration
-    period = float(load.max())
+        for lane in (lane for lanes in work.lanes for lane in lanes):
+            load[lane] += work.duration / work.period
+    pace = float(load.max())
 
     filled = np.zeros(len(load))
-    phase: dict[int, float] = {}
-    number: list[int] = []
-    end: list[float] = []
+    phase: dict[tuple[frozenset[int], bool], float] = {}
+    number: list[Ints] = []
+    end: list[Floats] = []
     for work in works:
-        position = float(filled[work.lane])
-        filled[work.lane] += work.duration
-        ready = max((end[i] + delay for i, delay in work.after), default=0.0)
-        if work.lane not in phase:
-            phase[work.lane] = (ready - position) % period if period > 0 else 0.0
-        begin = phase[work.lane] + position
-        k = math.ceil((ready - begin) / period - SLACK) if period > 0 else 0
+        length = work.period * pace
+        position = np.zeros(len(work.lanes))
+        for c, lanes in enumerate(work.lanes):
+            position[c] = filled[lanes].max()
+            filled[lanes] = position[c] + work.duration
+        ready = np.zeros(len(work.lanes))
+        for i, delay in work.after:
+            other = works[i]
+            arrival = _arrivals(end[i], other.samples, work, pace)
+            ready = np.maximum(ready, arrival + delay)
+        first = work.lanes[0][0]
+        in_step = (group[first % len(stages.devices)], first >= len(stages.devices))
+        if in_step not in phase:
+            phase[in_step] = float((ready - position).max()) % length if length > 0 else 0.0
+        begin = phase[in_step] + position
+        k = np.zeros(len(ready), np.int64)
+        if length > 0:
+            k = np.ceil((ready - begin) / length - SLACK).astype(np.int64)
         number.append(k)
-        end.append(begin + k * period + work.duration)
+        end.append(begin + k * length + work.duration)
 
     slots: list[list[Slot]] = [[] for _ in load]
-    for index, work in enumerate(works):
-        slot = Slot(work.task // 2, work.kind, number[index], index, work.copy, repeat)
-        slots[work.lane].append(slot)
+    for index, (work, k) in enumerate(zip(works, number, strict=True)):
+        for c, lanes in enumerate(work.lanes):
+            for lane in lanes:
+                slots[lane].append(
+                    Slot(
+                        work.task // 2, work.kind, int(k[c]), index, c, len(work.lanes),
+                        work.samples,
+                    )
+                )  # fmt: skip
     tables = [rounds(own, microbatches) for own in slots]
     size = len(stages.devices)
-    depth = (max(number) - min(number) + 1) * repeat
+    late = [int(k.max()) * work.period for k, work in zip(number, works, strict=True)]
+    early = [int(k.min()) * work.period for k, work in zip(number, works, strict=True)]
     return Schedule(
         name,
         microbatches,
         tuple(tables[:size]),
         versions=versions,
-        depth=depth,
-        repeat=repeat,
+        depth=max(late) - min(early) + max(work.period for work in works),
+        repeat=math.lcm(*(work.period for work in works)),
         cyclic=True,
         engines=tuple(tables[size:]) if _has_engines(network) else (),
     )
 
 
-def gpipe(stages: Stages, microbatches: int, network: Network) -> Schedule:
+def _arrivals(end: Floats, samples: int, work: Work, pace: float) -> Floats:
+    """Return when the inputs of each copy of `work` have ended, in its own period.
+
+    Parameters
+    ----------
+    end
+        Of each copy of what it waits for, which covers so many `samples`; shape (copies,).
+    """
+    theirs, mine = len(end) * samples, work.period
+    sample = np.arange(math.lcm(theirs, mine))
+    when = end[sample % theirs // samples] + sample // theirs * (theirs * pace)
+    ready = np.full(len(work.lanes), -np.inf)
+    np.maximum.at(ready, sample % mine // work.samples, when - sample // mine * (mine * pace))
+    return ready
+
+
+def gpipe(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """All forward passes, then all backward passes, each in the order of the cyclic schedule.
 
     References
@@ -140,7 +188,7 @@ def gpipe(stages: Stages, microbatches: int, network: Network) -> Schedule:
     return replace(order, actions=tuple(tables), engines=(), cyclic=False)
 
 
-def flushed(stages: Stages, microbatches: int, network: Network, name: str) -> Schedule:
+def flushed(stages: StageGraph, microbatches: int, network: Network, name: str) -> Schedule:
     """Return the cyclic order for one batch: what 1F1B is for any plan."""
     return replace(asynchronous(stages, microbatches, network, name, "one"), engines=())
 
@@ -149,7 +197,19 @@ def _has_engines(network: Network) -> bool:
     return isinstance(network, HostMemory) and network.overlap
 
 
-def _works(stages: Stages, network: Network, repeat: int) -> list[Work]:
+def _groups(stages: StageGraph) -> list[frozenset[int]]:
+    """Return for each device all that work in step with it: replicas of its stages, and theirs."""
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from(range(len(stages.devices)))
+    for ring in stages.replicas:
+        nx.add_path(graph, ring)
+    together = {d: frozenset(group) for group in nx.connected_components(graph) for d in group}
+    return [together[d] for d in range(len(stages.devices))]
+
+
+def _works(
+    stages: StageGraph, network: Network, versions: Versions, group: list[frozenset[int]]
+) -> list[Work]:
     """Return all work in topological order."""
     delay = np.zeros(len(stages.edges))
     if isinstance(network, Links) and network.overlap:
@@ -159,35 +219,41 @@ def _works(stages: Stages, network: Network, repeat: int) -> list[Work]:
     for (a, b), time in zip(stages.edges.tolist(), delay.tolist(), strict=True):
         before[b].append((a, time))
         leaves[a] |= stages.replicas[a // 2] != stages.replicas[b // 2]
+    replicated = any(len(ring) > 1 for ring in stages.replicas)
+    reduces = np.zeros(stages.count)
+    if versions != "one" and replicated:
+        reduces = all_reduce_actions(stages, versions, network)
+    period: dict[frozenset[int], int] = {}
+    for ring in stages.replicas:
+        period[group[ring[0]]] = math.lcm(len(ring), period.get(group[ring[0]], 1))
+    engines, size = _has_engines(network), len(stages.devices)
     works: list[Work] = []
-    computed: dict[tuple[int, int], int] = {}
-    visible: dict[tuple[int, int], int] = {}  # the work after which other devices can go on
+    computed: dict[int, int] = {}
+    visible: dict[int, int] = {}  # the work after which other devices can go on
 
     for task in np.argsort(stages.rank, kind="stable").tolist():
         stage, side = divmod(task, 2)
         if not stages.present[stage, side]:
             continue
         ring = stages.replicas[stage]
-        for c in range(repeat):
-            device = ring[c % len(ring)]
-            near = [(computed[a, c], t) for a, t in before[task] if stages.replicas[a // 2] == ring]
-            far = [(visible[a, c], t) for a, t in before[task] if stages.replicas[a // 2] != ring]
-            time = float(stages.duration[stage, side])
-            engine = len(stages.devices) + device
-            if _has_engines(network):
-                time = float(stages.compute[stage, side])
-                if far:
-                    cost = float(stages.receive[stage, side])
-                    kind = Kind.RECV_B if side else Kind.RECV_F
-                    near.append((len(works), 0.0))
-                    works.append(Work(task, kind, c, engine, cost, tuple(far)))
-                    far = []
-            computed[task, c] = visible[task, c] = len(works)
-            kind = Kind.B if side else Kind.F
-            works.append(Work(task, kind, c, device, time, tuple(near + far)))
-            if _has_engines(network) and leaves[task]:
-                visible[task, c] = len(works)
-                cost = float(stages.send[stage, side])
-                kind = Kind.SEND_B if side else Kind.SEND_F
-                works.append(Work(task, kind, c, engine, cost, ((computed[task, c], 0.0),)))
+        lanes = [[ring[c % len(ring)]] for c in range(period[group[ring[0]]])]
+        engine = [[size + d for d in own] for own in lanes]
+        near = [(computed[a], t) for a, t in before[task] if stages.replicas[a // 2] == ring]
+        far = [(visible[a], t) for a, t in before[task] if stages.replicas[a // 2] != ring]
+        time = float((stages.compute if engines else stages.duration)[stage, side])
+        if engines and far:
+            kind, cost = Kind.RECV_F + 2 * side, float(stages.receive[stage, side])
+            works.append(Work(task, Kind(kind), engine, 1, cost, tuple(far)))
+            near, far = [*near, (len(works) - 1, 0.0)], []
+        computed[task] = visible[task] = len(works)
+        works.append(Work(task, Kind(side), lanes, 1, time, tuple(near + far)))
+        if engines and leaves[task]:
+            visible[task] = len(works)
+            kind, cost = Kind.SEND_F + 2 * side, float(stages.send[stage, side])
+            works.append(Work(task, Kind(kind), engine, 1, cost, ((computed[task], 0.0),)))
+        if side == BACKWARD and reduces[stage] > 0:
+            together = [list(ring)] * (len(lanes) // len(ring))
+            cost = float(reduces[stage])
+            own = ((computed[task], 0.0),)
+            works.append(Work(task, Kind.REDUCE_GRAD, together, len(ring), cost, own))
     return works

@@ -13,13 +13,13 @@ import numpy as np
 from numba import njit
 
 from ...instances.arrays import Ints
-from ..stages import Stages
+from ..stages import StageGraph
 from .actions import Kind, Schedule
 from .patterns import held
 
 
 def list_schedule(
-    stages: Stages,
+    stages: StageGraph,
     microbatches: int,
     name: str,
     *,

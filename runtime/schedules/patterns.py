@@ -14,12 +14,15 @@ import numpy as np
 
 from ...instances import InputError
 from ...instances.arrays import Ints
-from ..stages import BACKWARD, FORWARD, Stages
+from ..stages import BACKWARD, FORWARD, StageGraph
 from .actions import ActionTable, Kind, Schedule
 
 
 class Slot(NamedTuple):
-    """An action of every `stride`-th microbatch from `first`; the n-th is in round n + `round`."""
+    """An action of every `stride`-th microbatch from `first`; the n-th is in round n + `round`.
+
+    Or, if it `covers` several, of so many microbatches at a time.
+    """
 
     stage: int
     kind: Kind
@@ -27,13 +30,14 @@ class Slot(NamedTuple):
     position: int
     first: int = 0
     stride: int = 1
+    covers: int = 1
 
 
 def rounds(slots: Sequence[Slot], microbatches: int) -> ActionTable:
     """Return the actions of one device, round by round."""
     parts = []
     for slot in slots:
-        which = np.arange(slot.first, microbatches, slot.stride)
+        which = np.arange(slot.first, -(-microbatches // slot.covers), slot.stride)
         part = np.empty((len(which), 5), dtype=np.int64)
         part[:, 0] = slot.stage
         part[:, 1] = slot.kind
@@ -47,7 +51,7 @@ def rounds(slots: Sequence[Slot], microbatches: int) -> ActionTable:
     return table[np.lexsort((table[:, 4], table[:, 3])), :3].astype(np.int32)
 
 
-def held(stages: Stages) -> list[list[tuple[int, int]]]:
+def held(stages: StageGraph) -> list[list[tuple[int, int]]]:
     """Return for each device the stages that it holds, and as which of their replicas."""
     lists: list[list[tuple[int, int]]] = [[] for _ in stages.devices]
     for stage, devices in enumerate(stages.replicas):
@@ -56,14 +60,14 @@ def held(stages: Stages) -> list[list[tuple[int, int]]]:
     return lists
 
 
-def is_plain(stages: Stages) -> bool:
+def is_plain(stages: StageGraph) -> bool:
     """Whether no device holds two stages and no stage has two replicas."""
     return all(len(own) <= 1 for own in held(stages)) and all(
         len(devices) == 1 for devices in stages.replicas
     )
 
 
-def plain_1f1b(stages: Stages, microbatches: int) -> Schedule:
+def plain_1f1b(stages: StageGraph, microbatches: int) -> Schedule:
     """One forward, one backward: stage s begins with as many forwards as 1F1B holds there.
 
     Needs one stage per device. On a chain stage s (0-based) of S holds S − s microbatches.
@@ -75,7 +79,7 @@ def plain_1f1b(stages: Stages, microbatches: int) -> Schedule:
     return _by_height(stages, microbatches, "1f1b", stages.in_flight - 1, None)
 
 
-def plain_zero_bubble(stages: Stages, microbatches: int, variant: int) -> Schedule:
+def plain_zero_bubble(stages: StageGraph, microbatches: int, variant: int) -> Schedule:
     """Zero-bubble schedules H1 and H2: gradients of weights fill the bubbles.
 
     With H stages on the longest path, stage s of height h begins with h (H1) or 2h − 1 (H2)
@@ -92,7 +96,7 @@ def plain_zero_bubble(stages: Stages, microbatches: int, variant: int) -> Schedu
 
 
 def _by_height(
-    stages: Stages, microbatches: int, name: str, inputs: Ints, weights: Ints | None
+    stages: StageGraph, microbatches: int, name: str, inputs: Ints, weights: Ints | None
 ) -> Schedule:
     tables = []
     for own in held(stages):
@@ -110,7 +114,7 @@ def _by_height(
     return Schedule(name, microbatches, tuple(tables), depth=depth, cyclic=True)
 
 
-def is_interleaved(stages: Stages, microbatches: int) -> bool:
+def is_interleaved(stages: StageGraph, microbatches: int) -> bool:
     """Whether stage s of a training pipeline is on device s modulo D, and D divides the batch."""
     used = len(set(stages.replicas))
     return (
@@ -122,7 +126,7 @@ def is_interleaved(stages: Stages, microbatches: int) -> bool:
     )
 
 
-def interleaved(stages: Stages, microbatches: int) -> Schedule:
+def interleaved(stages: StageGraph, microbatches: int) -> Schedule:
     """Interleaved 1F1B: D devices hold V chunks each, and take D microbatches per chunk in turn.
 
     References
@@ -157,7 +161,7 @@ def interleaved(stages: Stages, microbatches: int) -> Schedule:
     )
 
 
-def single(stages: Stages, microbatches: int) -> Schedule:
+def single(stages: StageGraph, microbatches: int) -> Schedule:
     """One request alone, forward only: what its latency is."""
     if microbatches != 1:
         raise InputError(
@@ -172,7 +176,7 @@ def single(stages: Stages, microbatches: int) -> Schedule:
     return Schedule("single", 1, tuple(tables))
 
 
-def forward_only(stages: Stages, name: str) -> None:
+def forward_only(stages: StageGraph, name: str) -> None:
     """Raise InputError if there is a backward pass."""
     if stages.present[:, BACKWARD].any():
         raise InputError(

@@ -9,7 +9,7 @@ from numba import njit
 
 from ...instances import InputError
 from ...instances.arrays import Ints
-from ..stages import BACKWARD, FORWARD, Stages
+from ..stages import BACKWARD, FORWARD, StageGraph
 from .actions import TRANSFERS, Action, Kind, Schedule
 
 #: Steps that a table shows before and after the marked place.
@@ -30,7 +30,7 @@ class ScheduleError(InputError):
         return f"{super().__str__()}\n{self.table}"
 
 
-def execution_steps(schedule: Schedule, stages: Stages) -> tuple[list[Ints], Ints]:
+def execution_steps(schedule: Schedule, stages: StageGraph) -> tuple[list[Ints], Ints]:
     """Return at which step each action runs if all take one step, and how many run per device."""
     count = stages.count
     remote = [stages.replicas[a // 2] != stages.replicas[b // 2] for a, b in stages.edges.tolist()]
@@ -58,12 +58,12 @@ def execution_steps(schedule: Schedule, stages: Stages) -> tuple[list[Ints], Int
 def _steps(first, table, before_at, before_to, count, m):  # type: ignore[no-untyped-def]
     devices = len(first) - 1
     done = np.full((7 * count, m), -1, np.int64)  # 6P …: input gradients ended, for W
-    arrived = np.zeros(count, np.int64)
-    replicas = np.zeros(count, np.int64)
+    arrived = np.zeros((count, m), np.int64)
+    replicas = np.zeros((count, m), np.int64)
     step = np.full(len(table), -1, np.int64)
     for i in range(len(table)):
         if table[i, 1] == 8:
-            replicas[table[i, 0]] += 1
+            replicas[table[i, 0], table[i, 2]] += 1
     at = first[:-1].copy()
     counted = np.zeros(devices, np.bool_)
     now = 0
@@ -89,9 +89,9 @@ def _steps(first, table, before_at, before_to, count, m):  # type: ignore[no-unt
             elif kind == 8:
                 if not counted[d]:
                     counted[d] = True
-                    arrived[s] += 1
+                    arrived[s, j] += 1
                     moved = True
-                able = arrived[s] == replicas[s]
+                able = arrived[s, j] == replicas[s, j]
             if point >= 0:
                 for e in range(before_at[point], before_at[point + 1]):
                     when = done[before_to[e], j]
@@ -112,7 +112,7 @@ def _steps(first, table, before_at, before_to, count, m):  # type: ignore[no-unt
         now += 1
 
 
-def deadlock(schedule: Schedule, stages: Stages) -> ScheduleError:
+def deadlock(schedule: Schedule, stages: StageGraph) -> ScheduleError:
     """Return the error that says who waits for what, with the places marked."""
     step, reached = execution_steps(schedule, stages)
     ran = {
@@ -132,7 +132,7 @@ def deadlock(schedule: Schedule, stages: Stages) -> ScheduleError:
     )
 
 
-def _awaits(action: Action, stages: Stages) -> list[Action]:
+def _awaits(action: Action, stages: StageGraph) -> list[Action]:
     s, kind, j = action
     if kind == Kind.W:
         return [Action(s, Kind.I, j)]

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..stages import Stages
+from ..stages import StageGraph
 from .actions import Kind, Schedule
 
 
-def with_transfers(schedule: Schedule, stages: Stages) -> Schedule:
+def with_transfers(schedule: Schedule, stages: StageGraph) -> Schedule:
     """Return the schedule with an action for every reception and every sending.
 
     A task receives just before it runs and sends just after, as it does implicitly.

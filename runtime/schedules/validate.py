@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from ...instances import InputError
 from ...instances.arrays import Bools
-from ..stages import Stages
+from ..stages import StageGraph
 from .actions import PER_BATCH, Action, Kind, Schedule
 from .steps import NEEDS, ScheduleError, deadlock, execution_steps, step_table
 
 
-def validate(schedule: Schedule, stages: Stages) -> None:
+def validate(schedule: Schedule, stages: StageGraph) -> None:
     """Check that every pass of every microbatch is done once, where its stage is, and can be.
 
     Raises
@@ -31,7 +31,7 @@ def validate(schedule: Schedule, stages: Stages) -> None:
         raise deadlock(schedule, stages)
 
 
-def check_actions(schedule: Schedule, stages: Stages) -> None:
+def check_actions(schedule: Schedule, stages: StageGraph) -> None:
     """Check everything about a schedule but the order; raises InputError."""
     if len(schedule.actions) != len(stages.devices):
         raise InputError(
@@ -88,12 +88,14 @@ def check_actions(schedule: Schedule, stages: Stages) -> None:
     explicit = seen[Kind.RECV_F : Kind.SEND_B + 1].any()
     if explicit:
         _check_transfers(stages, seen)
-    reduced = seen[Kind.REDUCE_GRAD, :, 0]
-    for s in np.flatnonzero(reduced).tolist():
+    for s in np.flatnonzero(seen[Kind.REDUCE_GRAD].any(axis=1)).tolist():
         for d in stages.replicas[s]:
             table = schedule.actions[d]
-            if not ((table[:, 0] == s) & (table[:, 1] == Kind.REDUCE_GRAD)).any():
-                raise InputError(f"schedule: {s}REDUCE_GRAD is missing on {stages.devices[d]}")
+            own = table[(table[:, 0] == s) & (table[:, 1] == Kind.REDUCE_GRAD), 2]
+            lacking = np.setdiff1d(np.flatnonzero(seen[Kind.REDUCE_GRAD, s]), own)
+            if len(lacking):
+                action = Action(s, Kind.REDUCE_GRAD, int(lacking[0]))
+                raise InputError(f"schedule: {action} is missing on {stages.devices[d]}")
 
 
 def _name_repeated(schedule: Schedule) -> None:
@@ -104,7 +106,7 @@ def _name_repeated(schedule: Schedule) -> None:
         _first(schedule, d, again, "it occurs twice")
 
 
-def _check_transfers(stages: Stages, seen: NDArray[np.uint8]) -> None:
+def _check_transfers(stages: StageGraph, seen: NDArray[np.uint8]) -> None:
     for a, b in stages.edges.tolist():
         if stages.replicas[a // 2] == stages.replicas[b // 2]:
             continue

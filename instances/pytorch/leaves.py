@@ -1,0 +1,58 @@
+"""Tensors within inputs and outputs: nested in tuples, dictionaries, dataclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors in a nested value, in order."""
+    found: list[torch.Tensor] = []
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif isinstance(leaf, Mapping):
+            found += tensors(tuple(leaf.values()))
+        elif _is_record(leaf):
+            found += tensors(tuple(getattr(leaf, f.name) for f in fields(leaf)))
+    return found
+
+
+def known(tree: Any) -> bool:
+    """Whether torch can look into all of a nested value."""
+    return all(isinstance(leaf, _PLAIN) for leaf in tree_leaves(tree))
+
+
+def register(tree: Any) -> None:
+    """Tell torch about the dataclasses in a nested value, so that it looks into them."""
+    for leaf in tree_leaves(tree):
+        if _is_record(leaf):
+            torch.export.register_dataclass(type(leaf))
+            register(leaf)
+
+
+def _is_record(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+_PLAIN = (torch.Tensor, int, float, complex, str, bool, type(None), torch.SymInt, torch.SymFloat)
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what a tensor is below `torch.func`'s wrappers, as `vmap` makes them."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def size(tensor: torch.Tensor) -> float:
+    """Return the bytes that a tensor shows; of an expanded one, those that exist."""
+    if tensor.layout is torch.sparse_coo:
+        return size(tensor._indices()) + size(tensor._values())
+    shown = tensor.numel() * tensor.element_size()
+    return float(min(shown, tensor.untyped_storage().nbytes()))
