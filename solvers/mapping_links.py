@@ -91,8 +91,9 @@ def _count(hunt: Hunt, costs: MappingCosts, least: Floors) -> None:
     def enough() -> bool:
         return search.seconds > until or search.should_stop()
 
-    test = BlockTest(search, block)
-    bound = threshold_bound(costs, least, hunt.objective_s, enough, test, hunt.bound_s, width=1e-4)
+    bound = threshold_bound(
+        costs, least, hunt.objective_s, enough, BlockTest(search, block), hunt.bound_s, width=1e-4
+    )
     hunt.raise_bound(bound, "narrowest links of routes, counts per island")
 
 
