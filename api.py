@@ -99,7 +99,11 @@ def solve(
         report = evaluate(workload, cluster, problem, solution)
         return math.inf if report.violations else report.objective
 
-    search: Search[Solution] = Search(limits or Limits(), judge, on_progress, started)
+    def tie(solution: Solution) -> float:
+        return evaluate(workload, cluster, problem, solution).tie
+
+    ties = tie if isinstance(problem, Mapping) else None
+    search: Search[Solution] = Search(limits or Limits(), judge, on_progress, started, ties)
     search.method = method
     with _interrupts(search):
         if start is not None and not search.offer(start.solution):

@@ -1,22 +1,29 @@
 """Measures mapping: the published protocol's 7 topologies × 12 (S, R), p2p, all-reduce and both.
 
-    python benchmarks/mapping.py --seconds 60 --seeds 5            the table
-    python benchmarks/mapping.py --large                           4096 devices: time, memory
-    python benchmarks/mapping.py --partition                       20 000 operators, 64 stages
+    python benchmarks/mapping.py                              every cell, 60 s each, five seeds
+    python benchmarks/mapping.py --seconds 10 --seeds 1 --budget 1500      the same in 25 minutes
+    python benchmarks/mapping.py --seconds 600 --open         longer, what is not proven yet
+    python benchmarks/mapping.py --report docs/benchmarks.md  the table, into a page
 
-The network is our Semantic FPN on a ResNet-50 backbone, partitioned by `balanced_partition`.
+Cells go to a CSV file (--csv) and are not run again: stop whenever you like, and go on later.
+The network is our Semantic FPN on a ResNet-50 backbone, cut once per number of stages by
+`balanced_partition` with κ = 0 (--kappa, in seconds per byte), so that every topology and mode gets
+the same stages. The definition is the plain one of the tables: one microbatch, no gradients, rings.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import csv
+import math
 import time
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from stagecut import Limits, Workload, load, solve
-from stagecut.instances import Mapping
+from stagecut import Limits, Result, Workload, load, solve
+from stagecut.instances import Mapping, StageCosts
 from stagecut.instances.topologies import SIDES_2D, SIDES_3D, topology
 from stagecut.solvers.balanced_partition import balanced_partition
 
@@ -25,6 +32,9 @@ CELLS += [(4, 128), (8, 64), (16, 32)]
 GRIDS = {"mesh2d": SIDES_2D, "torus2d": SIDES_2D, "mesh3d": SIDES_3D, "torus3d": SIDES_3D}
 RANDOM = ("random_blk_1", "random_blk_2", "uniform_dist")
 MODES = ("p2p", "allr", "both")
+KEYS = ["kappa", "limit", "topology", "S", "R", "mode", "seed"]
+COLUMNS = [*KEYS, "objective_ms", "bound_ms", "gap", "seconds", "proven", "origin"]
+BEGIN, END = "<!-- mapping: made by benchmarks/mapping.py -->", "<!-- mapping: end -->"
 
 
 def place(kind: str, devices: int, seed: int) -> str | None:
@@ -34,114 +44,172 @@ def place(kind: str, devices: int, seed: int) -> str | None:
     return f"{kind}:{GRIDS[kind][devices]}" if devices in GRIDS[kind] else None
 
 
-def table(args: argparse.Namespace) -> None:
-    """Print a row per cell and seed."""
-    workload = load(args.workload)
-    print(
-        "| topology | S | R | mode | seed | objective ms | bound ms | gap % | s "
-        "| proven | bound by |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for kind in args.topologies:
-        for s, r in args.cells:
-            for seed in range(args.seeds if kind in RANDOM else 1):
-                name = place(kind, s * r, seed)
-                if name is None:
-                    continue
-                found = topology(name)
-                for mode in args.modes:
-                    problem = Mapping(found, s, r, mode, gradients=False, collective="ring")
-                    limits = Limits(seconds=args.seconds, seed=seed)
-                    result = solve(workload, problem=problem, limits=limits)
-                    assert result.plan is not None
-                    print(
-                        f"| {kind} | {s} | {r} | {mode} | {seed} | {result.objective:.5f} "
-                        f"| {result.bound:.5f} | {100 * result.plan.gap:.3f} "
-                        f"| {result.seconds:.1f} | {result.status == 'optimal'} "
-                        f"| {result.bound_origin} |",
-                        flush=True,
-                    )
-
-
-def large(args: argparse.Namespace) -> None:
-    """Print time and peak memory as devices grow."""
-    workload = load(args.workload)
-    print(
-        "| topology | devices | S | R | mode | gap % | s | peak MiB |\n"
-        "|---|---|---|---|---|---|---|---|"
-    )
-    names = ["torus3d:8x8x8", "islands:64x8", "torus3d:8x16x16", "islands:256x8"]
-    for name in [*names, "torus3d:16x16x16", "islands:512x8"]:
-        begin = time.monotonic()
-        found = topology(name)
-        problem = Mapping(found, 16, found.size // 16, "both")
-        result = solve(
-            workload, problem=problem, limits=Limits(seconds=args.seconds), started=begin
-        )
-        assert result.plan is not None
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(
-            f"| {name} | {found.size} | 16 | {found.size // 16} | both "
-            f"| {100 * result.plan.gap:.3f} | {result.seconds:.1f} | {peak:.0f} |",
-            flush=True,
-        )
-
-
-def random_operators(n: int, seed: int = 0) -> Workload:
-    """A random operator graph: short edges, log-normal times and sizes."""
-    rng = np.random.default_rng(seed)
-    ends = [(max(0, v - int(rng.geometric(0.05))), v) for v in range(1, n) for _ in range(2)]
+def as_chain(costs: StageCosts) -> Workload:
+    """Return stages as a workload of one node each, so that there is but one way to cut it."""
     return Workload(
-        name=f"random {n}",
-        ids=tuple(range(n)),
-        edges=np.array(ends),
-        times={"accelerator": rng.lognormal(0, 1, n)},
-        memory_bytes=np.zeros(n),
+        name="stages",
+        ids=tuple(range(costs.size)),
+        edges=np.array([(s, s + 1) for s in range(costs.size - 1)]).reshape(-1, 2),
+        times={"accelerator": 1e3 * costs.compute_s},
+        memory_bytes=np.zeros(costs.size),
         transfer=None,
-        output_bytes=rng.lognormal(14, 1, n),
-        time_unit="us",
+        output_bytes=np.append(costs.forward_bytes, 0.0),
+        time_unit="ms",
+        extra={"weight_bytes": costs.parameter_bytes},
     )
 
 
-def partition() -> None:
-    """Print how long a balanced partition takes, and its gap."""
-    print(
-        "| operators | stages | κ s/byte | objective ms | bound ms | gap % | s |\n"
-        "|---|---|---|---|---|---|---|"
+def cells(args: argparse.Namespace) -> list[dict[str, object]]:
+    """Return the cells, small machines first, one seed after the other."""
+    wanted: list[dict[str, object]] = []
+    for seed in range(args.seeds):
+        for s, r in sorted(args.cells, key=lambda cell: cell[0] * cell[1]):
+            for kind in args.topologies:
+                if place(kind, s * r, seed) is None or (seed and kind in GRIDS):
+                    continue
+                for mode in args.modes:
+                    key = (args.kappa, args.seconds, kind, s, r, mode, seed)
+                    wanted.append(dict(zip(KEYS, key, strict=True)))
+    return wanted
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the cells that the file does not have."""
+    begin = time.monotonic()
+    known = pd.read_csv(args.csv) if args.csv.exists() else pd.DataFrame(columns=COLUMNS)
+    done = {tuple(row) for row in known[KEYS].itertuples(index=False)}
+    proven = {tuple(row) for row in known[known["proven"].eq(True)].drop(columns="limit")[
+        [key for key in KEYS if key != "limit"]
+    ].itertuples(index=False)}  # fmt: skip
+    workload = load(args.workload)
+    stages = {
+        s: as_chain(balanced_partition(workload, s, args.kappa).costs)
+        for s in {s for s, _ in args.cells}
+    }
+    warm_up(stages[args.cells[0][0]], args.cells[0][0])
+    with args.csv.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if not known.size and file.tell() == 0:
+            writer.writeheader()
+        for cell in cells(args):
+            bare = tuple(value for key, value in cell.items() if key != "limit")
+            if tuple(cell.values()) in done or (args.open and bare in proven):
+                continue
+            if time.monotonic() - begin > args.budget:
+                print("the budget is spent; the same command goes on from here")
+                return
+            row = {**cell, **solved(stages[cell["S"]], cell)}  # type: ignore[index]
+            writer.writerow(row)
+            file.flush()
+            print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+
+
+def warm_up(workload: Workload, stages: int) -> None:
+    """Load the compiled kernels, which belong to no cell."""
+    for name in ("random_blk_1:24", "mesh2d:2x8"):
+        size = topology(name).size // stages
+        problem = Mapping(topology(name), stages, size, "both", collective="ring")
+        solve(workload, problem=problem, limits=Limits(seconds=60, nodes=2))
+
+
+def solved(workload: Workload, cell: dict[str, object]) -> dict[str, object]:
+    """Solve one cell; time includes the routes of the topology."""
+    s, r = int(str(cell["S"])), int(str(cell["R"]))
+    name = place(str(cell["topology"]), s * r, int(str(cell["seed"])))
+    assert name is not None
+    begin = time.monotonic()
+    problem = Mapping(
+        topology(name),
+        s,
+        r,
+        str(cell["mode"]),  # type: ignore[arg-type]
+        gradients=False,
+        collective="ring",
     )
-    for n in (2_000, 20_000):
-        workload = random_operators(n)
-        for coefficient in (0.0, 1 / 100e9):
-            begin = time.monotonic()
-            found = balanced_partition(workload, 64, coefficient)
-            print(
-                f"| {n} | 64 | {coefficient:.0e} | {1e3 * found.objective:.4f} "
-                f"| {1e3 * found.bound:.4f} | {100 * found.gap:.3f} "
-                f"| {time.monotonic() - begin:.1f} |",
-                flush=True,
+    limits = Limits(seconds=float(str(cell["limit"])), seed=int(str(cell["seed"])))
+    result = solve(workload, problem=problem, limits=limits, started=begin)
+    assert result.plan is not None
+    return {
+        "objective_ms": result.objective,
+        "bound_ms": result.bound,
+        "gap": result.plan.gap,
+        "seconds": round(proven_at(result), 3),
+        "proven": result.status == "optimal",
+        "origin": result.bound_origin.removesuffix(", stages given"),
+    }
+
+
+def proven_at(result: Result) -> float:
+    """Return when the gap was closed; breaking ties after that does not count."""
+    return next((p.seconds for p in result.trace if p.gap <= 1e-6), result.seconds)
+
+
+def report(args: argparse.Namespace) -> str:
+    """Return the table as markdown: over seeds the median, worst gap and time, number proven."""
+    found = pd.read_csv(args.csv)
+    found["cell"] = found["S"].astype(str) + " × " + found["R"].astype(str)
+    order = [f"{s} × {r}" for s, r in CELLS]
+    lines = []
+    for (kappa, limit), part in found.groupby(["kappa", "limit"]):
+        lines += [f"κ = {kappa:g} s/byte, {limit:g} s a cell:", ""]
+        lines += ["| topology | mode | cells | proven | ≤ 0.1 % | ≤ 1 % | worst gap | longest |"]
+        lines += ["|---|---|---|---|---|---|---|---|"]
+        for (kind, mode), group in part.groupby(["topology", "mode"], sort=False):
+            near = [f"{(group['gap'] <= gap).sum()}" for gap in (1e-3, 1e-2)]
+            lines.append(
+                f"| {kind} | {mode} | {len(group)} | {int(group['proven'].sum())} "
+                f"| {near[0]} | {near[1]} | {100 * group['gap'].max():.3g} % "
+                f"| {group['seconds'].max():.1f} s |"
             )
+        lines += ["", "Objective in ms (median of the seeds), worst gap, longest time:", ""]
+        names = [name for name in order if name in set(part["cell"])]
+        lines += ["| topology | mode | " + " | ".join(names) + " |"]
+        lines += ["|---" * (2 + len(names)) + "|"]
+        for (kind, mode), group in part.groupby(["topology", "mode"], sort=False):
+            texts = [_cell(group[group["cell"] == name]) for name in names]
+            lines.append(f"| {kind} | {mode} | " + " | ".join(texts) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(group: pd.DataFrame) -> str:
+    if group.empty:
+        return "–"
+    gap = "proven" if group["proven"].all() else f"{100 * group['gap'].max():.2g} %"
+    return f"{group['objective_ms'].median():.4g}, {gap}, {group['seconds'].max():.1f} s"
+
+
+def put(text: str, page: Path) -> None:
+    """Replace what stands between the marks in a page."""
+    old = page.read_text(encoding="utf-8")
+    head, _, rest = old.partition(BEGIN)
+    tail = rest.partition(END)[2]
+    page.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{tail}", encoding="utf-8")
 
 
 def main() -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="limit of a cell")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds for all cells")
+    parser.add_argument("--seeds", type=int, default=5, help="of random topologies and search")
+    parser.add_argument("--kappa", type=float, default=0.0, help="seconds per byte of the cut")
     parser.add_argument("--workload", default="semantic-fpn-operators-training")
     parser.add_argument("--topologies", nargs="+", default=[*GRIDS, *RANDOM])
     parser.add_argument("--modes", nargs="+", default=list(MODES))
     parser.add_argument(
         "--cells", nargs="+", type=lambda c: tuple(map(int, c.split("x"))), default=CELLS
     )
-    parser.add_argument("--large", action="store_true")
-    parser.add_argument("--partition", action="store_true")
+    parser.add_argument("--open", action="store_true", help="leave out what is proven")
+    parser.add_argument("--csv", type=Path, default=Path("mapping.csv"))
+    parser.add_argument("--report", type=Path, help="write the table into this page")
     args = parser.parse_args()
-    if args.partition:
-        partition()
-    elif args.large:
-        large(args)
+    if args.report:
+        put(report(args), args.report)
     else:
-        table(args)
+        run(args)
 
 
 if __name__ == "__main__":

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from ..api import solve
-from ..instances import Mapped, Mapping
+from ..instances import InputError, Mapped, Mapping
 from ..instances.files import load, save
 from ..instances.topologies import topology as read_topology
 from ..runtime import evaluate
 from ..runtime.check_mapping import MappingReport
 from ..solvers import Limits
-from .console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress, show_gap, show_time
-from .show_plan import as_dict
+from .console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
+from .show_mapping import answer, print_mapping
 
 
 def map_stages(
@@ -34,7 +33,24 @@ def map_stages(
         str, typer.Option(help="What counts: p2p, allr (all-reduce) or both.")
     ] = "both",
     microbatches: Annotated[int, typer.Option(help="Per batch.")] = 1,
-    method: Annotated[str, typer.Option(help="auto, layouts or milp.")] = "auto",
+    objective: Annotated[
+        str, typer.Option(help="stage-time, or busiest-link: the seconds of the fullest link.")
+    ] = "stage-time",
+    collective: Annotated[
+        str | None,
+        typer.Option(
+            help="All-reduce by ring, or by the cheapest of ring, tree and hierarchical. "
+            "Default: cheapest; for milp and joint ring, which is all they know."
+        ),
+    ] = None,
+    gradients: Annotated[
+        bool, typer.Option("--gradients/--no-gradients", help="Count gradients sent back.")
+    ] = True,
+    overlap: Annotated[bool, typer.Option("--overlap", help="Messages beside compute.")] = False,
+    method: Annotated[str, typer.Option(help="auto, layouts, milp or joint.")] = "auto",
+    joint: Annotated[
+        bool, typer.Option("--joint", help="The same as --method joint: cut and map at once.")
+    ] = False,
     time_limit: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
     gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
@@ -48,13 +64,32 @@ def map_stages(
 ) -> None:
     """Cut WORKLOAD into stages and map their replicas to the devices of a topology.
 
-    The bound is for the stages that were cut. Exit codes as for solve.
+    The bound is for the stages that were cut, with --joint for all cuts. Exit codes as for solve.
     """
     from ..cli import STARTED
 
+    for path in (output, plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InputError(f"{path}: its folder does not exist; create it first")
+    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise InputError(f"--plot: {plot} must end in .png, .svg or .pdf")
+    if joint and method not in ("auto", "joint"):
+        raise InputError(f"--joint: the method is {method}; leave one of the two out")
+    method = "joint" if joint else method
+    collective = collective or ("ring" if method in ("milp", "joint") else "cheapest")
     loaded = load(workload)
     links = read_topology(topology)
-    problem = Mapping(links, stages, replicas, mode, microbatches)  # type: ignore[arg-type]
+    problem = Mapping(
+        links,
+        stages,
+        replicas,
+        mode,  # type: ignore[arg-type]  # the problem checks its fields
+        microbatches,
+        gradients=gradients,
+        collective=collective,  # type: ignore[arg-type]
+        objective=objective,  # type: ignore[arg-type]
+        overlap=overlap,
+    )
     limits = Limits(seconds=time_limit, gap=gap, seed=seed)
     with progress(loaded.time_unit) as on_progress:
         result = solve(
@@ -76,19 +111,10 @@ def map_stages(
 
             draw_mapping(problem, solution, report, plot)
     if as_json:
-        print_json(as_dict(loaded, problem, result, report))
-    elif report is None:
-        OUT.print(f"no mapping: {result.reason or result.limit}", highlight=False)
+        print_json(answer(loaded, problem, result, report))
     else:
-        table = Table("device", "load", title=f"{loaded.name} on {links.name}")
-        for device in sorted(report.devices, key=lambda d: -d.load)[:16]:
-            table.add_row(device.name, show_time(device.load, loaded.time_unit))
-        OUT.print(table)
-        OUT.print(
-            f"objective {show_time(result.plan.objective, loaded.time_unit) if result.plan else ''}"
-            f", bound {show_time(result.bound, loaded.time_unit)} ({result.bound_origin}), "
-            f"gap {show_gap(result.gap or 0.0)}, {result.seconds:.2f} s",
-            highlight=False,
-            soft_wrap=True,
-        )
+        print_mapping(loaded, problem, result, report)
+        for path in (output, plot) if report is not None else ():
+            if path is not None:
+                OUT.print(f"written: {path}", highlight=False)
     end({"infeasible": INFEASIBLE, "no solution": NO_PLAN}.get(result.status, 0))

@@ -92,6 +92,23 @@ def _call(call: CallReport) -> dict[str, Any]:
 def print_result(workload: Workload, result: Result, report: Report | None) -> None:
     """Print the table of devices, stages or calls, then objective, bound, gap, method, time."""
     unit = workload.time_unit
+    what = "per sample"
+    if report is not None:
+        of_unit = "" if unit == "unspecified" else f" ({unit})"
+        title = f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges"
+        if report.stages:
+            OUT.print(_stage_table(report, title, of_unit))
+        elif report.calls:
+            OUT.print(_call_table(report, title, of_unit))
+            what = "for one request"
+        else:
+            OUT.print(_device_table(report, title, of_unit))
+    print_end(workload, result, report, what)
+
+
+def print_end(workload: Workload, result: Result, report: Report | None, what: str) -> None:
+    """Print notes, objective (`what` it is of), bound, gap, method and time; or why not."""
+    unit = workload.time_unit
     for note in result.notes:
         OUT.print(note, style="dim", highlight=False)
     if report is None:
@@ -106,15 +123,6 @@ def print_result(workload: Workload, result: Result, report: Report | None) -> N
                 soft_wrap=True,
             )
         return
-    of_unit = "" if unit == "unspecified" else f" ({unit})"
-    title = f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges"
-    if report.stages:
-        OUT.print(_stage_table(report, title, of_unit))
-    elif report.calls:
-        OUT.print(_call_table(report, title, of_unit))
-    else:
-        OUT.print(_device_table(report, title, of_unit))
-    what = "for one request" if report.calls else "per sample"
     rows = {
         "objective": f"{show_time(report.objective, unit)} {what}",
         "bound": f"{show_time(result.bound, unit)}"

@@ -5,6 +5,7 @@ A stage's time is a constant plus the longest of some messages, plus the longest
     T_s = base_s + max_{(a,b) on boundary s} (α_s·lat_ab + β_s·inv_ab)
                  + max_{(a,b) on ring s}     (γ_s·lat_ab + δ_s·inv_ab)
 
+With overlap base_s is 0, and the longest compute is a floor under the objective.
 Devices are the usable ones, numbered 0 … D−1; all times are in seconds per batch.
 """
 
@@ -44,6 +45,8 @@ class MappingCosts:
     detour
         Shape (S,): less than this no all-reduce takes that is not a ring; `inf` if only rings are
         allowed.
+    floor
+        The objective is at least this: with overlap the longest compute, else 0.
     """
 
     stages: int
@@ -58,6 +61,7 @@ class MappingCosts:
     boundary: Floats
     ring: Floats
     detour: Floats
+    floor: float = 0.0
 
     @property
     def size(self) -> int:
@@ -117,10 +121,11 @@ def mapping_costs(costs: StageCosts, problem: Mapping) -> MappingCosts:
         island=topology.island[devices],
         shape=topology.shape if untouched else (),
         wraps=topology.wraps,
-        base=m * costs.compute_s,
+        base=np.zeros(s) if problem.overlap else m * costs.compute_s,
         boundary=boundary,
         ring=ring,
         detour=detour,
+        floor=m * float(costs.compute_s.max()) if problem.overlap else 0.0,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .cluster import Cluster
 from .errors import InputError, shown
-from .problem import Collective, Mode
+from .problem import Collective, MapObjective, Mode
 from .solution import Mapped
 from .source import plain_id
 from .stagecut_json import Record
@@ -27,6 +27,8 @@ class MappingRecord(Record):
     microbatches: int
     gradients: bool
     collective: Collective
+    objective: MapObjective
+    overlap: bool
 
     def options(self) -> dict[str, Any]:
         """Return the fields by name."""

@@ -231,15 +231,19 @@ class Latency:
 
 Mode = Literal["p2p", "allr", "both"]
 Collective = Literal["ring", "cheapest"]
+MapObjective = Literal["stage-time", "busiest-link"]
 
 MODES: tuple[Mode, ...] = ("p2p", "allr", "both")
+COLLECTIVES: tuple[Collective, ...] = ("ring", "cheapest")
+MAP_OBJECTIVES: tuple[MapObjective, ...] = ("stage-time", "busiest-link")
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """Map S stages × R replicas to the devices of a topology: least maximum stage time.
+    """Map S stages × R replicas to the devices of a topology, least maximum first.
 
-    A stage of compute time t takes, for a batch of m microbatches,
+    ``stage-time``: the maximum is over stages; of mappings with one maximum those of least sum
+    are sought. A stage of compute time t takes, for a batch of m microbatches,
 
         T_s = m · (t_s + P_s) + A_s
 
@@ -247,7 +251,12 @@ class Mapping:
     of the next stage (by a matching), and to receive that one's gradients: the sender pays for
     activations, the receiver for gradients. A_s is the time of the all-reduce of its replicas.
     Messages take latency + bytes / bandwidth of their route. A ring all-reduce has 2(R−1) steps,
-    each as long as its slowest message of bytes/R.
+    each as long as its slowest message of bytes/R. Messages are priced one by one, as if nothing
+    else were sent.
+
+    ``busiest-link``: the maximum is over links and their two directions, of the seconds per batch
+    that all messages over it take together; all-reduces count as rings. So replicas that share a
+    network card share its bandwidth.
 
     The stages are given, by a balanced partition of the workload or by the plan to start from:
     bounds and "optimal" speak of their mapping, not of other partitions.
@@ -267,6 +276,10 @@ class Mapping:
     collective
         ``ring``: A is a ring's time. ``cheapest``: the least of ring, binary tree and
         hierarchical all-reduce (`runtime.check_mapping`).
+    objective
+        ``stage-time`` or ``busiest-link``.
+    overlap
+        Messages run beside compute: T_s = max(m · t_s, m · P_s + A_s).
 
     References
     ----------
@@ -282,10 +295,13 @@ class Mapping:
     microbatches: int = 1
     gradients: bool = True
     collective: Collective = "cheapest"
+    objective: MapObjective = "stage-time"
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, MODES)
-        _one_of("collective", self.collective, ("ring", "cheapest"))
+        _one_of("collective", self.collective, COLLECTIVES)
+        _one_of("objective", self.objective, MAP_OBJECTIVES)
         for what in ("stages", "replicas", "microbatches"):
             value = getattr(self, what)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..instances import Cluster, Mapped, Mapping, StageCosts, Workload, stage_costs
 from ..instances.arrays import Ints
 from ..instances.contiguity import pipeline_edges
@@ -98,11 +100,13 @@ def check(
                 capacity_bytes=kind.memory_bytes,
             )
         )
-    objective = max(stage.total_s for stage in stages) / unit
+    worst = max(stage.total_s for stage in stages)
+    objective = (seconds if problem.objective == "busiest-link" else worst) / unit
     return MappingReport(
         objective,
         tuple(devices),
         tuple(broken),
+        tie=sum(stage.total_s for stage in stages) / unit,
         mapped=stages,
         busiest_link=link,
         busiest_link_s=seconds,
@@ -129,9 +133,9 @@ def stage_reports(
             )
         size = float(costs.parameter_bytes[s])
         reduce, way = allreduce(message, problem, row, size)
-        total = compute
-        total += transfer if problem.mode != "allr" else 0.0
-        total += reduce if problem.mode != "p2p" else 0.0
+        sent = transfer if problem.mode != "allr" else 0.0
+        sent += reduce if problem.mode != "p2p" else 0.0
+        total = max(compute, sent) if problem.overlap else compute + sent
         reports.append(MappedStage(compute, transfer, reduce, total, way))
     return tuple(reports)
 
@@ -239,6 +243,8 @@ def _broken(workload: Workload, cluster: Cluster, problem: Mapping, solution: Ma
     broken = []
     if workload.n and not 0 <= solution.stage.min() <= solution.stage.max() < s:
         return [f"a node's stage is not one of 0 to {s - 1}"]
+    held = np.bincount(solution.stage, minlength=s)
+    broken = [f"stage {k} holds no node" for k in np.flatnonzero(held == 0).tolist()]
     used: set[int] = set()
     for d in solution.slots.ravel().tolist():
         if not 0 <= d < topology.size:

@@ -156,6 +156,7 @@ class Report:
 
     `stages` is filled for training only, first to last; `devices` is empty there.
     `calls` is filled for latency only: by start, then finish, then device.
+    `tie` decides between plans of one objective, less is better.
     """
 
     objective: float
@@ -163,3 +164,4 @@ class Report:
     violations: tuple[str, ...]
     stages: tuple[StageReport, ...] = ()
     calls: tuple[CallReport, ...] = ()
+    tie: float = 0.0

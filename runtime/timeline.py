@@ -88,7 +88,7 @@ def boxes(simulation: Simulation, *, picture: bool = False) -> Iterator[Box]:
                 if send > 0:
                     yield Box(lane, "send", whole, stage, m, late, end)
             else:
-                yield Box(lane, _what(kind), whole, stage, m, start, end)
+                yield Box(lane, what_of(kind), whole, stage, m, start, end)
     row = {name: i for i, name in enumerate(lanes(simulation, picture=picture))}
     for x, m, name, start, end in simulation.jobs():
         if name not in row:
@@ -97,9 +97,10 @@ def boxes(simulation: Simulation, *, picture: bool = False) -> Iterator[Box]:
         yield Box(row[name], "message", simulation.job_name(x), stage, m, start, end)
 
 
-def _what(kind: Kind) -> str:
-    if kind == Kind.W:
-        return "W"
+def what_of(kind: Kind) -> str:
+    """Return which of `COLOURS` an action has."""
+    if kind in (Kind.F, Kind.B, Kind.I, Kind.W):
+        return kind.name
     if kind in (Kind.RECV_F, Kind.RECV_B):
         return "receive"
     if kind in (Kind.SEND_F, Kind.SEND_B):

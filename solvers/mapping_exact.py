@@ -8,6 +8,8 @@ below the incumbent: a success makes the mapping found the incumbent, a failure 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numba import njit, types
 from numba.typed import Dict
@@ -15,10 +17,14 @@ from numba.typed import Dict
 from ..formulations.mapping import MappingCosts, stage_times
 from ..formulations.mapping_bound import WIDTH, Floors, fitting
 from ..instances.arrays import Floats, Ints
-from .mapping_layouts import matched
+from . import mapping_layouts
+from .mapping_collectives import by_island, other_collectives
+from .mapping_set_rings import best_ring, set_rings
 from .search import Stoppable
 
 MAX_DEVICES = 16
+#: Pairs of sets, over all boundaries, whose matchings are remembered.
+MOST_REMEMBERED = 1 << 25
 #: Sets per slice, between two looks at the clock: some tenths of a second.
 SLICE = 500_000
 
@@ -44,6 +50,7 @@ def exact(
         search came to its end.
     """
     rings = np.zeros((costs.stages, 1 << costs.size))
+    others = np.full_like(rings, np.inf)
     known: dict[tuple[float, float], Floats] = {}
     for s in range(costs.stages):
         key = (float(costs.ring[s, 0]), float(costs.ring[s, 1]))
@@ -51,25 +58,35 @@ def exact(
             if key not in known:
                 if clock.should_stop():
                     return low, None, False
-                known[key] = _rings(costs.ring_costs(s), costs.replicas)
+                known[key] = set_rings(costs.ring_costs(s), costs.replicas)
             # a set may do without a ring: then the bound holds, but a mapping may not reach it
-            rings[s] = np.minimum(known[key], costs.detour[s])
+            others[s] = other_collectives(costs, s)
+            rings[s] = np.minimum(known[key], others[s])
     pairs = np.array([costs.boundary_costs(s) for s in range(costs.stages)])
     best: tuple[Ints, Ints] | None = None
     target = high * (1 - WIDTH)
-    rings_only = bool(np.isinf(costs.detour).all())
     while low < high * (1 - WIDTH):
         found = _decide(costs, least, rings, pairs, target, clock)
         if found is None:
             return low, best, False
         if len(found):
-            slots = np.array([_ring(costs, s, int(mask)) for s, mask in enumerate(found)])
-            best = slots, matched(costs, slots)
-            high = float(stage_times(costs, *best).max()) if rings_only else target
+            slots = np.array([best_ring(costs, s, int(mask)) for s, mask in enumerate(found)])
+            for s, mask in enumerate(found.tolist()):
+                if others[s, mask] == rings[s, mask]:
+                    slots[s] = by_island(costs, slots[s])
+            best = slots, mapping_layouts.matched(costs, slots)
+            high = _value(costs, rings, found, *best)
         else:
             return target, best, True
         target = high * (1 - WIDTH)
     return low, best, True
+
+
+def _value(costs: MappingCosts, rings: Floats, masks: Ints, slots: Ints, sends_to: Ints) -> float:
+    """Return the max stage time, each all-reduce at the least that `rings` knows of its set."""
+    around = np.array([rings[s, mask] for s, mask in enumerate(masks.tolist())])
+    sends = stage_times(replace(costs, ring=np.zeros_like(costs.ring)), slots, sends_to)
+    return float((sends + around).max())
 
 
 def _decide(
@@ -87,6 +104,18 @@ def _decide(
         return nothing
     allowed = (fits * (1 << np.arange(costs.size))).sum(axis=1)
     room = (target - costs.base) * (1 + 1e-12)
+    holds = np.zeros((costs.stages, 1 << costs.size), np.bool_)
+    for s in range(costs.stages):
+        before = room[s - 1] - least.allreduce[s - 1] if s else np.inf
+        holds[s] = _alone(rings[s], pairs[s], pairs[s - 1], room[s], before, costs.replicas)
+    later = np.array([_within(holds[s], costs.size) for s in range(costs.stages)])
+    rank = np.zeros(1 << costs.size, np.int32)
+    sets = [mask for mask in range(1 << costs.size) if mask.bit_count() == costs.replicas]
+    rank[sets] = np.arange(len(sets))
+    # whether two sets match along a boundary is looked up many times: −1 where not known
+    remembered = costs.stages * len(sets) ** 2 <= MOST_REMEMBERED
+    shape = (costs.stages, len(sets), len(sets)) if remembered else (0, 0, 0)
+    matched = np.full(shape, -1, np.int8)
     failed = Dict.empty(types.int64, types.boolean)
     path = np.zeros(costs.stages, np.int64)
     free = np.zeros(costs.stages, np.int64)
@@ -99,14 +128,61 @@ def _decide(
         if clock.should_stop():
             return None
         end = _place(
-            rings, pairs, room, allowed, failed, path, free, at, level, near, SLICE, costs.replicas
-        )
+            rings, pairs, room, allowed, holds, later, rank, matched, failed,
+            path, free, at, level, near, SLICE, costs.replicas,
+        )  # fmt: skip
         if end >= 0:
             return path if end == 1 else nothing
 
 
 @njit(cache=True)
-def _place(rings, pairs, room, allowed, failed, path, free, at, level, near, steps, replicas):  # type: ignore[no-untyped-def]
+def _alone(rings, pairs, pairs_before, room, before, replicas):  # type: ignore[no-untyped-def]
+    """Which sets of R devices may be a stage, by its ring and the best neighbours of each device.
+
+    Neighbours are outside the set; `before` caps the messages from the stage before.
+    """
+    size = len(pairs)
+    found = np.zeros(1 << size, np.bool_)
+    for mask in range(1 << size):
+        if rings[mask] > room:
+            continue
+        count = 0
+        for d in range(size):
+            count += mask >> d & 1
+        if count != replicas:
+            continue
+        ok = True
+        for d in range(size):
+            if not ok:
+                break
+            if mask >> d & 1:
+                out, into = np.inf, np.inf
+                for e in range(size):
+                    if not mask >> e & 1:
+                        out = min(out, pairs[d, e])
+                        into = min(into, pairs_before[e, d])
+                ok = rings[mask] + (0.0 if out == np.inf else out) <= room
+                ok &= before == np.inf or into <= before
+        found[mask] = ok
+    return found
+
+
+@njit(cache=True)
+def _within(holds, size):  # type: ignore[no-untyped-def]
+    """Which sets contain one of those given."""
+    found = holds.copy()
+    for d in range(size):
+        for mask in range(1 << size):
+            if mask >> d & 1 and found[mask ^ (1 << d)]:
+                found[mask] = True
+    return found
+
+
+@njit(cache=True)
+def _place(  # type: ignore[no-untyped-def]
+    rings, pairs, room, allowed, holds, later, rank, matched, failed,
+    path, free, at, level, near, steps, replicas,
+):  # fmt: skip
     """Depth-first search from where it stood: 1 found, 0 refuted, −1 out of steps.
 
     Stage s takes a set of R devices out of free[s]: at[s] runs over the R-subsets of as many bits,
@@ -137,10 +213,26 @@ def _place(rings, pairs, room, allowed, failed, path, free, at, level, near, ste
             lowest = bits & -bits  # the next larger number with as many bits
             ripple = bits + lowest
             at[s] = ripple | (((bits ^ ripple) >> 2) // lowest)
-            if rings[s, mask] > room[s]:
+            if not holds[s, mask]:
                 continue
-            if s > 0 and not _matches(path[s - 1], mask, near[s - 1], size):
+            left = (1 << size) - 1 & ~(used | mask)
+            for t in range(s + 1, stages):
+                if not later[t, left]:
+                    placed = True  # there is no room for stage t
+                    break
+            if placed:
+                placed = False
                 continue
+            if s > 0:
+                known = -1
+                if len(matched):
+                    known = matched[s, rank[path[s - 1]], rank[mask]]
+                if known < 0:
+                    known = int(_matches(path[s - 1], mask, near[s - 1], size))
+                    if len(matched):
+                        matched[s, rank[path[s - 1]], rank[mask]] = known
+                if known == 0:
+                    continue
             if (used | mask) << 16 | mask in failed:
                 continue
             path[s] = mask
@@ -199,71 +291,3 @@ def _augment(a, right, near, mate, seen):  # type: ignore[no-untyped-def]
                 mate[b] = a
                 return True
     return False
-
-
-@njit(cache=True)
-def _paths(cost, size):  # type: ignore[no-untyped-def]
-    """least[set, v]: least largest link of a path through the set from its lowest device to v."""
-    least = np.full((1 << size, size), np.inf)
-    for d in range(size):
-        least[1 << d, d] = 0.0
-    for mask in range(1, 1 << size):
-        low = 0
-        while not mask >> low & 1:
-            low += 1
-        for v in range(low, size):
-            here = least[mask, v]
-            if here == np.inf:
-                continue
-            for w in range(low + 1, size):
-                if not mask >> w & 1:
-                    value = max(here, cost[v, w])
-                    if value < least[mask | 1 << w, w]:
-                        least[mask | 1 << w, w] = value
-    return least
-
-
-@njit(cache=True)
-def _rings(cost, replicas):  # type: ignore[no-untyped-def]
-    """Least largest link of a ring through each set of R devices; shape (2^D,)."""
-    size = len(cost)
-    least = _paths(cost, size)
-    out = np.zeros(1 << size)
-    for mask in range(1, 1 << size):
-        count, low = 0, -1
-        for d in range(size):
-            if mask >> d & 1:
-                count += 1
-                if low < 0:
-                    low = d
-        if count != replicas or count == 1:
-            continue
-        best = np.inf
-        for v in range(low + 1, size):
-            if mask >> v & 1:
-                best = min(best, max(least[mask, v], cost[v, low]))
-        out[mask] = best
-    return out
-
-
-def _ring(costs: MappingCosts, s: int, mask: int) -> Ints:
-    """Return the devices of a set in the order of their best ring in stage s."""
-    members = [d for d in range(costs.size) if mask >> d & 1]
-    if not costs.ring[s].any() or len(members) < 4:
-        return np.array(members)
-    cost = costs.ring_costs(s)[np.ix_(members, members)]
-    least = _paths(cost, len(members))
-    left = (1 << len(members)) - 1
-    closing = [max(least[left, v], cost[v, 0]) for v in range(1, len(members))]
-    v = int(np.argmin(closing)) + 1
-    limit = closing[v - 1]
-    order = [v]
-    while v:
-        left ^= 1 << v
-        v = next(
-            w
-            for w in range(len(members))
-            if left >> w & 1 and least[left, w] <= limit and cost[w, v] <= limit
-        )
-        order.append(v)
-    return np.array([members[i] for i in order])

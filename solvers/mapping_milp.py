@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ..formulations.mapping_links import link_traffic
 from ..formulations.mapping_milp import mapping_milp, read_back
 from ..formulations.task import Task
 from ..instances import InputError, Solution
 from ..instances.arrays import Floats
 from .highs import compile_model, run_highs
-from .mapping import Hunt
+from .mapping_hunt import Hunt
 from .search import Search
 
 
@@ -20,11 +21,13 @@ def milp(task: Task, search: Search[Solution]) -> None:
         If collectives other than rings are allowed: the program knows only these.
     """
     hunt = Hunt(task, search)
-    if not hunt.rings_only:
+    of_links = hunt.problem.objective == "busiest-link"
+    if not (of_links or hunt.rings_only):
         raise InputError("milp: it knows rings alone; set collective to ring")
     hunt.layouts()
     with search.phase("build"):
-        model = mapping_milp(hunt.costs)
+        traffic = link_traffic(hunt.stages, hunt.problem) if of_links else None
+        model = mapping_milp(hunt.costs, traffic)
         compiled = compile_model(model)
     if compiled.linear is None or search.should_stop():
         return

@@ -28,9 +28,10 @@ METHODS: dict[str, dict[str, str]] = {
         "metis": "partitioner:metis",
     },
     "mapping": {
-        "auto": "mapping:auto",
-        "layouts": "mapping:layouts_only",
+        "auto": "mapping_auto:auto",
+        "layouts": "mapping_auto:layouts",
         "milp": "mapping_milp:milp",
+        "joint": "mapping_joint:joint",
     },
     "training": {
         "auto": "training_milp:auto",

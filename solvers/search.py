@@ -69,6 +69,8 @@ class Search(Generic[S]):
         Called at every better incumbent or bound, and by `tick`; not more often than it likes.
     started
         `time.monotonic()` from which the deadline counts; default: now.
+    tie
+        Decides between solutions of one objective, less is better; default: the first stays.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Search(Generic[S]):
         judge: Callable[[S], float],
         on_progress: Callable[[Progress], None] | None = None,
         started: float | None = None,
+        tie: Callable[[S], float] | None = None,
     ) -> None:
         self.limits = limits
         self.method = ""
@@ -91,6 +94,7 @@ class Search(Generic[S]):
         self.phases: dict[str, float] = {}
         self.notes: list[str] = []
         self._judge = judge
+        self._tie = tie
         self._on_progress = on_progress
         self._started = time.monotonic() if started is None else started
         self._interrupted_at: float | None = None
@@ -114,15 +118,27 @@ class Search(Generic[S]):
         """Gap between incumbent and bound; `inf` without an incumbent."""
         return math.inf if self.best is None else gap_between(self.objective, self.bound)
 
+    def value(self, solution: S) -> float:
+        """Return the objective of `solution` by definition, `inf` if it breaks a rule."""
+        return self._judge(solution)
+
     def offer(self, solution: S) -> bool:
         """Take `solution` as incumbent if, by definition, it is feasible and better."""
         objective = self._judge(solution)
         with self._lock:
-            if self._closed or not objective < self.objective:
+            if self._closed or not (
+                objective < self.objective or self._settles(solution, objective)
+            ):
                 return False
             self.best, self.objective = solution, objective
         self._record()
         return True
+
+    def _settles(self, solution: S, objective: float) -> bool:
+        """Whether a solution is as good as the incumbent, and wins the tie."""
+        if self._tie is None or self.best is None or objective != self.objective:
+            return False
+        return self._tie(solution) < self._tie(self.best)
 
     def raise_bound(
         self, bound: float, origin: str, certificate: dict[str, object] | None = None

@@ -180,3 +180,32 @@ def test_no_route() -> None:
         _ = _made(
             links=np.zeros((0, 2), np.int64), latency_s=np.zeros(0), bytes_per_s=np.zeros(0)
         ).routes
+
+
+@pytest.mark.parametrize(
+    ("graph", "says"),
+    [
+        (nx.DiGraph([(0, 1, {"bytes_per_s": 1e9})]), "to_undirected"),
+        (nx.Graph([(0, 1)]), "has no bytes_per_s"),
+        (nx.Graph([(0, 1, {"bytes_per_s": "fast"})]), "must be a number"),
+        (nx.Graph([(0, 1, {"bytes_per_s": 1e9, "latency_s": None})]), "must be a number"),
+    ],
+)
+def test_wrong_graphs(graph: nx.Graph[int], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        topology_from_networkx(graph)
+
+
+def test_any_graph() -> None:
+    graph = nx.Graph(name="mine")
+    graph.add_node("switch", device=False)
+    for k in range(4):
+        graph.add_node(f"gpu {k}", island=k // 2)
+        graph.add_edge("switch", f"gpu {k}", bytes_per_s=25e9, latency_s=5e-6)
+    graph.add_edge("gpu 0", "gpu 1", bytes_per_s=100e9)
+    found = topology_from_networkx(graph)
+    assert found.devices == ("gpu 0", "gpu 1", "gpu 2", "gpu 3")
+    assert found.switches == 1
+    assert found.routes.bytes_per_s[0, 1] == 100e9
+    assert found.routes.latency_s[0, 2] == pytest.approx(10e-6)
+    assert found.without([2]).usable.tolist() == [0, 1, 3]

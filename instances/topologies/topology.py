@@ -208,20 +208,31 @@ def topology_from_networkx(graph: nx.Graph[int]) -> Topology:
     Raises
     ------
     InputError
-        If a link has no bandwidth, or the topology is not valid.
+        If the graph is directed, a link has no bandwidth or one that is no number, or the topology
+        is not valid.
     """
     nodes: list[tuple[int, dict[str, object]]] = list(graph.nodes.items())
     devices = [v for v, data in nodes if data.get("device", True)]
     switches = [v for v, data in nodes if not data.get("device", True)]
     number = {v: i for i, v in enumerate([*devices, *switches])}
     name = str(graph.graph.get("name") or "graph")
-    links, latency, bandwidth = [], [], []
+    if graph.is_directed():
+        raise InputError(f"{name}: links carry data both ways; give graph.to_undirected()")
+    links: list[list[int]] = []
+    latency: list[float] = []
+    bandwidth: list[float] = []
     for a, b, data in graph.edges(data=True):
         if "bytes_per_s" not in data:
             raise InputError(f"{name}: link {a}–{b} has no bytes_per_s; set it")
         links.append(sorted((number[a], number[b])))
-        latency.append(float(data.get("latency_s", 0.0)))
-        bandwidth.append(float(data["bytes_per_s"]))
+        for key, values in (("latency_s", latency), ("bytes_per_s", bandwidth)):
+            value = data.get(key, 0.0)
+            try:
+                values.append(float(value))
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"{name}: link {a}–{b}: {key} is {shown(value)}; it must be a number"
+                ) from None
     return Topology(
         name=name,
         devices=tuple(str(graph.nodes[v].get("name", v)) for v in devices),

@@ -1,0 +1,197 @@
+"""How mapping, partition and the joint program grow.
+
+    python benchmarks/mapping_growth.py devices --output docs    time and memory up to 4096 devices
+    python benchmarks/mapping_growth.py partition                20 000 operators into 64 stages
+    python benchmarks/mapping_growth.py joint                    cut and map at once, or in turn
+
+`devices` maps each topology in a process of its own, twice, and reports the second solve (compiled
+code is then loaded) and the process's peak memory; it writes mapping_growth.csv and .png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from stagecut import Limits, Workload, load, solve
+from stagecut.instances import Mapping
+from stagecut.instances.topologies import topology
+from stagecut.solvers.balanced_partition import balanced_partition
+
+FAMILIES = {
+    "torus": ["4x4x4", "4x8x8", "8x8x8", "8x8x16", "8x16x16", "16x16x16"],
+    "nodes of 8": ["8x8", "32x8", "64x8", "128x8", "256x8", "512x8"],
+}
+KINDS = {"torus": "torus3d", "nodes of 8": "islands"}
+NETWORK = "semantic-fpn-operators-training"
+STAGES = 16
+
+
+def devices(args: argparse.Namespace) -> None:
+    """Measure and draw."""
+    rows = []
+    for family, sizes in FAMILIES.items():
+        for size in sizes:
+            name = f"{KINDS[family]}:{size}"
+            if topology(name).size > args.most:
+                continue
+            command = [sys.executable, __file__, "one", name, "--seconds", str(args.seconds)]
+            out = subprocess.run(command, check=True, capture_output=True, text=True)
+            rows.append({"family": family, **json.loads(out.stdout.splitlines()[-1])})
+            print(rows[-1], flush=True)
+    with (args.output / "mapping_growth.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    draw(rows, args.output / "mapping_growth.png")
+
+
+def one(args: argparse.Namespace) -> None:
+    """Map one topology; print what it took as JSON."""
+    workload = load(NETWORK)
+    small = Mapping(topology(args.name.partition(":")[0] + _small(args.name)), 2, 4, "both")
+    solve(workload, problem=small, limits=Limits(seconds=60, nodes=1))
+    begin = time.monotonic()
+    found = topology(args.name)
+    problem = Mapping(found, STAGES, found.size // STAGES, "both")
+    result = solve(workload, problem=problem, limits=Limits(seconds=args.seconds), started=begin)
+    assert result.plan is not None
+    proven = (p.seconds for p in result.trace if p.gap <= 1e-6)
+    print(
+        json.dumps(
+            {
+                "topology": args.name,
+                "devices": found.size,
+                "seconds": round(next(proven, result.seconds), 2),
+                "gap": result.plan.gap,
+                "peak_MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+                "first_plan_s": round(result.trace[0].seconds, 2),
+            }
+        )
+    )
+
+
+def _small(name: str) -> str:
+    return ":2x4" if name.startswith("islands") else ":2x2x2"
+
+
+def draw(rows: list[dict[str, object]], path: Path) -> None:
+    """Draw seconds and memory over devices, both axes logarithmic."""
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    for axes, key, label in zip(
+        figure.subplots(1, 2),
+        ("seconds", "peak_MiB"),
+        ("seconds until proven, or the limit", "peak memory of the process, MiB"),
+        strict=True,
+    ):
+        for family, marker in zip(FAMILIES, "os", strict=True):
+            part = [row for row in rows if row["family"] == family]
+            x = [row["devices"] for row in part]
+            y = [row[key] for row in part]
+            axes.plot(x, y, marker=marker, label=family)
+            for row in part if key == "seconds" else []:
+                if float(str(row["gap"])) > 1e-6:
+                    text = f"gap {100 * float(str(row['gap'])):.1g} %"
+                    at = (float(str(row["devices"])), float(str(row["seconds"])))
+                    axes.annotate(text, at, (4, -12), textcoords="offset points", fontsize=8)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xlabel("devices")
+        axes.set_title(label, fontsize=10)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(path, dpi=130)
+
+
+def random_operators(n: int, seed: int = 0) -> Workload:
+    """A random operator graph: short edges, log-normal times and sizes."""
+    rng = np.random.default_rng(seed)
+    ends = [(max(0, v - int(rng.geometric(0.05))), v) for v in range(1, n) for _ in range(2)]
+    return Workload(
+        name=f"random {n}",
+        ids=tuple(range(n)),
+        edges=np.array(ends),
+        times={"accelerator": rng.lognormal(0, 1, n)},
+        memory_bytes=np.zeros(n),
+        transfer=None,
+        output_bytes=rng.lognormal(14, 1, n),
+        time_unit="us",
+    )
+
+
+def partition(_: argparse.Namespace) -> None:
+    """Print how long a balanced partition takes, and its gap."""
+    print(
+        "| operators | stages | κ s/byte | objective ms | bound ms | gap % | s |\n"
+        "|---|---|---|---|---|---|---|"
+    )
+    for n in (2_000, 20_000):
+        workload = random_operators(n)
+        for coefficient in (0.0, 1 / 100e9):
+            begin = time.monotonic()
+            found = balanced_partition(workload, 64, coefficient)
+            print(
+                f"| {n} | 64 | {coefficient:.0e} | {1e3 * found.objective:.4f} "
+                f"| {1e3 * found.bound:.4f} | {100 * found.gap:.3f} "
+                f"| {time.monotonic() - begin:.1f} |",
+                flush=True,
+            )
+
+
+def joint(args: argparse.Namespace) -> None:
+    """Print what cutting and mapping at once gains over doing one after the other."""
+    print(
+        "| workload | topology | S × R | mode | in turn ms | at once ms | bound ms | gain % | s |\n"
+        "|---|---|---|---|---|---|---|---|---|"
+    )
+    for name in (NETWORK, "resnet50-operators-training", "gpt2-xl-training"):
+        workload = load(name)
+        for place, s, r in (("islands:2x2", 2, 2), ("ring:3", 3, 1), ("uniform_dist:4", 4, 1)):
+            for mode in ("p2p", "both"):
+                if mode == "both" and r == 1:
+                    continue
+                problem = Mapping(topology(place), s, r, mode, collective="ring")  # type: ignore[arg-type]
+                limits = Limits(seconds=args.seconds)
+                apart = solve(workload, problem=problem, limits=limits)
+                both = solve(workload, problem=problem, method="joint", limits=limits)
+                assert apart.objective is not None
+                assert both.objective is not None
+                gain = 100 * (1 - both.objective / apart.objective)
+                print(
+                    f"| {name} | {place} | {s} × {r} | {mode} | {apart.objective:.5g} "
+                    f"| {both.objective:.5g} | {both.bound:.5g} | {gain:.2f} "
+                    f"| {both.seconds:.1f} |",
+                    flush=True,
+                )
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    tasks = parser.add_subparsers(required=True)
+    for task, seconds in ((devices, 300.0), (one, 300.0), (partition, 0.0), (joint, 30.0)):
+        sub = tasks.add_parser(task.__name__, help=task.__doc__)
+        sub.set_defaults(task=task)
+        sub.add_argument("--seconds", type=float, default=seconds, help="limit of each solve")
+        if task is one:
+            sub.add_argument("name", help="topology")
+        if task is devices:
+            sub.add_argument("--output", type=Path, default=Path())
+            sub.add_argument("--most", type=int, default=4096, help="devices")
+    args = parser.parse_args()
+    args.task(args)
+
+
+if __name__ == "__main__":
+    main()
