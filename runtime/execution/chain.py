@@ -33,8 +33,8 @@ def executed_stages(
 
     Pieces are numbered as by `pieces.cut`, or as the plan orders them, but each waits for the one
     before it alone: what is needed later passes through. A backward node runs with the forward
-    piece that it undoes. In host memory, a live set takes as long as the link of the device's kind takes for its bytes;
-    between linked devices, as their link takes.
+    piece that it undoes. In host memory, a live set takes as long as the link of the device's kind
+    takes for its bytes; between linked devices, as their link takes.
 
     Parameters
     ----------
