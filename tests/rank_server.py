@@ -7,7 +7,7 @@ import execution_cases  # noqa: F401
 import loop_workers
 import run_workers  # noqa: F401
 import torch
-import torch.fx.experimental.symbolic_shapes  # noqa: F401  # autograd imports it when first used
+import torch.fx.experimental.symbolic_shapes  # autograd imports it when first used
 import training_run_cases  # noqa: F401
 
 from stagecut.runtime.execution.loop import stage_chain
