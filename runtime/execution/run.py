@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -280,7 +281,8 @@ def _alone_if_it_can_be(processes: int) -> None:
 
 
 def _threads() -> int:
-    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    cores = len(psutil.Process().cpu_affinity()) if psutil.LINUX else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _zero() -> float:

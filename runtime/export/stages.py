@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...instances import InputError, Mapped, Placement, Plan, Stages, Workload
 from ...instances.units import ROOT_MODULE
-from ..pieces import forward_pieces_of
+from ..pieces import forward_pieces_of, order_of
 
 _FURTHER_CALL = re.compile(r"#\d+$")
 
@@ -188,7 +188,7 @@ def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
     solution = plan.solution
     if isinstance(solution, Placement):
         where = plan.placement.tolist()
-        pieces = forward_pieces_of(workload, where)
+        pieces = forward_pieces_of(workload, where, order_of(plan))
         return [_Stage(nodes, where[nodes[0]]) for nodes in pieces]
     if isinstance(solution, Stages):
         return [
