@@ -36,7 +36,7 @@ def find_blocks(costs: MappingCosts) -> Ints:
     for level in np.argsort(-step, kind="stable")[:LEVELS].tolist():
         if step[level] < STEP:
             return whole
-        block = _components(costs.size, u[: level + 1], v[: level + 1])
+        block: Ints = _components(costs.size, u[: level + 1], v[: level + 1])
         if _dearest_inside(costs.latency, costs.inverse, alpha, beta, block) * STEP <= float(
             weight[level + 1]
         ):

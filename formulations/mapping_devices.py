@@ -74,7 +74,7 @@ def device_program(
         keep = np.unique(np.minimum(a, c) * size + np.maximum(a, c))
         a, c = keep // size, keep % size
         # w, half the links that leave a block, and whether the block holds the whole ring
-        w, h, z = build.columns(len(a)), build.columns(blocks, np.inf), build.columns(blocks)
+        w, h, z = build.columns(len(a)), build.columns(blocks, float(r)), build.columns(blocks)
         twos = np.full(size, -2.0)
         build.table(np.r_[a, c, device], np.r_[w, w, x[s]], np.r_[np.ones(2 * len(a)), twos], 0)
         build.table(

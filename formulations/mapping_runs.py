@@ -1,11 +1,11 @@
-"""Runs: stages that cannot be parted at a threshold, because crossing between blocks costs too much.
+"""Runs: stages that cannot be parted at a threshold, as crossing between blocks costs too much.
 
 At a threshold T a boundary can be crossed only if its cheapest route across, with the least
 all-reduce, fits into the stage's room. Between boundaries that cannot be crossed lie *runs*: every
-replica of a run has its stages in one block. So a run must be no longer than a block, the blocks
-must hold R of it, and a block of |b| devices holds at most ⌊|b|/L⌋ replicas of a stage whose run has
-L stages. If that is less than R, the all-reduce crosses too, which may forbid to cross the run's end,
-and runs grow until nothing changes. Time does not depend on the number of devices.
+replica of a run has its stages in one block. So a run must be no longer than a block, and the
+blocks must hold R of it; and a block of |b| devices holds at most ⌊|b|/L⌋ replicas of a stage whose
+run has L stages. If that is less than R, the all-reduce crosses too, which may forbid to cross the
+run's end; runs grow until nothing changes. Time does not depend on the number of devices.
 """
 
 from __future__ import annotations
@@ -79,6 +79,16 @@ class RunTest:
                 across = 2 * (r // k - 1) * float(self._across @ (1, size / r))
                 best = min(best, inside + across)
         return max(alone, best)
+
+    def glued(self, costs: MappingCosts, block: Ints, runs: Runs) -> Runs:
+        """Return longer runs that can still be packed; dear crossings are avoided first."""
+        ends = [last for _, last in runs[:-1]]
+        for end in sorted(ends, key=lambda s: -self._message[s] - costs.base[s]):
+            k = next(i for i, (_, last) in enumerate(runs) if last == end)
+            longer = [*runs[:k], (runs[k][0], runs[k + 1][1]), *runs[k + 2 :]]
+            if self.columns(costs, block, longer) is not None:
+                runs = longer
+        return runs
 
     def columns(self, costs: MappingCosts, block: Ints, runs: Runs) -> Ints | None:
         """Return slots, (S, R), with every replica of a run in one block; None without a packing.

@@ -23,7 +23,8 @@ from numba import njit
 from ..instances.arrays import Bools, Floats, Ints
 from .mapping import MappingCosts
 from .mapping_blocks import cheapest_across
-from .mapping_bound import Floors, fitting, has_ring, matching_size
+from .mapping_bound import Floors, fitting
+from .mapping_rings import has_ring, matching_size
 
 #: Pairs of blocks times boundaries up to which messages are counted by pair of blocks.
 MAX_PAIRS = 8000

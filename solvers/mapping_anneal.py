@@ -212,7 +212,8 @@ def _repair(  # type: ignore[no-untyped-def]
                 a, b = near, np.random.randint(size)  # noqa: NPY002
             else:
                 b = place[order[u, np.random.randint(able)]]  # noqa: NPY002
-                for _ in range(np.random.randint(4)):  # rather one of the block of `far`
+                # rather one of the block of `far`
+                for _ in range(np.random.randint(4)):  # noqa: NPY002
                     if block[slot[b]] == block[slot[far]]:
                         break
                     b = place[order[u, np.random.randint(able)]]  # noqa: NPY002

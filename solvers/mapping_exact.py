@@ -18,6 +18,8 @@ from ..formulations.mapping import MappingCosts, stage_times
 from ..formulations.mapping_bound import WIDTH, Floors, fitting
 from ..instances.arrays import Floats, Ints
 from . import mapping_layouts
+from .mapping_collectives import by_island, other_collectives
+from .mapping_set_rings import best_ring, set_rings
 from .search import Stoppable
 
 MAX_DEVICES = 16
@@ -48,6 +50,7 @@ def exact(
         search came to its end.
     """
     rings = np.zeros((costs.stages, 1 << costs.size))
+    others = np.full_like(rings, np.inf)
     known: dict[tuple[float, float], Floats] = {}
     for s in range(costs.stages):
         key = (float(costs.ring[s, 0]), float(costs.ring[s, 1]))
@@ -55,9 +58,10 @@ def exact(
             if key not in known:
                 if clock.should_stop():
                     return low, None, False
-                known[key] = _rings(costs.ring_costs(s), costs.replicas)
+                known[key] = set_rings(costs.ring_costs(s), costs.replicas)
             # a set may do without a ring: then the bound holds, but a mapping may not reach it
-            rings[s] = np.minimum(known[key], costs.detour[s])
+            others[s] = other_collectives(costs, s)
+            rings[s] = np.minimum(known[key], others[s])
     pairs = np.array([costs.boundary_costs(s) for s in range(costs.stages)])
     best: tuple[Ints, Ints] | None = None
     target = high * (1 - WIDTH)
@@ -66,7 +70,10 @@ def exact(
         if found is None:
             return low, best, False
         if len(found):
-            slots = np.array([_ring(costs, s, int(mask)) for s, mask in enumerate(found)])
+            slots = np.array([best_ring(costs, s, int(mask)) for s, mask in enumerate(found)])
+            for s, mask in enumerate(found.tolist()):
+                if others[s, mask] == rings[s, mask]:
+                    slots[s] = by_island(costs, slots[s])
             best = slots, mapping_layouts.matched(costs, slots)
             high = _value(costs, rings, found, *best)
         else:
@@ -121,8 +128,8 @@ def _decide(
         if clock.should_stop():
             return None
         end = _place(
-            rings, pairs, room, allowed, holds, later, rank, matched, failed, path, free, at, level, near, SLICE,
-            costs.replicas,
+            rings, pairs, room, allowed, holds, later, rank, matched, failed,
+            path, free, at, level, near, SLICE, costs.replicas,
         )  # fmt: skip
         if end >= 0:
             return path if end == 1 else nothing
@@ -172,24 +179,10 @@ def _within(holds, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _place(
-    rings,
-    pairs,
-    room,
-    allowed,
-    holds,
-    later,
-    rank,
-    matched,
-    failed,
-    path,
-    free,
-    at,
-    level,
-    near,
-    steps,
-    replicas,
-):  # type: ignore[no-untyped-def]
+def _place(  # type: ignore[no-untyped-def]
+    rings, pairs, room, allowed, holds, later, rank, matched, failed,
+    path, free, at, level, near, steps, replicas,
+):  # fmt: skip
     """Depth-first search from where it stood: 1 found, 0 refuted, −1 out of steps.
 
     Stage s takes a set of R devices out of free[s]: at[s] runs over the R-subsets of as many bits,
@@ -298,71 +291,3 @@ def _augment(a, right, near, mate, seen):  # type: ignore[no-untyped-def]
                 mate[b] = a
                 return True
     return False
-
-
-@njit(cache=True)
-def _paths(cost, size):  # type: ignore[no-untyped-def]
-    """least[set, v]: least largest link of a path through the set from its lowest device to v."""
-    least = np.full((1 << size, size), np.inf)
-    for d in range(size):
-        least[1 << d, d] = 0.0
-    for mask in range(1, 1 << size):
-        low = 0
-        while not mask >> low & 1:
-            low += 1
-        for v in range(low, size):
-            here = least[mask, v]
-            if here == np.inf:
-                continue
-            for w in range(low + 1, size):
-                if not mask >> w & 1:
-                    value = max(here, cost[v, w])
-                    if value < least[mask | 1 << w, w]:
-                        least[mask | 1 << w, w] = value
-    return least
-
-
-@njit(cache=True)
-def _rings(cost, replicas):  # type: ignore[no-untyped-def]
-    """Least largest link of a ring through each set of R devices; shape (2^D,)."""
-    size = len(cost)
-    least = _paths(cost, size)
-    out = np.zeros(1 << size)
-    for mask in range(1, 1 << size):
-        count, low = 0, -1
-        for d in range(size):
-            if mask >> d & 1:
-                count += 1
-                if low < 0:
-                    low = d
-        if count != replicas or count == 1:
-            continue
-        best = np.inf
-        for v in range(low + 1, size):
-            if mask >> v & 1:
-                best = min(best, max(least[mask, v], cost[v, low]))
-        out[mask] = best
-    return out
-
-
-def _ring(costs: MappingCosts, s: int, mask: int) -> Ints:
-    """Return the devices of a set in the order of their best ring in stage s."""
-    members = [d for d in range(costs.size) if mask >> d & 1]
-    if not costs.ring[s].any() or len(members) < 4:
-        return np.array(members)
-    cost = costs.ring_costs(s)[np.ix_(members, members)]
-    least = _paths(cost, len(members))
-    left = (1 << len(members)) - 1
-    closing = [max(least[left, v], cost[v, 0]) for v in range(1, len(members))]
-    v = int(np.argmin(closing)) + 1
-    limit = closing[v - 1]
-    order = [v]
-    while v:
-        left ^= 1 << v
-        v = next(
-            w
-            for w in range(len(members))
-            if left >> w & 1 and least[left, w] <= limit and cost[w, v] <= limit
-        )
-        order.append(v)
-    return np.array([members[i] for i in order])

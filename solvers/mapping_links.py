@@ -16,8 +16,8 @@ from ..formulations.mapping_links import (
 from ..formulations.task import Task
 from ..instances import Mapped, Solution
 from .highs import compile_model, run_highs
-from .mapping import Hunt
 from .mapping_blocks import BlockTest
+from .mapping_hunt import Hunt
 from .mapping_links_kernel import descend
 from .search import OPTIMAL_GAP, Search
 

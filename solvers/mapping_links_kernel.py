@@ -53,8 +53,10 @@ def _fullest(a, b, previous, via, ends, load):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _around(p, sign, slot, sends_to, came_from, forward, backward, ring, skip,
-            previous, via, ends, weight, load):  # type: ignore[no-untyped-def]  # fmt: skip
+def _around(  # type: ignore[no-untyped-def]
+    p, sign, slot, sends_to, came_from, forward, backward, ring, skip, previous, via, ends,
+    weight, load,
+):  # fmt: skip
     """Add (or take off) all messages of slot p, but those to the slots `skip` counts already."""
     stages, replicas = sends_to.shape
     change = 0.0
@@ -83,8 +85,10 @@ def _around(p, sign, slot, sends_to, came_from, forward, backward, ring, skip,
 
 
 @njit(cache=True)
-def _exchange(a, b, slot, sends_to, came_from, forward, backward, ring,
-              previous, via, ends, weight, load):  # type: ignore[no-untyped-def]  # fmt: skip
+def _exchange(  # type: ignore[no-untyped-def]
+    a, b, slot, sends_to, came_from, forward, backward, ring, previous, via, ends, weight,
+    load,
+):  # fmt: skip
     """Exchange the devices of slots a and b; return the change."""
     change = _around(a, -1.0, slot, sends_to, came_from, forward, backward, ring, -1,
                      previous, via, ends, weight, load)  # fmt: skip
@@ -99,8 +103,9 @@ def _exchange(a, b, slot, sends_to, came_from, forward, backward, ring,
 
 
 @njit(cache=True)
-def _receivers(t, i, j, sign, slot, sends_to, forward, backward,
-               previous, via, ends, weight, load):  # type: ignore[no-untyped-def]  # fmt: skip
+def _receivers(  # type: ignore[no-untyped-def]
+    t, i, j, sign, slot, sends_to, forward, backward, previous, via, ends, weight, load,
+):  # fmt: skip
     """Add (or take off) what replicas i and j of stage t exchange with their receivers."""
     replicas = sends_to.shape[1]
     change = 0.0
@@ -139,8 +144,10 @@ def _turn(s, first, length, slot, sends_to, came_from):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
-def descend(forward, backward, ring, previous, via, ends, seconds_per_byte,
-             slot, sends_to, scale, steps, heat, seed):  # type: ignore[no-untyped-def]  # fmt: skip
+def descend(  # type: ignore[no-untyped-def]
+    forward, backward, ring, previous, via, ends, seconds_per_byte, slot, sends_to, scale,
+    steps, heat, seed,
+):  # fmt: skip
     """Anneal for `steps` steps at one temperature, in place."""
     np.random.seed(seed)  # noqa: NPY002
     stages, replicas = sends_to.shape

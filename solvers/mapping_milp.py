@@ -8,7 +8,7 @@ from ..formulations.task import Task
 from ..instances import InputError, Solution
 from ..instances.arrays import Floats
 from .highs import compile_model, run_highs
-from .mapping import Hunt
+from .mapping_hunt import Hunt
 from .search import Search
 
 
