@@ -21,6 +21,7 @@ from .instances import (
 from .instances.conversions import cluster_from_pandas, from_networkx, from_pandas
 from .instances.files import dumps, load, load_cluster, load_plan, load_split, save
 from .pareto import pareto
+from .running import run
 from .runtime import verify
 from .simulation import simulate
 from .solvers import Limits, Result
@@ -54,6 +55,7 @@ __all__ = [
     "load_split",
     "pareto",
     "plan_from_split",
+    "run",
     "save",
     "simulate",
     "solve",

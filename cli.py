@@ -14,9 +14,13 @@ from .commands import instances
 from .commands.compare import compare
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE
 from .commands.diff import diff
+from .commands.export import export
 from .commands.export_model import export_model
 from .commands.map import map_stages
+from .commands.measure import measure
 from .commands.profile import profile
+from .commands.report import report
+from .commands.run import run
 from .commands.simulate import simulate
 from .commands.solve import solve
 from .commands.verify import verify
@@ -39,6 +43,10 @@ app.command()(diff)
 app.command("map")(map_stages)
 app.command()(compare)
 app.command()(profile)
+app.command()(run)
+app.command()(measure)
+app.command()(report)
+app.command()(export)
 app.command("export-model")(export_model)
 app.add_typer(instances.app, name="instances")
 

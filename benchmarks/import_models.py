@@ -1,17 +1,19 @@
-"""Networks from `transformers` (random weights) and a U-Net, imported, counted and planned.
+"""Networks from `transformers` (random weights) and a U-Net, imported, counted, planned, measured.
 
-Prints Markdown: nodes, edges, parameters, FLOPs against FlopCounterMode, saved bytes against
-saved-tensor hooks, seconds to import, and the verified plan on 4 devices; with ``--measure`` also
-the sum of operator times against the whole model.
+Prints two Markdown tables. Counts: nodes, edges, parameters, FLOPs against FlopCounterMode, saved
+bytes against saved-tensor hooks, CPU seconds to import, and the verified plan on 4 devices. Times:
+the sum of operator times against the whole model, before and after correction, on one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -172,7 +174,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--method", default="greedy")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each plan")
-    parser.add_argument("--measure", action="store_true", help="sum of parts against the whole")
+    parser.add_argument("--table", choices=("counts", "times", "both"), default="both")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -180,10 +182,14 @@ def main() -> None:
     torch.set_num_threads(1)
     only = {name for name in options.only.split(",") if name}
     chosen = [build for build in MODELS if not only or build.__name__ in only]
-    print(MEASURED if options.measure else COUNTED)
-    for build in chosen:
-        for training in (False, True):
-            (measure if options.measure else count)(build, training, options)
+    for table, head, row in (("counts", COUNTED, count), ("times", MEASURED, measure)):
+        if options.table not in (table, "both"):
+            continue
+        print(head)
+        for build in chosen:
+            for training in (False, True):
+                row(build, training, options)
+        print()
 
 
 COUNTED = """\
@@ -191,8 +197,8 @@ COUNTED = """\
 | of FlopCounterMode | saved MB | of hooks | import s | plan, operators | plan, layers |
 |---|---|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|"""
 MEASURED = """\
-| network | pass | seconds | check |
-|---|---|--:|---|"""
+| network | pass | profile s | forward | its sum after, ms | backward | its sum after, ms |
+|---|---|--:|---|--:|---|--:|"""
 
 
 def count(build: Callable[[], Made], training: bool, options: argparse.Namespace) -> None:
@@ -232,11 +238,18 @@ def count(build: Callable[[], Made], training: bool, options: argparse.Namespace
 def measure(build: Callable[[], Made], training: bool, _: argparse.Namespace) -> None:
     model, inputs = build()
     start = time.perf_counter()
-    done = profile(model, (), inputs, training=training)
-    seconds = time.perf_counter() - start
-    text = "; ".join(done.notes)
-    which = "training" if training else "inference"
-    print(f"| {build.__name__} | {which} | {seconds:.1f} | {text} |", flush=True)
+    with tempfile.TemporaryDirectory() as cache:
+        workload = profile(model, (), inputs, training=training, cache=Path(cache)).workload
+    cells = [
+        build.__name__,
+        "training" if training else "inference",
+        f"{time.perf_counter() - start:.1f}",
+    ]
+    ms = workload.times["accelerator"]
+    for what, part in (("forward", ~workload.backward), ("backward", workload.backward)):
+        check = workload.provenance.get(f"{what}_check", "")
+        cells += [check, f"{ms[part].sum():.4g}" if check else ""]
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,30 @@
 """Latency: every method on the published workloads, and on a large generated one.
 
-    PYTHONPATH=.dev python benchmarks/latency.py FOLDER [--seconds 60] [--calls 1 2] [--large 5000]
+    PYTHONPATH=.dev python benchmarks/latency.py FOLDER [--experts FOLDER] [--large 5000]
 
-Prints a Markdown table. Run it twice: the first run compiles.
+Prints a Markdown table: baselines, then ours, with one call per accelerator and with two. Each
+line is of a fresh process; before the table a small case compiles what is compiled.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 
 import stagecut
-from stagecut import Latency, Limits, Workload, accelerators_and_cpus
+from stagecut import Latency, Limits, Throughput, Workload, accelerators_and_cpus
+from stagecut.instances import Calls
+from stagecut.runtime import evaluate
 
-METHODS = ("greedy", "max-load", "linear", "auto", "milp")
+BASELINES = ("greedy", "max-load", "expert", "linear")
+METHODS = (*BASELINES, "auto")
+COLUMNS = ("workload", "calls", "method", "latency", "bound", "gap", "proved by", "status")
 
 
 def large(nodes: int, seed: int = 0) -> tuple[Workload, stagecut.Cluster]:
@@ -49,38 +58,79 @@ def large(nodes: int, seed: int = 0) -> tuple[Workload, stagecut.Cluster]:
     return workload, accelerators_and_cpus(8, 8, memory_bytes=float(memory.sum()) / 10)
 
 
-def row(workload: Workload, cluster: stagecut.Cluster, calls: int, method: str, s: float) -> str:
-    """Return one line of the table."""
+def loaded(what: str) -> tuple[Workload, stagecut.Cluster]:
+    """Return a workload with its cluster: a file, or the number of nodes of a large one."""
+    if what.isdigit():
+        return large(int(what))
+    workload = stagecut.load(what)
+    assert workload.cluster is not None
+    return workload, workload.cluster
+
+
+def solved(what: str, calls: int, method: str, seconds: float) -> list[str]:
+    """Return the cells of one line."""
+    workload, cluster = loaded(what)
+    name = f"{Path(what).parent.name}/{workload.name}" if not what.isdigit() else workload.name
+    if method.startswith("expert="):
+        split = stagecut.plan_from_split(
+            method.removeprefix("expert="), workload, problem=Throughput(cpu_split="free")
+        )
+        host = [cluster.kinds[d.kind].host for d in cluster.devices]
+        call = [-1 if host[d] else 0 for d in split.placement.tolist()]
+        report = evaluate(workload, cluster, Latency(calls), Calls(split.placement, call))
+        status = report.violations[0] if report.violations else "feasible"
+        return [name, str(calls), "expert", f"{report.objective:.4f}", "", "", "", status]
     found = stagecut.solve(
-        workload, cluster, Latency(calls), method=method, limits=Limits(seconds=s)
+        workload, cluster, Latency(calls), method=method, limits=Limits(seconds=seconds)
     )
     value = "none" if found.objective is None else f"{found.objective:.4f}"
     gap = "" if found.gap is None or found.gap == float("inf") else f"{100 * found.gap:.4f} %"
     bound = "" if found.bound == float("-inf") else f"{found.bound:.4f}"
-    cells = [workload.name, calls, method, value, bound, found.bound_origin, gap, found.status]
-    return "| " + " | ".join(map(str, [*cells, f"{found.seconds:.1f}"])) + " |"
+    return [name, str(calls), method, value, bound, gap, found.bound_origin, found.status]
+
+
+def line(what: str, calls: int, method: str, seconds: float) -> str:
+    """Return one line of the table, from a process of its own."""
+    case = json.dumps([what, calls, method, seconds])
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, __file__, "--case", case], check=True, capture_output=True, text=True
+    )
+    cells = [*json.loads(done.stdout), f"{time.monotonic() - began:.1f}"]
+    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="placement JSON files, searched recursively")
+    parser.add_argument("folder", type=Path, nargs="?", help="workloads, searched recursively")
+    parser.add_argument("--experts", type=Path, help="split files NAME_expert.json")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--calls", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--methods", nargs="+", default=METHODS, help="milp is another one")
     parser.add_argument("--large", type=int, default=0, help="also a graph of so many operators")
+    parser.add_argument("--case", help="for the processes that this one starts")
     options = parser.parse_args()
-    print("| workload | calls | method | latency | bound | proved by | gap | status | seconds |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for path in sorted(options.folder.rglob("*.json")):
-        workload = stagecut.load(path)
-        assert workload.cluster is not None
+    if options.case:
+        print(json.dumps(solved(*json.loads(options.case))))
+        return
+    for calls in options.calls:  # compiles, in processes of their own like all others
+        for method in {*options.methods} - {"expert"}:
+            line("30", calls, method, 600.0)
+    print("| " + " | ".join([*COLUMNS, "seconds of the whole process"]) + " |")
+    print("|" + "---|" * (len(COLUMNS) + 1))
+    for path in sorted(options.folder.rglob("*.json")) if options.folder else ():
         for calls in options.calls:
             for method in options.methods:
-                print(row(workload, workload.cluster, calls, method, options.seconds), flush=True)
+                if method == "expert":
+                    split = Path(options.experts or "") / f"{path.stem}_expert.json"
+                    if not options.experts or not split.exists() or "Layer" not in path.parent.name:
+                        continue
+                    method = f"expert={split}"
+                print(line(str(path), calls, method, options.seconds), flush=True)
     if options.large:
-        workload, cluster = large(options.large)
-        print(row(workload, cluster, 1, "auto", options.seconds), flush=True)
+        for method in ("greedy", "linear", "auto"):
+            print(line(str(options.large), 1, method, max(options.seconds, 120.0)), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     PYTHONPATH=.dev python benchmarks/simulator.py [--largest 10000000] [--inputs FOLDER]
 
 Prints Markdown tables: time and memory against the number of tasks (1F1B, user CPU seconds, warm),
-the steady state against the verifier's max-load on the published workloads, and the optimal
+the steady state against the verifier's max-load on the published workloads and against the time per
+sample of Piper plans, mapped plans with and without contention, and the optimal
 schedules of small pipelines against the heuristics.
 """
 
@@ -20,6 +21,8 @@ import numpy as np
 import stagecut
 from stagecut import Limits
 from stagecut.best_schedule import best_schedule
+from stagecut.instances import Mapping, topology
+from stagecut.runtime.network import HostMemory
 from stagecut.runtime.pieces import cut
 from stagecut.runtime.schedules import make_schedule
 from stagecut.runtime.simulator import simulate, simulate_stages
@@ -78,6 +81,56 @@ def steady_state(inputs: Path) -> None:
             )
 
 
+def training(inputs: Path) -> None:
+    """Print the asynchronous steady state of Piper plans, all-reduces included."""
+    print("\n| workload | devices | stages | replicas | planned | simulated | error | s |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, devices in (("bert32a100", 8), ("bert32a100", 64), ("bert32a100", 512), ("gnmt", 64)):
+        workload = stagecut.load(inputs / "piper" / f"{name}.json")
+        cluster = stagecut.accelerators_and_cpus(devices, memory_bytes=8 * 2**30)
+        for way in ("1f1b", "pipedream"):
+            problem = stagecut.Training(schedule=way)
+            plan = stagecut.solve(workload, cluster, problem, limits=Limits(seconds=120)).plan
+            if plan is None:
+                continue
+            begin = time.perf_counter()
+            run = simulate(workload, plan, "2bw" if way == "1f1b" else way)
+            error = abs(run.time_per_sample / plan.objective - 1)
+            print(
+                f"| {name}, {way} | {devices} | {run.stages.count} "
+                f"| {sum(map(len, run.stages.replicas))} | {plan.objective:.8g} "
+                f"| {run.time_per_sample:.8g} | {error:.0e} | {time.perf_counter() - begin:.2f} |",
+                flush=True,
+            )
+
+
+def mapped() -> None:
+    """Print what messages that share links cost mapped plans."""
+    print("\n| topology | S × R | per batch | no contention | over the topology | s |")
+    print("|---|---|---|---|---|---|")
+    workload = stagecut.load("semantic-fpn-operators-training")
+    for name, stages, replicas in (
+        ("mesh2d:4x4", 4, 4),
+        ("islands:8x8", 8, 8),
+        ("fattree:8", 8, 16),
+        ("torus3d:8x8x8", 8, 64),
+    ):
+        problem = Mapping(topology(name), stages, replicas, "both", microbatches=4)
+        plan = stagecut.solve(workload, problem=problem, limits=Limits(seconds=60)).plan
+        if plan is None:
+            continue
+        alone = simulate(workload, plan, "2bw", network=HostMemory())
+        begin = time.perf_counter()
+        run = simulate(workload, plan, "2bw")
+        per_batch = 4 * replicas
+        print(
+            f"| {name} | {stages} × {replicas} | {plan.objective:.6g} "
+            f"| {alone.time_per_sample * per_batch:.6g} | {run.time_per_sample * per_batch:.6g} "
+            f"| {time.perf_counter() - begin:.2f} |",
+            flush=True,
+        )
+
+
 def optimal() -> None:
     """Print optimal schedules against heuristics, for memory of so many microbatches."""
     print("\n| stages | microbatches | memory | 1F1B | ZB-H1 | ZB-H2 | optimal | bound | s |")
@@ -106,6 +159,8 @@ def main() -> None:
     arguments = parser.parse_args()
     speed(arguments.largest)
     steady_state(arguments.inputs)
+    training(arguments.inputs)
+    mapped()
     optimal()
 
 

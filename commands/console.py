@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import typer
@@ -97,6 +98,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+def need(package: str, extra: str) -> None:
+    """Raise InputError unless a package of one of our extras is installed."""
+    if find_spec(package) is None:
+        raise InputError(f"{package} is not installed; pip install 'stagecut[{extra}]'")
 
 
 def end(code: int) -> None:

@@ -27,7 +27,10 @@ def export_model(
     pipeline: Annotated[str, typer.Option(help="pipedream or gpipe.")] = "pipedream",
     overlap: Annotated[bool, typer.Option(help="Transfers run beside compute.")] = False,
 ) -> None:
-    """Write the compact integer program of a throughput problem as MPS or LP file."""
+    """Write the compact integer program of a throughput problem as MPS or LP file.
+
+    For plans see export.
+    """
     from ..solvers.milp import export_model as write_model  # Pyomo takes a second to import
 
     loaded = load(workload)

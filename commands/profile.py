@@ -10,7 +10,7 @@ import typer
 
 from ..instances import InputError, Workload
 from ..instances.files import save
-from .console import ERR, OUT, show_bytes
+from .console import ERR, OUT, need, show_bytes
 
 
 class Tied(StrEnum):
@@ -60,7 +60,7 @@ def profile(
                 raise InputError(f"{option}: an ONNX file is a graph for inference; leave it out")
         if estimate is None:
             raise InputError(f"{model}: ONNX files are not run; name a device: --estimate h100")
-        _need("onnx", "onnx")
+        need("onnx", "onnx")
         from ..instances.onnx_file import read_onnx
 
         workload = read_onnx(
@@ -88,7 +88,7 @@ def _from_pytorch(
     shape: str | None,
     name: str,
 ) -> Workload:
-    _need("torch", "runtime")
+    need("torch", "runtime")
     from ..instances.pytorch.factory import make
     from ..instances.pytorch.profile import profile as profile_model
 
@@ -122,13 +122,6 @@ def _depth(text: str | None) -> int | Literal["auto"] | None:
     if not text.isdecimal() or int(text) < 1:
         raise InputError(f"--depth: {text!r}; it must be auto or a whole number of at least 1")
     return int(text)
-
-
-def _need(package: str, extra: str) -> None:
-    from importlib.util import find_spec
-
-    if find_spec(package) is None:
-        raise InputError(f"{package} is not installed; pip install 'stagecut[{extra}]'")
 
 
 def _describe(workload: Workload) -> None:

@@ -20,7 +20,7 @@ first) that needs it. A net then costs w_e at each boundary I that splits it, so
 I ∖ I' is Σ_{v∈I∖I'} a_v + cut(I') + cut(I), with cut(I) the sum of w_e over nets e that I splits.
 
 Two exact reductions keep the lattice small: `absorb` merges units that cost nothing, and
-`yielding` units let a larger ideal stand for a smaller one, where nothing is relayed. `absorb` holds
+`yielding` units let a larger ideal stand for a smaller one, if nothing is relayed. `absorb` holds
 for relayed data too: after a merge, an ideal splits a net only if it did before.
 
 References

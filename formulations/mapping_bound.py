@@ -20,12 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numba import njit
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
+from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ..instances.arrays import Bools, Floats
 from .mapping import MappingCosts
@@ -114,61 +113,15 @@ def matching_size(admitted: Bools) -> int:
 def caps(costs: MappingCosts, least: Floors, threshold: float) -> tuple[Floats, Floats] | None:
     """Return what a pair may cost at most on each boundary and each ring; shape (S,) both.
 
-    None if a stage has no way to share its time between the two.
+    None if a stage has no room for the floors of both.
     """
     room = (threshold - costs.base) * (1 + 1e-12)
     if (room - least.transfer - least.allreduce).min() < -1e-12 * threshold:
         return None
     on_boundary, on_ring = room - least.allreduce, room - least.transfer
     # where another all-reduce than a ring may do, nothing is known of the ring
-    free = costs.detour <= on_ring
-    on_ring[free] = np.inf
-    for s in range(costs.stages):
-        if free[s] or not (costs.ring[s].any() and costs.boundary[s].any()):
-            continue
-        ways = shares(costs, least, s, float(room[s]))
-        if not ways:
-            return None
-        on_boundary[s] = max(p for p, _ in ways)
-        on_ring[s] = max(a for _, a in ways)
+    on_ring[costs.detour <= on_ring] = np.inf
     return on_boundary, on_ring
-
-
-def shares(costs: MappingCosts, least: Floors, s: int, room: float) -> list[tuple[float, float]]:
-    """Return the caps (message, ring message) of the intervals that stage s does not rule out.
-
-    Any mapping within `room` respects one of them.
-    """
-    edges = np.linspace(least.allreduce[s], room - least.transfer[s], INTERVALS + 1)
-    messages, rings = costs.boundary_costs(s), costs.ring_costs(s)
-    kept = []
-    for low, high in pairwise(edges.tolist()):
-        high *= 1 + 1e-12
-        if _share_possible(messages, rings, room - low, high, costs.replicas):
-            kept.append((float(room - low), float(high)))
-    return kept
-
-
-def _share_possible(
-    messages: Floats, rings: Floats, on_boundary: float, on_ring: float, replicas: int
-) -> bool:
-    """Whether R devices may form a ring, each with a receiver of its own, under these caps."""
-    out = messages <= on_boundary
-    np.fill_diagonal(out, False)
-    around = rings <= on_ring
-    np.fill_diagonal(around, False)
-    alive = np.asarray(out.any(axis=1))
-    if not _ring_core(around, min(2, replicas - 1), replicas, alive):
-        return False
-    around &= alive[:, None] & alive[None, :]
-    _, label = connected_components(csr_array(around.astype(np.int64)), directed=False)
-    for name in np.unique(label[alive]).tolist():
-        inside = label == name
-        # a ring in this component leaves few devices of it as receivers
-        away = replicas - (int(inside.sum()) - replicas)
-        if away <= 0 or matching_size(out[inside][:, ~inside]) >= away:
-            return True
-    return False
 
 
 def fitting(costs: MappingCosts, least: Floors, threshold: float) -> Bools | None:

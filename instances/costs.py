@@ -118,7 +118,7 @@ def price(workload: Workload, cluster: Cluster) -> Costs:
             compute.append(np.full(workload.n, np.inf))
             transfer.append(np.zeros(workload.n))
             continue
-        compute.append(workload.times[_column(workload, kind)] * kind.slowdown)
+        compute.append(workload.times[times_column(workload, kind)] * kind.slowdown)
         transfer.append(np.zeros(workload.n) if kind.host else _transfer(workload, kind))
     return Costs(
         compute=frozen(np.array(compute), np.float64),
@@ -159,7 +159,14 @@ def without_links(costs: Costs, *, returning: bool) -> Costs:
     return replace(costs, transfer=frozen(least, np.float64), messages=None)
 
 
-def _column(workload: Workload, kind: DeviceKind) -> str:
+def times_column(workload: Workload, kind: DeviceKind) -> str:
+    """Return which column of `Workload.times` devices of a kind are timed by.
+
+    Raises
+    ------
+    InputError
+        If the workload has no times for them.
+    """
     wanted = [kind.times] if kind.times else [kind.name, CPU if kind.host else ACCELERATOR]
     for name in wanted:
         if name in workload.times:

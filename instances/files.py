@@ -23,6 +23,7 @@ from .errors import InputError, shown
 from .plan import Plan
 from .solution import Placement
 from .source import Source, read_source
+from .units import NodeId
 from .workload import Workload
 from .writing import layout, write_whole
 
@@ -106,6 +107,26 @@ def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = No
         If the file is broken, was changed, or was made for something else.
     """
     return plan_json.read_plan(read_source(path), workload, cluster)
+
+
+def load_plan_for_model(
+    path: str | Path, workload_of: Callable[[tuple[NodeId, ...]], Workload]
+) -> Plan:
+    """Return the plan in a file for another workload with the same nodes, whatever their costs.
+
+    Parameters
+    ----------
+    workload_of
+        Returns that workload, given the ids of the nodes that the plan places.
+
+    Raises
+    ------
+    InputError
+        If the file is broken or was changed.
+    """
+    source = read_source(path)
+    workload = workload_of(plan_json.placed_ids(source))
+    return plan_json.read_plan(source, workload, same_costs=False)
 
 
 def load_split(path: str | Path, workload: Workload, cluster: Cluster | None = None) -> Placement:

@@ -128,8 +128,7 @@ def _fold(model: Any) -> bool:
         if node.op_type == "Constant":
             values = _run(model, node, {})
         elif node.op_type in ("Shape", "Size") and node.input[0] in shapes:
-            stand_in = np.empty(0) if 0 in shapes[node.input[0]] else np.empty(1, np.bool_)
-            stand_in = np.broadcast_to(stand_in, shapes[node.input[0]])
+            stand_in = np.broadcast_to(np.empty((), np.bool_), shapes[node.input[0]])
             values = _run(model, node, {node.input[0]: stand_in})
         elif node.input and all(name in known or not name for name in node.input):
             values = _run(model, node, known)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .cluster import Cluster
+import msgspec
+
 from .errors import shown
 from .plan import Plan, gap_between
-from .plan_json import PlanFile
+from .plan_json import PlanFile, write_plan
 from .source import Source, read_source
 from .stagecut_json import PLAN, make_cluster, read_file
 from .units import NodeId
@@ -28,7 +29,7 @@ class Outline:
     objective, bound, method, problem
         As in the plan; `problem` with its options.
     devices
-        Name, kind and nodes of each device.
+        Name, kind and nodes of each device; of plans that consist of stages, of each stage.
     """
 
     workload: tuple[str, str]
@@ -52,18 +53,8 @@ def outline(workload: Workload, plan: Plan) -> Outline:
     InputError
         If the plan was made for another workload.
     """
-    plan.check_made_for(workload)
-    nodes: list[set[NodeId]] = [set() for _ in range(plan.cluster.size)]
-    for v, d in enumerate(plan.placement.tolist()):
-        nodes[d].add(workload.ids[v])
-    devices = tuple(
-        (device.name, plan.cluster.kinds[device.kind].name, frozenset(own))
-        for device, own in zip(plan.cluster.devices, nodes, strict=True)
-    )
-    made_for = (plan.workload_name, plan.workload_fingerprint)
-    options = {key: getattr(plan.problem, key) for key in plan.problem.__dataclass_fields__}
-    problem = _problem(plan.problem.name, options)
-    return Outline(made_for, plan.objective, plan.bound, plan.method, problem, devices)
+    file = msgspec.convert(msgspec.to_builtins(write_plan(plan, workload)), PlanFile)
+    return _outline(Source("plan", "plan", "", None), file)
 
 
 def read_outline(path: str | Path) -> Outline:
@@ -75,58 +66,61 @@ def read_outline(path: str | Path) -> Outline:
         If the file is no plan, or its solution does not say where each node is.
     """
     source = read_source(path)
-    file = read_file(source, PlanFile, PLAN)
-    cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
-    nodes: list[set[NodeId]] = [set() for _ in range(cluster.size)]
-    for d, own in _placed(source, file.solution, cluster):
-        if not 0 <= d < cluster.size:
-            source.fail(f"solution: device {d} is not one of the cluster's 0 to {cluster.size - 1}")
-        nodes[d].update(own)
+    return _outline(source, read_file(source, PlanFile, PLAN))
+
+
+def _outline(source: Source, file: PlanFile) -> Outline:
     return Outline(
         workload=(file.workload.name, file.workload.fingerprint),
         objective=file.objective,
         bound=-math.inf if file.bound is None else file.bound,
         method=file.method,
-        problem=_problem(
-            str(file.problem.get("name")), {k: v for k, v in file.problem.items() if k != "name"}
-        ),
-        devices=tuple(
-            (device.name, cluster.kinds[device.kind].name, frozenset(own))
-            for device, own in zip(cluster.devices, nodes, strict=True)
-        ),
+        problem=_problem(file.problem),
+        devices=tuple(_parts(source, file)),
     )
 
 
-def _placed(
-    source: Source, solution: dict[str, Any], cluster: Cluster
-) -> list[tuple[int, list[NodeId]]]:
-    """Return device and nodes of each part of a solution: device, call, or stage.
-
-    A stage is where its first device is.
-    """
-    parts = next((solution[key] for key in ("devices", "calls", "stages") if key in solution), None)
-    if not isinstance(parts, list):
-        source.fail("solution: it has no list of devices, calls or stages; plan again")
-    free = {
-        kind.name: sum(k.count for k in cluster.kinds[:i]) for i, kind in enumerate(cluster.kinds)
-    }
-    placed = []
-    for part in parts:
-        try:
-            if "kind" in part:  # of a training plan
-                device = free[part["kind"]]
-                free[part["kind"]] += part["replicas"] * part["degree"]
-                own = [entry["node"] for entry in part["nodes"]]
-            else:
-                device = part["device"] if "device" in part else part["devices"][0]
-                own = list(part["nodes"])
-            placed.append((int(device), own))
-        except (TypeError, KeyError, IndexError, ValueError):
-            source.fail(f"solution: {shown(part)} does not say its device and nodes")
-    return placed
+def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[NodeId]]]:
+    """Return the parts of a solution that a plan can be told by: devices, or stages."""
+    solution = file.solution
+    try:
+        if "stages" in solution:
+            return [_stage(number, part) for number, part in enumerate(solution["stages"])]
+        cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
+        nodes: list[set[NodeId]] = [set() for _ in cluster.devices]
+        for part in solution["devices" if "devices" in solution else "calls"]:
+            if not 0 <= part["device"] < cluster.size:
+                source.fail(
+                    f"solution: device {shown(part['device'])} is not one of the cluster's "
+                    f"0 to {cluster.size - 1}"
+                )
+            nodes[part["device"]].update(part["nodes"])
+    except (KeyError, TypeError):
+        source.fail("solution: it does not say which device or stage each node is in; plan again")
+    return [
+        (device.name, cluster.kinds[device.kind].name, frozenset(own))
+        for device, own in zip(cluster.devices, nodes, strict=True)
+    ]
 
 
-def _problem(name: str, options: dict[str, Any]) -> str:
+def _stage(number: int, part: dict[str, Any]) -> tuple[str, str, frozenset[NodeId]]:
+    """Return a stage of a training plan, or of a mapped one."""
+    if "degree" not in part:
+        return f"stage {number} × {len(part['devices'])}", "stage", frozenset(part["nodes"])
+    name = f"stage {number} × {part['replicas']}"
+    if part["degree"] > 1:
+        name += f" of degree {part['degree']}"
+    return name, part["kind"], frozenset(entry["node"] for entry in part["nodes"])
+
+
+def _problem(options: dict[str, Any]) -> str:
     """Return a problem in words, such as ``throughput, contiguous, pipedream``."""
-    words = [key if value is True else str(value) for key, value in options.items() if value]
-    return ", ".join([name, *words])
+    words = []
+    for key, value in options.items():
+        if isinstance(value, dict):
+            words.append(str(value.get("name", key)))
+        elif isinstance(value, str):
+            words.append(value)
+        elif value:
+            words.append(key if value is True else f"{key} {value}")
+    return ", ".join(words)

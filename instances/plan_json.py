@@ -179,13 +179,22 @@ def _options(problem: Problem) -> dict[str, Any]:
     return asdict(problem)
 
 
-def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None) -> Plan:
+def read_plan(
+    source: Source,
+    workload: Workload,
+    cluster: Cluster | None = None,
+    *,
+    same_costs: bool = True,
+) -> Plan:
     """Return the plan in one of our files.
 
     Parameters
     ----------
     cluster
         The cluster that it must have been made for; default: any.
+    same_costs
+        Whether it must have been made for this very workload. Otherwise only the nodes' names
+        must be the same, and the plan returned is for `workload`.
 
     Raises
     ------
@@ -207,7 +216,8 @@ def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None
         )
     with blamed_on(source.file, "plan"):
         problem, codec = _read_problem(source, file.problem)
-        _check_made_for(file.workload, workload)
+        if same_costs:
+            _check_made_for(file.workload, workload)
         if file.time_unit != workload.time_unit:
             source.fail(
                 f"time_unit is {shown(file.time_unit)}, that of {workload.name} is "
@@ -216,7 +226,7 @@ def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None
         record = _convert(source, file.solution, codec.record, "solution")
         plan = Plan(
             workload_name=file.workload.name,
-            workload_fingerprint=file.workload.fingerprint,
+            workload_fingerprint=workload.fingerprint,
             cluster=made_on,
             problem=problem,
             solution=codec.decode(record, workload, made_on),
@@ -234,6 +244,23 @@ def read_plan(source: Source, workload: Workload, cluster: Cluster | None = None
             "the file was changed: plan again"
         )
     return plan
+
+
+def placed_ids(source: Source) -> tuple[NodeId, ...]:
+    """Return the ids of the nodes that the plan in one of our files places.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format.
+    """
+    file = read_file(source, PlanFile, PLAN)
+    with blamed_on(source.file, "plan"):
+        _, codec = _read_problem(source, file.problem)
+        record = msgspec.to_builtins(_convert(source, file.solution, codec.record, "solution"))
+    parts = next((v for v in record.values() if isinstance(v, list)), [])
+    nodes = [node for part in parts for node in part.get("nodes", ())]
+    return tuple(node["node"] if isinstance(node, dict) else node for node in nodes)
 
 
 def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:

@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 
 from ..instances import InputError
 from .simulator_result import Simulation
-from .timeline import COLOURS, Box, few_boxes, lanes, memory_steps
+from .timeline import COLOURS, bands, drawn, few_boxes, lanes, memory_steps
 
 WIDTH_IN = 13.0
 LANE_IN = 0.36
@@ -33,15 +33,16 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
         If there is too much to draw, or the file's ending names no format that can be drawn.
     """
     found = few_boxes(simulation)
-    names = lanes(simulation)
+    names = lanes(simulation, picture=True)
     has_memory = any(m.peak_activations > 0 for m in simulation.memory)
     heights = [LANE_IN * len(names)] + ([1.7] if has_memory else [])
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + 1.7), layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)
     chart = axes[0][0]
     shapes = np.empty((len(found), 4, 2))
-    bands = _bands(found)
-    for i, (box, (low, high)) in enumerate(zip(found, bands, strict=True)):
+    places = bands(found)
+    for i, (box, (low, high)) in enumerate(zip(found, places, strict=True)):
+        low, high = box.lane + low, box.lane + high
         shapes[i] = ((box.start, low), (box.start, high), (box.end, high), (box.end, low))
     fine = len(found) < 3000
     chart.add_collection(
@@ -56,14 +57,14 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
     span = simulation.makespan or 1.0
     several = len({s for m in simulation.memory for s in m.in_flight}) > len(simulation.used)
     inches = (WIDTH_IN - 2.0) / span
-    for box, (low, high) in zip(found, bands, strict=True) if fine else ():
+    for box, (low, high) in zip(found, places, strict=True) if fine else ():
         text = f"{box.stage}·{box.microbatch}" if several else str(box.microbatch)
         size = 7 if len(text) < 3 else 6
         room = (box.end - box.start) * inches > 0.0095 * size * len(text)
         if room and high - low > 0.5 and box.what not in UNNUMBERED:
             chart.text(
-                (box.start + box.end) / 2, box.lane, text, ha="center", va="center",
-                fontsize=size, clip_on=True,
+                (box.start + box.end) / 2, box.lane + (low + high) / 2, text,
+                ha="center", va="center", fontsize=size, clip_on=True,
             )  # fmt: skip
     chart.set_xlim(0, span)
     chart.set_ylim(len(names) - 0.5, -0.5)
@@ -90,33 +91,23 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
         raise InputError(f"{path}: {error}") from None
 
 
-def _bands(found: list[Box]) -> list[tuple[float, float]]:
-    """Return where in its lane each box is drawn: beside each other where they overlap in time."""
-    row = [0] * len(found)
-    until: dict[int, list[float]] = {}
-    for i in sorted(range(len(found)), key=lambda i: (found[i].lane, found[i].start)):
-        ends = until.setdefault(found[i].lane, [])
-        free = [r for r, end in enumerate(ends) if end <= found[i].start * (1 + 1e-12)]
-        row[i] = free[0] if free else len(ends)
-        ends[row[i] : row[i] + 1] = [found[i].end]
-    bands = []
-    for i, box in enumerate(found):
-        height = 0.84 / len(until[box.lane])
-        low = box.lane - 0.42 + row[i] * height
-        bands.append((low, low + height))
-    return bands
-
-
 def _headline(simulation: Simulation) -> str:
+    number = simulation.schedule.microbatches
     return (
-        f"{simulation.schedule.name}, {simulation.schedule.microbatches} microbatches: "
+        f"{simulation.schedule.name}, {number} microbatch{'es' if number > 1 else ''}: "
         f"makespan {simulation.makespan:.6g}, steady state {simulation.time_per_sample:.6g} "
-        f"per sample, bubble {100 * simulation.bubble:.1f} %"
+        f"per sample, bubble {100 * simulation.bubble:.1f} %{_left_out(simulation)}"
     )
 
 
+def _left_out(simulation: Simulation) -> str:
+    number, used = len(drawn(simulation)), len(simulation.used)
+    return f"; {number} of {used} devices, one per stage" if number < used else ""
+
+
 def _draw_memory(simulation: Simulation, axes) -> None:  # type: ignore[no-untyped-def]  # no stubs
-    for i, d in enumerate(simulation.used):
+    devices = drawn(simulation)
+    for i, d in enumerate(devices):
         times, sizes = memory_steps(simulation, d)
         axes.step(
             [*times, simulation.makespan],
@@ -130,8 +121,8 @@ def _draw_memory(simulation: Simulation, axes) -> None:  # type: ignore[no-untyp
     axes.set_ylim(0, 1.08 * max(m.peak for m in simulation.memory))
     axes.yaxis.set_major_formatter(EngFormatter(unit="B"))
     axes.set_ylabel("memory")
-    if len(simulation.used) <= 16:
+    if len(devices) <= 16:
         axes.legend(
             loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False,
-            ncols=1 + (len(simulation.used) - 1) // 8,
+            ncols=1 + (len(devices) - 1) // 8,
         )  # fmt: skip

@@ -10,7 +10,7 @@ import networkx as nx
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ..instances import InputError, Plan, Workload
+from ..instances import InputError, Mapping, Plan, Workload
 from .plan_stages import stages_of
 from .stages import StageGraph
 
@@ -32,7 +32,8 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     Parameters
     ----------
     most_nodes
-        A workload of more nodes is drawn by its stages: a box per convex piece and pass.
+        A workload of more nodes is drawn by its stages: a box per convex piece and pass. The
+        colour of a stage with replicas is that of its first device.
 
     Raises
     ------
@@ -47,7 +48,10 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     else:
         graph = _by_stages(workload, plan, stages_of(workload, plan))
     used = sorted({int(d) for d in plan.placement.tolist()})
-    legend = [(plan.cluster.devices[d].name, FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
+    names = [device.name for device in plan.cluster.devices]
+    if isinstance(plan.problem, Mapping):
+        names = list(plan.problem.topology.devices)
+    legend = [(names[d], FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
     fill = dict(zip(used, [colour for _, colour in legend], strict=True))
     title = f"{workload.name}: {plan.method}, objective {plan.objective:.6g}"
     dot = shutil.which("dot")

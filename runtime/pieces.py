@@ -63,7 +63,7 @@ def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
                 f"{workload.name}: edge {workload.ids[u]} → {workload.ids[v]} leads from a "
                 "backward node to a forward node; such a graph cannot be run in two passes"
             )
-    forward_pieces = _pieces(workload, [v for v in range(workload.n) if not backward[v]], where)
+    forward_pieces = forward_pieces_of(workload, where)
     group = _backward_groups(workload, forward_pieces, where)
     backward_pieces = _pieces(workload, sorted(group), group)
 
@@ -88,6 +88,21 @@ def kept_bytes(workload: Workload) -> tuple[Floats, Floats]:
     weights = workload.extra.get("weight_bytes", workload.memory_bytes)
     activations = workload.extra.get("activation_bytes", workload.output_bytes)
     return weights, np.zeros(workload.n) if activations is None else activations
+
+
+def forward_pieces_of(workload: Workload, where: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the convex pieces of the forward pass, in an order in which they can be executed.
+
+    Parameters
+    ----------
+    where
+        Device of each node.
+
+    Notes
+    -----
+    O(n + m) in the nodes and edges.
+    """
+    return _pieces(workload, np.flatnonzero(~workload.backward).tolist(), where)
 
 
 def _pieces(

@@ -81,10 +81,17 @@ class Simulation:
             total[d] += (self.ends[d] - self.starts[d])[apart].sum()
         return total
 
-    @property
+    @cached_property
     def used(self) -> list[int]:
-        """Devices that do anything."""
-        return [d for d, table in enumerate(self.schedule.actions) if len(table)]
+        """Devices that do anything; where stages have replicas, stage by stage."""
+        used = [d for d, table in enumerate(self.schedule.actions) if len(table)]
+        rings = self.stages.replicas
+        if all(len(ring) == 1 for ring in rings):
+            return used
+        place = {
+            d: (s, r) for s, ring in reversed(list(enumerate(rings))) for r, d in enumerate(ring)
+        }
+        return sorted(used, key=place.__getitem__)
 
     @cached_property
     def bubbles(self) -> Floats:
@@ -221,8 +228,8 @@ class Simulation:
         -------
         pandas.DataFrame
             Columns: actions, compute, transfer, idle, bubble, utilisation (compute's share of the
-            makespan), begin, end, in_flight (most microbatches held by one stage), weight_bytes,
-            version_bytes, activation_bytes and peak_bytes.
+            makespan), begin, end, in_flight (most microbatches held by one stage), weight_bytes
+            (all that is kept all the time), version_bytes, activation_bytes and peak_bytes.
         """
         ran = [len(table) > 0 for table in self.schedule.actions]
         compute = self.busy - self.transfer

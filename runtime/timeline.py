@@ -40,16 +40,40 @@ class Box(NamedTuple):
     end: float
 
 
-def lanes(simulation: Simulation) -> list[str]:
-    """Return the names of the lanes: devices that do anything, then links in use."""
-    names = [simulation.stages.devices[d] for d in simulation.used]
-    return names + list(simulation.link_load.index)
+#: Links in a picture; of more, those with most work are drawn.
+MOST_LINKS = 16
+#: Devices in a picture; of more, the first replica of each stage is drawn.
+MOST_DEVICES = 64
 
 
-def boxes(simulation: Simulation) -> Iterator[Box]:
+def drawn(simulation: Simulation) -> list[int]:
+    """Return the devices that a picture shows."""
+    used = simulation.used
+    if len(used) <= MOST_DEVICES:
+        return used
+    first = {ring[0] for ring in simulation.stages.replicas}
+    return [d for d in used if d in first]
+
+
+def lanes(simulation: Simulation, *, picture: bool = False) -> list[str]:
+    """Return the names of the lanes: devices that do anything, then links in use.
+
+    Parameters
+    ----------
+    picture
+        As many as fit into a picture, instead of all.
+    """
+    devices = drawn(simulation) if picture else simulation.used
+    links = simulation.link_load
+    if picture and len(links) > MOST_LINKS:
+        links = links.nlargest(MOST_LINKS, "busy")
+    return [simulation.stages.devices[d] for d in devices] + list(links.index)
+
+
+def boxes(simulation: Simulation, *, picture: bool = False) -> Iterator[Box]:
     """Yield what happens, device after device, in order; transfers within an action apart."""
     schedule, ends = simulation.schedule, simulation.program.inputs
-    for lane, d in enumerate(simulation.used):
+    for lane, d in enumerate(drawn(simulation) if picture else simulation.used):
         starts, finishes = simulation.starts[d].tolist(), simulation.ends[d].tolist()
         rows = schedule.actions[d].tolist()
         for (stage, number, m), start, end in zip(rows, starts, finishes, strict=True):
@@ -64,16 +88,19 @@ def boxes(simulation: Simulation) -> Iterator[Box]:
                 if send > 0:
                     yield Box(lane, "send", whole, stage, m, late, end)
             else:
-                yield Box(lane, _what(kind), whole, stage, m, start, end)
-    row = {name: len(simulation.used) + i for i, name in enumerate(simulation.link_load.index)}
+                yield Box(lane, what_of(kind), whole, stage, m, start, end)
+    row = {name: i for i, name in enumerate(lanes(simulation, picture=picture))}
     for x, m, name, start, end in simulation.jobs():
+        if name not in row:
+            continue
         stage = int(simulation.program.job_from[x])
         yield Box(row[name], "message", simulation.job_name(x), stage, m, start, end)
 
 
-def _what(kind: Kind) -> str:
-    if kind == Kind.W:
-        return "W"
+def what_of(kind: Kind) -> str:
+    """Return which of `COLOURS` an action has."""
+    if kind in (Kind.F, Kind.B, Kind.I, Kind.W):
+        return kind.name
     if kind in (Kind.RECV_F, Kind.RECV_B):
         return "receive"
     if kind in (Kind.SEND_F, Kind.SEND_B):
@@ -89,13 +116,38 @@ def few_boxes(simulation: Simulation) -> list[Box]:
     InputError
         If there are too many to see anything.
     """
-    found = list(boxes(simulation))
+    found = list(boxes(simulation, picture=True))
     if len(found) > MOST_BOXES:
         raise InputError(
             f"plot: {len(found)} boxes are too many to draw (most: {MOST_BOXES}); "
             "simulate fewer microbatches, or write a trace instead"
         )
     return found
+
+
+def rows(found: list[Box]) -> list[int]:
+    """Return the row of each box in its lane, so that no two overlap in time."""
+    row = [0] * len(found)
+    until: dict[int, list[float]] = {}
+    for i in sorted(range(len(found)), key=lambda i: (found[i].lane, found[i].start)):
+        ends = until.setdefault(found[i].lane, [])
+        free = [r for r, end in enumerate(ends) if end <= found[i].start * (1 + 1e-12)]
+        row[i] = free[0] if free else len(ends)
+        ends[row[i] : row[i] + 1] = [found[i].end]
+    return row
+
+
+def bands(found: list[Box]) -> list[tuple[float, float]]:
+    """Return where each box is drawn, from the middle of its lane; a lane is 1 high."""
+    row = rows(found)
+    number: dict[int, int] = {}
+    for box, r in zip(found, row, strict=True):
+        number[box.lane] = max(r + 1, number.get(box.lane, 0))
+    result = []
+    for box, r in zip(found, row, strict=True):
+        height = 0.84 / number[box.lane]
+        result.append((r * height - 0.42, (r + 1) * height - 0.42))
+    return result
 
 
 def memory_steps(simulation: Simulation, device: int) -> tuple[list[float], list[float]]:

@@ -9,7 +9,7 @@ import numpy as np
 from ..instances.units import TIME_UNITS, UNSPECIFIED
 from .schedules.actions import Action, Kind
 from .simulator_result import Simulation
-from .timeline import COLOURS, boxes, lanes, memory_steps
+from .timeline import COLOURS, boxes, lanes, memory_steps, rows
 
 DEVICES, LINKS = 1, 2  # process ids
 
@@ -52,7 +52,8 @@ def trace_events(simulation: Simulation) -> dict[str, Any]:
             )  # fmt: skip
     whole = {"F", "B", "I", "W", "reduce", "step"}
     inline = {2 * s + p for s, p in np.argwhere(simulation.program.inputs.reshape(-1, 2, 2).any(2))}
-    for box in boxes(simulation):
+    tracks = _link_tracks(simulation, names, events)
+    for number, box in enumerate(boxes(simulation)):
         process = DEVICES if box.lane < devices else LINKS
         task = 2 * box.stage + (box.what != "F")
         if process == DEVICES and box.what in whole and task not in inline:
@@ -60,7 +61,8 @@ def trace_events(simulation: Simulation) -> dict[str, Any]:
         name = box.whole if process == LINKS else COLOURS[box.what][1]
         events.append(
             {
-                "ph": "X", "name": name, "cat": box.what, "pid": process, "tid": box.lane,
+                "ph": "X", "name": name, "cat": box.what, "pid": process,
+                "tid": tracks.get(number, box.lane),
                 "ts": box.start * scale, "dur": (box.end - box.start) * scale,
                 "args": {"stage": box.stage, "microbatch": box.microbatch},
             }
@@ -85,6 +87,27 @@ def trace_events(simulation: Simulation) -> dict[str, Any]:
             "time_per_sample": simulation.time_per_sample,
         },
     }
+
+
+def _link_tracks(
+    simulation: Simulation, names: list[str], events: list[dict[str, Any]]
+) -> dict[int, int]:
+    """Return the track of each box on a link: messages that share it overlap, and tracks cannot.
+
+    Adds the names of further tracks to the events.
+    """
+    found = list(boxes(simulation))
+    track: dict[tuple[int, int], int] = {}
+    tracks: dict[int, int] = {}
+    for number, (box, row) in enumerate(zip(found, rows(found), strict=True)):
+        if box.lane < len(simulation.used):
+            continue
+        if row and (box.lane, row) not in track:
+            track[box.lane, row] = len(names) + len(track)
+            name = f"{names[box.lane]} ({row + 1})"
+            events.append(_named("thread_name", LINKS, track[box.lane, row], name))
+        tracks[number] = track.get((box.lane, row), box.lane)
+    return tracks
 
 
 def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ..formulations.latency import latency_graph
-from ..formulations.latency_paths import cut_data, heavy_paths, path_bound
+from ..formulations.latency import LatencyGraph, latency_graph
+from ..formulations.latency_bound import cut_data, path_bound
+from ..formulations.latency_paths import heavy_paths
 from ..formulations.task import Task
 from ..instances import Solution
 from .latency_dp import PATH_BOUND
+from .latency_greedy import greedy
 from .latency_lns import linear, local_search
 from .latency_milp import strong
 from .latency_prove import label_dp
@@ -16,34 +18,35 @@ from .search import Search
 MOST_UNITS = 1500
 #: Nodes times calls up to which the integer program is worth its while.
 MOST_CHOICES = 3000
+#: Part of the time left that the bound of a large graph may take.
+BOUND_SHARE = 0.4
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by the size of the graph.
 
     Greedy and the label DP on one order give a plan; the label DP proves the best one. On graphs
-    of more than 1500 units the path-interval bound stands in for the proof, and local search
-    improves the plan; so it does where the DP ends without proof, and there the integer program
-    follows if it is small.
+    of more than 1500 units the path-interval bound stands in for the proof, and comes before the
+    DP on one order; then local search improves the plan. So it does where the DP ends without
+    proof, and there the integer program follows if it is small.
     """
+    search.method = "greedy"
+    greedy(task, search)
+    graph = latency_graph(task, whole_colours=task.latency.calls == 1)
+    large = graph.size > MOST_UNITS
+    if large:
+        search.note(f"auto: {graph.size} units are too many for the label DP")
+        with search.phase("bound"):
+            _bound(task, search, graph)
     search.method = "linear"
     with search.phase("start"):
         linear(task, search)
-    graph = latency_graph(task, whole_colours=task.latency.calls == 1)
-    if graph.size <= MOST_UNITS:
+    if not large:
         search.method = "dp"
         label_dp(task, search)
         if search.status == "optimal" or search.infeasible_because is not None:
             search.note("auto: the label DP settled it")
             return
-    else:
-        search.note(f"auto: {graph.size} units are too many for the label DP")
-        with search.phase("bound"):
-            data = cut_data(task, graph)
-            total = task.latency.calls * int(graph.count.sum())
-            for path in heavy_paths(graph, count=1):
-                bound = path_bound(task, graph, data, path, total, search.should_stop)
-                search.raise_bound(bound.value, PATH_BOUND)
     if search.should_stop():
         return
     search.method = "lns"
@@ -54,3 +57,17 @@ def auto(task: Task, search: Search[Solution]) -> None:
         search.method = "milp"
         search.note("auto: the integer program, for what the label DP left open")
         strong(task, search)
+
+
+def _bound(task: Task, search: Search[Solution], graph: LatencyGraph) -> None:
+    """Raise the path-interval bound, in a part of the time left: told to stop, it is weaker."""
+    until = search.seconds + BOUND_SHARE * search.seconds_left
+
+    def enough() -> bool:
+        return search.should_stop() or search.seconds > until
+
+    data = cut_data(task, graph)
+    total = task.latency.calls * int(graph.count.sum())
+    for path in heavy_paths(graph, count=1):
+        bound = path_bound(task, graph, data, path, total, enough)
+        search.raise_bound(bound.value, PATH_BOUND)

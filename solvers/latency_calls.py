@@ -1,10 +1,12 @@
-"""Several calls per accelerator: a plan with one each, and the DP with q·k calls as a relaxation.
+"""Several calls per accelerator: a plan with one each, then the label DP with q·k calls.
 
 A plan with one call per accelerator is a plan with more allowed, and often the best one: the
 path-interval bound for q calls proves it. Otherwise the label DP runs as if there were q times
-as many accelerators, with single nodes as units and colours dropped: a relaxation. If its calls
-can be packed onto the accelerators (no two at once, memories fit, colours stay whole) the plan is
-optimal; if not, its value is still a bound.
+as many accelerators: a relaxation. With two calls each it knows which colours are divided, and
+that the rest of such a colour has to be in the second call of the same accelerator, beside the
+first in its memory; with more calls colours are dropped. If the calls it finds can be packed onto
+the accelerators (no two at once, memories fit, colours stay whole) the plan is optimal; if not,
+its value is still a bound.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import networkx as nx
 import numpy as np
 
 from ..formulations.latency import LatencyGraph, latency_graph
+from ..formulations.latency_bound import cut_data
 from ..formulations.latency_execute import execute, flatten
-from ..formulations.latency_paths import cut_data, heavy_paths
+from ..formulations.latency_paths import heavy_paths
 from ..formulations.task import Task
 from ..instances import Calls, Latency, Solution
 from ..instances.arrays import Ints
@@ -35,7 +38,8 @@ def several_calls(task: Task, search: Search[Solution]) -> None:
     calls = task.latency.calls
     graph = latency_graph(task, whole_colours=False)
     counts = [min(calls * int(c), graph.size) for c in graph.count]
-    free = replace(graph, group=np.full(graph.size, -1))  # the relaxation knows no colours
+    divided = calls == 2
+    free = graph if divided else replace(graph, group=np.full(graph.size, -1))
     core = core_of(task, free)
     with search.phase("bound"):
         data, lines = cut_data(task, graph), heavy_paths(graph)
@@ -57,7 +61,7 @@ def several_calls(task: Task, search: Search[Solution]) -> None:
         )
     if math.prod(c + 1 for c in counts) > MOST_CODES or search.should_stop():
         return
-    kernel = kernel_graph(task, core, counts, paths)
+    kernel = kernel_graph(task, core, counts, paths, divided=divided)
     proved, most = max(search.bound, 0.0), ceiling(task, graph)
     with search.phase("solve"):
         while not search.should_stop() and search.gap > CLOSE:
@@ -71,7 +75,10 @@ def several_calls(task: Task, search: Search[Solution]) -> None:
             proved = (target if steps is None else value) * (1 - MARGIN)
             search.raise_bound(proved, f"label DP with {calls} times the accelerators")
             if steps is not None:
-                packed = pack(task, graph, calls_of(task, core, steps))
+                found = calls_of(task, core, steps)
+                packed = pack(task, graph, found) or pack(
+                    task, graph, calls_of(task, core, steps, satellites=False)
+                )
                 if packed is None or not search.offer(packed):
                     search.note(
                         "the calls of the relaxation do not fit on the accelerators: "

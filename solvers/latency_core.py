@@ -18,10 +18,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..formulations.latency import LatencyGraph
-from ..formulations.latency_paths import CutData, PathBound, path_bound
+from ..formulations.latency_bound import CutData, PathBound, path_bound
 from ..formulations.task import Task
-from ..instances.arrays import Bools, Floats, Ints, rows
-from .latency_kernel import Graph
+from ..instances.arrays import Bools, Floats, Ints
+from .latency_arrays import (
+    BYTES,
+    CONSUMERS,
+    FEED,
+    FEEDS,
+    FOLLOWING,
+    GROUP,
+    INPUT,
+    MOVED,
+    NODE,
+    PREDS,
+    SINKS,
+    SOURCE,
+    SUCC,
+    UNIT,
+    Graph,
+)  # fmt: skip
 
 #: The label DP is left alone if its codes (calls used of every kind) are more than this.
 MOST_CODES = 20_000
@@ -107,9 +123,25 @@ def codes(counts: Sequence[int]) -> tuple[Ints, Ints]:
 
 
 def kernel_graph(
-    task: Task, core: Core, counts: Sequence[int], bounds: Sequence[PathBound]
+    task: Task,
+    core: Core,
+    counts: Sequence[int],
+    bounds: Sequence[PathBound],
+    *,
+    chained: bool = False,
+    divided: bool = False,
 ) -> Graph:
-    """Return the arrays for the kernel; `counts` is the number of calls of each kind."""
+    """Return the arrays for the kernel.
+
+    Parameters
+    ----------
+    counts
+        Number of calls of each kind.
+    chained
+        Keep to one topological order of the units.
+    divided
+        Whether a colour may be divided over the two calls of an accelerator.
+    """
     graph, workload = core.graph, task.workload
     size, kinds = len(core.units), len(graph.kinds)
     unit_no = np.full(graph.size, -1)
@@ -118,14 +150,14 @@ def kernel_graph(
     node_no[core.nodes] = np.arange(len(core.nodes))
     unit_of = unit_no[graph.unit_of]
 
+    def inside(nodes: Sequence[int]) -> list[int]:
+        return [int(node_no[u]) for u in nodes if node_no[u] >= 0]
+
     succ = [[int(unit_no[y]) for y in graph.successors[u] if unit_no[y] >= 0] for u in core.units]
-    pred_count = [sum(unit_no[y] >= 0 for y in graph.predecessors[u]) for u in core.units]
-    feed = [
-        [int(node_no[u]) for u in workload.predecessors[v] if node_no[u] >= 0] for v in core.nodes
-    ]
-    following = [
-        [int(node_no[y]) for y in workload.successors[v] if node_no[y] >= 0] for v in core.nodes
-    ]
+    preds = [int((unit_no[list(graph.predecessors[u])] >= 0).sum()) for u in core.units]
+    if chained:
+        succ = [[x + 1] if x + 1 < size else [] for x in range(size)]
+        preds = [int(x > 0) for x in range(size)]
     inputs = [
         sorted(
             {
@@ -137,10 +169,6 @@ def kernel_graph(
         )
         for unit in core.units
     ]
-    consumers = [
-        len({int(unit_of[y]) for y in workload.successors[v]} - {-1, int(unit_of[v])})
-        for v in core.nodes
-    ]
     supported: Bools = np.zeros(workload.n, np.bool_)
     if kinds:
         supported = np.asarray(np.isfinite(graph.compute).all(axis=0), np.bool_)
@@ -149,48 +177,68 @@ def kernel_graph(
         u = int(node_no[workload.predecessors[v][0]])
         sink_bytes[u] += graph.memory_bytes[v]
         sinks[u] = max(int(sinks[u]), 1 if supported[v] else 2)
-    source_list: list[list[int]] = [[] for _ in range(size)]
-    feeds = []
+    sources: list[list[int]] = [[] for _ in range(size)]
+    source = np.zeros((len(core.sources), MOVED + kinds))
     for t, v in enumerate(core.sources):
         fed = sorted({int(unit_of[y]) for y in workload.successors[v]})
-        feeds.append(len(fed) if supported[v] and fed else size + 1)
+        source[t, FEEDS] = len(fed) if supported[v] and fed else size + 1
+        source[t, BYTES] = graph.memory_bytes[v]
+        source[t, MOVED:] = graph.transfer[:, v]
         for unit in fed:
-            source_list[unit].append(t)
-    group = graph.group[core.units]
+            sources[unit].append(t)
+
+    lists: list[int] = []
+    of_unit, of_node = (
+        np.zeros((size + 1, 6), np.int64),
+        np.zeros((len(core.nodes) + 1, 5), np.int64),
+    )
+    of_unit[:, SUCC], of_unit[:, INPUT] = _append(lists, succ), _append(lists, inputs)
+    of_unit[:, SOURCE] = _append(lists, sources)
+    of_unit[:, NODE] = np.searchsorted(unit_of[core.nodes], np.arange(size + 1))
+    of_unit[:size, PREDS], of_unit[:size, GROUP] = preds, graph.group[core.units]
+    of_node[:, FEED] = _append(lists, [inside(workload.predecessors[v]) for v in core.nodes])
+    of_node[:, FOLLOWING] = _append(lists, [inside(workload.successors[v]) for v in core.nodes])
+    of_node[:-1, UNIT] = unit_of[core.nodes]
+    of_node[:-1, CONSUMERS] = [
+        len({int(unit_of[y]) for y in workload.successors[v]} - {-1, int(unit_of[v])})
+        for v in core.nodes
+    ]
+    of_node[:-1, SINKS] = sinks
+    place, gates, rest, onward = _path_tables(task, core, bounds, unit_no, node_no, lists)
+    group = of_unit[:size, GROUP]
+    tied, most = group >= 0, len(workload.colour_classes) + 1
+    memory = graph.unit_memory[core.units]
     left, step = codes(counts)
     used = left.copy()
     left = np.array(counts, np.int64) - used
-    table = _path_tables(task, core, bounds, unit_no, node_no)
     return Graph(
-        (size + 63) // 64,
-        *rows(succ),
-        np.array(pred_count, np.int64),
-        np.searchsorted(unit_of[core.nodes], np.arange(size + 1)).astype(np.int64),
-        *rows(feed),
-        *rows(inputs),
-        unit_of[core.nodes],
-        np.array(consumers, np.int64),
-        np.ascontiguousarray(graph.unit_compute[:, core.units]),
-        graph.unit_memory[core.units],
-        graph.cpu[core.nodes],
-        np.ascontiguousarray(graph.transfer[:, core.nodes]),
-        *rows(following),
-        _depths(task, core),
-        group,
-        np.bincount(group[group >= 0], minlength=len(workload.colour_classes) + 1),
-        sink_bytes,
-        sinks,
-        *rows(source_list),
-        np.array(feeds, np.int64),
-        graph.memory_bytes[list(core.sources)],
-        np.ascontiguousarray(graph.transfer[:, list(core.sources)]),
-        graph.capacity_bytes * (1 + 1e-9),
-        left,
-        used.sum(axis=1),
-        step,
-        (used[:, None, :] <= used[None, :, :]).all(axis=2),
-        *table,
+        divided=divided,
+        unit=of_unit,
+        node=of_node,
+        lists=np.array(lists, np.int64),
+        compute=np.ascontiguousarray(graph.unit_compute[:, core.units]),
+        memory=memory,
+        transfer=np.ascontiguousarray(graph.transfer[:, core.nodes]),
+        time=np.stack([graph.cpu[core.nodes], _depths(task, core), sink_bytes], axis=1),
+        source=source,
+        capacity=graph.capacity_bytes * (1 + 1e-9),
+        group_size=np.bincount(group[tied], minlength=most),
+        group_bytes=np.bincount(group[tied], weights=memory[tied], minlength=most),
+        code=np.column_stack([left, used.sum(axis=1)]),
+        step=step,
+        leq=(used[:, None, :] <= used[None, :, :]).all(axis=2),
+        place=place,
+        gates=gates,
+        rest=rest,
+        onward=onward,
     )
+
+
+def _append(lists: list[int], rows: Sequence[Sequence[int]]) -> Ints:
+    """Append the rows to `lists`; return where each begins, and the end."""
+    start = np.cumsum([len(lists), *(len(row) for row in rows)])
+    lists += [x for row in rows for x in row]
+    return start
 
 
 def _depths(task: Task, core: Core) -> Floats:
@@ -204,42 +252,34 @@ def _depths(task: Task, core: Core) -> Floats:
 
 
 def _path_tables(
-    task: Task, core: Core, bounds: Sequence[PathBound], unit_no: Ints, node_no: Ints
-) -> tuple[Ints, Ints, Ints, Ints, Floats, Floats]:
+    task: Task,
+    core: Core,
+    bounds: Sequence[PathBound],
+    unit_no: Ints,
+    node_no: Ints,
+    lists: list[int],
+) -> tuple[Ints, Ints, Floats, Floats]:
     graph, workload = core.graph, task.workload
     longest = max((len(b.path) for b in bounds), default=0)
     calls = bounds[0].rest.shape[1] - 1 if bounds else 0
     place = np.full((len(bounds), len(core.units)), -1)
-    start = np.zeros((len(bounds), longest + 1), np.int64)
-    nodes: list[int] = []
-    starts: list[list[int]] = []
+    gates = np.zeros((len(bounds), longest + 2), np.int64)
     rest = np.zeros((len(bounds), longest + 1, calls + 1))
     onward = np.full((len(bounds), longest, longest, calls + 1), np.inf)
     for p, bound in enumerate(bounds):
         place[p, unit_no[bound.path]] = np.arange(len(bound.path))
         rest[p, : len(bound.path) + 1] = bound.rest
         _onward(bound, onward[p])
-        row = [len(nodes)]
-        for i in range(longest + 1):
-            row.append(len(nodes))
-            if 0 < i < len(bound.path):
-                before, here = int(bound.path[i - 1]), int(bound.path[i])
-                nodes += [
-                    int(node_no[u])
-                    for u in graph.members[before]
-                    if any(graph.unit_of[y] == here for y in workload.successors[u])
-                ]
-        row.append(len(nodes))
-        starts.append(row[1:])
-    start = np.array(starts, np.int64).reshape(len(bounds), longest + 2 if bounds else 2)
-    return (
-        place,
-        np.array([len(b.path) for b in bounds], np.int64),
-        start,
-        np.array(nodes, np.int64),
-        rest,
-        onward,
-    )
+        feeding: list[list[int]] = [[] for _ in range(longest + 1)]
+        for i in range(1, len(bound.path)):
+            before, here = int(bound.path[i - 1]), int(bound.path[i])
+            feeding[i] = [
+                int(node_no[u])
+                for u in graph.members[before]
+                if any(graph.unit_of[y] == here for y in workload.successors[u])
+            ]
+        gates[p] = _append(lists, feeding)
+    return place, gates, rest, onward
 
 
 def _onward(bound: PathBound, out: Floats) -> None:

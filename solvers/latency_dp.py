@@ -23,27 +23,33 @@ import numpy as np
 
 from ..formulations.infeasible import memories, why_infeasible
 from ..formulations.latency import LatencyGraph, latency_graph
-from ..formulations.latency_paths import cut_data, heavy_paths
+from ..formulations.latency_bound import cut_data
+from ..formulations.latency_paths import heavy_paths
 from ..formulations.task import Task
 from ..instances import Calls, Solution
-from .latency_core import MOST_CODES, Core, core_of, core_paths, kernel_graph
-from .latency_kernel import (
+from .latency_arrays import (
     ACTIVE_FULL,
     BEST_LABEL,
-    BORDER_FULL,
     BUDGET,
     DONE,
-    LABELS_FULL,
+    KIND,
+    LEFT_OUT,
     N_STATES,
+    OF_STATE,
+    PARENT,
     STATES_FULL,
-    VALUES_FULL,
     Graph,
     Store,
-    Work,
-    knapsack,
-    rehash,
-    run,
-)
+    bytes_of,
+    enlarged,
+    new_store,
+    new_work,
+    wider,
+)  # fmt: skip
+from .latency_core import MOST_CODES, Core, core_of, core_paths, kernel_graph
+from .latency_kernel import run
+from .latency_knapsack import knapsack
+from .latency_labels import rehash
 
 PATH_BOUND = "path-interval bound"
 
@@ -150,125 +156,21 @@ def chain(
     steps
         The best chain found, None if none is below the target.
     """
-    if not len(graph.pred_count):
+    if not len(graph.memory):
         return True, 0.0, []
-    store, work = _store(graph, target * (1 - MARGIN)), _work(graph)
+    store, work = new_store(graph, target * (1 - MARGIN)), new_work(graph)
+    rehash(store.table, store.key, 1)
     while True:
         code = run(graph, store, work, single, SLICE)
-        if code == DONE or should_stop() or _bytes(store) > MOST_BYTES:
-            return code == DONE, float(store.target[0]), _steps(graph, store)
+        if code == DONE or should_stop() or bytes_of(store) > MOST_BYTES:
+            complete = code == DONE and not store.at[LEFT_OUT]
+            return complete, float(store.target[0]), _steps(graph, store)
         if code == ACTIVE_FULL:
-            work = _enlarge_work(work)
+            work = wider(work)
         elif code != BUDGET:
-            store = _enlarge_store(store, code)
-
-
-def _store(graph: Graph, target: float) -> Store:
-    units = len(graph.pred_count)
-    states, labels = 1024, 4096
-    nodes = len(graph.depth)
-    key = np.zeros((states, graph.words), np.uint64)
-    at = np.zeros(12, np.int64)
-    at[BEST_LABEL] = -1
-    store = Store(
-        at=at,
-        target=np.array([target]),
-        table=np.full(4 * states, -1, np.int64),
-        key=key,
-        border_at=np.zeros(states, np.int64),
-        border_size=np.zeros(states, np.int64),
-        first_label=np.full(states, -1, np.int64),
-        next_state=np.full(states, -1, np.int64),
-        by_card=np.full(units + 1, -1, np.int64),
-        border=np.zeros(8 * nodes + 8192, np.int64),
-        border_tail=np.zeros(8 * nodes + 8192),
-        label_state=np.zeros(labels, np.int64),
-        label_code=np.zeros(labels, np.int64),
-        label_parent=np.full(labels, -1, np.int64),
-        label_kind=np.full(labels, -1, np.int64),
-        label_next=np.full(labels, -1, np.int64),
-        label_value_at=np.zeros(labels, np.int64),
-        label_end=np.zeros(labels),
-        values=np.zeros(8 * nodes + 65536),
-    )
-    # the empty downset with its one label: nothing used, nothing finished
-    rehash(store.table, store.key, 1)
-    store.first_label[0] = 0
-    store.by_card[0] = 0
-    at[N_STATES] = 1
-    at[1] = 1
-    return store
-
-
-def _enlarge_store(store: Store, code: int) -> Store:
-    def longer(*names: str) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
-        return {
-            name: np.concatenate([getattr(store, name), np.zeros_like(getattr(store, name))])
-            for name in names
-        }
-
-    if code == STATES_FULL:
-        grown = store._replace(
-            **longer("key", "border_at", "border_size", "first_label", "next_state"),
-            table=np.full(2 * len(store.table), -1, np.int64),
-        )
-        rehash(grown.table, grown.key, int(grown.at[N_STATES]))
-        return grown
-    if code == LABELS_FULL:
-        return store._replace(
-            **longer(
-                "label_state", "label_code", "label_parent", "label_kind", "label_next",
-                "label_value_at", "label_end",
-            )
-        )  # fmt: skip
-    assert code in (VALUES_FULL, BORDER_FULL)
-    names = ("values",) if code == VALUES_FULL else ("border", "border_tail")
-    return store._replace(**longer(*names))
-
-
-def _bytes(store: Store) -> float:
-    return float(sum(array.nbytes for array in store))
-
-
-def _work(graph: Graph) -> Work:
-    units, nodes, kinds = len(graph.pred_count), len(graph.depth), len(graph.capacity)
-    paths, groups = len(graph.path_length), len(graph.group_size)
-    whole = np.int64
-    return Work(
-        inside=np.zeros(units, np.bool_),
-        ready=np.zeros(graph.words, np.uint64),
-        missing=np.zeros(units, whole),
-        outside=np.zeros(nodes, whole),
-        place=np.zeros(nodes, whole),
-        active=np.zeros(64, whole),
-        start=np.zeros((units + 1, 64)),
-        stack=np.zeros(units, whole),
-        cursor=np.zeros(units + 1, whole),
-        in_call=np.zeros(units, np.bool_),
-        entered=np.zeros(nodes, np.bool_),
-        touched=np.zeros(len(graph.source_feeds), whole),
-        group_in=np.zeros(groups, whole),
-        group_done=np.zeros(groups, whole),
-        open_groups=np.zeros(units + 1, whole),
-        load=np.zeros((units + 1, 4, kinds)),
-        room=np.zeros((units + 1, 2)),
-        saving=np.zeros((units + 1, kinds)),
-        path_at=np.zeros(paths, whole),
-        path_in=np.zeros((units + 1, paths), whole),
-        new_key=np.zeros(graph.words, np.uint64),
-        new_border=np.zeros(nodes, whole),
-        new_tail=np.zeros(nodes),
-        vector=np.zeros(nodes),
-        entered_list=np.zeros(nodes, whole),
-        entered_size=np.zeros(units + 1, whole),
-    )
-
-
-def _enlarge_work(work: Work) -> Work:
-    return work._replace(
-        active=np.concatenate([work.active, np.zeros_like(work.active)]),
-        start=np.concatenate([work.start, np.zeros_like(work.start)], axis=1),
-    )
+            store = enlarged(store, code)
+            if code == STATES_FULL:
+                rehash(store.table, store.key, int(store.at[N_STATES]))
 
 
 def _steps(graph: Graph, store: Store) -> list[Step] | None:
@@ -276,11 +178,12 @@ def _steps(graph: Graph, store: Store) -> list[Step] | None:
     if label < 0:
         return None
     steps = []
-    while store.label_parent[label] >= 0:
-        parent = int(store.label_parent[label])
-        added = store.key[store.label_state[label]] ^ store.key[store.label_state[parent]]
-        units = tuple(x for x in range(len(graph.pred_count)) if int(added[x >> 6]) >> (x & 63) & 1)
-        steps.append(Step(int(store.label_kind[label]), units))
+    while store.label[label, PARENT] >= 0:
+        parent = int(store.label[label, PARENT])
+        after, before = (store.key[store.label[i, OF_STATE]] for i in (label, parent))
+        added = after ^ before
+        units = tuple(x for x in range(len(graph.memory)) if int(added[x >> 6]) >> (x & 63) & 1)
+        steps.append(Step(int(store.label[label, KIND]), units))
         label = parent
     return steps[::-1]
 
@@ -298,13 +201,16 @@ def solution_of(task: Task, core: Core, steps: list[Step]) -> Calls:
     return Calls(device, call)
 
 
-def calls_of(task: Task, core: Core, steps: list[Step]) -> list[tuple[int, list[int]]]:
+def calls_of(
+    task: Task, core: Core, steps: list[Step], *, satellites: bool = True
+) -> list[tuple[int, list[int]]]:
     """Return kind and nodes of each call of a chain, with the satellites that save most."""
     found = []
     for step in steps:
         if step.kind >= 0:
             nodes = {v for x in step.units for v in core.graph.members[core.units[x]]}
-            nodes |= satellites_of(task, core, nodes, step.kind)
+            if satellites:
+                nodes |= satellites_of(task, core, nodes, step.kind)
             found.append((step.kind, sorted(nodes)))
     return found
 

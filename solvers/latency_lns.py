@@ -42,13 +42,7 @@ def linear(task: Task, search: Search[Solution]) -> None:
     graph = latency_graph(task, whole_colours=True)
     core = core_of(task, graph)
     counts = [min(int(c), graph.size) for c in graph.count]
-    kernel = kernel_graph(task, core, counts, [])
-    size = len(core.units)
-    kernel = kernel._replace(
-        succ_start=np.append(np.arange(size), max(size - 1, 0)).astype(np.int64),
-        succ=np.arange(1, max(size, 1)),
-        pred_count=np.minimum(np.arange(size), 1),
-    )
+    kernel = kernel_graph(task, core, counts, [], chained=True)
     # several parts of one order can only be better than the best plan known
     _, _, steps = chain(kernel, search.objective, search.should_stop, single=True)
     if steps is not None:

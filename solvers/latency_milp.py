@@ -7,8 +7,9 @@ import math
 from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.latency import latency_graph
+from ..formulations.latency_bound import cut_data, path_bound
 from ..formulations.latency_milp import latency_model
-from ..formulations.latency_paths import cut_data, heavy_paths, path_bound
+from ..formulations.latency_paths import heavy_paths
 from ..formulations.task import Task
 from ..instances import Calls, Solution
 from ..instances.arrays import Floats

@@ -1,10 +1,9 @@
-"""Annealing on violated edges: repair a mapping until every message fits under a target.
+"""Annealing on violated edges: repair a mapping until every stage fits under a target.
 
-At a target T every boundary and ring has a cap; a message above its cap is a *violated edge*. A
-step takes one of them at random and brings an admitted neighbour to one of its ends: by exchange
-of two devices (spare ones too), by exchange of two replicas' receivers, or by reversing a part
-of a ring. Where a stage has both terms, its caps are split anew from time to time, so that as few
-edges as possible are violated.
+At a target T stage s may share its room in several *ways* between its longest message and its
+longest ring message. A way's violation is a sum over the edges above its caps; the stage's is that
+of its best way. A step takes a violated edge at random and brings an admitted neighbour to one of
+its ends, by one of the moves in `mapping_moves`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,11 @@ from numpy.typing import NDArray
 
 from ..formulations.mapping import MappingCosts
 from ..formulations.mapping_bound import Floors
-from ..instances.arrays import Ints
+from ..instances.arrays import Floats, Ints
+from .mapping_moves import admitted, edge_cost, edges_of_slot, exchange_receivers, reverse
+
+#: Ways in which a stage with both terms may share its room.
+WAYS = 24
 
 
 @dataclass(eq=False)
@@ -39,22 +42,30 @@ class State:
     sends_to: Ints
     order: NDArray[np.int32]
 
+    def copy(self) -> State:
+        """Return a state to be changed apart from this one."""
+        return State(self.slot.copy(), self.sends_to.copy(), self.order)
+
     def slots(self, costs: MappingCosts) -> Ints:
         """Return the used slots; shape (S, R)."""
         used = costs.stages * costs.replicas
         return self.slot[:used].reshape(costs.stages, costs.replicas).copy()
 
 
-def new_state(costs: MappingCosts, slots: Ints, sends_to: Ints) -> State:
-    """Return the state of a mapping."""
+def new_state(
+    costs: MappingCosts, slots: Ints, sends_to: Ints, order: NDArray[np.int32] | None = None
+) -> State:
+    """Return the state of a mapping; `order` as `best_routes` returns it."""
     used = slots.ravel()
     spare = np.setdiff1d(np.arange(costs.size), used)
     full = np.zeros((costs.stages, costs.replicas), np.int64)
     full[: costs.stages - 1] = sends_to
-    return State(np.concatenate([used, spare]).astype(np.int64), full, _order(costs))
+    slot = np.concatenate([used, spare]).astype(np.int64)
+    return State(slot, full, best_routes(costs) if order is None else order)
 
 
-def _order(costs: MappingCosts) -> NDArray[np.int32]:
+def best_routes(costs: MappingCosts) -> NDArray[np.int32]:
+    """Return the other devices of each, best route first; shape (D, D−1)."""
     order = np.empty((costs.size, costs.size - 1), np.int32)
     for d in range(costs.size):
         row = np.lexsort((costs.latency[d], costs.inverse[d]))
@@ -66,135 +77,81 @@ def repair(
     costs: MappingCosts,
     least: Floors,
     state: State,
+    block: Ints,
     threshold: float,
     steps: int,
     seed: int,
-    temperature: float = 0.35,
-) -> int:
-    """Anneal for at most `steps` steps; return how many edges stay violated.
+    hot: float = 0.35,
+    cold: float = 0.1,
+) -> float:
+    """Anneal for at most `steps` steps; return the violation that is left, 0 for none.
 
-    About a microsecond per step.
+    The temperature falls geometrically from `hot` to `cold`. About a microsecond per step.
     """
-    left: int = _repair(
+    messages, rings = ways(costs, least, threshold)
+    left: float = _repair(
         costs.latency,
         costs.inverse,
         costs.boundary,
         costs.ring,
-        threshold - costs.base,
-        least.transfer,
-        least.allreduce,
+        messages,
+        rings,
         state.slot,
         state.sends_to,
         state.order,
-        costs.stages,
-        costs.replicas,
-        threshold,
+        block,
+        5.0 / threshold,
         steps,
         seed,
-        temperature,
+        hot,
+        cold,
     )
     return left
 
 
-@njit(cache=True)
-def _pair_cost(latency, inverse, factors, a, b):  # type: ignore[no-untyped-def]
-    return factors[0] * latency[a, b] + factors[1] * inverse[a, b]
+def ways(costs: MappingCosts, least: Floors, threshold: float) -> tuple[Floats, Floats]:
+    """Return the caps of each way on messages and ring messages; shape (S, WAYS) both.
+
+    Where one stage has both terms, its ways are spread over the range with as many pairs of
+    devices of the one or the other kind between neighbours.
+    """
+    room = (threshold - costs.base) * (1 + 1e-12)
+    split = costs.boundary.any(axis=1) & costs.ring.any(axis=1)
+    count = WAYS if split.any() else 1
+    messages, rings = np.repeat(room[:, None], count, 1), np.repeat(room[:, None], count, 1)
+    rows = np.linspace(0, costs.size - 1, min(costs.size, 64)).astype(np.int64)
+    latency, inverse = costs.latency[rows], costs.inverse[rows]
+    for s in np.flatnonzero(split).tolist():
+        low, high = float(least.transfer[s]), float(room[s] - least.allreduce[s])
+        (alpha, beta), (gamma, delta) = costs.boundary[s], costs.ring[s]
+        sent = (alpha * latency + beta * inverse).ravel()
+        left = (room[s] - gamma * latency - delta * inverse).ravel()
+        values = [v[(v > low) & (v < high)] for v in (sent, left)]
+        marks = np.linspace(0, 1, count // 2)
+        spread = [np.quantile(v, marks) if len(v) else np.linspace(low, high, 12) for v in values]
+        messages[s] = np.sort(np.concatenate(spread))[::-1]
+        messages[s, 0], messages[s, -1] = high, low
+        rings[s] = room[s] - messages[s]
+    return messages, rings
 
 
 @njit(cache=True)
-def _penalty(cost, cap, scale):  # type: ignore[no-untyped-def]
-    if cost <= cap:
-        return 0.0
-    return 1.0 + min(1.0, (cost - cap) * scale)
-
-
-@njit(cache=True)
-def _edge(e, latency, inverse, boundary, ring, cap, slot, sends_to, stages, replicas, scale):  # type: ignore[no-untyped-def]
-    """Penalty of edge e: ring edges first, then boundary edges, by position."""
-    used = stages * replicas
-    if e < used:
-        s, i = e // replicas, e % replicas
-        if replicas < 2 or (replicas == 2 and i == 1):
-            return 0.0
-        a = slot[e]
-        b = slot[s * replicas + (i + 1) % replicas]
-        return _penalty(_pair_cost(latency, inverse, ring[s], a, b), cap[1, s], scale)
-    s, i = (e - used) // replicas, (e - used) % replicas
-    if s + 1 >= stages:
-        return 0.0
-    a = slot[e - used]
-    b = slot[(s + 1) * replicas + sends_to[s, i]]
-    return _penalty(_pair_cost(latency, inverse, boundary[s], a, b), cap[0, s], scale)
-
-
-@njit(cache=True)
-def _split(  # type: ignore[no-untyped-def]
-    room, least_p, least_a, latency, inverse, boundary, ring, slot, sends_to, s, replicas, cap,
-):  # fmt: skip
-    """Choose the caps of stage s anew: fewest violated edges, then most slack on both."""
-    if boundary[s, 0] == 0 and boundary[s, 1] == 0:
-        cap[0, s], cap[1, s] = np.inf, room
-        return
-    if ring[s, 0] == 0 and ring[s, 1] == 0:
-        cap[0, s], cap[1, s] = room, np.inf
-        return
-    out = np.empty(replicas)
-    around = np.empty(replicas)
-    for i in range(replicas):
-        a = slot[s * replicas + i]
-        b = slot[(s + 1) * replicas + sends_to[s, i]]
-        out[i] = _pair_cost(latency, inverse, boundary[s], a, b)
-        b = slot[s * replicas + (i + 1) % replicas]
-        around[i] = _pair_cost(latency, inverse, ring[s], a, b)
-    out.sort()
-    around.sort()
-    best, chosen, slack = 1 << 60, least_p, -1.0
-    for i in range(-1, replicas):
-        p = least_p if i < 0 else max(least_p, out[i])
-        a = room - p
-        if a < least_a:
-            p = room - least_a
-            a = least_a
-        over = replicas - np.searchsorted(out, p, side="right")
-        over += replicas - np.searchsorted(around, a, side="right")
-        # of equal counts, the split that leaves the least violated ring edge the least way to go
-        k = np.searchsorted(around, a, side="right")
-        gap = 0.0 if k == replicas else a - around[k]
-        if over < best or (over == best and gap > slack):
-            best, chosen, slack = over, p, gap
-    cap[0, s], cap[1, s] = chosen, room - chosen
-
-
-@njit(cache=True)
-def _admitted(order, d, factors, latency, inverse, cap):  # type: ignore[no-untyped-def]
-    """How many devices, in the order of routes from d, cost at most `cap`."""
-    low, high = 0, order.shape[1]
-    while low < high:
-        middle = (low + high) // 2
-        if _pair_cost(latency, inverse, factors, d, order[d, middle]) <= cap:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def _add_violation(row, cost, caps, scale, sign):  # type: ignore[no-untyped-def]
+    """Add what one edge violates under each way."""
+    for k in range(len(row)):
+        over = cost - caps[k]
+        if over > 0:
+            row[k] += sign * (1.0 + min(1.0, over * scale))
 
 
 @njit(cache=True)
 def _repair(  # type: ignore[no-untyped-def]
-    latency, inverse, boundary, ring, room, least_p, least_a, slot, sends_to, order,
-    stages, replicas, threshold, steps, seed, temperature,
+    latency, inverse, boundary, ring, messages, rings, slot, sends_to, order, block, scale,
+    steps, seed, hot, cold,
 ):  # fmt: skip
     np.random.seed(seed)  # noqa: NPY002
-    used = stages * replicas
-    size = len(slot)
-    scale = 5.0 / threshold
-    cap = np.empty((2, stages))
-    for s in range(stages):
-        _split(room[s], least_p[s], least_a[s], latency, inverse, boundary, ring, slot, sends_to,
-               s, replicas, cap)  # fmt: skip
-    both = False
-    for s in range(stages):
-        if boundary[s].max() > 0 and ring[s].max() > 0:
-            both = True
+    stages, replicas = sends_to.shape
+    size, used, count = len(slot), stages * replicas, messages.shape[1]
     place = np.empty(size, np.int64)
     for k in range(size):
         place[slot[k]] = k
@@ -202,188 +159,132 @@ def _repair(  # type: ignore[no-untyped-def]
     for s in range(stages - 1):
         for i in range(replicas):
             came_from[s + 1, sends_to[s, i]] = i
-    penalty = np.zeros(2 * used)
-    bad = np.empty(2 * used, np.int64)
-    at = np.full(2 * used, -1, np.int64)
-    count = 0
-    touched = np.empty(2 * used, np.int64)
-    fresh = np.empty(2 * used)
+    violation = np.zeros((stages, count))
     for e in range(2 * used):
-        penalty[e] = _edge(e, latency, inverse, boundary, ring, cap, slot, sends_to, stages,
-                           replicas, scale)  # fmt: skip
-        if penalty[e] > 0:
-            at[e] = count
-            bad[count] = e
-            count += 1
-    every = max(200, 20 * replicas)
-    turn = 0
-    for step in range(steps):
-        if count == 0:
-            break
-        heat = temperature * (1.0 - 0.9 * step / steps)
-        if both and step % every == every - 1:
-            s = turn % stages
-            turn += 1
-            _split(room[s], least_p[s], least_a[s], latency, inverse, boundary, ring, slot,
-                   sends_to, s, replicas, cap)  # fmt: skip
-            for i in range(replicas):
-                for e in (s * replicas + i, used + s * replicas + i):
-                    value = _edge(e, latency, inverse, boundary, ring, cap, slot, sends_to,
-                                  stages, replicas, scale)  # fmt: skip
-                    penalty[e] = value
-                    if value > 0 and at[e] < 0:
-                        at[e] = count
-                        bad[count] = e
-                        count += 1
-                    elif value == 0 and at[e] >= 0:
-                        count -= 1
-                        bad[at[e]] = bad[count]
-                        at[bad[count]] = at[e]
-                        at[e] = -1
-            continue
-        e = bad[np.random.randint(count)]  # noqa: NPY002
-        on_ring = e < used
-        s = e // replicas if on_ring else (e - used) // replicas
-        i = e % replicas if on_ring else (e - used) % replicas
-        if on_ring:
-            near, far = s * replicas + i, s * replicas + (i + 1) % replicas
-            factors, limit = ring[s], cap[1, s]
-        else:
-            near, far = s * replicas + i, (s + 1) * replicas + sends_to[s, i]
-            factors, limit = boundary[s], cap[0, s]
-        if np.random.random() < 0.5:  # noqa: NPY002
-            near, far = far, near
-        # a neighbour of `near` that would do, to take the place of `far`
-        u = slot[near]
-        able = _admitted(order, u, factors, latency, inverse, limit)
-        kind = 0
-        a = b = -1
-        if able == 0:
-            a, b = near, np.random.randint(size)  # noqa: NPY002
-        else:
-            w = order[u, np.random.randint(able)]  # noqa: NPY002
-            b = place[w]
-            a = far
-            if b < used and b // replicas == far // replicas:
-                # both stand in the stage of `far`: another receiver, or a turn of the ring
-                if on_ring and replicas > 3:
-                    kind = 2
-                elif not on_ring:
-                    kind = 1 if np.random.random() < 0.7 else 0  # noqa: NPY002
-        if a == b or b == near:
-            continue
-        n = 0
-        if kind == 0:
-            for k in (a, b):
-                if k >= used:
-                    continue
-                t, j = k // replicas, k % replicas
-                if replicas > 1:
-                    touched[n] = k
-                    touched[n + 1] = t * replicas + (j - 1) % replicas
-                    n += 2
-                if t + 1 < stages:
-                    touched[n] = used + k
-                    n += 1
-                if t > 0:
-                    touched[n] = used + (t - 1) * replicas + came_from[t, j]
-                    n += 1
-            slot[a], slot[b] = slot[b], slot[a]
-        elif kind == 1:
-            # `near` sends to (or receives from) b instead of a
-            if near // replicas < far // replicas:
-                t = near // replicas
-                i1, i2 = came_from[t + 1, a % replicas], came_from[t + 1, b % replicas]
+        s = (e if e < used else e - used) // replicas
+        cost = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, replicas)
+        _add_violation(violation[s], cost, rings[s] if e < used else messages[s], scale, 1.0)
+    touched = np.empty(16, np.int64)
+    before = np.empty(16)
+    trial = np.empty_like(violation)
+    changed = np.empty(stages, np.int64)
+    is_changed = np.zeros(stages, np.bool_)
+    step = 0
+    left = 1.0
+    while step < steps:
+        left = 0.0
+        for s in range(stages):
+            left += violation[s].min()
+        if left < 0.5:
+            return 0.0
+        # a sweep of so many steps, so that the sum above costs little
+        for _ in range(stages):
+            step += 1
+            heat = hot * (cold / hot) ** (min(step, steps) / steps)
+            s = np.random.randint(stages)  # noqa: NPY002
+            way = violation[s].argmin()
+            if violation[s, way] < 0.5:
+                continue
+            # the first violated edge from a random one on
+            start, e, cost = np.random.randint(2 * replicas), -1, 0.0  # noqa: NPY002
+            for j in range(2 * replicas):
+                i = (start + j) % (2 * replicas)
+                e = s * replicas + i if i < replicas else used + s * replicas + i - replicas
+                cost = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages,
+                                 replicas)  # fmt: skip
+                if cost > (rings[s, way] if i < replicas else messages[s, way]):
+                    break
+            on_ring = e < used
+            if on_ring:
+                near, far = e, s * replicas + (e + 1) % replicas
+                far = s * replicas + (e - s * replicas + 1) % replicas
+                factors, cap = ring[s], rings[s, way]
             else:
-                t = far // replicas
-                i1, i2 = a % replicas, b % replicas
-            touched[0], touched[1] = used + t * replicas + i1, used + t * replicas + i2
-            n = 2
-            sends_to[t, i1], sends_to[t, i2] = sends_to[t, i2], sends_to[t, i1]
-            came_from[t + 1, sends_to[t, i1]] = i1
-            came_from[t + 1, sends_to[t, i2]] = i2
-        else:
-            # reverse the part that ends with b, so that b comes to stand beside `near`
-            t = near // replicas
-            p, f, q = near % replicas, far % replicas, b % replicas
-            if (p + 1) % replicas == f:  # near, far … b → near, b … far
-                first, length = f, (q - f) % replicas + 1
-            else:  # b … far, near → far … b, near
-                first, length = q, (f - q) % replicas + 1
-            touched[0] = t * replicas + (first - 1) % replicas
-            touched[1] = t * replicas + (first + length - 1) % replicas
-            n = 2
-            if length >= replicas:
+                near, far = e - used, (s + 1) * replicas + sends_to[s, (e - used) % replicas]
+                factors, cap = boundary[s], messages[s, way]
+            if np.random.random() < 0.5:  # noqa: NPY002
+                near, far = far, near
+            # a neighbour of `near` that would do, to take the place of `far`
+            u = slot[near]
+            able = admitted(order, u, factors, latency, inverse, cap)
+            kind, a, b = 0, far, -1
+            if able == 0:
+                a, b = near, np.random.randint(size)  # noqa: NPY002
+            else:
+                b = place[order[u, np.random.randint(able)]]  # noqa: NPY002
+                # rather one of the block of `far`
+                for _ in range(np.random.randint(4)):  # noqa: NPY002
+                    if block[slot[b]] == block[slot[far]]:
+                        break
+                    b = place[order[u, np.random.randint(able)]]  # noqa: NPY002
+                if b < used and b // replicas == far // replicas:
+                    # both stand in the stage of `far`: another receiver, or a turn of the ring
+                    if on_ring and replicas > 3:
+                        kind = 2
+                    elif not on_ring and np.random.random() < 0.7:  # noqa: NPY002
+                        kind = 1
+            if a == b or b == near:
                 continue
-            _reverse(slot, sends_to, came_from, t, first, length, replicas, stages)
-        # what changed
-        change = 0.0
-        m = 0
-        for k in range(n):
-            e = touched[k]
-            seen = False
-            for j in range(m):
-                if touched[j] == e:
-                    seen = True
-            if seen:
-                continue
-            touched[m] = e
-            fresh[m] = _edge(e, latency, inverse, boundary, ring, cap, slot, sends_to, stages,
-                             replicas, scale)  # fmt: skip
-            change += fresh[m] - penalty[e]
-            m += 1
-        if change <= 0 or np.random.random() < np.exp(-change / heat):  # noqa: NPY002
+            t, i1, i2, first, length = s, 0, 0, 0, 0
             if kind == 0:
-                place[slot[a]], place[slot[b]] = a, b
-            elif kind == 2:
-                for j in range(replicas):
-                    place[slot[t * replicas + j]] = t * replicas + j
-                # the edges inside, and those to the neighbours, moved with their devices
-                for j in range(length):
-                    k = t * replicas + (first + j) % replicas
-                    touched[m] = k
-                    m += 1
-                    if t + 1 < stages:
-                        touched[m] = used + k
-                        m += 1
-                for j in range(2 if m > 2 else 0, m):
-                    fresh[j] = _edge(touched[j], latency, inverse, boundary, ring, cap, slot,
-                                     sends_to, stages, replicas, scale)  # fmt: skip
-            for j in range(m):
+                n = edges_of_slot(a, came_from, stages, replicas, touched, 0)
+                n = edges_of_slot(b, came_from, stages, replicas, touched, n)
+            elif kind == 1:
+                if near < far:  # `near` sends to b instead of a
+                    i1, i2 = came_from[t + 1, a % replicas], came_from[t + 1, b % replicas]
+                else:
+                    i1, i2 = a % replicas, b % replicas
+                touched[0], touched[1] = used + t * replicas + i1, used + t * replicas + i2
+                n = 2
+            else:
+                # reverse the part that ends with b, so that b comes to stand beside `near`
+                p, f, q = near % replicas, far % replicas, b % replicas
+                if (p + 1) % replicas == f:  # near, far … b → near, b … far
+                    first, length = f, (q - f) % replicas + 1
+                else:  # b … far, near → far … b, near
+                    first, length = q, (f - q) % replicas + 1
+                if length >= replicas:
+                    continue
+                touched[0] = t * replicas + (first - 1) % replicas
+                touched[1] = t * replicas + (first + length - 1) % replicas
+                n = 2
+            for j in range(n):
+                before[j] = edge_cost(touched[j], latency, inverse, boundary, ring, slot, sends_to,
+                                      stages, replicas)  # fmt: skip
+            if kind == 0:
+                slot[a], slot[b] = slot[b], slot[a]
+            elif kind == 1:
+                exchange_receivers(sends_to, came_from, t, i1, i2)
+            else:
+                reverse(slot, place, sends_to, came_from, t, first, length, replicas, stages)
+            m = 0
+            for j in range(n):
                 e = touched[j]
-                penalty[e] = fresh[j]
-                if fresh[j] > 0 and at[e] < 0:
-                    at[e] = count
-                    bad[count] = e
-                    count += 1
-                elif fresh[j] == 0 and at[e] >= 0:
-                    count -= 1
-                    bad[at[e]] = bad[count]
-                    at[bad[count]] = at[e]
-                    at[e] = -1
-        elif kind == 0:
-            slot[a], slot[b] = slot[b], slot[a]
-        elif kind == 1:
-            sends_to[t, i1], sends_to[t, i2] = sends_to[t, i2], sends_to[t, i1]
-            came_from[t + 1, sends_to[t, i1]] = i1
-            came_from[t + 1, sends_to[t, i2]] = i2
-        else:
-            _reverse(slot, sends_to, came_from, t, first, length, replicas, stages)
-    return count
-
-
-@njit(cache=True)
-def _reverse(slot, sends_to, came_from, t, first, length, replicas, stages):  # type: ignore[no-untyped-def]
-    """Reverse `length` positions of the ring of stage t from `first` on, receivers with them."""
-    for j in range(length // 2):
-        x, y = (first + j) % replicas, (first + length - 1 - j) % replicas
-        k, q = t * replicas + x, t * replicas + y
-        slot[k], slot[q] = slot[q], slot[k]
-        if t + 1 < stages:
-            sends_to[t, x], sends_to[t, y] = sends_to[t, y], sends_to[t, x]
-            came_from[t + 1, sends_to[t, x]] = x
-            came_from[t + 1, sends_to[t, y]] = y
-        if t > 0:
-            i1, i2 = came_from[t, x], came_from[t, y]
-            came_from[t, x], came_from[t, y] = i2, i1
-            sends_to[t - 1, i1], sends_to[t - 1, i2] = y, x
+                x = (e if e < used else e - used) // replicas
+                if not is_changed[x]:
+                    is_changed[x] = True
+                    changed[m] = x
+                    m += 1
+                    trial[x] = violation[x]
+                caps = rings[x] if e < used else messages[x]
+                after = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages,
+                                  replicas)  # fmt: skip
+                _add_violation(trial[x], before[j], caps, scale, -1.0)
+                _add_violation(trial[x], after, caps, scale, 1.0)
+            change = 0.0
+            for j in range(m):
+                x = changed[j]
+                is_changed[x] = False
+                change += trial[x].min() - violation[x].min()
+            if change <= 0 or np.random.random() < np.exp(-change / heat):  # noqa: NPY002
+                if kind == 0:
+                    place[slot[a]], place[slot[b]] = a, b
+                for j in range(m):
+                    violation[changed[j]] = trial[changed[j]]
+            elif kind == 0:
+                slot[a], slot[b] = slot[b], slot[a]
+            elif kind == 1:
+                exchange_receivers(sends_to, came_from, t, i1, i2)
+            else:
+                reverse(slot, place, sends_to, came_from, t, first, length, replicas, stages)
+    return left

@@ -1,4 +1,7 @@
-"""Bounds from counts per island: the program of `formulations.mapping_islands`, by HiGHS."""
+"""Bounds and beginnings from counts per block, by HiGHS.
+
+The programs are those of `formulations.mapping_counts` and `formulations.mapping_devices`.
+"""
 
 from __future__ import annotations
 
@@ -7,54 +10,102 @@ from scipy.sparse import csc_array
 
 from ..formulations.mapping import MappingCosts
 from ..formulations.mapping_bound import Floors
-from ..formulations.mapping_islands import count_islands, program
-from ..instances.arrays import Ints
-from .highs import Linear, run_highs
+from ..formulations.mapping_counts import Rows, program
+from ..formulations.mapping_devices import device_program
+from ..formulations.mapping_ways import BlockCounts, count_blocks
+from ..instances.arrays import Floats, Ints
+from .highs import Linear, Outcome, run_highs
 from .search import S, Search
 
-#: Seconds for one threshold; what is not refuted by then counts as possible.
-SECONDS = 2.0
-#: Nodes for one threshold, likewise.
+#: Seconds for one program; what is not refuted by then counts as possible.
+SECONDS = 4.0
+#: Seconds for counts with little that crosses.
+BRIEF_SECONDS = 1.5
+#: Nodes for one program.
 MAX_NODES = 2000
+#: Columns up to which devices are chosen by a program.
+MAX_COLUMNS = 25_000
 
 
-class IslandTest:
-    """A test for `threshold_bound`, which keeps the counts at the least threshold not refuted."""
+class BlockTest:
+    """A test for `threshold_bound`, which keeps what it found at the last threshold.
 
-    def __init__(self, search: Search[S]) -> None:
+    Parameters
+    ----------
+    block
+        Shape (D,): as `find_blocks` returns it.
+    """
+
+    def __init__(self, search: Search[S], block: Ints) -> None:
+        self._block = block
         self._search = search
-        self._least = np.inf
-        self.counts: Ints | None = None
+        self._rng = np.random.default_rng(search.limits.seed)
+        self._last: tuple[BlockCounts, Floats] | None = None
 
     def __call__(self, costs: MappingCosts, least: Floors, threshold: float) -> object | None:
-        """Return None where the counts per island are infeasible."""
-        counts = count_islands(costs, least, threshold)
+        """Return None where the counts per block are infeasible."""
+        return self.count(costs, least, threshold, first=True)
+
+    def count(
+        self, costs: MappingCosts, least: Floors, threshold: float, *, first: bool
+    ) -> object | None:
+        """Likewise; unless the first counts will do, those are sought with little that crosses."""
+        self._last = None
+        counts = count_blocks(costs, least, threshold, self._block)
         if counts is None:
             return None
         rows = program(counts)
-        size = len(rows.column_upper)
+        # other counts each time
+        outcome = self._run(rows, rows.cost * self._rng.uniform(0.8, 1.2, len(rows.cost)), first)
+        if outcome.status == "infeasible":
+            return None
+        if outcome.x is not None:
+            self._last = counts, np.rint(outcome.x)
+        return outcome
+
+    def slots(self, costs: MappingCosts) -> Ints | None:
+        """Return slots, (S, R), with the counts last found, rings in the order of blocks."""
+        if self._last is None:
+            return None
+        counts, x = self._last
+        stages, blocks = counts.fits.shape
+        held = x[: stages * blocks].reshape(stages, blocks).astype(np.int64)
+        begin = 2 * stages * blocks  # after n and e
+        way = x[begin : begin + counts.caps[:, :, 0].size].reshape(stages, -1).argmax(axis=1)
+        caps = counts.caps[np.arange(stages), way]
+        rows = device_program(costs, self._block, caps[:, 0], caps[:, 1], held)
+        if len(rows.cost) > MAX_COLUMNS:
+            return slots_from(self._block, held)
+        outcome = self._run(rows)
+        if outcome.x is None:
+            return slots_from(self._block, held)
+        serves = outcome.x[: stages * costs.size].reshape(stages, costs.size) > 0.5
+        members = [np.flatnonzero(row) for row in serves]
+        return np.array([row[np.argsort(self._block[row], kind="stable")] for row in members])
+
+    def _run(self, rows: Rows, cost: Floats | None = None, first: bool = True) -> Outcome:
         linear = Linear(
-            cost=np.zeros(size),
-            column_lower=np.zeros(size),
+            cost=rows.cost if cost is None else cost,
+            column_lower=np.zeros(len(rows.cost)),
             column_upper=rows.column_upper,
             integer=rows.integer,
             matrix=csc_array(rows.matrix),
             row_lower=rows.lower,
             row_upper=rows.upper,
         )
-        outcome = run_highs(linear, self._search, seconds=SECONDS, gap=0.0, nodes=MAX_NODES)
-        if outcome.status == "infeasible":
-            return None
-        if outcome.x is not None and threshold < self._least:
-            stages, islands = counts.fits.shape
-            self._least = threshold
-            self.counts = outcome.x[: stages * islands].reshape(stages, islands).astype(np.int64)
-        return outcome
+        return run_highs(
+            linear,
+            self._search,
+            on_incumbent=lambda _: first,
+            seconds=SECONDS if first else BRIEF_SECONDS,
+            nodes=MAX_NODES,
+            gap=0.02,
+        )
 
 
-def slots_from(costs: MappingCosts, counts: Ints) -> Ints:
-    """Return a mapping's slots, (S, R), with these numbers of devices per stage and island."""
-    members = [np.flatnonzero(costs.island == name).tolist() for name in np.unique(costs.island)]
+def slots_from(block: Ints, counts: Ints) -> Ints:
+    """Return a mapping's slots, (S, R), with these numbers of devices per stage and block."""
+    members = [np.flatnonzero(block == name).tolist() for name in range(int(block.max()) + 1)]
     return np.array(
         [
             [members[b].pop(0) for b, count in enumerate(row) for _ in range(count)]

@@ -17,11 +17,13 @@ from numba.typed import Dict
 from ..formulations.mapping import MappingCosts, stage_times
 from ..formulations.mapping_bound import WIDTH, Floors, fitting
 from ..instances.arrays import Floats, Ints
+from . import mapping_layouts
 from .mapping_collectives import by_island, other_collectives
-from .mapping_layouts import matched
 from .search import Stoppable
 
 MAX_DEVICES = 16
+#: Pairs of sets, over all boundaries, whose matchings are remembered.
+MOST_REMEMBERED = 1 << 25
 #: Sets per slice, between two looks at the clock: some tenths of a second.
 SLICE = 500_000
 
@@ -71,7 +73,7 @@ def exact(
             for s, mask in enumerate(found.tolist()):
                 if others[s, mask] == rings[s, mask]:
                     slots[s] = by_island(costs, slots[s])
-            best = slots, matched(costs, slots)
+            best = slots, mapping_layouts.matched(costs, slots)
             high = _value(costs, rings, found, *best)
         else:
             return target, best, True
@@ -101,6 +103,18 @@ def _decide(
         return nothing
     allowed = (fits * (1 << np.arange(costs.size))).sum(axis=1)
     room = (target - costs.base) * (1 + 1e-12)
+    holds = np.zeros((costs.stages, 1 << costs.size), np.bool_)
+    for s in range(costs.stages):
+        before = room[s - 1] - least.allreduce[s - 1] if s else np.inf
+        holds[s] = _alone(rings[s], pairs[s], pairs[s - 1], room[s], before, costs.replicas)
+    later = np.array([_within(holds[s], costs.size) for s in range(costs.stages)])
+    rank = np.zeros(1 << costs.size, np.int32)
+    sets = [mask for mask in range(1 << costs.size) if mask.bit_count() == costs.replicas]
+    rank[sets] = np.arange(len(sets))
+    # whether two sets match along a boundary is looked up many times: −1 where not known
+    remembered = costs.stages * len(sets) ** 2 <= MOST_REMEMBERED
+    shape = (costs.stages, len(sets), len(sets)) if remembered else (0, 0, 0)
+    matched = np.full(shape, -1, np.int8)
     failed = Dict.empty(types.int64, types.boolean)
     path = np.zeros(costs.stages, np.int64)
     free = np.zeros(costs.stages, np.int64)
@@ -113,14 +127,75 @@ def _decide(
         if clock.should_stop():
             return None
         end = _place(
-            rings, pairs, room, allowed, failed, path, free, at, level, near, SLICE, costs.replicas
-        )
+            rings, pairs, room, allowed, holds, later, rank, matched, failed,
+            path, free, at, level, near, SLICE, costs.replicas,
+        )  # fmt: skip
         if end >= 0:
             return path if end == 1 else nothing
 
 
 @njit(cache=True)
-def _place(rings, pairs, room, allowed, failed, path, free, at, level, near, steps, replicas):  # type: ignore[no-untyped-def]
+def _alone(rings, pairs, pairs_before, room, before, replicas):  # type: ignore[no-untyped-def]
+    """Which sets of R devices may be a stage, by its ring and the best neighbours of each device.
+
+    Neighbours are outside the set; `before` caps the messages from the stage before.
+    """
+    size = len(pairs)
+    found = np.zeros(1 << size, np.bool_)
+    for mask in range(1 << size):
+        if rings[mask] > room:
+            continue
+        count = 0
+        for d in range(size):
+            count += mask >> d & 1
+        if count != replicas:
+            continue
+        ok = True
+        for d in range(size):
+            if not ok:
+                break
+            if mask >> d & 1:
+                out, into = np.inf, np.inf
+                for e in range(size):
+                    if not mask >> e & 1:
+                        out = min(out, pairs[d, e])
+                        into = min(into, pairs_before[e, d])
+                ok = rings[mask] + (0.0 if out == np.inf else out) <= room
+                ok &= before == np.inf or into <= before
+        found[mask] = ok
+    return found
+
+
+@njit(cache=True)
+def _within(holds, size):  # type: ignore[no-untyped-def]
+    """Which sets contain one of those given."""
+    found = holds.copy()
+    for d in range(size):
+        for mask in range(1 << size):
+            if mask >> d & 1 and found[mask ^ (1 << d)]:
+                found[mask] = True
+    return found
+
+
+@njit(cache=True)
+def _place(
+    rings,
+    pairs,
+    room,
+    allowed,
+    holds,
+    later,
+    rank,
+    matched,
+    failed,
+    path,
+    free,
+    at,
+    level,
+    near,
+    steps,
+    replicas,
+):  # type: ignore[no-untyped-def]
     """Depth-first search from where it stood: 1 found, 0 refuted, −1 out of steps.
 
     Stage s takes a set of R devices out of free[s]: at[s] runs over the R-subsets of as many bits,
@@ -151,10 +226,26 @@ def _place(rings, pairs, room, allowed, failed, path, free, at, level, near, ste
             lowest = bits & -bits  # the next larger number with as many bits
             ripple = bits + lowest
             at[s] = ripple | (((bits ^ ripple) >> 2) // lowest)
-            if rings[s, mask] > room[s]:
+            if not holds[s, mask]:
                 continue
-            if s > 0 and not _matches(path[s - 1], mask, near[s - 1], size):
+            left = (1 << size) - 1 & ~(used | mask)
+            for t in range(s + 1, stages):
+                if not later[t, left]:
+                    placed = True  # there is no room for stage t
+                    break
+            if placed:
+                placed = False
                 continue
+            if s > 0:
+                known = -1
+                if len(matched):
+                    known = matched[s, rank[path[s - 1]], rank[mask]]
+                if known < 0:
+                    known = int(_matches(path[s - 1], mask, near[s - 1], size))
+                    if len(matched):
+                        matched[s, rank[path[s - 1]], rank[mask]] = known
+                if known == 0:
+                    continue
             if (used | mask) << 16 | mask in failed:
                 continue
             path[s] = mask

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -42,6 +43,21 @@ def matched(costs: MappingCosts, slots: Ints) -> Ints:
         if alpha or beta:
             pairs = np.ix_(slots[s], slots[s + 1])
             sends_to[s] = _bottleneck(alpha * costs.latency[pairs] + beta * costs.inverse[pairs])
+    return sends_to
+
+
+def paired(costs: MappingCosts, slots: Ints) -> Ints:
+    """Return the matchings between stages with the least sums; (S−1, R).
+
+    Where the longest message is long whatever is done, they keep the others short.
+    """
+    sends_to = np.tile(np.arange(costs.replicas), (max(0, costs.stages - 1), 1))
+    for s in range(costs.stages - 1):
+        alpha, beta = costs.boundary[s]
+        if alpha or beta:
+            pairs = np.ix_(slots[s], slots[s + 1])
+            cost = alpha * costs.latency[pairs] + beta * costs.inverse[pairs]
+            sends_to[s] = linear_sum_assignment(cost)[1]
     return sends_to
 
 

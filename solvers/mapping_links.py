@@ -17,7 +17,7 @@ from ..formulations.task import Task
 from ..instances import Mapped, Solution
 from .highs import compile_model, run_highs
 from .mapping import Hunt
-from .mapping_blocks import IslandTest
+from .mapping_blocks import BlockTest
 from .mapping_links_kernel import descend
 from .search import OPTIMAL_GAP, Search
 
@@ -83,7 +83,8 @@ def _bound(hunt: Hunt, traffic: LinkTraffic) -> None:
 def _count(hunt: Hunt, costs: MappingCosts, least: Floors) -> None:
     """Raise the bound by counts of devices per island."""
     search = hunt.search
-    if len(np.unique(costs.island)) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
+    names, block = np.unique(costs.island, return_inverse=True)
+    if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
         return
     until = search.seconds + min(ISLAND_SECONDS, 0.2 * search.seconds_left)
 
@@ -91,7 +92,7 @@ def _count(hunt: Hunt, costs: MappingCosts, least: Floors) -> None:
         return search.seconds > until or search.should_stop()
 
     bound = threshold_bound(
-        costs, least, hunt.objective_s, enough, IslandTest(search), hunt.bound_s, width=1e-4
+        costs, least, hunt.objective_s, enough, BlockTest(search, block), hunt.bound_s, width=1e-4
     )
     hunt.raise_bound(bound, "narrowest links of routes, counts per island")
 

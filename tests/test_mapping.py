@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,17 @@ import pytest
 from stagecut import InputError, Limits, Workload, load_plan, save, solve, verify
 from stagecut.formulations.balanced_partition import stage_objective
 from stagecut.formulations.mapping import mapping_costs, stage_times
-from stagecut.formulations.mapping_bound import floors, threshold_bound
+from stagecut.formulations.mapping_blocks import find_blocks
+from stagecut.formulations.mapping_bound import fitting, floors, threshold_bound
+from stagecut.formulations.mapping_runs import RunTest
 from stagecut.instances import Mapped, Mapping, StageCosts, Topology, stage_costs, topology
+from stagecut.instances.topologies.generators import random_blocks
 from stagecut.runtime import evaluate
 from stagecut.runtime.check_mapping import MappingReport, stage_reports
 from stagecut.runtime.topology_picture import draw_mapping
 from stagecut.solvers import mapping_anneal
 from stagecut.solvers.balanced_partition import balanced_partition
-from stagecut.solvers.mapping_blocks import IslandTest
+from stagecut.solvers.mapping_blocks import BlockTest
 from stagecut.solvers.mapping_layouts import cycle, layouts, matched, snake
 from stagecut.solvers.search import Search
 
@@ -128,13 +132,57 @@ def test_bounds_are_never_above_a_mapping(mode: str, seed: int) -> None:
     low = float((costs.base + least.transfer + least.allreduce).max())
     best = math.inf
     for turn, factor in enumerate([2.0, 1.5, 1.2, 1.1, 1.05, 1.0]):
-        mapping_anneal.repair(costs, least, state, low * factor, 20_000, turn)
+        mapping_anneal.repair(costs, least, state, costs.island, low * factor, 20_000, turn)
         times = stage_times(costs, state.slots(costs), matched(costs, state.slots(costs)))
         best = min(best, float(times.max()))
     search: Search[object] = Search(Limits(), lambda _: 0.0)
     assert threshold_bound(costs, least, best, lambda: False) <= best
-    test = IslandTest(search)
+    test = BlockTest(search, find_blocks(costs))
     assert test(costs, least, best * (1 + 1e-9)) is not None
+
+
+@pytest.mark.parametrize("collective", ["ring", "cheapest"])
+@pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
+@pytest.mark.parametrize("seed", range(4))
+def test_block_bounds_are_never_above_the_optimum(seed: int, mode: str, collective: str) -> None:
+    stages, replicas = [(2, 3), (3, 2), (2, 2), (6, 1)][seed]
+    rng = np.random.default_rng(seed)
+    block = np.sort(np.arange(stages * replicas + 1) % 3)
+    place = random_blocks("blocks", len(block), block, rng)
+    workload = chain(seed + 10, stages)
+    problem = Mapping(place, stages, replicas, mode, collective=collective)  # type: ignore[arg-type]
+    stage = stage_costs(workload, np.arange(stages), stages)
+    costs = mapping_costs(stage, problem)
+    found = find_blocks(costs)
+    assert (found == block).all() or not (costs.boundary.any() or costs.ring.any())
+    optimum = brute_force(stage, problem)
+    least = floors(costs)
+    search: Search[object] = Search(Limits(), lambda _: 0.0)
+    for test in (fitting, RunTest(costs, found), BlockTest(search, found)):
+        assert test(costs, least, optimum * (1 + 1e-9)) is not None
+        bound = threshold_bound(costs, least, 2 * optimum, lambda: False, test)
+        assert bound <= optimum * (1 + 1e-9)
+
+
+def test_blocks_are_found_in_the_links_whatever_the_islands_say() -> None:
+    rng = np.random.default_rng(3)
+    block = rng.permutation(np.arange(20) % 4)
+    place = replace(random_blocks("blocks", 20, block, rng), island=np.zeros(20, np.int64))
+    problem = Mapping(place, 4, 5, "both")
+    costs = mapping_costs(stage_costs(chain(0, 4), np.arange(4), 4), problem)
+    found = find_blocks(costs)
+    assert ((found[:, None] == found[None, :]) == (block[:, None] == block[None, :])).all()
+    for name in ("uniform_dist:20", "torus2d:4x5"):
+        costs = mapping_costs(
+            stage_costs(chain(0, 4), np.arange(4), 4), Mapping(topology(name), 4, 5, "both")
+        )
+        assert not find_blocks(costs).any()
+
+
+def test_columns_of_equal_islands_are_proven_optimal() -> None:
+    problem = Mapping(topology("islands:8x4"), 8, 4, "both", collective="ring")
+    result = solve(chain(4, 8), problem=problem, limits=Limits(nodes=2))
+    assert result.status == "optimal"
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from pipelines import plan_of, random_plan
+from training_cases import random_training_case
 from typer.testing import CliRunner
 
-from stagecut import InputError, save
+from stagecut import InputError, Latency, Throughput, Training, Workload, save, solve
 from stagecut.commands.diff import diff
 from stagecut.commands.simulate import simulate
+from stagecut.instances import Mapping, accelerators_and_cpus, topology
 
 app = typer.Typer()
 app.command()(simulate)
@@ -70,6 +74,55 @@ def test_files_are_written(files: Path, tmp_path: Path) -> None:
     assert again["makespan"] == first["makespan"]
 
 
+def test_every_kind_of_plan_is_simulated_and_drawn(tmp_path: Path) -> None:
+    for name, workload, plan in _plans():
+        save(workload, tmp_path / f"{name}.workload.json")
+        save(plan, tmp_path / f"{name}.json", workload)
+        common = ["simulate", tmp_path / f"{name}.workload.json", tmp_path / f"{name}.json"]
+        answer = json.loads(_run(*common, "--json").stdout)
+        assert answer["makespan"] > 0
+        assert (answer["busiest_link"] is not None) == (name == "mapping")
+        shown = _run(
+            *common, "--plot", tmp_path / f"{name}.png", "--trace", tmp_path / f"{name}.trace.json",
+            "--graph", tmp_path / f"{name}.graph.png",
+        ).stdout  # fmt: skip
+        assert ("busiest link" in shown) == (name == "mapping")
+        assert json.loads((tmp_path / f"{name}.trace.json").read_text())["traceEvents"]
+        same = _run("diff", tmp_path / f"{name}.json", tmp_path / f"{name}.json", "--json")
+        assert json.loads(same.stdout)["moved"] == []
+        if name in ("training", "mapping"):
+            host = ["--schedule", "2bw", "--network", "host", "--json"]
+            answer = json.loads(_run(*common, *host).stdout)
+            batch = answer["microbatches"] if name == "mapping" else 1
+            assert answer["time_per_sample"] * batch == pytest.approx(plan.objective, rel=1e-9)
+
+
+def _plans():
+    """A plan of every kind."""
+    workload, cluster, _ = random_training_case(22, max_devices=6)
+    yield "training", workload, solve(workload, cluster, Training()).plan
+    chain = Workload(
+        name="chain",
+        ids=tuple(range(6)),
+        edges=np.array([(v, v + 1) for v in range(5)]),
+        times={"accelerator": np.arange(1.0, 7.0), "cpu": np.full(6, 9.0)},
+        memory_bytes=np.ones(6),
+        transfer=np.full(6, 0.5),
+        output_bytes=np.full(6, 1e6),
+        backward=np.arange(6) >= 3,
+        colours=np.array([0, 1, 2, 2, 1, 0]),
+        time_unit="ms",
+        extra={"weight_bytes": np.full(6, 1e6)},
+    )
+    relayed = Throughput(split="contiguous", relayed=True)
+    yield "throughput", chain, solve(chain, accelerators_and_cpus(2), relayed).plan
+    mapping = Mapping(topology("mesh2d:2x3"), 3, 2, "both", microbatches=3)
+    yield "mapping", chain, solve(chain, problem=mapping).plan
+    forward = replace(chain, backward=np.zeros(6, bool), colours=np.full(6, -1), colour_labels=())
+    latency = solve(forward, accelerators_and_cpus(2), Latency(), method="greedy").plan
+    yield "latency", forward, latency
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -78,6 +131,7 @@ def test_files_are_written(files: Path, tmp_path: Path) -> None:
         (["--microbatches", "0"], "at least 1"),
         (["--network", "p2p"], "give --bandwidth"),
         (["--network", "wifi"], "is not one of host, p2p, bus"),
+        (["--network", "topology"], "not mapped"),
         (["--weight-share", "2"], "from 0 to 1"),
         (["--plot", "no/such/folder.svg"], "folder does not exist"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -17,7 +18,7 @@ from stagecut.runtime.diff import diff
 from stagecut.runtime.gantt import draw_gantt
 from stagecut.runtime.graph_picture import draw_graph
 from stagecut.runtime.html_page import html_page, write_html
-from stagecut.runtime.network import HostMemory, shared
+from stagecut.runtime.network import HostMemory, point_to_point, shared
 from stagecut.runtime.simulator import simulate, simulate_stages
 from stagecut.runtime.stages import chain
 from stagecut.runtime.timeline import boxes, memory_steps
@@ -81,9 +82,11 @@ def _runs():
         payload_bytes=[3.0, 0.0],
     )  # fmt: skip
     yield simulate_stages(stages, "1f1b", 4, network=shared(3, Link(0.1, 10.0)))
+    slow = point_to_point(3, Link(0.0, 0.5))
+    yield simulate_stages(stages, "pipedream", 4, network=replace(slow, sharing="fair"))
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(4))
 def test_traces_conform_to_the_format(which: int) -> None:
     run = list(_runs())[which]
     trace = json.loads(json.dumps(trace_events(run)))
@@ -104,15 +107,12 @@ def test_traces_conform_to_the_format(which: int) -> None:
         )
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(4))
 def test_slices_of_a_track_nest(which: int) -> None:
     run = list(_runs())[which]
-    for tid in range(len(run.used)):
-        events = [
-            (e["ts"], -e["dur"])
-            for e in trace_events(run)["traceEvents"]
-            if e["ph"] == "X" and e["pid"] == 1 and e["tid"] == tid
-        ]
+    slices = [e for e in trace_events(run)["traceEvents"] if e["ph"] == "X"]
+    for track in {(e["pid"], e["tid"]) for e in slices}:
+        events = [(e["ts"], -e["dur"]) for e in slices if (e["pid"], e["tid"]) == track]
         stack: list[float] = []
         for start, minus in sorted(events):
             while stack and stack[-1] <= start + 1e-6:
@@ -121,7 +121,7 @@ def test_slices_of_a_track_nest(which: int) -> None:
             stack.append(start - minus)
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(4))
 def test_boxes_fill_the_busy_time(which: int) -> None:
     run = list(_runs())[which]
     total = np.zeros(len(run.starts))

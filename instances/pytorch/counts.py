@@ -12,8 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from .formulas import custom_mapping
-from .leaves import tensors
-from .record import loss_of
+from .leaves import loss_of, tensors
 from .unchanged import unchanged
 
 

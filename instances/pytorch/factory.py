@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -23,11 +24,20 @@ from .trace import reason_of
 
 @dataclass(frozen=True)
 class Made:
-    """A model and what it is called with."""
+    """A model and what it is called with.
+
+    Parameters
+    ----------
+    model, args, kwargs
+        ``model(*args, **kwargs)`` runs one microbatch.
+    microbatches
+        Positional and named inputs of the microbatches to run, the first one included.
+    """
 
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    microbatches: Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]
 
 
 def make(
@@ -45,7 +55,8 @@ def make(
     reference
         ``package.module:name`` or ``path/to/file.py:name``; the name is a function or class that
         returns a model or ``(model, inputs)``, or a model. Inputs are one tensor, a tuple of
-        positional ones, or a dictionary of named ones.
+        positional ones, or a dictionary of named ones; or an iterator of such, a microbatch each.
+        Inputs that are given once are repeated for ever.
     batch
         Handed to the factory if it takes ``batch``; used for inputs that are made up here.
     shape
@@ -61,7 +72,7 @@ def make(
         If there is no such module, file or name, it fails, or no inputs are known.
     """
     factory = _find(reference)
-    takes_batch = callable(factory) and "batch" in _parameters(factory)
+    takes_batch = _takes_batch(factory)
     if isinstance(factory, nn.Module):
         made: Any = factory
     elif callable(factory):
@@ -90,6 +101,24 @@ def make(
     return _placed(model, inputs, dtype, device)
 
 
+def call_text(reference: str, batch: int | None = None) -> str:
+    """Return the expression by which `make` gets the model, such as ``make(batch=8)``."""
+    name = reference.rpartition(":")[2]
+    factory = _find(reference)
+    if isinstance(factory, nn.Module):
+        return name
+    return f"{name}(batch={batch})" if _takes_batch(factory) and batch is not None else f"{name}()"
+
+
+def _takes_batch(factory: Any) -> bool:
+    return callable(factory) and "batch" in _parameters(factory)
+
+
+def made_of(model: nn.Module, inputs: Any) -> Made:
+    """Return a model with its inputs, or an iterator of them, as `make` does."""
+    return _placed(model, inputs, None, None)
+
+
 def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None) -> Made:
     kind = None if dtype is None else getattr(torch, dtype, None)
     if dtype is not None and not isinstance(kind, torch.dtype):
@@ -104,13 +133,21 @@ def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None
     try:
         model = model.to(kind) if kind is not None else model
         model = model.to(device) if device is not None else model
-        inputs = tree_map(place, inputs)
+        given = inputs if isinstance(inputs, Iterator) else repeat(inputs)
+        microbatches = (_called_with(tree_map(place, one)) for one in given)
+        first = next(microbatches, None)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        given = " ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v)
-        raise InputError(f"{given}: {reason_of(error, model)}") from None
+        told = " ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v)
+        raise InputError(f"{told}: {reason_of(error, model)}") from None
+    if first is None:
+        raise InputError("model: the iterator of its inputs is empty; it must give one at least")
+    return Made(model, *first, chain([first], microbatches))
+
+
+def _called_with(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
-        return Made(model, (), dict(inputs))
-    return Made(model, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {})
+        return (), dict(inputs)
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {}
 
 
 def _find(reference: str) -> Any:

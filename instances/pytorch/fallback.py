@@ -59,7 +59,7 @@ def trace_otherwise(
         return Traced(_chain_graph(model, chain), given, parameters, "module hooks", because)
     try:
         with unchanged(model, (args, kwargs)), quiet():
-            inputs = _bound(model, args, kwargs)
+            inputs = bound(model, args, kwargs)
             graph = _symbolic(model)
             with torch.set_grad_enabled(training):
                 fx.Interpreter(graph).run(*inputs)
@@ -167,7 +167,7 @@ def _chain_graph(model: nn.Module, chain: list[str]) -> fx.GraphModule:
     return fx.GraphModule(model, graph)
 
 
-def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+def bound(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return one value per parameter of `forward`, as the placeholders of `torch.fx` want."""
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
     bound.apply_defaults()

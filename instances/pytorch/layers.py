@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from ..units import ROOT_MODULE
 from .graph import Graph
-
-#: What the outermost module's own operators are called.
-ROOT = "model"
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def fitting_depth(graph: Graph, least: int = 8) -> int:
 
 def _path(modules: tuple[str, ...], depth: int) -> str:
     inside = modules[: depth + 1]
-    return (inside[-1] if inside else "") or ROOT
+    return (inside[-1] if inside else "") or ROOT_MODULE
 
 
 def _reaches(follows: list[set[int]], start: int, targets: set[int]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -56,3 +56,10 @@ def size(tensor: torch.Tensor) -> float:
         return size(tensor._indices()) + size(tensor._values())
     shown = tensor.numel() * tensor.element_size()
     return float(min(shown, tensor.untyped_storage().nbytes()))
+
+
+def loss_of(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the outputs to start the backward pass from."""
+    derivable = [t for t in outputs if t.requires_grad]
+    single = [t for t in derivable if t.numel() == 1]
+    return single[:1] or derivable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,17 +16,26 @@ from ..architectures.lowering import suggested_cluster
 from ..cluster import ACCELERATOR, Cluster, DeviceKind
 from ..errors import InputError
 from ..links import Link
-from ..roofline import CPU_CORE, Machine, machine
+from ..roofline import CPU_CORE, MACHINES, Machine, machine
 from ..units import NodeId
 from ..workload import Workload
 from .correct import corrected
 from .estimate import estimated_ms
 from .graph import Graph
 from .layers import Grouping, by_layer, by_operator, fitting_depth
+from .leaves import tensors
 from .operators import operator_graph
 from .record import record
 from .recording import Recording
-from .timing import Cache, Timing, cache_folder, measure_kernels, measure_whole
+from .timing import (
+    Cache,
+    Timing,
+    cache_folder,
+    clock_name,
+    device_of,
+    measure_kernels,
+    measure_whole,
+)
 from .to_workload import Times, memory_bytes, to_workload
 from .trace import Traced, trace
 from .unchanged import unchanged
@@ -123,13 +132,7 @@ def profile(
     model = getattr(model, "_orig_mod", model)  # `torch.compile` wraps it so
     _make_lazy_parameters(model, args, named)
     with unchanged(model, (args, named)):
-        if model.training != training:
-            model.train(training)
-        traced = trace(model, args, named, training)
-        recording = record(traced, training)
-        graph = operator_graph(recording, training, copies=tied == "copies")
-        if not graph.operators:
-            raise InputError(f"{_name(model, name)}: it computes nothing; nothing to plan")
+        traced, recording, graph = _graph(model, args, named, training, tied)
         if target is None:
             times, notes = _measured(model, args, named, traced, graph, training, cache)
             cluster = Cluster(
@@ -143,13 +146,9 @@ def profile(
     grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
     if traced.because:
         notes = [f"torch.export failed: {traced.because}; used {traced.how}", *notes]
+    provenance = _provenance(model, traced, recording, training, depth, tied)
     workload = to_workload(
-        graph,
-        grouping,
-        times,
-        name=_name(model, name),
-        cluster=cluster,
-        provenance=_provenance(model, traced, recording, training, depth, tied),
+        graph, grouping, times, name=_name(model, name), cluster=cluster, provenance=provenance
     )
     return Profile(
         workload=workload,
@@ -159,6 +158,67 @@ def profile(
         recording=recording,
         notes=tuple(notes),
     )
+
+
+def matching(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    ids: Collection[NodeId],
+    training: bool,
+) -> Profile:
+    """Return the profile of a model at the granularity at which its nodes are called `ids`.
+
+    Nothing is measured; times are a roofline's.
+
+    Raises
+    ------
+    InputError
+        If the model cannot be traced, or its nodes have other names at every granularity.
+    """
+    named = dict(kwargs or {})
+    model = getattr(model, "_orig_mod", model)
+    _make_lazy_parameters(model, args, named)
+    with unchanged(model, (args, named)):
+        traced, recording, graph = _graph(model, args, named, training, "colour")
+    target = next(iter(MACHINES.values()))
+    wanted = set(ids)
+    deepest = max(len(op.modules) for op in graph.operators)
+    for depth in (None, *range(1, deepest + 1)):
+        grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
+        if wanted == set(grouping.names):
+            workload = to_workload(
+                graph,
+                grouping,
+                _estimated(graph, target),
+                name=_name(model, ""),
+                cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
+                provenance=_provenance(model, traced, recording, training, depth, "colour"),
+            )
+            fx_nodes = _fx_nodes(graph, grouping)
+            return Profile(workload, fx_nodes, graph.anywhere, traced, recording, ())
+    names = {op.name for op in graph.operators} | {m for op in graph.operators for m in op.modules}
+    unknown = [
+        node for node in ids if str(node).split("#")[0].removesuffix(".backward") not in names
+    ]
+    what = f"no {unknown[0]!r}" if unknown else "other nodes"
+    raise InputError(
+        f"{_name(model, '')}: traced for {'training' if training else 'inference'} it has {what}; "
+        "the plan was made for another model, or for other inputs: profile and plan again"
+    )
+
+
+def _graph(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool, tied: Tied
+) -> tuple[Traced, Recording, Graph]:
+    if model.training != training:
+        model.train(training)
+    traced = trace(model, args, kwargs, training)
+    recording = record(traced, training)
+    graph = operator_graph(recording, training, copies=tied == "copies")
+    if not graph.operators:
+        raise InputError(f"{_name(model, '')}: it computes nothing; nothing to plan")
+    return traced, recording, graph
 
 
 def _make_lazy_parameters(
@@ -225,9 +285,11 @@ def _measured(
     cache: Path | None,
 ) -> tuple[Times, list[str]]:
     """Measure kernels and whole, and correct the sum of the parts to the whole."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of((*model.parameters(), *tensors((args, kwargs))))
     if device.type == "meta":
         raise InputError("model: it is on the device meta, where nothing runs; estimate its times")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"model: it is on {device}; times are measured on cpu and cuda only")
     store = Cache(cache or cache_folder(), str(device))
     wanted = {k.signature for op in graph.operators for k in op.kernels}
     timings = measure_kernels(traced, training, store, wanted)
@@ -240,6 +302,7 @@ def _measured(
     backward = np.array([op.backward for op in graph.operators])
     kernels = np.array([float(len(op.kernels)) for op in graph.operators])
     provenance = {"cost_model": "measured", "device": f"{device.type}: {store.machine}"}
+    provenance["clock"] = clock_name(device)
     provenance["threads"] = str(torch.get_num_threads())
     provenance["link"] = "assumed"
     notes = []

@@ -7,7 +7,7 @@ which kernels belong to which. So the recording has what torch runs, not what a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,42 +18,13 @@ from torch.autograd.graph import Node, saved_tensors_hooks
 from torch.utils._pytree import tree_map
 
 from ..errors import InputError
-from .leaves import plain, size, tensors
-from .recording import BackwardStep, Kernel, Parameter, Read, Recording, Step
+from .engine import run_backward
+from .leaves import loss_of, plain, size, tensors
+from .recording import Parameter, Recording, Step
+from .storages import Storages
 from .trace import Traced, quiet, reason_of
 from .unchanged import unchanged
 from .watch import Watch
-
-
-class _Storages:
-    """Numbers for memory blocks; holds on to them, so that no number means two."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []
-        self.sizes: list[float] = []
-
-    def number(self, tensor: torch.Tensor) -> int:
-        tensor = plain(tensor)
-        dense = tensor.layout is torch.strided
-        held: Any = tensor.untyped_storage() if dense else tensor
-        key = held._cdata
-        if key not in self._numbers:
-            self._numbers[key] = len(self.sizes)
-            self._kept.append(held)
-            self.sizes.append(float(held.nbytes()) if dense else size(tensor))
-        return self._numbers[key]
-
-    def alias(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
-        """Let `other` count as the memory of `tensor`."""
-        number = self.number(tensor)
-        self._kept.append(other.untyped_storage())
-        self._numbers[other.untyped_storage()._cdata] = number
-
-    def read(self, tensor: torch.Tensor) -> Read:
-        tensor = plain(tensor)
-        offset = int(tensor.storage_offset()) if tensor.layout is torch.strided else 0
-        return Read(self.number(tensor), offset, size(tensor))
 
 
 class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for mypy here
@@ -64,7 +35,7 @@ class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for myp
         module: fx.GraphModule,
         attributes: Mapping[str, Any],
         watch: Watch,
-        storages: _Storages,
+        storages: Storages,
     ) -> None:
         super().__init__(module)
         self.garbage_collect_values = False
@@ -165,7 +136,7 @@ def _sized_by_running(step: Step) -> bool:
 
 def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Recording:
     """Record on tensors without numbers, or on real ones if `fake` is None."""
-    storages = _Storages()
+    storages = Storages()
     attributes, parameters, buffers = _attributes(traced, fake, storages)
     given = [tree_map(lambda x: _as_fake(x, fake), x) for x in traced.inputs]
     inputs = frozenset(storages.number(t) for t in tensors(given))
@@ -179,7 +150,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
         if training:
             stack.enter_context(saved_tensors_hooks(run.pack, lambda x: x))
         output = tensors(run.run(*given, enable_io_processing=False))
-        backward = _backward(run, output, storages) if training else ()
+        backward = run_backward(run.made_by, loss_of(output), watch, storages) if training else ()
     used = {s for step in run.steps for s in (r.storage for r in step.reads)}
     return Recording(
         steps=tuple(run.steps),
@@ -193,94 +164,8 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
     )
 
 
-def loss_of(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the outputs to start the backward pass from."""
-    derivable = [t for t in outputs if t.requires_grad]
-    single = [t for t in derivable if t.numel() == 1]
-    return single[:1] or derivable
-
-
-class _Engine:
-    """Notes what autograd's engine does, by hooks on its nodes."""
-
-    def __init__(self, watch: Watch, storages: _Storages) -> None:
-        self.watch = watch
-        self.storages = storages
-        self.order: list[Node] = []
-        self.kernels: dict[Node, list[Kernel]] = {}
-        self.sent: dict[Node, list[Read | None]] = {}
-        self._arrived: set[tuple[Node, int]] = set()
-        self._sums: list[Node] = []
-
-    def listen(self, node: Node) -> None:
-        """Hear when `node` begins and ends."""
-        self.kernels[node] = []
-        node.register_prehook(lambda _received: self.begins(node))
-        node.register_hook(lambda sent, _received: self.ends(node, sent))
-
-    def begins(self, node: Node) -> None:
-        """Credit what ran since the last node ended: each sum of gradients to who gets it."""
-        between = self.watch.take()[0]
-        for target, kernel in zip(self._sums, between, strict=False):
-            self.kernels[target].append(kernel)
-        if self.order:
-            self.kernels[self.order[-1]] += between[len(self._sums) :]
-        self._sums = []
-        self.order.append(node)
-
-    def ends(self, node: Node, sent: Sequence[torch.Tensor | None]) -> None:
-        """Credit what ran to `node`, and expect a sum where a gradient is not the first."""
-        self.kernels[node] += self.watch.take()[0]
-        self.sent[node] = [None if g is None else self.storages.read(g) for g in sent]
-        for (target, slot), gradient in zip(node.next_functions, sent, strict=False):
-            if target is None or gradient is None:
-                continue
-            if (target, slot) in self._arrived:
-                self._sums.append(node if _is_leaf(target) else target)
-            self._arrived.add((target, slot))
-
-
-def _backward(
-    run: _Pass, output: list[torch.Tensor], storages: _Storages
-) -> tuple[BackwardStep, ...]:
-    """Let autograd's engine run, and note what each of its nodes does."""
-    engine = _Engine(run.watch, storages)
-    for node in run.made_by:
-        engine.listen(node)
-    run.watch.take()
-    roots = loss_of(output)
-    torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
-    order = [node for node in engine.order if not _is_leaf(node)]
-    number = {node: i for i, node in enumerate(order)}
-    steps = []
-    for node in order:
-        feeds, accumulates = [], []
-        for (target, slot), gradient in zip(node.next_functions, engine.sent[node], strict=False):
-            if target is None or gradient is None:
-                continue
-            if _is_leaf(target):
-                accumulates.append(storages.number(target.variable))
-            elif target in number:
-                feeds.append((number[target], slot, gradient))
-        steps.append(
-            BackwardStep(
-                name=node.name(),
-                forward=run.made_by[node],
-                kernels=tuple(engine.kernels[node]),
-                feeds=tuple(feeds),
-                accumulates=tuple(accumulates),
-            )
-        )
-    return tuple(steps)
-
-
-def _is_leaf(node: Any) -> bool:
-    """Whether an autograd node only adds a gradient to a parameter's."""
-    return hasattr(node, "variable")
-
-
 def _attributes(
-    traced: Traced, fake: FakeTensorMode | None, storages: _Storages
+    traced: Traced, fake: FakeTensorMode | None, storages: Storages
 ) -> tuple[dict[str, Any], dict[int, Parameter], frozenset[int]]:
     """Return what `get_attr` finds, without numbers, and which storages these are."""
     converted: dict[int, torch.Tensor] = {}

@@ -6,7 +6,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,9 @@ from torch import fx, nn
 
 from ..published import default_folder
 from ..writing import write_whole
-from .leaves import tensors
-from .record import loss_of
+from .leaves import loss_of, tensors
 from .trace import Traced
-from .watch import Watch
+from .watch import Clock, Watch
 
 #: Runs that do not count; at least and at most so many that do; seconds after which it ends.
 WARM_UP, LEAST, MOST, BUDGET_S = 2, 5, 200, 2.0
@@ -89,40 +88,76 @@ def measure_kernels(
     """Return the timings of the `wanted` kernels by signature, measuring those not in the cache.
 
     The traced model runs again and again on real numbers, and every kernel is timed where it
-    runs: what it reads is as warm or cold in the caches as it will be. Kernels of one signature
-    share their samples.
+    runs: what it reads is as warm or cold in the caches as it will be. Calls of one signature
+    within a run share their mean, so that the parts add up; median and spread are over the runs.
     """
     if wanted <= set(cache.timings):
         return cache.timings
-    device = next((p.device for _, p in traced.parameters), torch.device("cpu"))
-
-    def clock() -> float:
-        _wait(device)
-        return time.perf_counter()
-
+    device = device_of(p for _, p in (*traced.parameters, *enumerate(tensors(traced.inputs))))
+    clock, between = _clock(device)
     run = fx.Interpreter(traced.module)
-    watch = Watch(clock)
+    seconds: dict[str, list[float]] = {}
     began, runs = time.perf_counter(), 0
     while runs < WARM_UP + LEAST or (runs < MOST and time.perf_counter() - began < BUDGET_S):
-        if runs == WARM_UP:
-            watch.seconds.clear()
+        watch = Watch(clock)
         with torch.set_grad_enabled(training), watch:
             output = loss_of(tensors(run.run(*traced.inputs, enable_io_processing=False)))
-            if training:
+            if training and output:
                 torch.autograd.backward(output, [torch.ones_like(t) for t in output])
+        _wait(device)
         _forget_gradients(p for _, p in traced.parameters)
         runs += 1
-    for sign, seconds in watch.seconds.items():
-        cache.timings.setdefault(sign, _summary(seconds))
+        if runs > WARM_UP:
+            calls: dict[str, list[float]] = {}
+            for sign, start, end in watch.marks:
+                calls.setdefault(sign, []).append(between(start, end))
+            for sign, each in calls.items():
+                seconds.setdefault(sign, []).append(statistics.fmean(each))
+    for sign, means in seconds.items():
+        cache.timings.setdefault(sign, _summary(means))
     cache.save()
     return cache.timings
+
+
+def device_of(candidates: Iterable[torch.Tensor]) -> torch.device:
+    """Return the device of the first of these tensors, or the CPU."""
+    return next((t.device for t in candidates), torch.device("cpu"))
+
+
+def clock_name(device: torch.device) -> str:
+    """Return what kernels are timed by."""
+    if device.type == "cuda":
+        return "events on the device"
+    return "CPU time" if torch.get_num_threads() == 1 else "wall time"
+
+
+def _clock(device: torch.device) -> tuple[Clock, Callable[[Any, Any], float]]:
+    """Return a clock, and the seconds between two of its marks once the device is idle.
+
+    With one thread the time that it gets of the CPU is read: other programs do not disturb it.
+    """
+    if device.type == "cuda":
+
+        def mark() -> Any:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(device))
+            return event
+
+        return mark, lambda start, end: 1e-3 * start.elapsed_time(end)
+    return _host_clock(device), lambda start, end: end - start
+
+
+def _host_clock(device: torch.device) -> Callable[[], float]:
+    one = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.thread_time if one else time.perf_counter
 
 
 def measure_whole(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
 ) -> Whole:
     """Return how long the model itself takes, as its user would call it."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of((*model.parameters(), *tensors((args, dict(kwargs)))))
+    clock = _host_clock(device)
     forward: list[float] = []
     backward: list[float] = []
     began = time.perf_counter()
@@ -131,17 +166,20 @@ def measure_whole(
     ):
         with nullcontext() if training else torch.no_grad():
             _wait(device)
-            start = time.perf_counter()
+            start = clock()
             output = model(*args, **kwargs)
             _wait(device)
-            middle = time.perf_counter()
-        if training:
-            roots = loss_of(tensors(output))
-            torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
-            _wait(device)
-            _forget_gradients(model.parameters())
-        forward.append(middle - start)
-        backward.append(time.perf_counter() - middle if training else 0.0)
+            forward.append(clock() - start)
+        roots = loss_of(tensors(output)) if training else []
+        ones = [torch.ones_like(t) for t in roots]
+        del output
+        _wait(device)
+        start = clock()
+        if roots:
+            torch.autograd.backward(roots, ones)
+        _wait(device)
+        backward.append(clock() - start if roots else 0.0)
+        _forget_gradients(model.parameters())
     return Whole(_summary(forward[WARM_UP:]), _summary(backward[WARM_UP:]))
 
 

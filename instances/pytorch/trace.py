@@ -90,6 +90,19 @@ def flat_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, 
     return tuple(tree_leaves((args, dict(kwargs))))
 
 
+def inputs_as_traced(
+    traced: Traced, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Return other inputs of the model as the placeholders of its graph take them."""
+    if traced.how == "torch.fx":
+        from .fallback import bound
+
+        return bound(model, args, kwargs)
+    if traced.how == "module hooks":
+        return tuple(tensors((args, dict(kwargs))))
+    return flat_inputs(args, kwargs)
+
+
 def parameters_of(model: nn.Module) -> tuple[tuple[str, nn.Parameter], ...]:
     """Return every learned tensor of the model under its first name."""
     return tuple(model.named_parameters())

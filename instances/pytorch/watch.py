@@ -22,8 +22,8 @@ _FREE = frozenset(
 #: Read only the rows that they are asked for, as many as they write.
 _LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})
 
-#: Waits until the device is idle and returns the time in seconds.
-Clock = Callable[[], float]
+#: Returns a mark in time; what lies between two marks is known later.
+Clock = Callable[[], Any]
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for mypy here
@@ -32,7 +32,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
     Parameters
     ----------
     clock
-        Times kernels instead of describing them: `seconds` has their durations by signature.
+        Times kernels instead of describing them: `marks` has signature, begin and end of each.
     """
 
     supports_higher_order_operators = True  # they run, and what is in them is seen
@@ -42,7 +42,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
         self.kernels: list[Kernel] = []
         self.random = False
         self.written: list[torch.Tensor] = []
-        self.seconds: dict[str, list[float]] = {}
+        self.marks: list[tuple[str, Any, Any]] = []
         self._clock = clock
         self._flops: dict[str, float] = {}
 
@@ -67,7 +67,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
         if self._clock is not None:
             begun = self._clock()
             out = func(*args, **kwargs)
-            self.seconds.setdefault(sign, []).append(self._clock() - begun)
+            self.marks.append((sign, begun, self._clock()))
             return out
         out = func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded in func.tags:

@@ -1,0 +1,141 @@
+"""`stagecut export`: a plan in the words of another launcher."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..instances import InputError, Plan, Workload
+from ..instances.files import load, load_plan
+from ..instances.writing import write_whole
+from .console import OUT, need
+
+
+class To(StrEnum):
+    """What a plan is written for."""
+
+    python = "python"
+    csv = "csv"
+    torchtitan = "torchtitan"
+    megatron = "megatron"
+    deepspeed = "deepspeed"
+    vllm = "vllm"
+    accelerate = "accelerate"
+
+
+def export(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    to: Annotated[
+        To,
+        typer.Option(
+            "--to", help="python: a script that needs torch alone; csv: torch's schedule."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+    workload: Annotated[
+        str | None,
+        typer.Option(help="What the plan was made for; all but python need it."),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="python, csv: gpipe, 1f1b (default), interleaved, zb-h1 or zb-h2."),
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option(help="python, csv: per step; default: 8.", min=1)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="python: module:factory or file.py:factory, as profiled.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="python: samples per microbatch, as for profile.", min=1)
+    ] = None,
+) -> None:
+    """Write PLAN for another launcher; refuse with the reason if it cannot express it.
+
+    The integer program that plans solve is written by export-model.
+    """
+    _check_options(to, {"--schedule": schedule, "--microbatches": microbatches}, ("python", "csv"))
+    _check_options(to, {"--model": model, "--batch": batch}, ("python",))
+    loaded = None if workload is None else load(workload)
+    if to is To.python:
+        if model is None:
+            raise InputError(
+                "--model: the script makes the model; name its factory: my_model.py:make"
+            )
+        said = _write_python(plan, loaded, model, batch, schedule, microbatches or 8, output)
+    elif loaded is None:
+        raise InputError(f"--workload: {to.value} needs what the plan was made for; name its file")
+    elif to is To.csv:
+        made = load_plan(plan, loaded)
+        said = _write_csv(loaded, made, schedule, microbatches or 8, output)
+    else:
+        said = _write_launcher(loaded, load_plan(plan, loaded), to, output)
+    for line in said:
+        OUT.print(line, highlight=False, soft_wrap=True)
+    OUT.print(f"written: {output}", highlight=False, soft_wrap=True)
+
+
+def _check_options(to: To, given: dict[str, object], takers: tuple[str, ...]) -> None:
+    for option, value in given.items():
+        if value is not None and to.value not in takers:
+            raise InputError(f"{option}: only --to {' and '.join(takers)} take it; leave it out")
+
+
+def _write_launcher(workload: Workload, plan: Plan, to: To, output: Path) -> list[str]:
+    from ..runtime.export.registry import launcher_file
+
+    text, stages = launcher_file(workload, plan, to.value)
+    write_whole(output, text)
+    if to is To.accelerate:
+        return []
+    return [stages.in_words] + [f"rank {r}: {name}" for r, name in enumerate(stages.devices)]
+
+
+def _write_csv(
+    workload: Workload, plan: Plan, schedule: str | None, microbatches: int, output: Path
+) -> list[str]:
+    from ..runtime.export.torch_csv import torch_csv, torch_schedule
+
+    made, devices = torch_schedule(workload, plan, schedule, microbatches)
+    write_whole(output, torch_csv(made))
+    return [f"{made.name}, {microbatches} microbatches, a row per rank"] + [
+        f"rank {r}: {plan.cluster.devices[d].name}, stages "
+        + ", ".join(map(str, sorted({action.stage for action in made.of(r)})))
+        for r, d in enumerate(devices)
+    ]
+
+
+def _write_python(
+    plan: Path,
+    workload: Workload | None,
+    model: str,
+    batch: int | None,
+    schedule: str | None,
+    microbatches: int,
+    output: Path,
+) -> list[str]:
+    need("torch", "runtime")
+    from ..instances.pytorch.factory import call_text, make
+    from ..runtime.execution.chain import executed_schedule
+    from ..runtime.execution.prepare import prepare
+    from ..runtime.export.python_script import python_script
+
+    made = make(model, batch=batch)
+    if made.kwargs and made.args:
+        raise InputError(f"{model}: give its inputs all by position, or all by name")
+    ready = prepare(plan, made.model, made.args, made.kwargs, workload)
+    text = python_script(
+        made.model,
+        ready.pieces,
+        executed_schedule(schedule or "1f1b", ready.stages, microbatches),
+        factory=model,
+        call=call_text(model, batch),
+        training=ready.training,
+        title=f"{ready.plan.workload_name}, planned by {ready.plan.method}",
+    )
+    write_whole(output, text)
+    start = f"torchrun --nproc-per-node {len(ready.devices)} {output}"
+    return [f"{len(ready.pieces)} stages on {len(ready.devices)} ranks; start: {start}"]

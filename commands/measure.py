@@ -1,0 +1,167 @@
+"""`stagecut measure`: the machines as a cluster file."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..instances import InputError
+from ..instances.files import save
+from ..instances.topologies import save_topology
+from .console import ERR, OUT, need, parse_bytes, print_json, show_bytes
+
+if TYPE_CHECKING:
+    from ..runtime.measure.fit import Fit
+    from ..runtime.measure.measurement import Measurement
+
+HOW = "torchrun --nproc-per-node 2 -m stagecut measure -o cluster.json"
+#: More pairs than this are not listed one by one.
+MOST_LISTED = 28
+
+
+class LinksOf(StrEnum):
+    """What the cluster file says of links."""
+
+    auto = "auto"
+    typical = "typical"
+    each = "each"
+
+
+def measure(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The cluster file to write.")],
+    topology: Annotated[
+        Path | None,
+        typer.Option(help="Write every pair's link too, as a topology for stagecut map."),
+    ] = None,
+    links: Annotated[
+        LinksOf,
+        typer.Option(
+            help="typical: all pairs as the median; each: a link per pair; auto: each if they "
+            "differ by more than a factor of 2."
+        ),
+    ] = LinksOf.auto,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw times, fits and residuals: .png, .svg or .pdf.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu (over gloo), cuda (over NCCL), or auto: cuda if there is one.")
+    ] = "auto",
+    seconds: Annotated[float, typer.Option(help="To spend about, on all pairs together.")] = 10.0,
+    largest: Annotated[str, typer.Option(help="Size of the largest message.")] = "16MiB",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Time messages between every pair of ranks, and write latency and bandwidth as a cluster.
+
+    Start it under torchrun, with the ranks and hosts that will run the plan; device d of the
+    cluster is rank d.
+    """
+    from ..runtime.measure.measurement import to_cluster, to_topology
+
+    need("torch", "runtime")
+    for path in (output, topology, plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InputError(f"{path}: its folder does not exist; create it first")
+    if not seconds > 0:
+        raise InputError(f"--seconds: {seconds:g}; it must be above 0")
+    most = parse_bytes(largest, "--largest") or 0.0
+    measurement = _measure(device, seconds, most)
+    if os.environ["RANK"] != "0":
+        return
+    save(to_cluster(measurement, links.value), output)
+    written = [output]
+    if topology is not None:
+        save_topology(to_topology(measurement), topology)
+        written.append(topology)
+    if plot is not None:
+        from ..runtime.measure.picture import draw_measurement
+
+        draw_measurement(measurement, plot)
+        written.append(plot)
+    if as_json:
+        print_json(as_dict(measurement))
+        return
+    _print(measurement)
+    for path in written:
+        OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
+
+
+def _measure(device: str, seconds: float, largest: float) -> Measurement:
+    from ..runtime.measure.group import process_group
+    from ..runtime.measure.timing import SIZES, measure
+
+    sizes = [size for size in SIZES if size <= largest]
+    if len(sizes) < 2:
+        raise InputError(f"--largest: {show_bytes(largest)}; it must be at least {4 * SIZES[0]} B")
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        raise InputError(f"measure: links are between processes; start several: {HOW}")
+    if os.environ["WORLD_SIZE"] == "1":
+        raise InputError(f"measure: 1 rank; links are between at least 2: {HOW}")
+    with process_group(device) as place, ERR.status("connecting …") as status:
+
+        def tell(first: int, second: int, left: int) -> None:
+            status.update(f"ranks {first} and {second}, {left} pairs left …")
+
+        return measure(sizes, seconds, place, on_pair=tell if os.environ["RANK"] == "0" else None)
+
+
+def as_dict(measurement: Measurement) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    return {
+        "backend": measurement.backend,
+        "ranks": [vars(machine) for machine in measurement.ranks],
+        "link": vars(measurement.link),
+        "all_reduce": _fit_dict(measurement.ring),
+        "pairs": [
+            {"ranks": [pair.first, pair.second], **_fit_dict(pair.fit)}
+            for pair in measurement.pairs
+        ],
+        "warnings": measurement.warnings,
+    }
+
+
+def _fit_dict(fit: Fit) -> dict[str, Any]:
+    return {
+        **vars(fit.link),
+        "typical_error": fit.typical_error,
+        "worst_error": fit.worst_error,
+        "size_bytes": fit.size_bytes.tolist(),
+        "seconds": fit.seconds.tolist(),
+        "model_s": fit.model_s.tolist(),
+    }
+
+
+def _print(measurement: Measurement) -> None:
+    table = Table(title=f"{len(measurement.ranks)} ranks over {measurement.backend}")
+    for title in ("", "latency", "bandwidth", "typical error", "worst error"):
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    listed = sorted(measurement.pairs, key=lambda pair: pair.fit.link.bytes_per_s)[:MOST_LISTED]
+    for pair in sorted(listed, key=lambda pair: (pair.first, pair.second)):
+        table.add_row(f"ranks {pair.first}–{pair.second}", *_cells(pair.fit))
+    if len(listed) < len(measurement.pairs):
+        more = len(measurement.pairs) - len(listed)
+        table.add_row(f"{more} faster pairs", "", "", "", "")
+    table.add_row("all-reduce, as a ring", *_cells(measurement.ring))
+    OUT.print(table)
+    link = measurement.link
+    OUT.print(
+        f"typical link: {1e6 * link.latency_s:.1f} µs, {link.bytes_per_s / 1e9:.3g} GB/s; "
+        f"the fastest pair has {measurement.spread:.2f} times the bandwidth of the slowest",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for line in measurement.warnings:
+        OUT.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)
+
+
+def _cells(fit: Fit) -> tuple[str, str, str, str]:
+    return (
+        f"{1e6 * fit.link.latency_s:.1f} µs",
+        f"{fit.link.bytes_per_s / 1e9:.3g} GB/s",
+        f"{100 * fit.typical_error:.1f} %",
+        f"{100 * fit.worst_error:.1f} %",
+    )

@@ -1,0 +1,126 @@
+"""`stagecut run`: a plan runs on PyTorch."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..instances import InputError
+from ..instances.files import load, load_plan
+from .console import OUT, need
+
+if TYPE_CHECKING:
+    from ..runtime.execution.run import Step
+
+
+def run(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    model: Annotated[str, typer.Option(help="module:factory or file.py:factory, as profiled.")],
+    workload: Annotated[
+        str | None,
+        typer.Option(help="What the plan was made for: the model is checked against it."),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Batches to run.")] = 10,
+    schedule: Annotated[
+        str,
+        typer.Option(help="gpipe, 1f1b, interleaved, zb-h1, zb-h2; asynchronous: pipedream, 2bw."),
+    ] = "1f1b",
+    microbatches: Annotated[int, typer.Option(help="Per batch and replica.")] = 8,
+    batch: Annotated[
+        int | None, typer.Option(help="Samples per microbatch, as for profile.", min=1)
+    ] = None,
+    replicas: Annotated[int, typer.Option(help="Copies of the whole pipeline.")] = 1,
+    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "sgd",
+    learning_rate: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 0.01,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Compute activations again in the backward pass.")
+    ] = False,
+    device: Annotated[
+        str, typer.Option(help="cpu (over gloo), cuda (over NCCL), or auto: cuda if there is one.")
+    ] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads per process; default: the cores, shared.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Convert the model, as to bfloat16.")] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option("--input", help="Shape of a sample, such as 3x224x224, if none is given."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of torch, before the model is made.")] = 0,
+    record: Annotated[
+        Path | None, typer.Option(help="Write when each action began and ended; needs --workload.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints; one at the end in any case.")
+    ] = None,
+    every: Annotated[int | None, typer.Option(help="Steps between checkpoints.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint, up to --steps.")
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(help="Seconds that a rank may compute, or take to start, while others wait."),
+    ] = 120.0,
+    report: Annotated[
+        bool, typer.Option("--report", help="Compare what was recorded with its simulation.")
+    ] = False,
+) -> None:
+    """Run PLAN: train the model, or run it forward if the plan is for inference.
+
+    Start it under torchrun with a process per device of the plan:
+    torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
+    """
+    need("torch", "runtime")
+    if report and record is None:
+        raise InputError("--report: it compares what --record writes; give both")
+    if record is not None and not record.absolute().parent.is_dir():
+        raise InputError(f"{record}: its folder does not exist; create it first")
+    import torch
+
+    from ..instances.pytorch.factory import make
+    from ..runtime.execution.run import Options
+    from ..runtime.execution.run import run as run_plan
+
+    options = Options(
+        steps=steps,
+        schedule=schedule,
+        microbatches=microbatches,
+        replicas=replicas,
+        recompute=recompute,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        device=device,
+        threads=threads,
+        record=record,
+        timeout_s=timeout,
+        checkpoint=checkpoint,
+        every=every,
+        resume=resume,
+    )
+    torch.manual_seed(seed)
+    factory = partial(make, model, batch=batch, shape=shape, dtype=dtype)
+    known = None if workload is None else load(workload)
+    done = run_plan(plan, factory, options, workload=known, on_step=_show)
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if len(done) < steps and not resume:
+        OUT.print(f"the inputs ended after {len(done)} steps", highlight=False)
+    if record is not None:
+        OUT.print(f"written: {record}", highlight=False, soft_wrap=True)
+    if report and record is not None and known is not None:
+        from ..runtime.accuracy.join import compare_run
+        from ..runtime.execution.recording_file import load_recording
+        from .report import print_report
+
+        print_report(compare_run(known, load_plan(plan, known), load_recording(record)))
+
+
+def _show(step: Step) -> None:
+    OUT.print(
+        f"step {step.number + 1:>4}  loss {step.loss:<12.6g} {1e3 * step.seconds:.1f} ms",
+        highlight=False,
+    )

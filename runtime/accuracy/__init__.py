@@ -1,0 +1,1 @@
+"""Predicted against measured: a recorded run joined with its simulation."""

@@ -1,0 +1,110 @@
+"""Times of a workload, corrected by a recorded run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from ...instances import Plan, Workload
+from ...instances.arrays import Floats
+from ...instances.costs import times_column
+from ..schedules.actions import Kind
+from ..simulator import simulate_stages
+from .join import Comparison, stages_run
+
+#: Passes by the kinds of action that make them up.
+_PASSES = ((Kind.F,), (Kind.B, Kind.I, Kind.W))
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """A corrected workload.
+
+    Parameters
+    ----------
+    workload
+        With the new times; plans for the old one are refused against it: plan again.
+    factors
+        One row per stage and pass: predicted_s, measured_s and factor, which the times of its
+        nodes were multiplied by (infinite where they were 0: then they share what was measured).
+    weight_share
+        Part of the backward pass that computed gradients of weights; None if it was not split.
+    """
+
+    workload: Workload
+    factors: pd.DataFrame
+    weight_share: float | None
+
+
+def calibrate(workload: Workload, plan: Plan, comparison: Comparison, source: str) -> Calibration:
+    """Return the workload with times that give each stage's passes what was measured.
+
+    Operators of a pass keep their proportions. Only times on the kinds of device that ran them
+    change.
+
+    Parameters
+    ----------
+    source
+        What the recording is called; kept in the provenance.
+    """
+    stages = comparison.simulation.stages
+    table = comparison.kinds
+    keys = zip(table["stage"].tolist(), table["kind"].tolist(), strict=True)
+    kinds = dict(zip(keys, table["measured_s"].tolist(), strict=True))
+    times = {name: values.copy() for name, values in workload.times.items()}
+    rows = []
+    for s, passes in enumerate(stages.nodes):
+        for side, nodes in enumerate(passes):
+            parts = [kinds[s, kind.name] for kind in _PASSES[side] if (s, kind.name) in kinds]
+            if not parts:
+                continue
+            measured = float(sum(parts))
+            predicted = float(stages.compute[s, side]) * comparison.scale
+            _spread(workload, plan, times, list(nodes), predicted, measured, comparison.scale)
+            factor = measured / predicted if predicted else np.inf
+            rows.append((s, "forward" if side == 0 else "backward", predicted, measured, factor))
+    factors = pd.DataFrame(rows, columns=["stage", "pass", "predicted_s", "measured_s", "factor"])
+    said = factors["factor"][np.isfinite(factors["factor"])]
+    words = (
+        f"{len(comparison.steps)} steps of {source}, {comparison.recording.schedule}; times of "
+        f"stages × {said.min():.3f} to {said.max():.3f}"
+    )
+    made = replace(workload, times=times, provenance={**workload.provenance, "calibrated": words})
+    return Calibration(made, factors, _weight_share(kinds))
+
+
+def _spread(
+    workload: Workload,
+    plan: Plan,
+    times: dict[str, Floats],
+    nodes: list[int],
+    predicted: float,
+    measured: float,
+    scale: float,
+) -> None:
+    """Give the nodes of a pass, all on one device, times that add up to what was measured."""
+    kind = plan.cluster.kinds[plan.cluster.devices[int(plan.placement[nodes[0]])].kind]
+    column = times[times_column(workload, kind)]
+    if predicted > 0:
+        column[nodes] *= measured / predicted
+    else:
+        column[nodes] = measured / scale / kind.slowdown / len(nodes)
+
+
+def _weight_share(kinds: dict[tuple[int, str], float]) -> float | None:
+    weights = sum(value for (_, kind), value in kinds.items() if kind == "W")
+    inputs = sum(value for (_, kind), value in kinds.items() if kind == "I")
+    return weights / (weights + inputs) if weights + inputs else None
+
+
+def predicted_after(calibration: Calibration, plan: Plan, comparison: Comparison) -> Comparison:
+    """Return the comparison of the same run with the corrected workload."""
+    run = comparison.simulation
+    made_for = replace(plan, workload_fingerprint=calibration.workload.fingerprint)
+    share = calibration.weight_share
+    share = run.stages.weight_share if share is None else share
+    stages = stages_run(calibration.workload, made_for, share)
+    again = simulate_stages(stages, run.schedule, network=run.network)
+    return Comparison(again, comparison.recording, comparison.steps)

@@ -1,0 +1,274 @@
+"""A recorded run and its simulation, action by action."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from ...instances import InputError, Placement, Plan, Throughput, Workload
+from ...instances.units import TIME_UNITS, UNSPECIFIED
+from ..execution.chain import Payload, executed_stages
+from ..execution.recording_file import Done, RunRecording
+from ..network import HostMemory, Network
+from ..pieces import forward_pieces_of
+from ..schedules import Schedule, schedule_of
+from ..schedules.actions import Action, Kind
+from ..simulator import simulate_stages
+from ..simulator_result import Simulation
+from ..stages import StageGraph
+from ..timeline import boxes
+
+#: What is compared one by one; the rest of a run is counted but not predicted.
+COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A recorded run beside its simulation; times in seconds, errors predicted / measured − 1.
+
+    Parameters
+    ----------
+    simulation
+        Of the plan, with the schedule and microbatches that were run.
+    recording
+        What was run.
+    steps
+        The steps that count; those before them warm up.
+    """
+
+    simulation: Simulation
+    recording: RunRecording
+    steps: tuple[int, ...]
+
+    @cached_property
+    def scale(self) -> float:
+        """Seconds in the simulation's unit of time."""
+        return TIME_UNITS[self.simulation.stages.time_unit]
+
+    @cached_property
+    def predicted(self) -> dict[Action, tuple[str, float, float]]:
+        """Device, begin and end of each computation, transfers left out."""
+        devices = self.simulation.used
+        names = self.simulation.stages.devices
+        return {
+            Action(box.stage, Kind[box.what], box.microbatch): (
+                names[devices[box.lane]], box.start * self.scale, box.end * self.scale,
+            )
+            for box in boxes(self.simulation)
+            if box.what in _NAMES
+        }  # fmt: skip
+
+    @cached_property
+    def actions(self) -> pd.DataFrame:
+        """One row per computation of a step.
+
+        Columns: device, stage, kind, microbatch, predicted_s, measured_s (median over steps),
+        spread (interquartile range of the measured, relative to it) and error.
+        """
+        seen: dict[Action, list[float]] = {action: [] for action in self.predicted}
+        for done in self.computations():
+            seen[done.action].append(done.end_s - done.start_s)
+        rows = []
+        for action, (device, start, end) in self.predicted.items():
+            low, middle, high = np.quantile(seen[action], (0.25, 0.5, 0.75))
+            spread = (high - low) / middle if middle else 0.0
+            kind = action.kind.name
+            rows.append(
+                (device, action.stage, kind, action.microbatch, end - start, middle, spread)
+            )
+        columns = ["device", "stage", "kind", "microbatch", "predicted_s", "measured_s", "spread"]
+        frame = pd.DataFrame(rows, columns=columns)
+        return frame.assign(error=_error(frame["predicted_s"], frame["measured_s"]))
+
+    @cached_property
+    def kinds(self) -> pd.DataFrame:
+        """One row per stage and kind: predicted_s and measured_s (median), spread, error."""
+        groups = self.actions.groupby(["stage", "kind"], sort=True)
+        frame = groups[["predicted_s", "measured_s", "spread"]].median()
+        return frame.assign(error=_error(frame["predicted_s"], frame["measured_s"])).reset_index()
+
+    @cached_property
+    def stages(self) -> pd.DataFrame:
+        """One row per stage: device, and what one microbatch takes there in all passes."""
+        groups = self.kinds.groupby("stage", sort=True)
+        frame = groups[["predicted_s", "measured_s"]].sum()
+        device = self.actions.groupby("stage")["device"].first()
+        frame.insert(0, "device", device)
+        return frame.assign(error=_error(frame["predicted_s"], frame["measured_s"])).reset_index()
+
+    @property
+    def predicted_iteration_s(self) -> float:
+        """Predicted time of a step, from the first computation to the last end."""
+        return self.simulation.makespan * self.scale
+
+    @cached_property
+    def measured_iteration_s(self) -> float:
+        """Median time of a step: from its first begin to its last end, optimizer left out."""
+        spans = []
+        for step in self.steps:
+            own = [d for d in self.recording.done(step) if d.action.kind != Kind.STEP]
+            spans.append(max(d.end_s for d in own) - min(d.start_s for d in own))
+        return float(np.median(spans))
+
+    @cached_property
+    def optimizer_s(self) -> float:
+        """Median over the steps of the slowest rank's optimizer step; 0 if none was recorded."""
+        slowest = []
+        for step in self.steps:
+            times = [
+                sum(d.end_s - d.start_s for d in rank.actions if _is_step(d, step))
+                for rank in self.recording.ranks
+            ]
+            slowest.append(max(times))
+        return float(np.median(slowest))
+
+    @property
+    def error(self) -> float:
+        """Of the time of a step."""
+        return self.predicted_iteration_s / self.measured_iteration_s - 1
+
+    @cached_property
+    def typical_step(self) -> int:
+        """The step whose time is nearest to the median."""
+        spans = {}
+        for step in self.steps:
+            own = list(self.recording.done(step))
+            spans[step] = max(d.end_s for d in own) - min(d.start_s for d in own)
+        middle = float(np.median(list(spans.values())))
+        return min(spans, key=lambda step: abs(spans[step] - middle))
+
+    def computations(self) -> Iterator[Done]:
+        """Yield the computations of the steps that count."""
+        counted = set(self.steps)
+        for rank in self.recording.ranks:
+            for done in rank.actions:
+                if done.step in counted and done.action.kind in COMPUTES:
+                    yield done
+
+
+_NAMES = frozenset(kind.name for kind in COMPUTES)
+
+
+def compare_run(
+    workload: Workload,
+    plan: Plan,
+    recording: RunRecording,
+    *,
+    network: Network | None = None,
+    weight_share: float = 0.5,
+    warm_up: int = 1,
+) -> Comparison:
+    """Simulate what was run, and join the two.
+
+    Parameters
+    ----------
+    network, weight_share
+        Of the simulation; see `simulate`.
+    warm_up
+        Steps at the beginning that do not count, if there are more.
+
+    Raises
+    ------
+    InputError
+        If the recording is of another plan, or its steps did other computations than the
+        simulation's schedule has.
+    """
+    if not isinstance(plan.solution, Placement):
+        raise InputError(f"report: the plan is for {plan.problem.name}; only placements are run")
+    if not np.array_equal(recording.placement, plan.placement):
+        raise InputError(
+            "recording: it is of another plan than the one given; record the run of this plan"
+        )
+    if workload.time_unit == UNSPECIFIED:
+        raise InputError(
+            f"{workload.name}: its time unit is not specified, so nothing measured can be "
+            "compared with it; set its time_unit"
+        )
+    stages = stages_run(workload, plan, weight_share)
+    moves = HostMemory(isinstance(plan.problem, Throughput) and plan.problem.overlap)
+    schedule = _schedule(stages, recording)
+    simulation = simulate_stages(stages, schedule, network=network or moves)
+    return join(simulation, recording, warm_up)
+
+
+def join(simulation: Simulation, recording: RunRecording, warm_up: int = 1) -> Comparison:
+    """Join a run with its simulation; see `compare_run`."""
+    if warm_up < 0:
+        raise InputError(f"warm_up: {warm_up}; it must be at least 0")
+    steps = recording.steps
+    found = Comparison(simulation, recording, steps[min(warm_up, len(steps) - 1) :])
+    _check(found)
+    return found
+
+
+def stages_run(workload: Workload, plan: Plan, weight_share: float = 0.5) -> StageGraph:
+    """Return the stages as the runtime runs them: a chain, what is needed later relayed.
+
+    What passes is what nodes give, as far as the workload knows.
+    """
+    where = plan.placement.tolist()
+    pieces = forward_pieces_of(workload, where)
+    stages = executed_stages(
+        workload, plan, [Payload(0.0, 0.0)] * len(pieces), weight_share=weight_share
+    )
+    if workload.output_bytes is None:
+        return stages
+    at = np.zeros(workload.n, np.int64)
+    for p, passes in enumerate(stages.nodes):
+        at[[*passes[0], *passes[1]]] = p
+    sizes = np.zeros((2, len(pieces)))
+    for u, successors in enumerate(workload.successors):
+        side = int(workload.backward[u])
+        ends = [int(at[v]) for v in successors if workload.backward[v] == side]
+        first = min(ends, default=at[u]) if side else at[u]
+        last = at[u] if side else max(ends, default=at[u])
+        sizes[side, first:last] += workload.output_bytes[u]
+    payloads = [Payload(float(f), float(b)) for f, b in sizes.T]
+    return executed_stages(workload, plan, payloads, weight_share=weight_share)
+
+
+def _schedule(stages: StageGraph, recording: RunRecording) -> Schedule:
+    """Return the schedule that was run, in the order that was recorded."""
+    rows: list[list[Action]] = [[] for _ in stages.devices]
+    last = [done for done in recording.done(recording.steps[-1]) if done.action.kind in COMPUTES]
+    seen = set()
+    for done in sorted(last, key=lambda done: done.start_s):
+        stage, _, m = done.action
+        if stage >= stages.count:
+            raise InputError(
+                f"recording: {done.action}: the plan has stages 0 to {stages.count - 1}"
+            )
+        if done.action not in seen:  # another copy of the pipeline did it too
+            rows[stages.replicas[stage][m % len(stages.replicas[stage])]].append(done.action)
+            seen.add(done.action)
+    return schedule_of(rows, name=recording.schedule, microbatches=recording.microbatches)
+
+
+def _check(comparison: Comparison) -> None:
+    """Raise InputError unless each step did what was simulated."""
+    wanted = set(comparison.predicted)
+    for step in comparison.steps:
+        did = {
+            done.action for done in comparison.recording.done(step) if done.action.kind in COMPUTES
+        }
+        if did != wanted:
+            first = min(did ^ wanted)
+            who = "the run did not" if first in wanted else "the simulation does not"
+            raise InputError(
+                f"recording: step {step}: {who} do {first}; give the schedule that was run "
+                f"({comparison.recording.schedule}), and whole steps"
+            )
+
+
+def _is_step(done: Done, step: int) -> bool:
+    return done.step == step and done.action.kind == Kind.STEP
+
+
+def _error(predicted: pd.Series[float], measured: pd.Series[float]) -> pd.Series[float]:
+    """Return predicted / measured − 1; 0 where both are 0."""
+    ratio = predicted / measured.where(measured > 0)
+    return (ratio - 1).where(~((predicted == 0) & (measured == 0)), 0.0)

@@ -1,0 +1,9 @@
+"""A plan runs on PyTorch. Needs the extra `runtime`.
+
+The modules follow the data: `prepare.py` makes pieces of a plan and a model (`split.py` cuts the
+graph, `chain.py` gives the same pieces to schedules and simulator); `stage.py` is a piece at work,
+with `backward.py` for split backward passes; `pipeline.py` has the stages of a rank
+(`torch_pipelining.py` is the only home of torch's private names, `messages.py` moves data,
+`gradients.py` adds up what ranks share); `recorder.py` notes what happened when. `run.py` is the
+front door.
+"""

@@ -1,0 +1,136 @@
+"""The stages of a plan as they are executed: a chain, each handing its live set to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...instances import InputError, Link, Plan, Workload, price
+from ...instances.contiguity import representatives
+from ...instances.units import TIME_UNITS
+from ..pieces import Passes, forward_pieces_of, stage_graph
+from ..schedules import Schedule, make_schedule, validate
+from ..schedules.actions import schedule_of
+from ..stages import BACKWARD, FORWARD, StageGraph
+
+#: Schedules that are one batch after the other, so that torch can run them.
+SYNCHRONOUS = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2")
+
+
+class Payload(NamedTuple):
+    """Bytes that a piece sends to the next one, and gets back as gradients."""
+
+    forward_bytes: float
+    backward_bytes: float
+
+
+def executed_stages(
+    workload: Workload, plan: Plan, payloads: Sequence[Payload], *, weight_share: float = 0.5
+) -> StageGraph:
+    """Return the stages of a placement as the runtime executes them, relayed bytes included.
+
+    Pieces are numbered as by `pieces.cut`, but each waits for the one before it alone: what is
+    needed later passes through. A backward node runs with the forward piece that it undoes. In
+    host memory, a live set takes as long as the link of the device's kind takes for its bytes;
+    between linked devices, as their link takes.
+
+    Parameters
+    ----------
+    payloads
+        Of every piece, in order; the last one's does not count.
+
+    Notes
+    -----
+    O(n + m) in the nodes and edges.
+    """
+    where = plan.placement.tolist()
+    pieces = forward_pieces_of(workload, where)
+    piece_of = _pieces_of_all(workload, pieces, where)
+    costs = price(workload, plan.cluster)
+    device = [where[members[0]] for members in pieces]
+    count, training = len(pieces), bool(workload.backward.any())
+    nodes: list[Passes] = []
+    for p in range(count):
+        own = np.flatnonzero(piece_of == p)
+        backward = workload.backward[own]
+        nodes.append((tuple(own[~backward].tolist()), tuple(own[backward].tolist())))
+    receive, send = np.zeros((count, 2)), np.zeros((count, 2))
+    moved: dict[tuple[int, int], float] = {}
+    for p, load in enumerate(payloads[: count - 1]):
+        for a, b, side, size in (
+            (p, p + 1, FORWARD, load.forward_bytes),
+            (p + 1, p, BACKWARD, load.backward_bytes),
+        ):
+            if side == FORWARD or training:
+                moved[2 * a + side, 2 * b + side] = size
+                send[a, side], receive[b, side] = _paid(workload, plan, device[a], device[b], size)
+    if training:
+        moved |= {(2 * p, 2 * p + 1): 0.0 for p in range(count)}
+    rank = np.zeros(2 * count, np.int64)
+    rank[0::2] = np.arange(count)
+    rank[1::2] = 2 * count - 1 - np.arange(count)
+    present = np.ones((count, 2), np.bool_)
+    present[:, BACKWARD] = training
+    return stage_graph(
+        workload, plan, costs, nodes, present, receive, send, moved, rank, weight_share
+    )
+
+
+def executed_schedule(name: str, stages: StageGraph, microbatches: int) -> Schedule:
+    """Return the schedule called `name`, a row per device in use, checked before it runs.
+
+    Inference takes a schedule's forward passes alone, whatever its name.
+
+    Raises
+    ------
+    InputError
+        If it is no schedule that runs one batch after the other.
+    """
+    if name not in SYNCHRONOUS:
+        raise InputError(f"schedule: {name!r} is not one of {', '.join(SYNCHRONOUS)}")
+    if stages.present[:, BACKWARD].any():
+        whole = make_schedule(name, stages, microbatches)
+    else:
+        whole = make_schedule("inference", stages, microbatches)
+    validate(whole, stages)
+    return schedule_of(
+        [whole.of(d) for d in ranks_of(stages)], name=name, microbatches=microbatches
+    )
+
+
+def ranks_of(stages: StageGraph) -> list[int]:
+    """Return the device of each rank: the devices in use, in their order."""
+    return sorted({d for devices in stages.replicas for d in devices})
+
+
+def _pieces_of_all(
+    workload: Workload, pieces: Sequence[Sequence[int]], where: Sequence[int]
+) -> np.ndarray:
+    """Return the piece of every node, shape (n,): of a backward node that which it undoes."""
+    piece_of = np.full(workload.n, -1, np.int64)
+    for p, members in enumerate(pieces):
+        piece_of[list(members)] = p
+    stands_for = representatives(workload).tolist()
+    last = {where[members[0]]: p for p, members in enumerate(pieces)}
+    for v in np.flatnonzero(workload.backward).tolist():
+        before = [u for u in workload.predecessors[v] if not workload.backward[u]]
+        own = [int(piece_of[u]) for u in (*before, stands_for[v]) if where[u] == where[v]]
+        piece_of[v] = max((p for p in own if p >= 0), default=last.get(where[v], len(pieces) - 1))
+    return piece_of
+
+
+def _paid(
+    workload: Workload, plan: Plan, source: int, target: int, size: float
+) -> tuple[float, float]:
+    """Return what both ends of a message pay: over their link, else to and from host memory."""
+    cluster = plan.cluster
+    pair = int(cluster.link_of[source, target])
+    if pair >= 0:
+        links: list[Link | None] = [cluster.links[pair].link] * 2
+    else:
+        links = [cluster.kinds[cluster.devices[d].kind].link for d in (source, target)]
+    unit = TIME_UNITS[workload.time_unit]
+    first, second = (0.0 if link is None else link.seconds(size) / unit for link in links)
+    return first, second

@@ -1,0 +1,246 @@
+"""Checkpoints: parameters, optimizer state, buffers, random numbers, and the position in the data.
+
+A checkpoint is a folder ``step-00000010`` with a file per rank and, written last, a manifest. All
+of it is made under another name, brought to the disk, and renamed: it is there whole or not at all.
+Tensors are kept under the model's names, so that a run can go on with another plan of the same
+model. The folder must be one that all ranks see. The two newest checkpoints are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ...instances import InputError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What this rank trains.
+
+    Parameters
+    ----------
+    parameters, buffers
+        By the model's names; what pieces share, once.
+    optimizers
+        Of the parameters.
+    """
+
+    parameters: Mapping[str, nn.Parameter]
+    buffers: Mapping[str, Tensor]
+    optimizers: Sequence[torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far training has come: steps done, and microbatches taken from the data."""
+
+    step: int
+    microbatches: int
+
+
+def save(folder: Path, position: Position, trained: Trained, *, plan: str, model: str) -> None:
+    """Write a checkpoint; all ranks call this together.
+
+    Parameters
+    ----------
+    plan, model
+        Hashes of both.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; the checkpoints before it stay as they are.
+    """
+    rank = dist.get_rank()
+    final = folder / f"step-{position.step:08}"
+    unfinished = folder / f".{final.name}.unfinished"
+    if rank == 0:
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was ended while it wrote
+        unfinished.mkdir(parents=True)
+    dist.barrier()
+    file = unfinished / f"rank-{rank}.pt"
+    with file.open("wb") as out:
+        torch.save(_state_of(trained), out)
+        out.flush()
+        os.fsync(out.fileno())
+    names = sorted([*trained.parameters, *trained.buffers])
+    mine = (file.name, file.stat().st_size, names)
+    everyone = [mine] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    if rank == 0:
+        where: dict[str, str] = {}
+        for name, _, held in everyone:
+            where = dict.fromkeys(held, name) | where
+        manifest = {
+            "format": FORMAT,
+            "step": position.step,
+            "microbatches": position.microbatches,
+            "ranks": len(everyone),
+            "plan": plan,
+            "model": model,
+            "files": {name: size for name, size, _ in everyone},
+            "tensors": where,
+        }
+        with (unfinished / MANIFEST).open("w", encoding="utf-8") as out:
+            json.dump(manifest, out, indent=1)
+            out.flush()
+            os.fsync(out.fileno())
+        _to_disk(unfinished)
+        unfinished.rename(final)
+        _to_disk(folder)
+        for old in checkpoints(folder)[:-KEPT]:
+            shutil.rmtree(old)
+    dist.barrier()
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, the newest last."""
+    found = [path for path in folder.glob("step-*") if (path / MANIFEST).is_file()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on the disk.
+
+    Parameters
+    ----------
+    plan
+        Hash of the plan that it was written with.
+    ranks
+        How many wrote it.
+    tensors
+        For each tensor the first file that has it.
+    """
+
+    path: Path
+    position: Position
+    plan: str
+    ranks: int
+    tensors: Mapping[str, str]
+
+
+def newest(folder: Path, model: str) -> Checkpoint:
+    """Return the newest checkpoint in a folder.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is damaged or of another model than that with the hash `model`.
+    """
+    found = checkpoints(folder)
+    if not found:
+        raise InputError(f"{folder}: it holds no checkpoint; leave --resume out to begin")
+    path = found[-1]
+    manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    if manifest.get("format") != FORMAT:
+        raise InputError(f"{path}: its format is {manifest.get('format')}; {FORMAT} is known")
+    if manifest["model"] != model:
+        raise InputError(f"{path}: it is of another model; give the model that was trained")
+    for name, size in manifest["files"].items():
+        file = path / name
+        if not file.is_file() or file.stat().st_size != size:
+            raise InputError(f"{file}: damaged; delete {path} to go on from the one before")
+    position = Position(manifest["step"], manifest["microbatches"])
+    return Checkpoint(path, position, manifest["plan"], manifest["ranks"], manifest["tensors"])
+
+
+def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
+    """Take a checkpoint over.
+
+    With the plan that it was written with, everything is as it was, random numbers too; with
+    another plan of the same model, each tensor is that of the first rank that had it.
+
+    Raises
+    ------
+    InputError
+        If a tensor is missing.
+    """
+    same = found.plan == plan and found.ranks == dist.get_world_size()
+    own = f"rank-{dist.get_rank()}.pt"
+    loaded: dict[str, dict[str, Any]] = {}
+
+    def state(name: str) -> dict[str, Any]:
+        file = own if same else found.tensors.get(name)
+        if file is None:
+            raise InputError(f"{found.path}: {name} is not in it; it is of another model")
+        if file not in loaded:
+            path = found.path / file
+            loaded[file] = torch.load(path, map_location="cpu", weights_only=True)
+        return loaded[file]
+
+    with torch.no_grad():
+        for name, tensor in [*trained.parameters.items(), *trained.buffers.items()]:
+            tensor.copy_(state(name)["tensors"][name])
+    for optimizer in trained.optimizers:
+        _restore(optimizer, trained, state)
+    if same:
+        _set_random(state(own)["random"])
+
+
+def _state_of(trained: Trained) -> dict[str, Any]:
+    name_of = {id(x): name for name, x in trained.parameters.items()}
+    kept: dict[str, Any] = {}
+    for optimizer in trained.optimizers:
+        for group in optimizer.param_groups:
+            options = {key: value for key, value in group.items() if key != "params"}
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                kept[name_of[id(parameter)]] = {"options": options, "state": dict(state)}
+    tensors = {**trained.parameters, **trained.buffers}
+    return {
+        "tensors": {name: tensor.detach() for name, tensor in tensors.items()},
+        "optimizer": kept,
+        "random": _random(),
+    }
+
+
+def _restore(optimizer: torch.optim.Optimizer, trained: Trained, state: Any) -> None:
+    name_of = {id(x): name for name, x in trained.parameters.items()}
+    whole = optimizer.state_dict()
+    whole["state"] = {}
+    for group, described in zip(optimizer.param_groups, whole["param_groups"], strict=True):
+        for parameter, number in zip(group["params"], described["params"], strict=True):
+            name = name_of[id(parameter)]
+            kept = state(name)["optimizer"].get(name)
+            if kept is not None:
+                described.update(kept["options"])
+                whole["state"][number] = kept["state"]
+    optimizer.load_state_dict(whole)
+
+
+def _random() -> dict[str, Any]:
+    cards = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return {"torch": torch.get_rng_state(), "python": random.getstate(), "cuda": cards}
+
+
+def _set_random(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _to_disk(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

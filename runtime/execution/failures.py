@@ -1,0 +1,372 @@
+"""All ranks end within a bounded time, and the first error is shown once.
+
+Every rank has a thread that watches. It tells the store of the process group that its rank lives,
+looks there for an error, and ends the process when there is one. The first error wins. It comes
+
+- from a rank that fails: its exception, in one line;
+- from the rank before one that no longer answers, since it was killed;
+- from a rank that computes for longer than the timeout while the others wait for it;
+- from a rank that misses another one at the start, or finds that it runs another plan or model.
+
+What a rank sees when it waits for one that is gone ("connection closed by peer") is no first error:
+it is looked for who is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import FrameType, TracebackType
+
+import torch
+import torch.distributed as dist
+
+from ...instances import InfeasibleError, StagecutError
+from . import mail
+
+#: So long a rank may compute without a word, or take to start, unless told otherwise.
+TIMEOUT_S = 120.0
+#: How often a rank looks for errors and says that it lives.
+POLL_S = 0.25
+#: A rank that has not said that it lives for so long is gone.
+SILENCE_S = 15.0
+#: The same, once a connection broke or the launcher ends the ranks.
+SUSPICION_S = 3.0
+#: So long after an error a rank may take to end by itself.
+GRACE_S = 5.0
+
+#: Files in whose code a rank waits for others; the end of each name.
+_WAITING = (mail.__file__, threading.__file__)
+_WAITING_IN = os.path.dirname(dist.__file__) + os.sep
+
+
+class Guard:
+    """What keeps the ranks together; `guarded` makes it.
+
+    Parameters
+    ----------
+    rank, world
+        This rank, and how many there are.
+    timeout_s
+        See `guarded`.
+    store
+        Of the process group: make the group with it.
+    show
+        Shows an error.
+    """
+
+    def __init__(
+        self, rank: int, world: int, timeout_s: float, show: Callable[[str], None]
+    ) -> None:
+        self.rank, self.world, self.timeout_s, self.show = rank, world, timeout_s, show
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self.hosts = rank == 0 and not launched
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+        def connect(*, hosts: bool) -> dist.Store:
+            store = dist.TCPStore(
+                address,
+                port,
+                is_master=hosts,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout_s),
+            )
+            return dist.PrefixStore(f"stagecut {attempt}", store)
+
+        try:
+            self.store = connect(hosts=self.hosts)
+            self._mine = connect(hosts=False)  # the other one may be busy, waiting for a key
+        except dist.DistError as error:
+            raise StagecutError(
+                f"rank {rank}: rank 0 did not start within {timeout_s:g} s ({_first_line(error)})"
+            ) from None
+        self._ended = threading.Event()
+        self._failed = False
+        self._first_here: bool | None = None  # whether an exception of this rank came first
+        self._busy_since = time.monotonic()
+        self._main = threading.get_ident()
+        self._signals, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        self._thread = threading.Thread(target=self._watch, name="stagecut watch", daemon=True)
+
+    def tick(self) -> None:
+        """Say that this rank gets on."""
+        self._busy_since = time.monotonic()
+
+    def join(self, identity: dict[str, str]) -> None:
+        """Wait until all ranks are here, and check that they run the same.
+
+        Parameters
+        ----------
+        identity
+            Hash of each thing that must be the same on all ranks, by what it is called.
+
+        Raises
+        ------
+        StagecutError
+            If a rank does not come within the timeout, or runs something else.
+        """
+        text = "\n".join(f"{what}\t{value}" for what, value in identity.items())
+        self.store.set(f"joined {self.rank}", text)
+        keys = [f"joined {r}" for r in range(self.world)]
+        until = time.monotonic() + self.timeout_s
+        while not self.store.check(keys):
+            self.tick()
+            if time.monotonic() > until:
+                late = [str(r) for r, key in enumerate(keys) if not self.store.check([key])]
+                raise StagecutError(
+                    f"rank {', '.join(late)} of {self.world} did not start within "
+                    f"{self.timeout_s:g} s; see why, or raise --timeout"
+                )
+            time.sleep(0.02)
+        for r, key in enumerate(keys):
+            theirs = dict(line.split("\t") for line in self.store.get(key).decode().splitlines())
+            for what, value in identity.items():
+                if theirs.get(what) != value:
+                    low, high = sorted(((self.rank, value), (r, str(theirs.get(what)))))
+                    raise StagecutError(
+                        f"rank {high[0]} runs another {what} than rank {low[0]} "
+                        f"({high[1][:12]}, {low[1][:12]}); give all ranks the same"
+                    )
+
+    def fail(self, error: BaseException) -> bool:
+        """Make an exception of this rank known; return whether it is the first error.
+
+        To be called where it is caught; again, it returns the same.
+        """
+        if self._first_here is None:
+            self._failed = True
+            code = 3 if isinstance(error, InfeasibleError) else 2
+            text = str(error)
+            if not isinstance(error, StagecutError):
+                code, text = 1, f"rank {self.rank}: {_told(error)}"
+                if _is_of_waiting(error):
+                    text = self._suspect(text)
+            self._first_here = self._publish(text, code)
+        return self._first_here
+
+    def _publish(self, text: str, code: int) -> bool:
+        """Make an error known; return whether it is the first."""
+        value = f"{self.rank}\t{code}\t{text}"
+        return bool(self._mine.compare_set("error", "", value).decode() == value)
+
+    def first_error(self) -> tuple[int, str]:
+        """Return exit code and text of the first error; waits for one."""
+        _, code, text = self._mine.get("error").decode().split("\t", 2)
+        return int(code), text
+
+    # The thread that watches.
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._mine.set(f"alive {self.rank}", "0")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End without an error."""
+        self._ended.set()
+        self._thread.join()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Say that this rank ends; who hosts the store waits for the others."""
+        self._mine.set(f"left {self.rank}", "1")
+        until = time.monotonic() + (GRACE_S if self._failed else self.timeout_s)
+        keys = [f"left {r}" for r in range(self.world)]
+        while self.hosts and time.monotonic() < until and not self._mine.check(keys):
+            time.sleep(0.02)
+
+    def _watch(self) -> None:
+        beats, since_error = 0, 0.0
+        seen, changed = b"", time.monotonic()
+        after = (self.rank + 1) % self.world
+        while not self._ended.is_set():
+            caught = self._caught()
+            try:
+                beats += 1
+                self._mine.set(f"alive {self.rank}", str(beats))
+                if self._mine.check(["error"]):
+                    since_error = since_error or time.monotonic()
+                    if not self._failed or time.monotonic() > since_error + GRACE_S:
+                        self._end(self.first_error()[0])
+                elif signal.SIGTERM in caught and not self._failed:
+                    self._first(self._suspect(f"rank {self.rank}: ended by SIGTERM"), 1)
+                elif signal.SIGINT in caught:
+                    self._end(130)
+                beat = self._beat(after)
+                if beat != seen:
+                    seen, changed = beat, time.monotonic()
+                if beat and time.monotonic() > changed + SILENCE_S:
+                    self._first(_gone([after]), 1)
+                self._check_pace()
+            except dist.DistError:
+                self._store_is_gone()
+
+    def _caught(self) -> bytes:
+        """Wait for the next look; return the numbers of the signals that came meanwhile."""
+        ready, _, _ = select.select([self._signals], [], [], POLL_S)
+        return os.read(self._signals, 64) if ready else b""
+
+    def _beat(self, rank: int) -> bytes:
+        """Return the last sign of life of a rank; empty if it is not here yet or has left."""
+        if self._mine.check([f"left {rank}"]) or not self._mine.check([f"alive {rank}"]):
+            return b""
+        return bytes(self._mine.get(f"alive {rank}"))
+
+    def _check_pace(self) -> None:
+        frame = sys._current_frames().get(self._main)
+        now = time.monotonic()
+        if frame is None or self._failed or _waits(frame):
+            self._busy_since = now
+        elif now > self._busy_since + self.timeout_s:
+            self._first(
+                f"rank {self.rank} is late: busy for {self.timeout_s:g} s at {_place(frame)}; "
+                "see what it does there, or raise --timeout",
+                1,
+            )
+
+    def _suspect(self, otherwise: str) -> str:
+        """Return who is gone; `otherwise` if all are alive, or another error comes first."""
+        before = {r: self._beat(r) for r in range(self.world) if r != self.rank}
+        until = time.monotonic() + SUSPICION_S
+        while time.monotonic() < until:
+            if self._mine.check(["error"]):
+                return otherwise
+            time.sleep(POLL_S / 4)
+        gone = [r for r, beat in before.items() if beat and self._beat(r) == beat]
+        return _gone(gone) if gone else otherwise
+
+    def _first(self, text: str, code: int) -> None:
+        """Publish from the thread that watches, and end, unless the main thread is about to."""
+        if self._publish(text, code):
+            self.show(text)
+        elif self._failed:
+            return
+        self._end(code)
+
+    def _store_is_gone(self) -> None:
+        if not self._ended.is_set():
+            if self.rank == 1:  # who speaks for those that are left
+                self.show("rank 0 is gone: it was killed, or ended without a word")
+            os._exit(1)
+
+    def _end(self, code: int) -> None:
+        self._failed = True
+        try:
+            self._leave()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Let the thread that watches see signals, while the main thread waits in torch."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handler = signal.signal(signal.SIGTERM, lambda *_: None)
+        before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def guarded(
+    *, timeout_s: float = TIMEOUT_S, show: Callable[[str], None] | None = None
+) -> Iterator[Guard | None]:
+    """Keep the ranks that torchrun's environment describes together.
+
+    If this rank fails with the first error, its exception goes on, as a `StagecutError` of one
+    line; if another one was first, the process ends. Without other ranks nothing is watched.
+
+    Parameters
+    ----------
+    timeout_s
+        How long a rank may compute while the others wait for it, and take to start.
+    show
+        Shows an error that the thread that watches found; default: on standard error.
+
+    Raises
+    ------
+    StagecutError
+        The first error, where it came from.
+    """
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield None
+        return
+    guard = Guard(rank, world, timeout_s, show or _print)
+    guard.start()
+    with guard.signals():
+        try:
+            yield guard
+        except BaseException as error:
+            first = guard.fail(error)
+            code, text = guard.first_error()
+            guard.stop()
+            if not first:
+                raise SystemExit(code) from None
+            if isinstance(error, StagecutError):
+                raise
+            raise StagecutError(text) from error
+        guard.stop()
+
+
+def _print(text: str) -> None:
+    print(f"error: {text}", file=sys.stderr, flush=True)
+
+
+def _waits(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return file in _WAITING or file.startswith(_WAITING_IN)
+
+
+def _is_of_waiting(error: BaseException) -> bool:
+    """Whether it was raised where a rank waits for others."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and isinstance(error, RuntimeError) and _waits(trace.tb_frame)
+
+
+def _place(frame: FrameType) -> str:
+    """Return the innermost place that is not in torch."""
+    place: FrameType | None = frame
+    root = os.path.dirname(torch.__file__) + os.sep
+    while place is not None and place.f_back is not None:
+        if not place.f_code.co_filename.startswith(root):
+            break
+        place = place.f_back
+    assert place is not None
+    return f"{os.path.basename(place.f_code.co_filename)}:{place.f_lineno}"
+
+
+def _gone(ranks: list[int]) -> str:
+    which = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
+    return f"{which} gone: killed (for taking too much memory?), or the machine is down"
+
+
+def _told(error: BaseException) -> str:
+    """Return an exception in one line."""
+    if isinstance(error, StagecutError):
+        return str(error)
+    line = _first_line(error)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in line:
+        return f"out of memory: {line}"
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

@@ -1,0 +1,182 @@
+"""A plan and a model become what the ranks run: pieces, stages, and where each piece is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...instances import InputError, Plan, Workload
+from ...instances.files import load_plan, load_plan_for_model
+from ...instances.pytorch.profile import Profile, matching
+from ...instances.pytorch.trace import inputs_as_traced
+from ...instances.units import NodeId
+from ..stages import StageGraph
+from .chain import Payload, executed_stages, ranks_of
+from .split import PieceModule, split
+from .stage import Tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A plan, cut for the ranks that run it.
+
+    Parameters
+    ----------
+    model
+        The whole model.
+    profile
+        Of the model; its times are estimates.
+    workload, plan
+        What the plan was made for; if only the plan is known, the profile's workload.
+    pieces
+        In the order in which they run.
+    stages
+        The same for schedules and the simulator, with the workload's times.
+    devices
+        The plan's device of each rank.
+    training
+        Whether the plan has a backward pass.
+    """
+
+    model: nn.Module
+    profile: Profile
+    workload: Workload
+    plan: Plan
+    pieces: tuple[PieceModule, ...]
+    stages: StageGraph
+    devices: tuple[int, ...]
+    training: bool
+
+    def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
+        """Return the tensors that the first piece takes for a microbatch.
+
+        Raises
+        ------
+        InputError
+            If shapes or types are not those that the model was traced for.
+        """
+        flat = inputs_as_traced(self.profile.traced, self.model, args, kwargs or {})
+        given = tuple(value for value in flat if isinstance(value, torch.Tensor))
+        first = self.pieces[0]
+        wanted = [first.values[name] for name in first.inputs]
+        if len(given) != len(wanted):
+            raise InputError(f"inputs: {len(given)} tensors; the model takes {len(wanted)}")
+        for value, tensor in zip(wanted, given, strict=True):
+            if (value.shape, value.dtype) != (tuple(tensor.shape), tensor.dtype):
+                raise InputError(
+                    f"inputs: {value.name} is {_shown(tensor.shape, tensor.dtype)}; every "
+                    f"microbatch must be {_shown(value.shape, value.dtype)}, as it was traced"
+                )
+        return given
+
+
+def prepare(
+    plan: Plan | Path,
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    workload: Workload | None = None,
+) -> Prepared:
+    """Trace a model again and cut it as a plan says.
+
+    Parameters
+    ----------
+    plan
+        A plan or its file.
+    model, args, kwargs
+        What the plan was made for: the model, and inputs of one microbatch.
+    workload
+        What the plan was made for; needed if `plan` is no file. With it, the model is held
+        against it in all that was recorded of it, and schedules are made from its times.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another model, or for other inputs.
+    """
+    if isinstance(plan, Plan) and workload is None:
+        raise InputError("run: a plan that is no file needs its workload")
+    if workload is not None:
+        made = load_plan(plan, workload) if isinstance(plan, Path) else plan
+        made.check_made_for(workload)
+        profile = matching(model, args, kwargs, workload.ids, bool(workload.backward.any()))
+        check_same(profile.workload, workload)
+    else:
+        assert isinstance(plan, Path)
+        found: list[Profile] = []
+        made = load_plan_for_model(plan, _trace_again(model, args, kwargs, found))
+        profile, workload = found[0], found[0].workload
+    if profile.traced.how.endswith("on these numbers"):
+        raise InputError(
+            f"{workload.name}: its own code looks at the numbers of its inputs "
+            f"({profile.traced.because}), so its graph holds for the traced ones only"
+        )
+    where = {node: int(d) for node, d in zip(workload.ids, made.placement.tolist(), strict=True)}
+    pieces = split(profile, [where[node] for node in profile.workload.ids])
+    training = bool(workload.backward.any())
+    stages = executed_stages(workload, made, [payload(piece, training) for piece in pieces])
+    devices = tuple(ranks_of(stages))
+    return Prepared(model, profile, workload, made, pieces, stages, devices, training)
+
+
+def payload(piece: PieceModule, training: bool) -> Payload:
+    """Return the bytes that a piece hands on, and gets back."""
+    values = [piece.values[name] for name in piece.outputs]
+    back = sum(value.size_bytes for value in values if value.grad and training)
+    return Payload(float(piece.payload_bytes), float(back))
+
+
+def check_same(found: Workload, planned: Workload) -> None:
+    """Check that a model traced again is the one that a workload was made of.
+
+    Raises
+    ------
+    InputError
+        With the first node that differs.
+    """
+    order = [found.index[node] for node in planned.ids]
+    for what in ("output_bytes", "backward"):
+        mine, theirs = getattr(found, what), getattr(planned, what)
+        if mine is None or theirs is None:
+            continue
+        different = np.flatnonzero(mine[order] != theirs)
+        if len(different):
+            v = int(different[0])
+            raise InputError(
+                f"{planned.name}: {planned.ids[v]} has {what} {theirs[v]:g}, and in the model "
+                f"{mine[order][v]:g}; give the model and inputs (--batch) that were profiled"
+            )
+    position = {v: i for i, v in enumerate(order)}
+    edges = {(position[u], position[v]) for u, v in found.edges.tolist()}
+    for u, v in edges ^ {(u, v) for u, v in planned.edges.tolist()}:
+        raise InputError(
+            f"{planned.name}: {planned.ids[u]} and {planned.ids[v]} hang together in another way "
+            "than in the model; the plan was made for another one"
+        )
+
+
+def _trace_again(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    found: list[Profile],
+) -> Callable[[tuple[NodeId, ...]], Workload]:
+    """Return what traces the model for given ids, and leaves the profile in `found`."""
+
+    def workload_of(ids: tuple[NodeId, ...]) -> Workload:
+        # Autograd's names and those of layers tell a backward node from a forward node.
+        training = any(".backward" in str(n) or "Backward" in str(n) for n in ids)
+        found.append(matching(model, args, kwargs, ids, training))
+        return found[0].workload
+
+    return workload_of
+
+
+def _shown(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{'×'.join(map(str, shape))} {str(dtype).removeprefix('torch.')}"

@@ -1,0 +1,241 @@
+"""What a run did: every action of every rank with its begin and end. No torch here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ...instances import InputError
+from ...instances.arrays import Floats, Ints, frozen
+from ...instances.errors import shown
+from ...instances.source import Source, read_source
+from ...instances.stagecut_json import VERSION, Record, read_file
+from ...instances.writing import layout, write_whole
+from ..schedules.actions import Action, parse_action
+
+FORMAT = "stagecut-recording"
+
+
+class Done(NamedTuple):
+    """An action as it was: of the optimizer step `step`, from `start_s` to `end_s`."""
+
+    step: int
+    action: Action
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class RankRecording:
+    """What one rank did.
+
+    Parameters
+    ----------
+    rank
+        Its number; it is the number of its device in the plan's cluster.
+    host, device
+        Where it ran, such as ``node7`` and ``cuda:1``.
+    actions
+        In the order in which they began. Waiting for data is no part of an action.
+    """
+
+    rank: int
+    host: str
+    device: str
+    actions: tuple[Done, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "actions", tuple(self.actions))
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecording:
+    """A run of a plan.
+
+    Times are seconds on one clock that all ranks share: theirs if they are on one host, else each
+    rank's own, set to zero at a barrier before the first step.
+
+    Parameters
+    ----------
+    workload_fingerprint
+        Of the workload that the plan was made for.
+    placement
+        Shape (n,): the plan's device of each node, so that another plan is told apart.
+    schedule
+        Name of the schedule.
+    microbatches
+        Per step.
+    ranks
+        Rank 0, 1, ….
+
+    Raises
+    ------
+    InputError
+        If an action ends before it begins, occurs twice in a step, or belongs to a microbatch
+        that there is not; or ranks are missing.
+    """
+
+    workload_fingerprint: str
+    placement: Ints
+    schedule: str
+    microbatches: int
+    ranks: tuple[RankRecording, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "placement", frozen(self.placement, np.int64))
+        object.__setattr__(self, "ranks", tuple(self.ranks))
+        _check(self)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Numbers of the steps, increasing."""
+        return tuple(sorted({done.step for rank in self.ranks for done in rank.actions}))
+
+    def done(self, step: int) -> Iterator[Done]:
+        """Yield what all ranks did in a step."""
+        for rank in self.ranks:
+            yield from (done for done in rank.actions if done.step == step)
+
+    def step_times(self) -> Floats:
+        """Return, shape (steps,), seconds from each step's first begin to its last end."""
+        spans = []
+        for step in self.steps:
+            own = list(self.done(step))
+            spans.append(max(d.end_s for d in own) - min(d.start_s for d in own))
+        return frozen(spans, np.float64)
+
+
+class DoneRecord(Record):
+    """An action; times in seconds."""
+
+    step: int
+    action: str
+    start_s: float
+    end_s: float
+
+
+class RankRecord(Record):
+    """A rank."""
+
+    rank: int
+    host: str
+    device: str
+    actions: list[DoneRecord]
+
+
+class RecordingFile(Record):
+    """A recording file; see `RunRecording`."""
+
+    format: Literal["stagecut-recording"]
+    version: Literal[1]
+    workload_fingerprint: str
+    placement: list[int]
+    schedule: str
+    microbatches: int
+    ranks: list[RankRecord]
+
+
+def load_recording(path: str | Path) -> RunRecording:
+    """Return the recording in a file.
+
+    Raises
+    ------
+    InputError
+        If the file is broken: one line with file, field and remedy.
+    """
+    return read_recording(read_source(path))
+
+
+def save_recording(recording: RunRecording, path: str | Path) -> None:
+    """Write a recording, whole or not at all."""
+    write_whole(path, layout(write_recording(recording)))
+
+
+def read_recording(source: Source) -> RunRecording:
+    """Return the recording in one of our files."""
+    file = read_file(source, RecordingFile, FORMAT)
+    try:
+        ranks = [
+            RankRecording(r.rank, r.host, r.device, tuple(_done(r.rank, d) for d in r.actions))
+            for r in file.ranks
+        ]
+        return RunRecording(
+            file.workload_fingerprint,
+            np.array(file.placement, np.int64),
+            file.schedule,
+            file.microbatches,
+            tuple(ranks),
+        )
+    except InputError as error:
+        source.fail(str(error))
+
+
+def write_recording(recording: RunRecording) -> dict[str, object]:
+    """Return the file of `recording`, as JSON values."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "workload_fingerprint": recording.workload_fingerprint,
+        "placement": recording.placement.tolist(),
+        "schedule": recording.schedule,
+        "microbatches": recording.microbatches,
+        "ranks": [
+            msgspec.to_builtins(
+                RankRecord(
+                    rank.rank,
+                    rank.host,
+                    rank.device,
+                    [
+                        DoneRecord(d.step, str(d.action), float(d.start_s), float(d.end_s))
+                        for d in rank.actions
+                    ],
+                )
+            )
+            for rank in recording.ranks
+        ],
+    }
+
+
+def _done(rank: int, record: DoneRecord) -> Done:
+    try:
+        action = parse_action(record.action)
+    except InputError as error:
+        raise InputError(f"rank {rank}: step {record.step}: {error}") from None
+    return Done(record.step, action, record.start_s, record.end_s)
+
+
+def _check(recording: RunRecording) -> None:
+    if recording.microbatches < 1:
+        raise InputError(f"microbatches is {recording.microbatches}; it must be at least 1")
+    if not recording.ranks:
+        raise InputError("ranks is empty; a run has at least one")
+    for number, rank in enumerate(recording.ranks):
+        if rank.rank != number:
+            raise InputError(
+                f"ranks[{number}] is of rank {rank.rank}; list ranks 0, 1, …, each once"
+            )
+        seen: set[tuple[int, Action]] = set()
+        for done in rank.actions:
+            where = f"rank {number}: step {done.step}: {done.action}"
+            if done.step < 0:
+                raise InputError(f"{where}: steps number from 0 on")
+            if not (math.isfinite(done.start_s) and math.isfinite(done.end_s)):
+                raise InputError(f"{where}: start_s and end_s must be finite numbers")
+            if done.end_s < done.start_s:
+                raise InputError(
+                    f"{where}: it ends at {shown(done.end_s)}, before it begins at "
+                    f"{shown(done.start_s)}"
+                )
+            if done.action.microbatch >= recording.microbatches:
+                raise InputError(f"{where}: there are {recording.microbatches} microbatches")
+            if (done.step, done.action) in seen:
+                raise InputError(f"{where}: it occurs twice")
+            seen.add((done.step, done.action))
+    if not any(rank.actions for rank in recording.ranks):
+        raise InputError("no rank did anything; record a run with at least one step")

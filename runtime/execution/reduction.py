@@ -1,0 +1,68 @@
+"""Gradients added up over all ranks that hold a copy of a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Reduction:
+    """All-reduce of the gradients of what this rank shares with others.
+
+    A parameter is shared by the replicas of its piece, and, if its weight is tied, by all pieces
+    that have it; its gradient is the sum over all of them.
+
+    Parameters
+    ----------
+    holders
+        Ranks that hold each parameter, by name, of the whole model; the same on every rank.
+    """
+
+    def __init__(self, holders: Mapping[str, frozenset[int]]) -> None:
+        self.holders = holders
+        sets = sorted({tuple(sorted(ranks)) for ranks in holders.values() if len(ranks) > 1})
+        everyone = tuple(range(dist.get_world_size()))
+        self.groups = {
+            ranks: None if ranks == everyone else dist.new_group(list(ranks)) for ranks in sets
+        }
+
+    def add_up(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Replace the gradients by their sums over the ranks.
+
+        All holders of a parameter must call this for it, with others of the same holders alike.
+        A parameter without a gradient on any of its ranks has none afterwards.
+        """
+        together: dict[tuple[tuple[int, ...], torch.dtype], list[nn.Parameter]] = {}
+        for name in sorted(n for n in parameters if len(self.holders[n]) > 1):
+            key = (tuple(sorted(self.holders[name])), parameters[name].dtype)
+            together.setdefault(key, []).append(parameters[name])
+        for (ranks, dtype), group in sorted(together.items(), key=lambda item: str(item[0])):
+            present = torch.tensor([p.grad is not None for p in group]).to(group[0].device, dtype)
+            parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in group]
+            flat = torch.cat([present, *(part.reshape(-1) for part in parts)])
+            dist.all_reduce(flat, group=self.groups[ranks])
+            counts, *sums = torch.split(flat, [len(group), *(p.numel() for p in group)])
+            for parameter, count, total in zip(group, counts.tolist(), sums, strict=True):
+                parameter.grad = total.view_as(parameter).clone() if count else None
+
+
+def holders_of(
+    names: Sequence[Sequence[str]], ranks: Sequence[Sequence[int]]
+) -> dict[str, frozenset[int]]:
+    """Return which ranks hold each parameter.
+
+    Parameters
+    ----------
+    names
+        Of the parameters of each piece.
+    ranks
+        Of each piece.
+    """
+    holders: dict[str, frozenset[int]] = {}
+    for own, where in zip(names, ranks, strict=True):
+        for name in own:
+            holders[name] = holders.get(name, frozenset()) | frozenset(where)
+    return holders

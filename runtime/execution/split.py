@@ -1,0 +1,265 @@
+"""A traced model cut into a module per piece of a placement.
+
+Pieces run one after the other in a topological order, and each hands the next its *live set*: all
+that any later piece needs, so that a tensor needed later passes through the pieces between. What
+depends on no input is made by every piece that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...instances import InputError
+from ...instances.pytorch.profile import Profile
+from ...instances.pytorch.values import Value, Values, values_of
+from ..pieces import forward_pieces_of
+
+
+@dataclass(frozen=True, eq=False)
+class PieceModule:
+    """A piece of a plan as a module.
+
+    Parameters
+    ----------
+    index
+        Position in the topological order of the pieces; the simulator's number of the stage.
+    device
+        Number of the plan's device.
+    nodes
+        Numbers of the workload's forward nodes in it.
+    module
+        ``forward(*inputs)`` returns a tuple, in the order of `outputs`. Its parameters and buffers
+        are the model's own tensors, under the model's names; pieces that share one share the
+        object.
+    inputs
+        Names of the values it takes: the outputs of the piece before, or the model's inputs.
+    outputs
+        Names of its live set; of the last piece, the model's outputs.
+    values
+        All of these by name.
+    parameters
+        The model's names of the learned tensors in it, a tied one under its first name.
+    """
+
+    index: int
+    device: int
+    nodes: tuple[int, ...]
+    module: fx.GraphModule
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    values: Mapping[str, Value]
+    parameters: tuple[str, ...]
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of its live set, relayed values included."""
+        return sum(self.values[name].size_bytes for name in self.outputs)
+
+
+def split(profile: Profile, device: Sequence[int]) -> tuple[PieceModule, ...]:
+    """Cut a traced model into its pieces, in the order in which they can run.
+
+    Parameters
+    ----------
+    profile
+        Of the model; its times do not matter.
+    device
+        Device of each node of its workload, colours together.
+
+    Returns
+    -------
+    tuple of PieceModule
+        A contiguous placement gives one per device in use.
+
+    Raises
+    ------
+    InputError
+        If something that is no tensor, or a tensor together with a view of it that is changed in
+        place, would pass between pieces.
+
+    Notes
+    -----
+    O(pieces · nodes). A tensor that came from an earlier piece is copied before it is changed in
+    place: autograd allows no changes to what it began with.
+    """
+    pieces = forward_pieces_of(profile.workload, list(device))
+    training = profile.workload.provenance.get("pass") == "training"
+    cut = _Cut(profile, pieces, values_of(profile.traced, training))
+    needs = [cut.needs(p) for p in range(len(pieces))]
+    names = cut.crossing([needed.values for needed in needs])
+    made = []
+    for p, nodes in enumerate(pieces):
+        inputs = names[p]
+        outputs = names[p + 1] if p + 1 < len(pieces) else cut.outputs
+        module = cut.module(inputs, needs[p].local, outputs)
+        own = {id(parameter) for parameter in module.parameters()}
+        made.append(
+            PieceModule(
+                index=p,
+                device=int(device[nodes[0]]),
+                nodes=nodes,
+                module=module,
+                inputs=inputs,
+                outputs=outputs,
+                values={name: cut.values.of[name] for name in {*inputs, *outputs}},
+                parameters=tuple(n for n, x in profile.traced.parameters if id(x) in own),
+            )
+        )
+    return tuple(made)
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """What a piece runs itself, and the values that it takes from pieces before; by name."""
+
+    local: frozenset[str]
+    values: frozenset[str]
+
+
+class _Cut:
+    """The graph, and which piece each of its nodes is at home in."""
+
+    def __init__(self, profile: Profile, pieces: list[tuple[int, ...]], values: Values) -> None:
+        self.traced = profile.traced
+        self.values = values
+        self.nodes = {n.name: n for n in profile.traced.module.graph.nodes}
+        self.last = len(pieces) - 1
+        self.free = {step.name for step in profile.recording.steps if not step.kernels}
+        self.home: dict[str, int] = {}
+        for p, members in enumerate(pieces):
+            for v in members:
+                self.home |= dict.fromkeys(profile.fx_nodes[profile.workload.ids[v]], p)
+        self._settle_changed_constants()
+        ends = next(n for n in self.nodes.values() if n.op == "output")
+        self.outputs = tuple(n.name for n in _arguments(ends) if n.name in values.of)
+        self.names = dict(profile.traced.parameters)
+
+    def _settle_changed_constants(self) -> None:
+        """Give what starts as a constant but is changed by a piece to the first who uses it."""
+        of, changed = self.values.of, self.values.changed
+        blocks = {block for name in self.home for block in changed.get(name, ())}
+        first: dict[int, int] = {}
+        for name, p in self.home.items():
+            for a in _arguments(self.nodes[name]):
+                if a.name in of and name not in self.free:
+                    block = of[a.name].storage
+                    first[block] = min(p, first.get(block, p))
+        for n in self.nodes.values():
+            block = of[n.name].storage if n.name in of else -1
+            if n.op.startswith("call") and n.name not in self.home and block in blocks & set(first):
+                self.home[n.name] = first[block]
+
+    def needs(self, p: int) -> _Needs:
+        """Return what piece `p` runs, and takes from before."""
+        local: set[str] = set()
+        values: set[str] = set()
+        waiting = [self.nodes[name] for name, home in self.home.items() if home == p]
+        if p == self.last:
+            waiting += [self.nodes[name] for name in self.outputs]
+        while waiting:
+            n = waiting.pop()
+            if n.name in local or n.name in values:
+                continue
+            if not self._is_local(n, p):
+                values.add(n.name)
+                continue
+            local.add(n.name)
+            waiting += _arguments(n)
+            waiting += self._changes(n)
+        return _Needs(frozenset(local), frozenset(values))
+
+    def _is_local(self, n: fx.Node, p: int) -> bool:
+        if n.op == "placeholder":
+            return n.name not in self.values.of  # a plain number, the same in every run
+        home = self.home.get(n.name, p)
+        if home > p and n.name not in self.free:
+            raise InputError(f"{n.name}: a piece needs it before it is made; plan again")
+        return home >= p
+
+    def _changes(self, n: fx.Node) -> list[fx.Node]:
+        """Return the nodes that belong to no piece and write into the memory of `n`."""
+        value = self.values.of.get(n.name)
+        if value is None or n.op == "placeholder":
+            return []
+        return [
+            self.nodes[name]
+            for name, blocks in self.values.changed.items()
+            if name not in self.home and value.storage in blocks
+        ]
+
+    def crossing(self, needed: list[frozenset[str]]) -> list[tuple[str, ...]]:
+        """Return the names of what enters each piece, in the order of the graph."""
+        until: dict[str, int] = {}
+        for p, names in enumerate(needed):
+            until |= dict.fromkeys(names, p)
+        for name in until:
+            if name not in self.values.of:
+                raise InputError(
+                    f"{name}: it gives no single tensor, and cannot pass between devices; keep "
+                    "those who use it on its device"
+                )
+        entering: list[list[str]] = [[] for _ in needed]
+        for n in self.nodes.values():
+            value = self.values.of.get(n.name)
+            if n.op == "placeholder" and value is not None:
+                entering[0].append(n.name)
+            first = self.home.get(n.name, 0) + 1
+            for p in range(first, until.get(n.name, 0) + 1):
+                entering[p].append(n.name)
+        return [tuple(names) for names in entering]
+
+    def module(
+        self, inputs: tuple[str, ...], local: frozenset[str], outputs: tuple[str, ...]
+    ) -> fx.GraphModule:
+        """Build the module of a piece."""
+        graph = fx.Graph()
+        new: dict[str, Any] = {name: graph.placeholder(name) for name in inputs}
+        for name in self._changed_inputs(inputs, local):
+            new[name] = graph.call_function(torch.ops.aten.clone.default, (new[name],))
+        attributes: dict[str, Any] = {}
+        given = dict(zip(self._placeholders(), self.traced.inputs, strict=True))
+        for n in self.nodes.values():
+            if n.name not in local:
+                continue
+            if n.op == "placeholder":
+                new[n.name] = given[n.name]
+                continue
+            copy = graph.node_copy(n, lambda a: new[a.name])
+            if n.op in ("get_attr", "call_module"):
+                copy.target, value = self._attribute(n)
+                attributes[copy.target] = value
+            new[n.name] = copy
+        graph.output(tuple(new[name] for name in outputs))
+        return fx.GraphModule(attributes, graph)
+
+    def _placeholders(self) -> list[str]:
+        return [n.name for n in self.nodes.values() if n.op == "placeholder"]
+
+    def _attribute(self, n: fx.Node) -> tuple[str, Any]:
+        """Return what a node reads, and the first of its names in the model."""
+        value = self.traced.attribute(str(n.target))
+        for name, parameter in self.names.items():
+            if parameter is value:
+                return name, value
+        return str(n.target), value
+
+    def _changed_inputs(self, inputs: tuple[str, ...], local: frozenset[str]) -> list[str]:
+        changed = {block for name in local for block in self.values.changed.get(name, ())}
+        found = [name for name in inputs if self.values.of[name].storage in changed]
+        blocks = [self.values.of[name].storage for name in found]
+        for name, block in zip(found, blocks, strict=True):
+            if blocks.count(block) > 1:
+                raise InputError(
+                    f"{name}: it is changed in place on another piece than the one that made it, "
+                    "and views of it are in use; plan with --split contiguous"
+                )
+        return found
+
+
+def _arguments(n: fx.Node) -> list[fx.Node]:
+    return list(n.all_input_nodes)

@@ -1,0 +1,191 @@
+"""A piece at work: forward and backward of one microbatch after the other, on one device.
+
+Nothing here knows who sends and receives; inputs come in and outputs go out as tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ...instances import StagecutError
+from ...instances.pytorch.leaves import loss_of
+from ..schedules.actions import Action, Kind
+from .backward import Halves
+from .recorder import Recorder
+from .split import PieceModule
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass
+class _Flight:
+    """What a microbatch leaves behind between its forward and its backward pass."""
+
+    inputs: Tensors
+    outputs: Tensors
+    halves: Halves | None = None
+
+
+@dataclass
+class Stage:
+    """A piece of the plan on its device.
+
+    Parameters
+    ----------
+    piece
+        What runs.
+    last
+        Whether its outputs are the model's, so that the loss is made here.
+    training
+        Whether there is a backward pass.
+    microbatches
+        The loss of a batch is the mean of its microbatches'.
+    recompute
+        Keep only the inputs, and compute what lies between again in the backward pass.
+    recorder
+        Notes when each action began and ended.
+    """
+
+    piece: PieceModule
+    last: bool
+    training: bool
+    microbatches: int = 1
+    recompute: bool = False
+    recorder: Recorder | None = None
+    flights: dict[int, _Flight] = field(default_factory=dict)
+    losses: dict[int, torch.Tensor] = field(default_factory=dict)
+    results: dict[int, Tensors] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        values = self.piece.values
+        self._takes_grad = [values[name].grad and self.training for name in self.piece.inputs]
+        self._gives_grad = [values[name].grad and self.training for name in self.piece.outputs]
+
+    def forward(self, j: int, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """Run microbatch `j` forward and return the outputs, without their history.
+
+        The last stage keeps the loss in `losses` and the model's outputs in `results`.
+        """
+        with self._during(Kind.F, j), torch.set_grad_enabled(self.training):
+            leaves = tuple(
+                x.detach().requires_grad_(grad)
+                for x, grad in zip(inputs, self._takes_grad, strict=True)
+            )
+            if self.recompute and self.training:
+                outputs = checkpoint(self.piece.module, *leaves, use_reentrant=False)
+            else:
+                outputs = self.piece.module(*leaves)
+            sent = tuple(t.detach() for t in outputs)
+            if self.last:
+                self.results[j] = sent
+                loss = mean_loss(outputs)
+                self.losses[j] = loss.detach()
+                outputs = (loss / self.microbatches,)
+            if self.training:
+                self.flights[j] = _Flight(leaves, outputs)
+        return sent
+
+    def backward(self, j: int, gradients: Sequence[torch.Tensor | None] = ()) -> Tensors:
+        """Run the whole backward pass of microbatch `j`.
+
+        Parameters
+        ----------
+        gradients
+            Of the outputs that have one, in their order; of the last stage none.
+
+        Returns
+        -------
+        tuple of Tensor
+            Gradients of the inputs that have one, in their order.
+        """
+        with self._during(Kind.B, j):
+            flight = self.flights.pop(j)
+            roots, given = self._roots(flight, gradients)
+            if roots:
+                torch.autograd.backward(roots, given)
+            return self._sent(flight)
+
+    def backward_inputs(self, j: int, gradients: Sequence[torch.Tensor | None] = ()) -> Tensors:
+        """Run the part of the backward pass of microbatch `j` that other stages wait for.
+
+        A stage that recomputes does all of it: its activations would be computed twice else.
+        """
+        with self._during(Kind.I, j):
+            flight = self.flights[j]
+            roots, given = self._roots(flight, gradients)
+            if self.recompute:
+                if roots:
+                    torch.autograd.backward(roots, given)
+            else:
+                flight.halves = Halves(roots, given, [x for x in flight.inputs if x.requires_grad])
+                flight.halves.inputs()
+            return self._sent(flight)
+
+    def backward_weights(self, j: int) -> None:
+        """Run the other part: gradients of the parameters."""
+        with self._during(Kind.W, j):
+            flight = self.flights.pop(j)
+            if flight.halves is not None:
+                flight.halves.weights(
+                    [p for p in self.piece.module.parameters() if p.requires_grad]
+                )
+
+    def clear(self) -> None:
+        """Forget what the last batch left: losses, results, and flights if it failed."""
+        self.flights.clear()
+        self.losses.clear()
+        self.results.clear()
+
+    def _roots(
+        self, flight: _Flight, gradients: Sequence[torch.Tensor | None]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+        """Return the outputs to start from, and their gradients."""
+        if self.last:
+            loss = flight.outputs[0]
+            return ([loss], [None]) if loss.requires_grad else ([], [])
+        waiting = iter(gradients)
+        roots: list[torch.Tensor] = []
+        given: list[torch.Tensor | None] = []
+        for output, has in zip(flight.outputs, self._gives_grad, strict=True):
+            gradient = next(waiting) if has else None
+            if gradient is not None and output.requires_grad:
+                roots.append(output)
+                given.append(gradient)
+        return roots, given
+
+    def _sent(self, flight: _Flight) -> Tensors:
+        return tuple(
+            torch.zeros_like(x) if x.grad is None else x.grad.contiguous()
+            for x, has in zip(flight.inputs, self._takes_grad, strict=True)
+            if has
+        )
+
+    @contextmanager
+    def _during(self, kind: Kind, j: int) -> Iterator[None]:
+        """Note when an action begins and ends, and say which one it was if it fails."""
+        action = Action(self.piece.index, kind, j)
+        noting = nullcontext() if self.recorder is None else self.recorder.during(action)
+        try:
+            with noting:
+                yield
+        except RuntimeError as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise StagecutError(f"piece {self.piece.index}: {action} failed: {lines[0]}") from error
+
+
+def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the model's loss: its first output that is a single number, else a stand-in.
+
+    The stand-in is the sum of the means of its outputs that have a gradient: enough to time a
+    run, not to learn anything.
+    """
+    found = loss_of(outputs)
+    if len(found) == 1 and found[0].numel() == 1:
+        return found[0].reshape(())
+    means = [t.float().mean() for t in found or outputs if t.is_floating_point()]
+    return torch.stack(means).sum() if means else torch.zeros(())

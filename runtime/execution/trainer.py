@@ -1,0 +1,162 @@
+"""Steps of a run, whatever executes them: torch's pipelining, or our own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ...instances import InputError
+from ..schedules import make_schedule
+from .checkpoint import Trained
+from .loop import Loop
+from .pipeline import Pipeline, place
+from .prepare import Prepared
+from .stage import Tensors
+
+#: Makes an optimizer of parameters.
+MakeOptimizer = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+#: Schedules with weight versions.
+ASYNCHRONOUS = ("pipedream", "2bw")
+
+
+class Trainer(Protocol):
+    """What runs batches on this rank.
+
+    Parameters
+    ----------
+    at_once
+        Batches that run without a pause: after them the pipeline is empty.
+    per_batch
+        Microbatches in a batch.
+    """
+
+    at_once: int
+    per_batch: int
+
+    def run(self, microbatches: Sequence[Tensors]) -> list[float]:
+        """Run `at_once` batches; return the mean loss of each. All ranks call this together."""
+
+    def trained(self) -> Trained:
+        """Return what this rank trains."""
+
+
+class Batches:
+    """One batch after the other, on torch's pipelining.
+
+    Parameters
+    ----------
+    optimizer
+        None for inference.
+    """
+
+    at_once = 1
+
+    def __init__(self, pipeline: Pipeline, optimizer: MakeOptimizer | None) -> None:
+        self.pipeline = pipeline
+        self.per_batch = pipeline.microbatches * (
+            dist.get_world_size() // dist.get_world_size(pipeline.group)
+        )
+        learned = [x for _, x in pipeline.named_parameters() if x.requires_grad]
+        self.optimizer = None if optimizer is None or not learned else optimizer(learned)
+
+    def run(self, microbatches: Sequence[Tensors]) -> list[float]:
+        """Run a batch; see `Trainer`."""
+        begin = self.pipeline.replica * self.pipeline.microbatches
+        self.pipeline.step(microbatches[begin : begin + self.pipeline.microbatches])
+        if self.optimizer is not None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return [self.pipeline.mean_loss()]
+
+    def trained(self) -> Trained:
+        """Return what this rank trains."""
+        modules = [stage.piece.module for stage in self.pipeline.stages]
+        return _trained(modules, [] if self.optimizer is None else [self.optimizer])
+
+
+class Stream:
+    """Asynchronous training: many batches without a pause, on our own loop.
+
+    Parameters
+    ----------
+    schedule
+        Of `ASYNCHRONOUS`.
+    microbatches
+        In a batch.
+    at_once
+        Batches until the pipeline is emptied.
+
+    Raises
+    ------
+    InputError
+        See `Loop`; and if the number of ranks is not that of the plan's devices.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        schedule: str,
+        microbatches: int,
+        at_once: int,
+        optimizer: MakeOptimizer,
+        device: torch.device,
+        *,
+        recompute: bool = False,
+    ) -> None:
+        used = prepared.devices
+        if dist.get_world_size() != len(used):
+            raise InputError(
+                f"the plan uses {len(used)} devices, and {dist.get_world_size()} processes run; "
+                f"start {len(used)}"
+            )
+        if not prepared.training:
+            raise InputError(f"schedule: {schedule} is for training, and the plan for inference")
+        self.at_once, self.per_batch, self.device = at_once, microbatches, device
+        whole = make_schedule(schedule, prepared.stages, microbatches * at_once)
+        rows = replace(whole, actions=tuple(whole.actions[d] for d in used), engines=())
+        ranks = [[used.index(piece.device)] for piece in prepared.pieces]
+        for piece, (rank,) in zip(prepared.pieces, ranks, strict=True):
+            if rank == dist.get_rank():
+                place(piece.module, device)
+        every = frozenset(range(len(ranks)) if recompute else ())
+        self.loop = Loop(
+            prepared.pieces,
+            ranks,
+            rows,
+            optimizer=optimizer,
+            microbatches=microbatches,
+            recompute=every,
+            device=device,
+        )
+        own = [
+            p for p, (rank,) in zip(prepared.pieces, ranks, strict=True) if rank == dist.get_rank()
+        ]
+        self.modules = [piece.module for piece in own]
+
+    def run(self, microbatches: Sequence[Tensors]) -> list[float]:
+        """Run all batches; see `Trainer`."""
+        self.loop.run(lambda j: tuple(x.to(self.device) for x in microbatches[j]))
+        losses = torch.zeros(len(microbatches), device=self.device)
+        for j, loss in self.loop.losses.items():
+            losses[j] = loss
+        dist.all_reduce(losses)
+        means: list[float] = losses.view(self.at_once, self.per_batch).mean(1).tolist()
+        return means
+
+    def trained(self) -> Trained:
+        """Return what this rank trains."""
+        return _trained(self.modules, list(self.loop.optimizers.values()))
+
+
+def _trained(modules: Sequence[nn.Module], optimizers: list[torch.optim.Optimizer]) -> Trained:
+    parameters: dict[str, nn.Parameter] = {}
+    buffers: dict[str, torch.Tensor] = {}
+    for module in modules:
+        parameters |= dict(module.named_parameters())
+        buffers |= dict(module.named_buffers())
+    return Trained(parameters, buffers, optimizers)

@@ -1,0 +1,117 @@
+"""Plans for DeepSpeed: a Python module with a `PipelineModule` cut as planned."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from ...instances import InputError, Plan, Workload
+from .stack import first_number
+from .stages import ModuleStages, feeds, module_stages
+
+NAME = "deepspeed"
+
+_TEMPLATE = '''"""The planned pipeline for DeepSpeed: {words}.
+
+    from {file} import LAYERS, pipeline
+    model = pipeline([...], loss_fn=...)  # one layer (module or LayerSpec) per name in LAYERS
+"""
+
+from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+
+# The modules of the model in the order in which they run.
+LAYERS = (
+{layers}
+)
+# Stage s has the layers from PARTS[s] up to, not including, PARTS[s + 1].
+PARTS = {parts}
+PIPELINE, DATA, TENSOR = {ranks}, {replicas}, {degree}
+RECOMPUTES = {recomputes}
+
+
+class PlannedPipeline(PipelineModule):
+    """DeepSpeed balances parameters or layers; this takes the stages as they are planned."""
+
+    def _partition_layers(self, method="planned"):
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self.parts = list(PARTS)
+        self._set_bounds(start=PARTS[stage], stop=PARTS[stage + 1])
+
+
+def pipeline(layers, **options):
+    """Return the pipeline of `layers`, one for each name in LAYERS."""
+    layers = list(layers)
+    if len(layers) != len(LAYERS):
+        raise ValueError(f"{{len(layers)}} layers; the plan has {{len(LAYERS)}}")
+    options.setdefault("activation_checkpoint_interval", int(RECOMPUTES))
+    topology = PipeModelDataParallelTopology(num_pp=PIPELINE, num_mp=TENSOR, num_dp=DATA)
+    return PlannedPipeline(layers=layers, topology=topology, **options)
+'''
+
+
+def cut(workload: Workload, plan: Plan) -> ModuleStages:
+    """Return the stages of layers: the nodes' modules if they form a chain, else those around.
+
+    Raises
+    ------
+    InputError
+        If DeepSpeed cannot express the plan.
+    """
+    stages = module_stages(workload, plan, NAME, str)
+    if not _skip(workload, stages, str):
+        return stages
+    stages = module_stages(workload, plan, NAME, first_number)
+    if pair := _skip(workload, stages, first_number):
+        raise InputError(
+            f"{NAME}: {pair[0]} feeds {pair[1]} past other modules; its layers take what the one "
+            "before gives"
+        )
+    return stages
+
+
+def _skip(
+    workload: Workload, stages: ModuleStages, unit: Callable[[str], str]
+) -> tuple[str, str] | None:
+    """Return two modules with an edge that do not follow each other, if there are any."""
+    place = {module: k for k, module in enumerate(stages.where)}
+    pairs = sorted(feeds(workload, NAME, unit))
+    return next((p for p in pairs if place[p[1]] != place[p[0]] + 1), None)
+
+
+def write(stages: ModuleStages) -> str:
+    """Return a Python module that names the layers and cuts them."""
+    layers = [module for own in stages.modules for module in own]
+    return _TEMPLATE.format(
+        words=stages.in_words,
+        file="this_file",
+        layers="\n".join(f"    {module!r}," for module in layers),
+        parts=(0, *accumulate(len(own) for own in stages.modules)),
+        ranks=stages.ranks,
+        replicas=stages.replicas,
+        degree=stages.degree,
+        recomputes=stages.recomputes,
+    )
+
+
+def read(text: str, _modules: Sequence[str]) -> ModuleStages:
+    """Return the stages that `write` wrote."""
+    values: dict[str, Any] = {}
+    for statement in ast.parse(text).body:
+        if isinstance(statement, ast.Assign):
+            names = [
+                node.id for node in ast.walk(statement.targets[0]) if isinstance(node, ast.Name)
+            ]
+            value = ast.literal_eval(statement.value)
+            values |= dict(zip(names, value, strict=True)) if len(names) > 1 else {names[0]: value}
+    layers, parts = values["LAYERS"], values["PARTS"]
+    return ModuleStages(
+        modules=tuple(tuple(layers[a:b]) for a, b in pairwise(parts)),
+        ranks=values["PIPELINE"],
+        devices=(),
+        replicas=values["DATA"],
+        degree=values["TENSOR"],
+        recomputes=values["RECOMPUTES"],
+    )

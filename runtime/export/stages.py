@@ -1,0 +1,277 @@
+"""A plan as launchers see it: which modules are on which stage, in how many copies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...instances import InputError, Mapped, Placement, Plan, Stages, Workload
+from ...instances.units import ROOT_MODULE
+from ..pieces import forward_pieces_of
+
+_FURTHER_CALL = re.compile(r"#\d+$")
+
+
+@dataclass(frozen=True)
+class ModuleStages:
+    """Stages of modules, in the order of the pipeline; S stages on R pipeline ranks.
+
+    Parameters
+    ----------
+    modules
+        Of each stage, in the order in which they run.
+    ranks
+        R; stage s runs on rank s mod R.
+    devices
+        The plan's device of each rank; of replicas and tensor-parallel groups the first.
+    replicas, degree
+        Data-parallel and tensor-parallel degree, of every stage.
+    recomputes
+        Whether activations are computed again in the backward pass.
+    """
+
+    modules: tuple[tuple[str, ...], ...]
+    ranks: int
+    devices: tuple[str, ...]
+    replicas: int = 1
+    degree: int = 1
+    recomputes: bool = False
+
+    @property
+    def where(self) -> dict[str, int]:
+        """Stage of each module."""
+        return {module: s for s, own in enumerate(self.modules) for module in own}
+
+    @property
+    def rounds(self) -> int:
+        """Stages per rank."""
+        return len(self.modules) // self.ranks
+
+    @property
+    def in_words(self) -> str:
+        """The degrees, for people."""
+        return f"pipeline {self.ranks} × data {self.replicas} × tensor {self.degree}"
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Forward nodes of a stage, and what it is spread over."""
+
+    nodes: tuple[int, ...]
+    device: int
+    replicas: int = 1
+    degree: int = 1
+
+
+def module_stages(
+    workload: Workload,
+    plan: Plan,
+    target: str,
+    unit: Callable[[str], str],
+    *,
+    rounds: bool = False,
+) -> ModuleStages:
+    """Return the stages of a plan for a launcher that cuts a model between modules.
+
+    Parameters
+    ----------
+    target
+        The launcher's name, for messages.
+    unit
+        The module that the launcher keeps whole, from the path of one inside it.
+    rounds
+        Whether the launcher can run several stages per rank, round after round.
+
+    Raises
+    ------
+    InputError
+        With the reason why the launcher cannot express the plan.
+    """
+    plan.check_made_for(workload)
+    stages = _stages(workload, plan, target)
+    _check_devices(plan, [stage.device for stage in stages], target)
+    degrees = []
+    for what in ("replicas", "degree"):
+        values = {getattr(stage, what) for stage in stages}
+        if len(values) > 1:
+            name = "data-parallel" if what == "replicas" else "tensor-parallel"
+            raise InputError(
+                f"{target}: the stages have {name} degrees {_listed(sorted(values))}; it has one "
+                "for all stages"
+            )
+        degrees.append(values.pop())
+    where = _modules(workload, [stage.nodes for stage in stages], target, unit)
+    modules: list[list[str]] = [[] for _ in stages]
+    for module, s in where.items():
+        modules[s].append(module)
+    for s, own in enumerate(modules):
+        if not own:
+            raise InputError(
+                f"{target}: stage {s} holds no module of its own; plan on modules that have some"
+            )
+    ranks = _ranks(plan, [stage.device for stage in stages], target, rounds)
+    return ModuleStages(
+        modules=tuple(map(tuple, modules)),
+        ranks=len(ranks),
+        devices=tuple(plan.cluster.devices[d].name for d in ranks),
+        replicas=degrees[0],
+        degree=degrees[1],
+        recomputes=_recomputes(workload, plan, target),
+    )
+
+
+def node_modules(workload: Workload, target: str) -> list[tuple[int, str]]:
+    """Return forward nodes with the path of the module that each belongs to.
+
+    Nodes that only hold together what modules do are left out: operators of a module that has
+    children among the nodes, without weights of their own.
+
+    Raises
+    ------
+    InputError
+        If nodes are operators, or such a module has weights.
+    """
+    if workload.provenance.get("granularity") == "operators":
+        raise InputError(
+            f"{target}: the nodes of {workload.name} are operators, it places whole modules; "
+            "profile with --depth and plan again"
+        )
+    weights = workload.extra.get("parameters", workload.extra.get("weight_bytes"))
+    paths = [_FURTHER_CALL.sub("", name) for name in workload.names]
+    parents = {ROOT_MODULE}
+    for path in paths:
+        parts = path.split(".")
+        parents |= {".".join(parts[:k]) for k in range(1, len(parts))}
+    kept = []
+    for v in workload.order:
+        if workload.backward[v]:
+            continue
+        if paths[v] in parents:
+            if weights is None or weights[v] > 0:
+                raise InputError(
+                    f"{target}: {paths[v]} has weights of its own, beside those of its modules; "
+                    "it places whole modules"
+                )
+            continue
+        kept.append((v, paths[v]))
+    return kept
+
+
+def feeds(workload: Workload, target: str, unit: Callable[[str], str]) -> set[tuple[str, str]]:
+    """Return the pairs of different modules with an edge between them."""
+    module = {v: unit(path) for v, path in node_modules(workload, target)}
+    return {
+        (module[u], module[v])
+        for u, v in workload.edges.tolist()
+        if u in module and v in module and module[u] != module[v]
+    }
+
+
+def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
+    solution = plan.solution
+    if isinstance(solution, Placement):
+        where = plan.placement.tolist()
+        pieces = forward_pieces_of(workload, where)
+        return [_Stage(nodes, where[nodes[0]]) for nodes in pieces]
+    if isinstance(solution, Stages):
+        return [
+            _Stage(
+                tuple(v for v in stage.nodes if not workload.backward[v]),
+                int(solution.device[stage.nodes[0]]),
+                stage.replicas,
+                stage.degree,
+            )
+            for stage in solution.stages
+        ]
+    if isinstance(solution, Mapped):
+        members: list[list[int]] = [[] for _ in range(len(solution.slots))]
+        for v, s in enumerate(solution.stage.tolist()):
+            if not workload.backward[v]:
+                members[s].append(v)
+        return [
+            _Stage(tuple(nodes), int(row[0]), len(row))
+            for nodes, row in zip(members, solution.slots.tolist(), strict=True)
+        ]
+    raise InputError(
+        f"{target}: the plan is for the latency of one request, not for a pipeline; plan with "
+        "--objective throughput or training"
+    )
+
+
+def _modules(
+    workload: Workload,
+    stages: Sequence[Sequence[int]],
+    target: str,
+    unit: Callable[[str], str],
+) -> dict[str, int]:
+    """Return the stage of each module, in the order in which they run."""
+    stage_of = {v: s for s, nodes in enumerate(stages) for v in nodes}
+    where: dict[str, int] = {}
+    for v, path in sorted(node_modules(workload, target), key=lambda item: stage_of[item[0]]):
+        module = unit(path)
+        if where.setdefault(module, stage_of[v]) != stage_of[v]:
+            raise InputError(
+                f"{target}: module {module} is split between stages {where[module]} and "
+                f"{stage_of[v]}; it keeps it whole: plan on nodes that are whole modules"
+            )
+    for source, sink in feeds(workload, target, unit):
+        if where[sink] > where[source] + 1:
+            raise InputError(
+                f"{target}: {source} on stage {where[source]} feeds {sink} on stage "
+                f"{where[sink]}; its stages pass data to the next one only"
+            )
+    return where
+
+
+def _check_devices(plan: Plan, devices: Sequence[int], target: str) -> None:
+    for d in devices:
+        device = plan.cluster.devices[d]
+        if plan.cluster.kinds[device.kind].host:
+            raise InputError(
+                f"{target}: the plan uses {device.name!r}, which computes in host memory; plan "
+                "with --cpus 0"
+            )
+
+
+def _ranks(plan: Plan, devices: Sequence[int], target: str, rounds: bool) -> list[int]:
+    """Return the device of each pipeline rank; stages go round them."""
+    ranks = list(dict.fromkeys(devices))
+    if len(devices) > len(ranks) and not rounds:
+        name = next(plan.cluster.devices[d].name for d in ranks if list(devices).count(d) > 1)
+        raise InputError(
+            f"{target}: {name!r} holds several stages; it runs one per device: plan with "
+            "--split contiguous"
+        )
+    for s, d in enumerate(devices):
+        wanted = ranks[s % len(ranks)]
+        if d != wanted:
+            raise InputError(
+                f"{target}: stage {s} is on {plan.cluster.devices[d].name!r}; it puts stage s on "
+                f"rank s mod {len(ranks)}, here {plan.cluster.devices[wanted].name!r}"
+            )
+    if len(devices) % len(ranks):
+        raise InputError(
+            f"{target}: {len(devices)} stages on {len(ranks)} devices; it puts as many on each"
+        )
+    return ranks
+
+
+def _recomputes(workload: Workload, plan: Plan, target: str) -> bool:
+    if not isinstance(plan.solution, Stages) or workload.layers is None:
+        return False
+    flags = {
+        bool(workload.layers.recomputes[c])
+        for stage in plan.solution.stages
+        for c in stage.configuration
+    }
+    if len(flags) > 1:
+        raise InputError(
+            f"{target}: the plan recomputes activations in some layers only; force or forbid it "
+            "with --recomputation"
+        )
+    return flags == {True}
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values[:-1])) + f" and {values[-1]}"

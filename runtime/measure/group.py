@@ -1,0 +1,84 @@
+"""A process group under torchrun, for as long as something is measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ...instances import InputError, StagecutError
+from ..execution.failures import Guard
+
+#: So long a rank waits for another before it gives up.
+TIMEOUT = timedelta(seconds=60)
+
+
+@contextmanager
+def process_group(device: str, guard: Guard | None = None) -> Iterator[torch.device]:
+    """Join the process group that torchrun's environment describes; yield this rank's device.
+
+    Parameters
+    ----------
+    device
+        ``cpu`` (over gloo), ``cuda`` (over NCCL, a GPU per rank), or ``auto``: ``cuda`` where
+        there is one.
+    guard
+        What keeps the ranks together, and finds the first error; its timeout counts.
+
+    Raises
+    ------
+    InputError
+        If there is no such device for this rank.
+    StagecutError
+        If another rank does not answer.
+    """
+    place = _choose(device)
+    rank = os.environ["RANK"]
+    given: dict[str, Any] = {"timeout": TIMEOUT}
+    if guard is not None:
+        given = {"store": guard.store, "rank": guard.rank, "world_size": guard.world}
+        given["timeout"] = timedelta(seconds=2 * guard.timeout_s)  # the guard finds who is late
+    try:
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", **given)
+    except (RuntimeError, ValueError) as error:
+        raise StagecutError(f"rank {rank}: the ranks do not find each other: {error}") from None
+    try:
+        yield place
+    except BaseException as error:
+        if guard is not None:
+            guard.fail(error)  # before anything waits for ranks that are gone
+        elif isinstance(error, RuntimeError):
+            raise StagecutError(
+                f"rank {rank}: another rank stopped answering ({_first_line(error)}); "
+                "see what the others say first"
+            ) from None
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def _choose(device: str) -> torch.device:
+    if device not in ("auto", "cpu", "cuda"):
+        raise InputError(f"--device: {device!r} is not one of auto, cpu, cuda")
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cpu" or (device == "auto" and not cards):
+        return torch.device("cpu")
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if cards < here:
+        raise InputError(
+            f"--device cuda: {here} ranks on this host and {cards} GPUs; NCCL needs a GPU per "
+            "rank: start fewer, or measure with --device cpu"
+        )
+    place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(place)
+    return place
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,228 @@
+"""What was measured, and the cluster and topology that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from ...instances import Cluster, DeviceKind, InputError, Link, PairLink
+from ...instances.arrays import Floats, frozen
+from ...instances.cluster import ACCELERATOR
+from ...instances.topologies import Topology
+from .fit import Fit, fit_postal, fit_ring
+
+#: Medians that the model misses by more, at the typical size, are worth a warning.
+BAD_FIT = 0.25
+#: Pairs that differ by more are not one kind of link.
+MUCH = 2.0
+
+Links = Literal["auto", "typical", "each"]
+
+
+@dataclass(frozen=True)
+class RankMachine:
+    """Where a rank runs.
+
+    Parameters
+    ----------
+    host
+        Name of its host.
+    device
+        Such as ``cpu`` or ``cuda:1``.
+    model
+        What the device is: ranks with the same one are alike.
+    memory_bytes
+        Of the device; of a CPU the rank's share of the host's.
+    """
+
+    host: str
+    device: str
+    model: str
+    memory_bytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """Times of messages of K sizes.
+
+    Parameters
+    ----------
+    size_bytes
+        Shape (K,).
+    seconds
+        Of every message of each size.
+    """
+
+    size_bytes: Floats
+    seconds: tuple[Floats, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size_bytes", frozen(self.size_bytes, np.float64))
+        own = tuple(frozen(times, np.float64) for times in self.seconds)
+        object.__setattr__(self, "seconds", own)
+        if len(own) != len(self.size_bytes) or not all(map(len, own)):
+            raise InputError("measure: a size without a message; time each size at least once")
+
+    @cached_property
+    def quartiles_s(self) -> Floats:
+        """Shape (3, K): lower quartile, median, upper quartile."""
+        rows = [np.quantile(times, (0.25, 0.5, 0.75)) for times in self.seconds]
+        return frozen(np.transpose(rows), np.float64)
+
+    @property
+    def median_s(self) -> Floats:
+        """Shape (K,)."""
+        median: Floats = self.quartiles_s[1]
+        return median
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Messages between two ranks, one way."""
+
+    first: int
+    second: int
+    timed: Timed
+
+    @cached_property
+    def fit(self) -> Fit:
+        """The pair's link."""
+        return fit_postal(self.timed.size_bytes, self.timed.median_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """Messages between all pairs of R ranks, and all-reduces of all of them.
+
+    Parameters
+    ----------
+    backend
+        Of torch.distributed: ``gloo`` or ``nccl``.
+    ranks
+        Where each runs; at least two.
+    pairs
+        Each pair once.
+    all_reduce
+        Of all ranks together.
+
+    Raises
+    ------
+    InputError
+        If there is one rank only, or a pair is missing.
+    """
+
+    backend: str
+    ranks: tuple[RankMachine, ...]
+    pairs: tuple[Pair, ...]
+    all_reduce: Timed
+
+    def __post_init__(self) -> None:
+        size = len(self.ranks)
+        if size < 2:
+            raise InputError(f"measure: {size} rank; links are between at least 2")
+        wanted = [(a, b) for a in range(size) for b in range(a + 1, size)]
+        if sorted((pair.first, pair.second) for pair in self.pairs) != wanted:
+            raise InputError(f"measure: {size} ranks have {len(wanted)} pairs; give each once")
+
+    @cached_property
+    def ring(self) -> Fit:
+        """The all-reduce as a ring's."""
+        return fit_ring(self.all_reduce.size_bytes, self.all_reduce.median_s, len(self.ranks))
+
+    @property
+    def link(self) -> Link:
+        """The typical pair's link: median latency, median bandwidth."""
+        links = [pair.fit.link for pair in self.pairs]
+        return Link(
+            float(np.median([link.latency_s for link in links])),
+            float(np.median([link.bytes_per_s for link in links])),
+        )
+
+    @property
+    def spread(self) -> float:
+        """Largest bandwidth of a pair over the smallest."""
+        speeds = [pair.fit.link.bytes_per_s for pair in self.pairs]
+        return max(speeds) / min(speeds)
+
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each thing that the user should know before believing the numbers."""
+        found = []
+        bad = [pair for pair in self.pairs if pair.fit.typical_error > BAD_FIT]
+        if bad:
+            worst = max(bad, key=lambda pair: pair.fit.typical_error)
+            found.append(
+                f"latency + bytes / bandwidth fits {len(bad)} of {len(self.pairs)} pairs badly: "
+                f"ranks {worst.first} and {worst.second} typically by "
+                f"{100 * worst.fit.typical_error:.0f} %; look at the picture, and measure again "
+                "on a quiet machine or for longer"
+            )
+        if self.ring.typical_error > BAD_FIT:
+            found.append(
+                "the all-reduce does not take the time of a ring's, typically by "
+                f"{100 * self.ring.typical_error:.0f} %; look at the picture"
+            )
+        return found
+
+
+def to_cluster(measurement: Measurement, links: Links = "auto") -> Cluster:
+    """Return the cluster: device d is rank d.
+
+    Neighbouring ranks with devices of one model are a kind.
+
+    Parameters
+    ----------
+    links
+        ``typical``: the link of every kind is the typical pair's; who moves a tensor through it is
+        busy as long as the message takes. ``each``: every pair has its own link besides.
+        ``auto``: ``each`` if the fastest pair has more than `MUCH` times the bandwidth of the
+        slowest.
+    """
+    runs: list[list[RankMachine]] = []
+    for machine in measurement.ranks:
+        if runs and runs[-1][0].model == machine.model:
+            runs[-1].append(machine)
+        else:
+            runs.append([machine])
+    seen: dict[str, int] = {}
+    kinds = []
+    for run in runs:
+        model = run[0].model
+        seen[model] = seen.get(model, 0) + 1
+        kinds.append(
+            DeviceKind(
+                model if seen[model] == 1 else f"{model} #{seen[model]}",
+                len(run),
+                min(machine.memory_bytes for machine in run),
+                times=ACCELERATOR,
+                link=measurement.link,
+            )
+        )
+    cluster = Cluster(tuple(kinds))
+    if links == "typical" or (links == "auto" and measurement.spread <= MUCH):
+        return cluster
+    names = [device.name for device in cluster.devices]
+    return Cluster(
+        cluster.kinds,
+        tuple(PairLink((names[p.first], names[p.second]), p.fit.link) for p in measurement.pairs),
+    )
+
+
+def to_topology(measurement: Measurement) -> Topology:
+    """Return the topology in which every pair of ranks has its own link; islands are hosts."""
+    hosts = list(dict.fromkeys(machine.host for machine in measurement.ranks))
+    links = [pair.fit.link for pair in measurement.pairs]
+    return Topology(
+        name="measured",
+        devices=tuple(
+            f"rank {r}: {machine.host} {machine.device}"
+            for r, machine in enumerate(measurement.ranks)
+        ),
+        links=np.array([(pair.first, pair.second) for pair in measurement.pairs], np.int64),
+        latency_s=np.array([link.latency_s for link in links]),
+        bytes_per_s=np.array([link.bytes_per_s for link in links]),
+        island=np.array([hosts.index(machine.host) for machine in measurement.ranks]),
+    )

@@ -1,0 +1,170 @@
+"""Timing messages between the ranks of a process group."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+import torch.distributed as dist
+
+from ...instances import InputError
+from ...instances.arrays import Floats
+from .measurement import Measurement, Pair, RankMachine, Timed
+
+#: Bytes: 64 B to 16 MiB, four times as many each.
+SIZES = tuple(64 * 4**k for k in range(10))
+WARM_UP, FEWEST, MOST = 3, 5, 1000
+
+
+def measure(
+    sizes: Sequence[int] = SIZES,
+    seconds: float = 10.0,
+    device: torch.device | str = "cpu",
+    on_pair: Callable[[int, int, int], None] | None = None,
+) -> Measurement:
+    """Time every pair of ranks, and the all-reduce of all; every rank calls it, and gets it all.
+
+    Messages go to and fro; half of that time is a message's. Pairs are measured one after the
+    other, so they do not disturb each other: what several messages at a time take is not
+    measured. Sizes take turns in a random order, so that neither a disturbance nor what a large
+    message leaves behind hits one of them alone.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of the messages, at least two sizes.
+    seconds
+        To spend about, on all pairs together, as long on each size; at least 5 messages of each.
+    device
+        Where this rank's tensors are.
+    on_pair
+        Told about a pair before it is measured: first rank, second rank, pairs left.
+
+    Raises
+    ------
+    InputError
+        If there is no process group, or only one rank.
+    """
+    if not dist.is_initialized():
+        raise InputError("measure: no process group; start it under torchrun")
+    world, rank = dist.get_world_size(), dist.get_rank()
+    if world < 2:
+        raise InputError(
+            "measure: 1 rank; links are between at least 2: torchrun --nproc-per-node 2 …"
+        )
+    device = torch.device(device)
+    buffers = [torch.zeros(max(1, int(size)), dtype=torch.uint8, device=device) for size in sizes]
+    pairs = [(a, b) for a in range(world) for b in range(a + 1, world)]
+    budget = seconds / (len(pairs) + 1)
+    own: list[tuple[int, int, list[Floats]]] = []
+    for number, (a, b) in enumerate(pairs):
+        dist.barrier()
+        if on_pair is not None:
+            on_pair(a, b, len(pairs) - number)
+        if rank == a:
+            own.append((a, b, _ping(buffers, b, budget)))
+        elif rank == b:
+            _pong(buffers, a)
+    dist.barrier()
+    reduced = _all_reduce(buffers, budget)
+    size_bytes = np.array([buffer.numel() for buffer in buffers], np.float64)
+    found: list[Any] = [None] * world
+    dist.all_gather_object(found, (_this_machine(device), own, reduced))
+    timed = {(a, b): rounds for _, rows, _ in found for a, b, rounds in rows}
+    return Measurement(
+        backend=dist.get_backend(),
+        ranks=tuple(machine for machine, _, _ in found),
+        pairs=tuple(
+            Pair(a, b, Timed(size_bytes, tuple(both / 2 for both in timed[a, b]))) for a, b in pairs
+        ),
+        # the rank that came last did not wait for others: its time is the all-reduce's
+        all_reduce=Timed(
+            size_bytes,
+            tuple(np.min(times, axis=0) for times in zip(*(r for _, _, r in found), strict=True)),
+        ),
+    )
+
+
+def _ping(buffers: list[torch.Tensor], peer: int, budget: float) -> list[Floats]:
+    """Return, for each size, the seconds to `peer` and back of every message."""
+
+    def once(buffer: torch.Tensor) -> float:
+        begin = time.perf_counter()
+        dist.send(buffer, peer)
+        dist.recv(buffer, peer)
+        _finish(buffer)
+        return time.perf_counter() - begin
+
+    counts = _counts(_turns(buffers, [WARM_UP] * len(buffers), once), budget)
+    dist.send(torch.tensor(counts, device=buffers[0].device), peer)
+    return _turns(buffers, counts, once)
+
+
+def _pong(buffers: list[torch.Tensor], peer: int) -> None:
+    def once(buffer: torch.Tensor) -> float:
+        dist.recv(buffer, peer)
+        dist.send(buffer, peer)
+        return 0.0
+
+    _turns(buffers, [WARM_UP] * len(buffers), once)
+    counts = torch.zeros(len(buffers), dtype=torch.int64, device=buffers[0].device)
+    dist.recv(counts, peer)
+    _turns(buffers, counts.tolist(), once)
+
+
+def _all_reduce(buffers: list[torch.Tensor], budget: float) -> list[Floats]:
+    """Return, for each size, the seconds that this rank took part in every all-reduce."""
+
+    def once(buffer: torch.Tensor) -> float:
+        dist.barrier()
+        begin = time.perf_counter()
+        dist.all_reduce(buffer)
+        _finish(buffer)
+        return time.perf_counter() - begin
+
+    warm = _turns(buffers, [WARM_UP] * len(buffers), once)
+    counts = torch.tensor(_counts(warm, budget), device=buffers[0].device)
+    dist.broadcast(counts, 0)
+    return _turns(buffers, counts.tolist(), once)
+
+
+def _turns(
+    buffers: list[torch.Tensor], counts: list[int], once: Callable[[torch.Tensor], float]
+) -> list[Floats]:
+    """Call `once` with each buffer as often as `counts` says, spread evenly over the whole time.
+
+    Every rank takes the same order.
+    """
+    order, most = np.random.default_rng(0), max(counts)
+    times: list[list[float]] = [[] for _ in buffers]
+    for turn in range(most):
+        for k in order.permutation(len(buffers)).tolist():
+            if (turn + 1) * counts[k] // most > turn * counts[k] // most:
+                times[k].append(once(buffers[k]))
+    return [np.array(row) for row in times]
+
+
+def _counts(warm: list[Floats], budget: float) -> list[int]:
+    """Return how many messages of each size fill the same share of `budget` seconds."""
+    share = budget / len(warm)
+    return [min(MOST, max(FEWEST, int(share / np.median(times)))) for times in warm]
+
+
+def _finish(buffer: torch.Tensor) -> None:
+    if buffer.is_cuda:
+        torch.cuda.synchronize(buffer.device)
+
+
+def _this_machine(device: torch.device) -> RankMachine:
+    host = socket.gethostname()
+    if device.type == "cuda":
+        card = torch.cuda.get_device_properties(device)
+        return RankMachine(host, str(device), card.name, float(card.total_memory))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
+    return RankMachine(host, str(device), "process", psutil.virtual_memory().total // here)

@@ -1,0 +1,67 @@
+"""A small knapsack: which satellites a call takes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+#: Steps after which the search is left; many alike things to take make it exponential.
+MOST_STEPS = 20_000
+
+
+@njit(cache=True, nogil=True)
+def knapsack(size, worth, free):  # type: ignore[no-untyped-def]
+    """Return the largest worth within `free`, and what to take for it.
+
+    Depth-first, best ratio first, cut by the fractional bound. Sizes are above 0. If that takes
+    too long the worth is the fractional bound, which is too high, and what is taken is the best
+    found: right for bounds, and for plans that are judged again.
+    """
+    count = len(size)
+    order = np.empty(count, np.int64)
+    for i in range(count):
+        j = i
+        while j > 0 and worth[order[j - 1]] * size[i] < worth[i] * size[order[j - 1]]:
+            order[j] = order[j - 1]
+            j -= 1
+        order[j] = i
+    chosen, taken = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    best, have, left, most = 0.0, 0.0, free, np.inf
+    i, steps = 0, 0
+    while True:
+        steps += 1
+        bound, room, j = have, left, i
+        while j < count and size[order[j]] <= room:
+            bound += worth[order[j]]
+            room -= size[order[j]]
+            j += 1
+        if j < count:
+            bound += worth[order[j]] * room / size[order[j]]
+        if steps == 1:
+            most = bound
+        if steps > MOST_STEPS:
+            best = most
+            break
+        if bound > best * (1 + 1e-12) and i < count:
+            if size[order[i]] <= left:
+                taken[i] = True
+                have += worth[order[i]]
+                left -= size[order[i]]
+                if have > best:
+                    best = have
+                    chosen[:] = taken
+            i += 1
+            continue
+        i -= 1
+        while i >= 0 and not taken[i]:
+            i -= 1
+        if i < 0:
+            break
+        taken[i] = False
+        have -= worth[order[i]]
+        left += size[order[i]]
+        i += 1
+    answer = np.zeros(count, np.bool_)
+    for i in range(count):
+        answer[order[i]] = chosen[i]
+    return best, answer

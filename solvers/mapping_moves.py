@@ -1,0 +1,94 @@
+"""Kernels of the annealing: what the edges of a mapping cost, and the moves that change them.
+
+Edges have numbers: e < S·R is the ring message of position e, S·R + e what it sends to the next
+stage. Moves: exchange of two slots' devices, exchange of two receivers, reversal of a part of a
+ring.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+
+@njit(cache=True)
+def pair_cost(latency, inverse, factors, a, b):  # type: ignore[no-untyped-def]
+    """What a message from a to b costs."""
+    return factors[0] * latency[a, b] + factors[1] * inverse[a, b]
+
+
+@njit(cache=True)
+def edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, replicas):  # type: ignore[no-untyped-def]
+    """What edge e costs; 0 where there is none."""
+    used = stages * replicas
+    if e < used:
+        s, i = e // replicas, e % replicas
+        if replicas < 2 or (replicas == 2 and i == 1):  # the two links of such a ring are one
+            return 0.0
+        after = s * replicas + (i + 1) % replicas
+        return pair_cost(latency, inverse, ring[s], slot[e], slot[after])
+    s, i = (e - used) // replicas, (e - used) % replicas
+    if s + 1 >= stages:
+        return 0.0
+    after = (s + 1) * replicas + sends_to[s, i]
+    return pair_cost(latency, inverse, boundary[s], slot[e - used], slot[after])
+
+
+@njit(cache=True)
+def admitted(order, d, factors, latency, inverse, cap):  # type: ignore[no-untyped-def]
+    """How many devices, in the order of routes from d, cost at most `cap`."""
+    low, high = 0, order.shape[1]
+    while low < high:
+        middle = (low + high) // 2
+        if pair_cost(latency, inverse, factors, d, order[d, middle]) <= cap:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True)
+def edges_of_slot(k, came_from, stages, replicas, touched, n):  # type: ignore[no-untyped-def]
+    """Write the edges at slot k to touched[n:], each once; return the new n."""
+    used = stages * replicas
+    if k >= used:
+        return n
+    s, i = k // replicas, k % replicas
+    if replicas > 1:
+        n = _add(touched, n, k)
+        n = _add(touched, n, s * replicas + (i - 1) % replicas)
+    if s + 1 < stages:
+        n = _add(touched, n, used + k)
+    if s > 0:
+        n = _add(touched, n, used + (s - 1) * replicas + came_from[s, i])
+    return n
+
+
+@njit(cache=True)
+def _add(touched, n, e):  # type: ignore[no-untyped-def]
+    for j in range(n):
+        if touched[j] == e:
+            return n
+    touched[n] = e
+    return n + 1
+
+
+@njit(cache=True)
+def exchange_receivers(sends_to, came_from, s, i, j):  # type: ignore[no-untyped-def]
+    """Let replicas i and j of stage s send to each other's receivers."""
+    sends_to[s, i], sends_to[s, j] = sends_to[s, j], sends_to[s, i]
+    came_from[s + 1, sends_to[s, i]] = i
+    came_from[s + 1, sends_to[s, j]] = j
+
+
+@njit(cache=True)
+def reverse(slot, place, sends_to, came_from, s, first, length, replicas, stages):  # type: ignore[no-untyped-def]
+    """Reverse `length` positions of the ring of stage s from `first` on, receivers with them."""
+    for j in range(length // 2):
+        x, y = (first + j) % replicas, (first + length - 1 - j) % replicas
+        k, q = s * replicas + x, s * replicas + y
+        slot[k], slot[q] = slot[q], slot[k]
+        place[slot[k]], place[slot[q]] = k, q
+        if s + 1 < stages:
+            exchange_receivers(sends_to, came_from, s, x, y)
+        if s > 0:
+            exchange_receivers(sends_to, came_from, s - 1, came_from[s, x], came_from[s, y])

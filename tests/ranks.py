@@ -1,0 +1,108 @@
+"""Processes that stand for ranks, on loopback; torch is imported once for all of them."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+#: Far above what any test takes: a rank that is still there then would never have ended.
+HANGS_S = 150
+
+
+def start_server() -> None:
+    """Start the process that all others are copies of, where it finds the modules of the tests."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(place for place in sys.path if place)
+    try:
+        forkserver.set_forkserver_preload(["rank_server"])
+        forkserver.ensure_running()
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
+def on_ranks(world: int, work: Callable[..., Any], *args: Any) -> list[Any]:
+    """Return what `work(rank, *args)` returns on each rank of a process group over gloo."""
+    results, codes = launched(world, _in_group, work, args)
+    assert codes == [0] * world
+    return results
+
+
+def launched(
+    world: int, work: Callable[..., Any], *args: Any, store: bool = True
+) -> tuple[list[Any], list[int]]:
+    """Run `work(rank, *args)` in processes with torchrun's environment.
+
+    Parameters
+    ----------
+    store
+        Whether the launcher keeps the store, as torchrun does; else rank 0 must.
+
+    Returns
+    -------
+    list
+        What it returned on each rank; None where it failed.
+    list of int
+        Exit codes.
+    """
+    start_server()
+    kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = kept.port
+    if not store:
+        del kept
+    context = multiprocessing.get_context("forkserver")
+    ends, processes = [], []
+    for rank in range(world):
+        here, there = context.Pipe(duplex=False)
+        environment = {
+            "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(store),
+        }  # fmt: skip
+        process = context.Process(target=_rank, args=(there, environment, rank, work, args))
+        process.start()
+        there.close()
+        ends.append(here)
+        processes.append(process)
+    results: list[Any] = [None] * world
+    until, left = time.monotonic() + HANGS_S, list(ends)
+    while left and time.monotonic() < until:
+        for end in wait(left, 1):
+            assert isinstance(end, Connection)
+            left.remove(end)
+            with suppress(EOFError):  # it failed; the exit code says so
+                results[ends.index(end)] = torch.load(io.BytesIO(end.recv()), weights_only=False)
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            raise AssertionError("a rank does not end")
+    return results, [int(process.exitcode or 0) for process in processes]
+
+
+def _rank(
+    end: Connection, environment: dict[str, str], rank: int, work: Callable[..., Any], args: Any
+) -> None:
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    done = io.BytesIO()
+    torch.save(work(rank, *args), done)
+    end.send(done.getvalue())
+
+
+def _in_group(rank: int, work: Callable[..., Any], args: Any) -> Any:
+    dist.init_process_group("gloo")
+    result = work(rank, *args)
+    dist.destroy_process_group()
+    return result

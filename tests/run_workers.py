@@ -1,0 +1,121 @@
+"""What ranks do in the tests of failures and checkpoints: a small model trains by a plan."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from execution_cases import plan_of, scattered
+from torch import nn
+
+from stagecut import Plan, StagecutError
+from stagecut.instances.pytorch.factory import Made
+from stagecut.instances.pytorch.profile import Profile, profile
+from stagecut.runtime.execution import checkpoint
+from stagecut.runtime.execution.run import Options, Step, run
+
+MICROBATCHES, BATCH = 2, 4
+
+
+class Model(nn.Module):
+    """Layers with dropout, batch norm and their loss."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        self.layers = nn.Sequential(*(nn.Linear(width, width) for _ in range(4)))
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.layers(self.drop(self.norm(x))) - x).square().mean()
+
+
+@cache
+def profiled() -> Profile:
+    torch.manual_seed(0)
+    return profile(Model(), (torch.zeros(BATCH, 8),), training=True, estimate="h100")
+
+
+def plan(seed: int) -> Plan:
+    """Return a plan for two devices that uses both."""
+    for number in range(100 * seed, 100 * seed + 100):
+        device = scattered(profiled(), 2, number)
+        if len(set(device)) == 2:
+            return plan_of(profiled(), device)
+    raise AssertionError("no placement uses both devices")
+
+
+def inputs(rank: int, fault: str) -> Iterator[Any]:
+    """Yield microbatches drawn from torch's random numbers; the tenth has the fault."""
+    for j in range(1000):
+        if j == 9 and rank == int(fault != "kill first"):
+            if fault.startswith("kill"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if fault == "memory":
+                torch.empty(1 << 50)
+            if fault == "late":
+                time.sleep(600)
+        yield (torch.randn(BATCH, 8),), {}
+
+
+def train(
+    rank: int, seed: int, fault: str, schedule: str, options: dict[str, Any], said: str
+) -> tuple[list[Step], dict[str, torch.Tensor]]:
+    """Train as one rank; errors go to the file `said`."""
+    random.seed(0)
+    torch.manual_seed(1 if fault == "model" and rank == 1 else 0)
+    if fault == "start" and rank == 1:
+        time.sleep(12)
+    if fault == "write":
+        _die_while_writing(rank)
+    model = Model()
+    made = Made(model, (torch.zeros(BATCH, 8),), {}, inputs(rank, fault))
+    chosen = plan(seed + 1 if fault == "plan" and rank == 1 else seed)
+    try:
+        steps = run(
+            chosen,
+            made,
+            Options(
+                schedule=schedule,
+                microbatches=MICROBATCHES,
+                optimizer="adam",
+                threads=1,
+                device="cpu",
+                **options,
+            ),
+            workload=profiled().workload,
+            show=lambda text: _say(said, text),
+        )
+    except StagecutError as error:
+        _say(said, str(error))
+        os._exit(2)
+    return steps, {name: x.detach() for name, x in model.state_dict().items()}
+
+
+def _say(said: str, text: str) -> None:
+    with Path(said).open("a") as out:
+        out.write(text + "\n")
+
+
+def _die_while_writing(rank: int) -> None:
+    """Be killed in the middle of the second checkpoint."""
+    written = 0
+    save = torch.save
+
+    def half(state: Any, out: Any) -> None:
+        nonlocal written
+        written += 1
+        if written == 2 and rank == 1:
+            out.write(b"the begin of a checkpoint")
+            out.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        save(state, out)
+
+    checkpoint.torch.save = half

@@ -1,0 +1,130 @@
+"""A model cut into pieces computes what the model computes, whatever the placement."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+
+from stagecut import InputError
+
+torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+
+from execution_cases import contiguous, scattered  # noqa: E402
+from execution_models import MODELS  # noqa: E402
+from torch import nn  # noqa: E402
+
+from stagecut.instances.pytorch.profile import profile  # noqa: E402
+from stagecut.runtime.execution.split import PieceModule, split  # noqa: E402
+from stagecut.runtime.execution.stage import mean_loss  # noqa: E402
+
+
+def run_pieces(
+    pieces: Sequence[PieceModule], inputs: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """Forward and backward, piece by piece, nothing passing but what the pieces say."""
+    given: list[tuple[torch.Tensor, ...]] = []
+    made: list[tuple[torch.Tensor, ...]] = []
+    values = tuple(inputs)
+    for piece in pieces:
+        assert len(values) == len(piece.inputs)
+        values = tuple(
+            t.detach().requires_grad_(piece.values[name].grad)
+            for name, t in zip(piece.inputs, values, strict=True)
+        )
+        given.append(values)
+        values = piece.module(*values)
+        made.append(values)
+        for name, t in zip(piece.outputs, values, strict=True):
+            value = piece.values[name]
+            assert (value.shape, value.dtype) == (tuple(t.shape), t.dtype)
+            assert value.grad >= t.requires_grad
+    mean_loss(values).backward()
+    for before, after in reversed(list(zip(given[1:], made[:-1], strict=True))):
+        pairs = [
+            (out, grad.grad)
+            for out, grad in zip(after, before, strict=True)
+            if out.requires_grad and grad.grad is not None
+        ]
+        if pairs:
+            torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
+    return values
+
+
+def tensors(result: object) -> list[torch.Tensor]:
+    return [result] if isinstance(result, torch.Tensor) else list(result)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("depth", [None, 1])
+def test_pieces_compute_what_the_model_computes(name: str, depth: int | None) -> None:
+    model, inputs = MODELS[name]()
+    alone = copy.deepcopy(model)
+    done = profile(model, inputs, training=True, estimate="h100", depth=depth)
+    alone.train()
+    expected = tensors(alone(*inputs))
+    mean_loss(expected).backward()
+    gradients = {key: p.grad for key, p in alone.named_parameters()}
+    buffers = {key: b.clone() for key, b in model.named_buffers()}
+    for device in (contiguous(done, 3), *(scattered(done, 2 + seed, seed) for seed in range(3))):
+        model.zero_grad()
+        with torch.no_grad():
+            for key, b in model.named_buffers():
+                b.copy_(buffers[key])
+        pieces = split(done, device)
+        found = run_pieces(pieces, inputs)
+        for a, b in zip(expected, found, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+        for key, p in model.named_parameters():
+            torch.testing.assert_close(p.grad, gradients[key], rtol=1e-5, atol=1e-6)
+        for key, b in model.named_buffers():
+            torch.testing.assert_close(b, dict(alone.named_buffers())[key])
+        names = [n for piece in pieces for n in piece.parameters]
+        assert set(names) == {key for key, _ in model.named_parameters()}
+        own = [n for piece in pieces for n, _ in piece.module.named_parameters()]
+        assert own == names or set(own) == set(names)
+        assert sorted(v for piece in pieces for v in piece.nodes) == [
+            v for v in range(done.workload.n) if not done.workload.backward[v]
+        ]
+
+
+def test_contiguous_placements_have_a_piece_per_device() -> None:
+    model, inputs = MODELS["mlp"]()
+    done = profile(model, inputs, training=True, estimate="h100")
+    pieces = split(done, contiguous(done, 3))
+    assert [piece.index for piece in pieces] == [0, 1, 2]
+    assert len({piece.device for piece in pieces}) == 3
+    labels = next(iter(pieces[0].inputs[1:]))
+    assert all(labels in piece.inputs for piece in pieces)  # relayed to the loss
+    assert not pieces[0].values[labels].grad
+    assert pieces[0].payload_bytes == sum(
+        piece_value.size_bytes for piece_value in map(pieces[0].values.get, pieces[0].outputs)
+    )
+
+
+class Viewed(nn.Module):
+    """Changes a tensor in place while a view of it is in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.a(x)
+        seen = y.view(2, 8)
+        y += self.b(torch.relu(y))
+        y *= self.b(torch.relu(y))
+        return seen.sum() + y.sum()
+
+
+def test_what_cannot_pass_is_refused() -> None:
+    model, x = Viewed(), torch.randn(4, 4)
+    done = profile(model, (x,), training=True, estimate="h100")
+    workload = done.workload
+    device = [0] * workload.n
+    for name in ("linear_1", "linear_2"):
+        device[workload.index[name]] = 1
+    run_pieces(split(done, [0] * workload.n), (x,))
+    with pytest.raises(InputError, match="changed in place"):
+        split(done, device)
