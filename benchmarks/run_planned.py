@@ -26,7 +26,7 @@ from stagecut.runtime.execution.prepare import prepare
 from stagecut.runtime.simulator import simulate_stages
 
 WIDTHS = (1024,) * 5 + (256,) * 8
-SAMPLES, MICROBATCHES, STEPS, REPETITIONS = 64, 8, 10, 5
+SAMPLES, MICROBATCHES, STEPS, REPETITIONS = 192, 8, 5, 5
 SCHEDULE = "1f1b"
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..instances import InputError, Plan, Workload
+from ..instances import InputError, Placement, Plan, Workload
 from ..instances.files import load, load_plan
 from ..instances.writing import write_whole
 from .console import OUT, need
@@ -127,6 +127,11 @@ def _write_python(
     if made.kwargs and made.args:
         raise InputError(f"{model}: give its inputs all by position, or all by name")
     ready = prepare(plan, made.model, made.args, made.kwargs, workload)
+    if not isinstance(ready.plan.solution, Placement):
+        raise InputError(
+            f"python: the plan is for {ready.plan.problem.name}; a script runs placements: plan "
+            "with --objective throughput"
+        )
     text = python_script(
         made.model,
         ready.pieces,

@@ -63,7 +63,7 @@ def run(
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option(help="Seconds that a rank may compute, or take to start, while others wait."),
+        typer.Option(help="Seconds that a rank may keep others waiting, at work or at the start."),
     ] = 120.0,
     report: Annotated[
         bool, typer.Option("--report", help="Compare what was recorded with its simulation.")

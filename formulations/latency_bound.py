@@ -35,6 +35,7 @@ import numpy as np
 from numba import njit
 
 from ..instances.arrays import Bools, Floats, Ints
+from .compiled import inner
 from .hypergraph import hypergraph
 from .latency import LatencyGraph
 from .latency_paths import path_cpu, path_transfer
@@ -289,7 +290,7 @@ def _interval(  # type: ignore[no-untyped-def]
     return least
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _bytes(u, memory, tie, tie_memory, seen):  # type: ignore[no-untyped-def]
     """Memory that unit `u` adds: its own, or that of its whole colour the first time."""
     if tie[u] < 0:

@@ -13,6 +13,7 @@ from numba import njit
 
 from ..instances import Calls
 from ..instances.arrays import Floats, Ints, rows
+from .compiled import inner
 from .latency import LatencyGraph
 from .task import Task
 
@@ -48,7 +49,7 @@ def flatten(task: Task, graph: LatencyGraph) -> Flat:
     )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def call_loads(flat, slot, kind, device):  # type: ignore[no-untyped-def]
     """How long each call takes: compute, transfers, and messages over links; shape (R,)."""
     calls = len(kind)

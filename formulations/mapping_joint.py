@@ -108,16 +108,16 @@ def joint_milp(data: JointData, problem: Mapping) -> pyo.ConcreteModel:
     size = [bytes_ for _, _, bytes_ in data.tensors]
     back = 1 if problem.gradients else 0
 
-    def inside(model: pyo.ConcreteModel, u: int, s: int) -> object:
+    def inside(model: pyo.ConcreteModel, u: int, s: int) -> pyo.Expression:
         return model.C[u, s] - model.C[u, s - 1]
 
-    def crossing(model: pyo.ConcreteModel, s: int) -> object:
+    def crossing(model: pyo.ConcreteModel, s: int) -> pyo.Expression:
         return sum(size[e] * (model.f[e, s] + back * model.b[e, s]) for e in model.E)
 
-    def messages(model: pyo.ConcreteModel, s: int) -> object:
+    def messages(model: pyo.ConcreteModel, s: int) -> pyo.Expression:
         return model.down[s] + back * model.up[s]
 
-    def held(model: pyo.ConcreteModel, s: int) -> object:
+    def held(model: pyo.ConcreteModel, s: int) -> pyo.Expression:
         return sum(float(data.parameters[u]) * inside(model, u, s) for u in model.U)
 
     def grows(model: pyo.ConcreteModel, u: int, s: int) -> object:
@@ -167,7 +167,7 @@ def joint_milp(data: JointData, problem: Mapping) -> pyo.ConcreteModel:
         cost = quickest * model.some[s] + widest / replicas * held(model, s)
         return model.A[s] >= 2 * (replicas - 1) * cost
 
-    def compute(model: pyo.ConcreteModel, s: int) -> object:
+    def compute(model: pyo.ConcreteModel, s: int) -> pyo.Expression:
         return m * sum(1e3 * float(units.seconds[u]) * inside(model, u, s) for u in model.U)
 
     def longest(model: pyo.ConcreteModel, s: int) -> object:

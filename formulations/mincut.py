@@ -10,12 +10,13 @@ take part which a net connects with the call, so that the networks stay small.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from .compiled import inner
 
 UNDECIDED, INSIDE, OUTSIDE = 0, 1, 2
 
 
-@njit(cache=True, nogil=True)
+@inner
 def least_load(side, compute, weight, pin_start, pins, net_start, nets):  # type: ignore[no-untyped-def]
     """Return a lower bound on the load of a call; equal to the least load up to rounding.
 
@@ -84,11 +85,12 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets):  # type
     following = np.empty(2 * arcs + 2, np.int64)
     to = np.empty(2 * arcs + 2, np.int64)
     room = np.zeros(2 * arcs + 2)
-    m = 0
+    m = np.int64(0)
+    source, sink = np.int64(0), np.int64(1)  # constants would be compiled for as such
     helper = size - 2 * n_touched
     for u in range(units):
         if vertex[u] >= 0 and compute[u] > 0.0:
-            m = _arc(first, following, to, room, m, vertex[u], 1, compute[u], 0.0)
+            m = _arc(first, following, to, room, m, vertex[u], sink, compute[u], 0.0)
     for i in range(n_touched):
         e = touched[i]
         inside, outside, free = False, False, 0
@@ -98,22 +100,22 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets):  # type
             outside |= side[u] == OUTSIDE or compute[u] == np.inf
             free += vertex[u] >= 0
         w = weight[e]
-        a, b = helper, helper + 1
+        a, b = np.int64(helper), np.int64(helper + 1)
         helper += 2
         if inside:
-            a = 0
+            a = source
         if outside:
-            b = 1
+            b = sink
         if free == 1:
             for j in range(pin_start[e], pin_start[e + 1]):
                 u = vertex[pins[j]]
                 if u >= 0 and inside:
-                    m = _arc(first, following, to, room, m, 0, u, w, 0.0)
+                    m = _arc(first, following, to, room, m, source, u, w, 0.0)
                 elif u >= 0 and outside:
-                    m = _arc(first, following, to, room, m, u, 1, w, 0.0)
+                    m = _arc(first, following, to, room, m, u, sink, w, 0.0)
             continue
         if free == 2 and not inside and not outside:
-            x, y = -1, -1
+            x, y = source, source
             for j in range(pin_start[e], pin_start[e + 1]):
                 u = vertex[pins[j]]
                 if u >= 0:
@@ -131,7 +133,7 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets):  # type
     return total + _max_flow(first, following, to, room)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _arc(first, following, to, room, m, a, b, forth, back):  # type: ignore[no-untyped-def]
     to[m], room[m], following[m] = b, forth, first[a]
     first[a] = m
@@ -140,7 +142,7 @@ def _arc(first, following, to, room, m, a, b, forth, back):  # type: ignore[no-u
     return m + 2
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _max_flow(first, following, to, room):  # type: ignore[no-untyped-def]
     """Dinic's algorithm from vertex 0 to vertex 1; arcs 2i and 2i+1 are each other's reverse."""
     size = len(first)

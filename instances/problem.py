@@ -53,8 +53,8 @@ class Throughput:
         _one_of("pipeline", self.pipeline, ("pipedream", "gpipe"))
         if self.relayed and (self.split, self.cpu_split) != ("contiguous", "contiguous"):
             raise InputError(
-                "relayed: data is passed from stage to stage, so the split and the CPUs' split "
-                "must be contiguous; set them"
+                "relayed: data is passed from stage to stage, so split and cpu_split must be "
+                f"contiguous, not {self.split} and {self.cpu_split}; set them"
             )
 
     @property

@@ -12,6 +12,7 @@ from .linked_search import improve_linked
 from .milp import compact
 from .search import Search
 from .set_partitioning import set_partitioning
+from .swaps import swap_devices
 
 #: What rounding in sums can make the counting bound too high by, relatively.
 COUNTING_SLACK = 1e-7
@@ -32,6 +33,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
         search.method = "dp"
         search.note("auto: the DP over ideals, for data that is relayed")
         ideal_dp(task, search)
+        swap_devices(task, search)
         return
     search.method = "greedy"
     greedy(task, search)

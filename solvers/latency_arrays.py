@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from ..instances.arrays import Ints
 
@@ -54,9 +53,6 @@ CPUS = -1
 #: Colours of which a part is done that a state can tell apart; one byte of its key each.
 MOST_OPEN = 16
 PATTERN_WORDS = MOST_OPEN // 8
-
-#: For functions that only compiled ones call: without the way in from Python, which is dear.
-inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 Array = Any  # numpy arrays; numba infers their types
 

@@ -73,7 +73,7 @@ def several_calls(task: Task, search: Search[Solution]) -> None:
                 search.prove_infeasible(explain(task))
                 return
             proved = (target if steps is None else value) * (1 - MARGIN)
-            search.raise_bound(proved, f"label DP with {calls} times the accelerators")
+            search.raise_bound(proved, f"label DP, {calls} calls per accelerator")
             if steps is not None:
                 found = calls_of(task, core, steps)
                 packed = pack(task, graph, found) or pack(

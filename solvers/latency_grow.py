@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..formulations.compiled import inner
 from .latency_arrays import (
     ACTIVE,
     BORDER_SIZE,
@@ -43,7 +44,6 @@ from .latency_arrays import (
     SUCC,
     UNIT,
     VALUES_AT,
-    inner,
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from ..formulations.compiled import inner
 from .latency_arrays import (
     ACTIVE,
     ACTIVE_FULL,
@@ -64,7 +65,6 @@ from .latency_arrays import (
     SUCC,
     VALUES_AT,
     VALUES_FULL,
-    inner,
 )  # fmt: skip
 from .latency_grow import grow, take_back
 from .latency_steps import cpu_step, emit

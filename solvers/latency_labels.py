@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from ..formulations.compiled import inner
 from .latency_arrays import (
     AFTER,
     BEST_LABEL,
@@ -35,7 +36,6 @@ from .latency_arrays import (
     STACK,
     STEPS,
     VALUES_AT,
-    inner,
 )  # fmt: skip
 
 

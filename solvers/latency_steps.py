@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..formulations.compiled import inner
 from .latency_arrays import (
     ACTIVE,
     BORDER,
@@ -49,7 +50,6 @@ from .latency_arrays import (
     STEPS,
     UNIT,
     VALUES_AT,
-    inner,
 )  # fmt: skip
 from .latency_knapsack import knapsack
 from .latency_labels import find, insert, write_owners
@@ -224,6 +224,7 @@ def cpu_step(g, s, w, x, single):  # type: ignore[no-untyped-def]
         if g.time[u, CPU_TIME] == np.inf:
             return
     # treat it as a call of one unit with finishes of its own
+    depth, nobody = np.int64(1), np.int64(CPUS)  # constants would be compiled for as such
     w.unit[0, STACK] = x
     w.unit[x, IN_CALL] = 1
     for i in range(g.unit[x, INPUT], g.unit[x + 1, INPUT]):
@@ -232,9 +233,9 @@ def cpu_step(g, s, w, x, single):  # type: ignore[no-untyped-def]
         w.path_in[1, p] = w.path_in[0, p] + (g.place[p, x] >= 0)
     if group >= 0:
         w.group[group, GROUP_IN] += 1
-    _add_bits(s, w, 1)
-    border = _border(g, s, w, s.at[STATE], 1)
-    owners = write_owners(g, s, w, 1, CPUS) if g.divided else 0
+    _add_bits(s, w, depth)
+    border = _border(g, s, w, s.at[STATE], depth)
+    owners = write_owners(g, s, w, depth, nobody) if g.divided else 0
     if owners >= 0:
         _extend_by_unit(g, s, w, x, border, owners, single)
     else:
@@ -248,7 +249,7 @@ def cpu_step(g, s, w, x, single):  # type: ignore[no-untyped-def]
 
 @inner
 def _extend_by_unit(g, s, w, x, border, owners, single):  # type: ignore[no-untyped-def]
-    target, new = s.target[0], find(s, w.new_key)
+    target, new, nobody = s.target[0], find(s, w.new_key), np.int64(CPUS)
     first, last = g.unit[x, NODE], g.unit[x + 1, NODE]
     finish = np.empty(last - first)
     s.at[STEPS] += 2 * s.at[ACTIVE]
@@ -289,7 +290,7 @@ def _extend_by_unit(g, s, w, x, border, owners, single):  # type: ignore[no-unty
             good &= _carry_owners(g, s, w, at, border, owners, code, 0.0, 0.0)
         if good:
             card, size = s.at[CARD] + 1, border + 2 * owners
-            new = insert(g, s, w, new, card, border, size, code, end, label, CPUS, single)
+            new = insert(g, s, w, new, card, border, size, code, end, label, nobody, single)
 
 
 @inner

@@ -18,6 +18,7 @@ from ..formulations.mapping import MappingCosts, stage_times
 from ..formulations.mapping_bound import WIDTH, Floors, fitting
 from ..instances.arrays import Floats, Ints
 from . import mapping_layouts
+from .mapping_collectives import by_island, other_collectives
 from .mapping_set_rings import best_ring, set_rings
 from .search import Stoppable
 
@@ -49,6 +50,7 @@ def exact(
         search came to its end.
     """
     rings = np.zeros((costs.stages, 1 << costs.size))
+    others = np.full_like(rings, np.inf)
     known: dict[tuple[float, float], Floats] = {}
     for s in range(costs.stages):
         key = (float(costs.ring[s, 0]), float(costs.ring[s, 1]))
@@ -58,7 +60,8 @@ def exact(
                     return low, None, False
                 known[key] = set_rings(costs.ring_costs(s), costs.replicas)
             # a set may do without a ring: then the bound holds, but a mapping may not reach it
-            rings[s] = np.minimum(known[key], costs.detour[s])
+            others[s] = other_collectives(costs, s)
+            rings[s] = np.minimum(known[key], others[s])
     pairs = np.array([costs.boundary_costs(s) for s in range(costs.stages)])
     best: tuple[Ints, Ints] | None = None
     target = high * (1 - WIDTH)
@@ -68,6 +71,9 @@ def exact(
             return low, best, False
         if len(found):
             slots = np.array([best_ring(costs, s, int(mask)) for s, mask in enumerate(found)])
+            for s, mask in enumerate(found.tolist()):
+                if others[s, mask] == rings[s, mask]:
+                    slots[s] = by_island(costs, slots[s])
             best = slots, mapping_layouts.matched(costs, slots)
             high = _value(costs, rings, found, *best)
         else:

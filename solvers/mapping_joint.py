@@ -76,8 +76,8 @@ def joint(task: Task, search: Search[Solution]) -> None:
     if outcome.x is not None:
         offer(outcome.x)
     raise_bound(outcome.bound)
-    if outcome.limit in ("nodes", "time"):
-        search.stop_for(outcome.limit)  # type: ignore[arg-type]
+    if outcome.limit == "nodes" or outcome.limit == "time":
+        search.stop_for(outcome.limit)
 
 
 def _two_phases(task: Task, search: Search[Solution]) -> None:

@@ -34,6 +34,9 @@ def swap_devices(task: Task, search: Search[Solution]) -> None:
                 best = search.best
                 if search.should_stop() or not isinstance(best, Placement | Calls):
                     return
-                device = best.device.copy()
-                device[best.device == a], device[best.device == b] = b, a
-                better |= search.offer(replace(best, device=device))
+                renamed = np.arange(len(costs.kind_of))
+                renamed[a], renamed[b] = b, a
+                swapped = replace(best, device=renamed[best.device])
+                if isinstance(swapped, Placement):
+                    swapped = replace(swapped, order=tuple(renamed[list(swapped.order)].tolist()))
+                better |= search.offer(swapped)

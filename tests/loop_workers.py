@@ -9,9 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from stagecut.instances import Link
 from stagecut.instances.pytorch.values import Value
 from stagecut.runtime.execution.loop import Loop, stage_chain
 from stagecut.runtime.execution.split import PieceModule
+from stagecut.runtime.network import HostMemory
 from stagecut.runtime.schedules import Schedule, make_schedule
 from stagecut.runtime.stages import chain
 
@@ -69,12 +71,21 @@ def microbatch(j: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def schedule_of(name: str, ranks: Sequence[Sequence[int]], world: int, m: int) -> Schedule:
-    """Return a schedule for pieces of unlike lengths."""
+def schedule_of(
+    name: str, ranks: Sequence[Sequence[int]], world: int, m: int, *, reduces: bool = False
+) -> Schedule:
+    """Return a schedule for pieces of unlike lengths.
+
+    Parameters
+    ----------
+    reduces
+        Whether all-reduces take time, and so are actions of asynchronous schedules.
+    """
     forward = [1.0 + p % 2 for p in range(len(ranks))]
-    stages = chain(forward, [2 * x for x in forward], replicas=ranks)
+    weights = [float(reduces)] * len(ranks)
+    stages = chain(forward, [2 * x for x in forward], replicas=ranks, weight_bytes=weights)
     stages = stages if len(stages.devices) == world else stage_chain(ranks, world, training=True)
-    return make_schedule(name, stages, m)
+    return make_schedule(name, stages, m, HostMemory(all_reduce=Link(0.0, 2.0)))
 
 
 def state_of(loop: Loop, attribute: str) -> dict[str, torch.Tensor]:

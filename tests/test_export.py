@@ -144,6 +144,27 @@ def test_what_only_holds_modules_together_is_no_module() -> None:
         launcher_file(heavy, placed(heavy, [0] * 6), "accelerate")
 
 
+def test_what_holds_modules_together_hands_their_data_on() -> None:
+    names = ["tokens", "places", "model", "h.0.norm", "h.0.mlp", "h.0", "h.1", "h.2", "head"]
+    edges = [(0, 2), (1, 2), (2, 3), (3, 4), (2, 5), (4, 5), (5, 6), (6, 7), (7, 8)]
+    weights = np.array([1.0, 1, 0, 1, 1, 0, 1, 1, 1])
+    net = model(names, edges, extra={"parameters": weights})
+    _, stages = launcher_file(net, in_parts(net, [6, 3]), "deepspeed")
+    assert stages.modules == (("tokens + places", "h.0"), ("h.1", "h.2", "head"))
+    _, stages = launcher_file(net, in_parts(net, [6, 3]), "megatron")
+    assert stages.modules[0] == ("tokens", "places", "h.0")
+    for name in PIPELINES:  # the sum at the end of h.0 is on the second stage
+        with pytest.raises(InputError, match=r"module h(\.0)? is split between stages 0 and 1"):
+            launcher_file(net, in_parts(net, [5, 4]), name)
+    skip = model(
+        [*names, "model#2"],
+        [*edges[:-1], (6, 9), (7, 9), (9, 8)],
+        extra={"parameters": np.append(weights, 0.0)},
+    )
+    with pytest.raises(InputError, match=r"h\.1 on stage 0 feeds head on stage 2"):
+        launcher_file(skip, placed(skip, [0] * 7 + [1, 2, 2]), "megatron")
+
+
 SKIPS = [(v, v + 1) for v in range(10)] + [(1, 9)]
 TRAINING = {"backward": np.array([False] * 10 + [True])}
 
@@ -166,7 +187,7 @@ TRAINING = {"backward": np.array([False] * 10 + [True])}
         ("megatron", model(["x.1", "x.0", "y"]), [0, 1, 1], "do not run in the order"),
         ("megatron", model(["x.0", "y", "x.1"]), [0, 0, 1], "between the layers of x"),
         ("vllm", model(["x.0", "x.1", "y", "x.2"]), [0, 1, 1, 1], "between the layers of x"),
-        ("deepspeed", transformer(edges=SKIPS), [0] * 6 + [1] * 5, "feeds norm past other"),
+        ("deepspeed", transformer(edges=SKIPS), [0] * 6 + [1] * 5, "feeds norm + head past other"),
         (
             "torchtitan",
             model(["body.h.0", "body.h.1"]), [0, 1], "module body is split",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 import stagecut
 from stagecut import InputError, Plan, save
 from stagecut.commands.export import export
-from stagecut.instances import Placement
+from stagecut.instances import Calls, Placement
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
 from execution_models import MODELS  # noqa: E402
-from torch import nn  # noqa: E402
+from script_worker import run_scripts  # noqa: E402
+from torch import multiprocessing, nn  # noqa: E402
 
 from stagecut.instances.pytorch.factory import call_text  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
@@ -67,29 +68,18 @@ def run(folder: Path, ranks: int, *scripts: str) -> list[list[str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    code = (
-        "import runpy, sys; scripts, sys.argv[1:] = sys.argv[1:], ['--steps', '3']\n"
-        "for s in scripts: print('script'); runpy.run_path(s, run_name='__main__')"
+    with pytest.MonkeyPatch.context() as patch:
+        # the server that ranks are forked off finds what to import by it
+        patch.setenv("PYTHONPATH", os.pathsep.join(place for place in sys.path if place))
+        forkserver.set_forkserver_preload(["script_worker"])
+        forkserver.ensure_running()
+    multiprocessing.start_processes(
+        run_scripts, (ranks, port, folder, scripts), nprocs=ranks, start_method="forkserver"
     )
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, *scripts],
-            cwd=folder,
-            env=os.environ
-            | {"RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": str(ranks)}
-            | {"LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
-            | {"MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(ranks)
+    return [
+        "".join((folder / f"{script}.{r}").read_text() for r in range(ranks)).splitlines()
+        for script in scripts
     ]
-    said = [process.communicate(timeout=120) for process in started]
-    for process, (_, errors) in zip(started, said, strict=True):
-        assert process.returncode == 0, errors
-    each = [out.split("script\n")[1:] for out, _ in said]
-    return ["".join(parts).splitlines() for parts in zip(*each, strict=True)]
 
 
 def losses(name: str) -> list[float]:
@@ -254,6 +244,21 @@ def test_the_command_refuses_in_one_line(files: Path, arguments: list[str], reas
     assert isinstance(done.exception, InputError)
     assert any(part in str(done.exception) for part in reason.split("|"))
     assert not (files / "out.py").exists()
+
+
+@pytest.mark.usefixtures("files")
+def test_plans_that_are_no_placements_are_refused() -> None:
+    workload = stagecut.load("w.json")
+    cluster = stagecut.accelerators_and_cpus(2)
+    device = np.array(devices(workload, [0, 1]))
+    calls = Calls(device, np.zeros(workload.n, int))
+    plan = Plan(
+        workload.name, workload.fingerprint, cluster, stagecut.Latency(), calls, 1.0, 0.0, "test",
+        workload.time_unit,
+    )  # fmt: skip
+    save(plan, "p.json", workload)
+    done = command("--model", "my_model.py:make", "--workload", "w.json")
+    assert "python: the plan is for latency" in str(done.exception)
 
 
 @pytest.mark.usefixtures("files")

@@ -45,6 +45,9 @@ REFUSED = {
     "double_backward": "fails on its inputs: .*in module Does, odd_models.py",
 }
 
+#: What torch 2.6 cannot export by its own fault: `vmap`, and shapes of a bidirectional LSTM.
+FAULTS_OF_2_6 = frozenset({"functional_transforms", "lstm"})
+
 
 def profiled(name: str, training: bool, folder: Path | None = None):
     """Profile a case, estimated or, if a cache folder is given, measured."""
@@ -58,6 +61,8 @@ def profiled(name: str, training: bool, folder: Path | None = None):
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", sorted(set(CASES) - set(REFUSED)))
 def test_odd_models_are_what_torch_makes_of_them(name: str, training: bool) -> None:
+    if name in FAULTS_OF_2_6 and torch.__version__.startswith("2.6."):
+        pytest.skip("torch 2.6 cannot export it")
     done, model, args, kwargs = profiled(name, training)
     how, words = OTHERWISE.get(name, ("torch.export", ""))
     if training:

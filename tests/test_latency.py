@@ -123,6 +123,32 @@ def test_two_machines_of_different_speed_and_memory() -> None:
             assert result.plan.placement.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
 
 
+def test_a_colour_is_divided_over_two_calls() -> None:
+    """x → m → y; x and y share a device, m runs on CPUs only, and takes 5.
+
+    On the accelerator x and y take 1 each, on CPUs 100 each; moving an output takes 0.5. With one
+    call x and y cannot be on the accelerator, for the call would wait for itself: 205. With two,
+    x is the first call (1 + 0.5), m follows (5), y is the second call (0.5 + 1): 8.
+    """
+    workload = Workload(
+        name="there and back",
+        ids=("x", "m", "y"),
+        edges=np.array([(0, 1), (1, 2)]),
+        times={
+            "accelerator": np.array([1.0, math.inf, 1.0]),
+            "cpu": np.array([100.0, 5.0, 100.0]),
+        },
+        memory_bytes=np.ones(3),
+        transfer=np.full(3, 0.5),
+        colours=np.array([0, -1, 0]),
+    )
+    for calls, memory, value in ((1, 2.0, 205.0), (2, 2.0, 8.0), (2, 1.0, 205.0)):
+        cluster = accelerators_and_cpus(1, 1, memory)
+        result = stagecut.solve(workload, cluster, Latency(calls), method="dp")
+        assert result.objective == pytest.approx(value)
+        assert result.status == "optimal"
+
+
 def test_a_placement_is_divided_into_calls_as_well_as_can_be() -> None:
     """Against brute force with every node tied to its device by support and colour."""
     for seed in range(60):
@@ -193,11 +219,15 @@ def test_published_workloads_are_proved(benchmarks: Path, name: str) -> None:
     assert result.objective == pytest.approx(OPTIMA[name], abs=5e-5)
 
 
-@pytest.mark.parametrize("name", [n for n in OPTIMA if n != "OperatorGraphs/resnet50_inference"])
+#: With two calls per accelerator, where that is better than one: colours are divided over them.
+BETTER = {"OperatorGraphs/resnet50_inference": 645.4639}
+
+
+@pytest.mark.parametrize("name", OPTIMA)
 def test_published_workloads_are_proved_for_two_calls(benchmarks: Path, name: str) -> None:
     if "gnmt" in name or "bert_l-12" in name:
         pytest.skip("takes some seconds: in benchmarks/latency.py")
     workload = stagecut.load(benchmarks / "placement" / "latency" / f"{name}.json")
     result = stagecut.solve(workload, problem=Latency(2), method="dp")
     assert result.status == "optimal"
-    assert result.objective == pytest.approx(OPTIMA[name], abs=5e-5)
+    assert result.objective == pytest.approx(BETTER.get(name, OPTIMA[name]), abs=5e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,26 @@ def test_methods_of_latency_that_know_no_links_are_sound(method: str) -> None:
             assert result.objective >= best * (1 - 1e-9), seed
         if result.status == "infeasible":
             assert math.isinf(best), seed
+
+
+def test_relayed_data_over_links_is_sound() -> None:
+    """Against every placement with every order of its devices."""
+    problem = Throughput("contiguous", relayed=True)
+    found = 0
+    for seed in range(25):
+        workload, cluster = linked_case(seed, max_nodes=4, max_accelerators=3)
+        result = stagecut.solve(workload, cluster, problem)
+        values = [math.inf]
+        for chosen in itertools.product(range(cluster.size), repeat=workload.n):
+            for order in itertools.permutations(sorted(set(chosen))):
+                plan = Placement(np.array(chosen), order)
+                report = evaluate(workload, cluster, problem, plan)
+                values += [] if report.violations else [report.objective]
+        assert result.bound <= min(values) * (1 + 1e-9) + 1e-12, seed
+        if result.objective is not None:
+            found += 1
+            assert result.objective >= min(values) * (1 - 1e-9), seed
+    assert found > 15
 
 
 def test_an_uneven_pair_of_pairs() -> None:

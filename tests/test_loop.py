@@ -19,8 +19,10 @@ from torch.func import functional_call  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from stagecut import InputError  # noqa: E402
+from stagecut.instances import Link  # noqa: E402
 from stagecut.runtime.execution.loop import stage_chain  # noqa: E402
 from stagecut.runtime.execution.versions import check_two_versions, with_updates  # noqa: E402
+from stagecut.runtime.network import HostMemory  # noqa: E402
 from stagecut.runtime.schedules import Kind, make_schedule  # noqa: E402
 from stagecut.runtime.stages import chain  # noqa: E402
 
@@ -138,10 +140,11 @@ def test_pipedream_is_its_emulation(ranks: list[list[int]]) -> None:
     check_training(done, emulate(ranks, m, [1, 1, 1], version, backwards))
 
 
+@pytest.mark.parametrize("reduces", [False, True])
 @pytest.mark.parametrize("ranks", [[[0, 1], [2]], [[0], [1, 2]], [[0, 1], [2, 3, 4]]])
-def test_pipedream_with_replicas_is_its_emulation(ranks: list[list[int]]) -> None:
+def test_pipedream_with_replicas_is_its_emulation(ranks: list[list[int]], reduces: bool) -> None:
     world, m = sum(map(len, ranks)), 18
-    schedule = schedule_of("pipedream", ranks, world, m)
+    schedule = schedule_of("pipedream", ranks, world, m, reduces=reduces)
     sizes = [len(own) for own in ranks]
     updated = with_updates(schedule, stage_chain(ranks, world, training=True), sizes)
 
@@ -160,7 +163,7 @@ def test_pipedream_with_replicas_is_its_emulation(ranks: list[list[int]]) -> Non
 
 def test_2bw_is_its_formula() -> None:
     ranks, batch, batches = [[0, 1], [2]], 6, 5
-    schedule = schedule_of("2bw", ranks, 3, batches * batch)
+    schedule = schedule_of("2bw", ranks, 3, batches * batch, reduces=True)
     done = on_ranks(3, train, schedule, ranks, batch)
     wanted = emulate(
         ranks,
@@ -187,8 +190,10 @@ def test_updates_of_replicas_never_deadlock(data: st.DataObject) -> None:
     ends = list(itertools.accumulate(replicas))
     ranks = [list(range(end - r, end)) for r, end in zip(replicas, ends, strict=True)]
     times = data.draw(st.lists(st.sampled_from([0.3, 1.0, 2.0, 5.0]), min_size=4, max_size=4))
-    stages = chain(times[: len(ranks)], times[-len(ranks) :], replicas=ranks)
-    schedule = make_schedule("pipedream", stages, 2 * math.lcm(*replicas))
+    weights = [data.draw(st.sampled_from([0.0, 1.0])) for _ in ranks]
+    stages = chain(times[: len(ranks)], times[-len(ranks) :], replicas=ranks, weight_bytes=weights)
+    network = HostMemory(all_reduce=Link(0.0, 1.0))
+    schedule = make_schedule("pipedream", stages, 2 * math.lcm(*replicas), network)
     updated = with_updates(schedule, stages, replicas)
     done: set[tuple[int, int, int]] = set()
     at = [0] * len(updated)

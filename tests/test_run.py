@@ -155,6 +155,34 @@ def test_microbatches_are_as_traced() -> None:
         stagecut.run(plan, model, iter([(x, y), (x[:2], y[:2])]), workload=workload, microbatches=1)
 
 
+class Pair(nn.Module):
+    """Takes inputs by name, and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, power: int) -> torch.Tensor:
+        return (self.layer(x) - y).abs().pow(power).mean()
+
+
+@pytest.mark.usefixtures("alone")
+def test_inputs_by_name_in_any_order() -> None:
+    model, x, y = Pair(), torch.randn(2, 4), torch.randn(2, 4)
+    workload = profile(model, (), {"x": x, "y": y, "power": 3}, estimate="h100").workload
+    problem = stagecut.Throughput()
+    plan = stagecut.solve(
+        workload, stagecut.accelerators_and_cpus(1), problem, method="greedy"
+    ).plan
+    expected = model(x, y, 3).item()
+    given = iter([{"x": x, "y": y, "power": 3}, {"power": 3, "y": y, "x": x}])
+    steps = stagecut.run(plan, model, given, workload=workload, steps=2, microbatches=1)
+    assert [step.loss for step in steps] == pytest.approx([expected, expected])
+    given = iter([{"x": x, "y": y, "power": 3}, {"x": x, "y": y, "power": 2}])
+    with pytest.raises(InputError, match="2 in place of 3"):
+        stagecut.run(plan, model, given, workload=workload, steps=2, microbatches=1)
+
+
 def test_stages_have_all_that_torch_asks_for() -> None:
     """The methods that torch's runtime calls on a stage, in the version at hand."""
     import inspect

@@ -4,6 +4,11 @@ The modules follow the data: `prepare.py` makes pieces of a plan and a model (`s
 graph, `chain.py` gives the same pieces to schedules and simulator); `stage.py` is a piece at work,
 with `backward.py` for split backward passes; `pipeline.py` has the stages of a rank
 (`torch_pipelining.py` is the only home of torch's private names, `messages.py` moves data,
-`gradients.py` adds up what ranks share); `recorder.py` notes what happened when. `run.py` is the
-front door.
+`gradients.py` adds up what ranks share); `recorder.py` notes what happened when.
+
+Beside it is our own loop (`loop.py`) for what torch cannot express: `mail.py` moves data in the
+order of the schedule, `versions.py` keeps weights, `reduction.py` adds gradients up,
+`training_pieces.py` cuts training plans. `failures.py` keeps the ranks together, `identity.py` says
+what they must have alike, `checkpoint.py` writes and reads; `trainer.py` puts steps of either
+executor behind one face. `run.py` is the front door.
 """

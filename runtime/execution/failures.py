@@ -31,7 +31,7 @@ import torch.distributed as dist
 from ...instances import InfeasibleError, StagecutError
 from . import mail
 
-#: So long a rank may compute without a word, or take to start, unless told otherwise.
+#: So long a rank may compute without a word, or start after another one, unless told otherwise.
 TIMEOUT_S = 120.0
 #: How often a rank looks for errors and says that it lives.
 POLL_S = 0.25
@@ -89,6 +89,7 @@ class Guard:
                 f"rank {rank}: rank 0 did not start within {timeout_s:g} s ({_first_line(error)})"
             ) from None
         self._ended = threading.Event()
+        self._joined = False  # from then on, others wait for this rank
         self._failed = False
         self._first_here: bool | None = None  # whether an exception of this rank came first
         self._busy_since = time.monotonic()
@@ -119,7 +120,6 @@ class Guard:
         keys = [f"joined {r}" for r in range(self.world)]
         until = time.monotonic() + self.timeout_s
         while not self.store.check(keys):
-            self.tick()
             if time.monotonic() > until:
                 late = [str(r) for r, key in enumerate(keys) if not self.store.check([key])]
                 raise StagecutError(
@@ -136,6 +136,8 @@ class Guard:
                         f"rank {high[0]} runs another {what} than rank {low[0]} "
                         f"({high[1][:12]}, {low[1][:12]}); give all ranks the same"
                     )
+        self.tick()
+        self._joined = True
 
     def fail(self, error: BaseException) -> bool:
         """Make an exception of this rank known; return whether it is the first error.
@@ -224,7 +226,7 @@ class Guard:
     def _check_pace(self) -> None:
         frame = sys._current_frames().get(self._main)
         now = time.monotonic()
-        if frame is None or self._failed or _waits(frame):
+        if frame is None or self._failed or not self._joined or _waits(frame):
             self._busy_since = now
         elif now > self._busy_since + self.timeout_s:
             self._first(
@@ -294,7 +296,7 @@ def guarded(
     Parameters
     ----------
     timeout_s
-        How long a rank may compute while the others wait for it, and take to start.
+        How long a rank may compute while others wait for it, and start after another one.
     show
         Shows an error that the thread that watches found; default: on standard error.
 

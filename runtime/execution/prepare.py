@@ -42,6 +42,8 @@ class Prepared:
         The plan's device of each rank.
     training
         Whether the plan has a backward pass.
+    named
+        Names of the inputs that are given by name, in the order of the trace.
     """
 
     model: nn.Module
@@ -52,6 +54,7 @@ class Prepared:
     stages: StageGraph
     devices: tuple[int, ...]
     training: bool
+    named: tuple[str, ...]
 
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
         """Return the tensors that the first piece takes for a microbatch.
@@ -59,14 +62,23 @@ class Prepared:
         Raises
         ------
         InputError
-            If shapes or types are not those that the model was traced for.
+            If they are not what the model was traced for: other names, shapes, types, or other
+            values of what is no tensor.
         """
-        flat = inputs_as_traced(self.profile.traced, self.model, args, kwargs or {})
+        kwargs = kwargs or {}
+        if set(kwargs) != set(self.named):
+            names = ", ".join(self.named) or "none"
+            raise InputError(f"inputs: {', '.join(kwargs) or 'none'} by name; traced for {names}")
+        traced = self.profile.traced
+        flat = inputs_as_traced(traced, self.model, args, {n: kwargs[n] for n in self.named})
         given = tuple(value for value in flat if isinstance(value, torch.Tensor))
         first = self.pieces[0]
         wanted = [first.values[name] for name in first.inputs]
-        if len(given) != len(wanted):
+        if len(given) != len(wanted) or len(flat) != len(traced.inputs):
             raise InputError(f"inputs: {len(given)} tensors; the model takes {len(wanted)}")
+        for value, before in zip(flat, traced.inputs, strict=True):
+            if not isinstance(value, torch.Tensor) and value != before:
+                raise InputError(f"inputs: {value!r} in place of {before!r}, as it was traced")
         for value, tensor in zip(wanted, given, strict=True):
             if (value.shape, value.dtype) != (tuple(tensor.shape), tensor.dtype):
                 raise InputError(
@@ -122,7 +134,8 @@ def prepare(
     training = bool(workload.backward.any())
     stages = executed_stages(workload, made, [payload(piece, training) for piece in pieces])
     devices = tuple(ranks_of(stages))
-    return Prepared(model, profile, workload, made, pieces, stages, devices, training)
+    named = tuple(kwargs or {})
+    return Prepared(model, profile, workload, made, pieces, stages, devices, training, named)
 
 
 def payload(piece: PieceModule, training: bool) -> Payload:

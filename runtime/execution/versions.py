@@ -65,29 +65,37 @@ def round_sizes(schedule: Schedule, ranks: Ranks, microbatches: int) -> list[int
 def with_updates(schedule: Schedule, stages: StageGraph, sizes: list[int]) -> list[list[Action]]:
     """Return the actions of each rank with a STEP of a piece after each of its rounds.
 
-    The microbatch of a STEP is the number of its round. A stage with one replica steps right after
-    the last backward pass of the round. Replicas wait for each other, so each of them steps where
-    it is when the last of them gets there, if all actions take equally long: the point is fixed
-    before anything runs, and waiting there cannot deadlock. A schedule may complete rounds in
-    another order than that of their numbers; they step in that order.
+    The microbatch of a STEP is the number of its round. Where PipeDream's schedule has an
+    all-reduce of the round, the piece steps with it. Else, a stage with one replica steps right
+    after the last backward pass of the round; replicas wait for each other, so each of them steps
+    where it is when the last of them gets there, if all actions take equally long. So the point is
+    fixed before anything runs, and waiting there cannot deadlock. A schedule may complete rounds
+    in another order than that of their numbers; they step in that order.
+
+    2BW's slices of an all-reduce are one here: its weights are not used before it is complete.
     """
     steps, _ = execution_steps(schedule, stages)
     ends: dict[tuple[int, int], int] = {}  # piece, round → when its last backward pass runs
+    reduces = set()
     for rank, when in enumerate(steps):
         for (piece, kind, j), step in zip(schedule.of(rank), when.tolist(), strict=True):
             if kind == Kind.B:
                 key = (piece, j // sizes[piece])
                 ends[key] = max(step, ends.get(key, -1))
+            elif kind == Kind.REDUCE_GRAD and schedule.versions == "in flight":
+                reduces.add(piece)
     rows = []
     for rank, when in enumerate(steps):
-        marked = [
-            (step, 0, i, action)
-            for i, (action, step) in enumerate(zip(schedule.of(rank), when.tolist(), strict=True))
-        ]
+        marked = []
+        for i, (action, step) in enumerate(zip(schedule.of(rank), when.tolist(), strict=True)):
+            if action.kind != Kind.REDUCE_GRAD:
+                marked.append((step, 0, i, action))
+            elif action.stage in reduces:
+                marked.append((step, 0, i, Action(action.stage, Kind.STEP, action.microbatch)))
         marked += [
             (step, 1, n, Action(piece, Kind.STEP, n))
             for (piece, n), step in ends.items()
-            if rank in stages.replicas[piece]
+            if rank in stages.replicas[piece] and piece not in reduces
         ]
         rows.append([action for *_, action in sorted(marked, key=lambda m: m[:3])])
     return rows

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...instances import InputError, Mapped, Plan, Stages, Workload
-from .stages import ModuleStages, node_modules
+from .stages import ModuleStages, modules_of
 
 NAME = "accelerate"
 
@@ -32,7 +32,7 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
         raise InputError(f"{NAME}: the plan has replicas; a device map holds one copy of a model")
     names = _names(plan)
     where: dict[str, str] = {}
-    for v, module in node_modules(workload, NAME):
+    for v, module in modules_of(workload, NAME, str).items():
         device = names[int(plan.placement[v])]
         if where.setdefault(module, device) != device:
             raise InputError(

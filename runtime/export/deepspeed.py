@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from contextlib import suppress
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from ...instances import InputError, Plan, Workload
 from .stack import first_number
-from .stages import ModuleStages, feeds, module_stages
+from .stages import ModuleStages, feeds, module_stages, modules_of
 
 NAME = "deepspeed"
 
@@ -53,18 +54,35 @@ def pipeline(layers, **options):
 
 
 def cut(workload: Workload, plan: Plan) -> ModuleStages:
-    """Return the stages of layers: the nodes' modules if they form a chain, else those around.
+    """Return the stages of layers, as small as they can be and still form a chain.
+
+    They are the nodes' modules, else the items of lists, else these with all modules between two
+    of them as one.
 
     Raises
     ------
     InputError
         If DeepSpeed cannot express the plan.
     """
-    stages = module_stages(workload, plan, NAME, str)
-    if not _skip(workload, stages, str):
-        return stages
+    with suppress(InputError):  # what the nodes cannot, the layers around them may
+        stages = module_stages(workload, plan, NAME, str)
+        if not _skip(workload, stages, str):
+            return stages
     stages = module_stages(workload, plan, NAME, first_number)
-    if pair := _skip(workload, stages, first_number):
+    if not _skip(workload, stages, first_number):
+        return stages
+    together: dict[str, str] = {}
+    for own in stages.modules:
+        for numbered, run in groupby(own, lambda name: name.rpartition(".")[2].isdecimal()):
+            names = list(run)
+            together |= {name: name if numbered else " + ".join(names) for name in names}
+
+    def unit_of(path: str) -> str:
+        layer = first_number(path)
+        return together.get(layer, layer)
+
+    stages = module_stages(workload, plan, NAME, unit_of)
+    if pair := _skip(workload, stages, unit_of):
         raise InputError(
             f"{NAME}: {pair[0]} feeds {pair[1]} past other modules; its layers take what the one "
             "before gives"
@@ -77,7 +95,7 @@ def _skip(
 ) -> tuple[str, str] | None:
     """Return two modules with an edge that do not follow each other, if there are any."""
     place = {module: k for k, module in enumerate(stages.where)}
-    pairs = sorted(feeds(workload, NAME, unit))
+    pairs = sorted(feeds(workload, modules_of(workload, NAME, unit)))
     return next((p for p in pairs if place[p[1]] != place[p[0]] + 1), None)
 
 

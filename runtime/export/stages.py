@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...instances import InputError, Mapped, Placement, Plan, Stages, Workload
@@ -121,11 +121,16 @@ def module_stages(
     )
 
 
-def node_modules(workload: Workload, target: str) -> list[tuple[int, str]]:
-    """Return forward nodes with the path of the module that each belongs to.
+def modules_of(workload: Workload, target: str, unit: Callable[[str], str]) -> dict[int, str]:
+    """Return the module that each forward node belongs to, in the order in which they run.
 
-    Nodes that only hold together what modules do are left out: operators of a module that has
-    children among the nodes, without weights of their own.
+    Nodes that only hold together what modules do are left out: operators of a module that is no
+    unit itself and has children among the nodes, without weights of its own.
+
+    Parameters
+    ----------
+    unit
+        The module that the launcher keeps whole, from the path of one inside it.
 
     Raises
     ------
@@ -137,35 +142,45 @@ def node_modules(workload: Workload, target: str) -> list[tuple[int, str]]:
             f"{target}: the nodes of {workload.name} are operators, it places whole modules; "
             "profile with --depth and plan again"
         )
-    weights = workload.extra.get("parameters", workload.extra.get("weight_bytes"))
     paths = [_FURTHER_CALL.sub("", name) for name in workload.names]
     parents = {ROOT_MODULE}
     for path in paths:
         parts = path.split(".")
         parents |= {".".join(parts[:k]) for k in range(1, len(parts))}
-    kept = []
+    forward = [v for v in workload.order if not workload.backward[v]]
+    whole = {unit(paths[v]) for v in forward if paths[v] not in parents}
+    weights = workload.extra.get("parameters", workload.extra.get("weight_bytes"))
+    own = {}
+    for v in forward:
+        if paths[v] not in parents or unit(paths[v]) in whole:
+            own[v] = unit(paths[v])
+        elif weights is None or weights[v] > 0:
+            raise InputError(
+                f"{target}: {paths[v]} has weights of its own, beside those of its modules; it "
+                "places whole modules"
+            )
+    return own
+
+
+def feeds(workload: Workload, own: Mapping[int, str]) -> set[tuple[str, str]]:
+    """Return the pairs of different modules of which the one takes what the other gives.
+
+    Parameters
+    ----------
+    own
+        Of `modules_of`; data passes through nodes that belong to none.
+    """
+    carried: dict[int, set[str]] = {}
+    pairs = set()
     for v in workload.order:
         if workload.backward[v]:
             continue
-        if paths[v] in parents:
-            if weights is None or weights[v] > 0:
-                raise InputError(
-                    f"{target}: {paths[v]} has weights of its own, beside those of its modules; "
-                    "it places whole modules"
-                )
-            continue
-        kept.append((v, paths[v]))
-    return kept
-
-
-def feeds(workload: Workload, target: str, unit: Callable[[str], str]) -> set[tuple[str, str]]:
-    """Return the pairs of different modules with an edge between them."""
-    module = {v: unit(path) for v, path in node_modules(workload, target)}
-    return {
-        (module[u], module[v])
-        for u, v in workload.edges.tolist()
-        if u in module and v in module and module[u] != module[v]
-    }
+        given = {m for u in workload.predecessors[v] for m in carried.get(u, ())}
+        if v in own:
+            pairs |= {(module, own[v]) for module in given - {own[v]}}
+            given = {own[v]}
+        carried[v] = given
+    return pairs
 
 
 def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
@@ -207,15 +222,15 @@ def _modules(
 ) -> dict[str, int]:
     """Return the stage of each module, in the order in which they run."""
     stage_of = {v: s for s, nodes in enumerate(stages) for v in nodes}
+    own = modules_of(workload, target, unit)
     where: dict[str, int] = {}
-    for v, path in sorted(node_modules(workload, target), key=lambda item: stage_of[item[0]]):
-        module = unit(path)
+    for v, module in sorted(own.items(), key=lambda item: stage_of[item[0]]):
         if where.setdefault(module, stage_of[v]) != stage_of[v]:
             raise InputError(
                 f"{target}: module {module} is split between stages {where[module]} and "
                 f"{stage_of[v]}; it keeps it whole: plan on nodes that are whole modules"
             )
-    for source, sink in feeds(workload, target, unit):
+    for source, sink in sorted(feeds(workload, own)):
         if where[sink] > where[source] + 1:
             raise InputError(
                 f"{target}: {source} on stage {where[source]} feeds {sink} on stage "

@@ -32,14 +32,9 @@ from .validate import validate
 
 
 def one_f_one_b(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
-    """1F1B: its pattern where each device holds one stage, else the cyclic order that it is.
-
-    Where stages have replicas, list scheduling holds the microbatches in flight to 1F1B's.
-    """
-    if is_plain(stages):
-        return plain_1f1b(stages, microbatches)
+    """1F1B: its pattern where each device holds one stage, else the cyclic order that it is."""
     if all(len(own) <= 1 for own in held(stages)):
-        return list_schedule(stages, microbatches, "1f1b", limit=stages.in_flight)
+        return plain_1f1b(stages, microbatches)
     return flushed(stages, microbatches, network, "1f1b")
 
 

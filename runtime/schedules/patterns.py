@@ -7,6 +7,7 @@ deadlock if every task that waits for another has a larger (k, position).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -70,7 +71,8 @@ def is_plain(stages: StageGraph) -> bool:
 def plain_1f1b(stages: StageGraph, microbatches: int) -> Schedule:
     """One forward, one backward: stage s begins with as many forwards as 1F1B holds there.
 
-    Needs one stage per device. On a chain stage s (0-based) of S holds S − s microbatches.
+    Needs one stage at most per device. On a chain stage s (0-based) of S holds S − s microbatches;
+    of stages with replicas each replica holds ⌈(d_s + … + d_S) / d_s⌉ of those that it takes.
 
     References
     ----------
@@ -101,17 +103,20 @@ def _by_height(
     tables = []
     for own in held(stages):
         slots = []
-        for stage, _ in own:
+        for stage, r in own:
+            turn = r, len(stages.replicas[stage])
             if stages.present[stage, FORWARD]:
-                slots.append(Slot(stage, Kind.F, 0, 0))
+                slots.append(Slot(stage, Kind.F, 0, 0, *turn))
             if stages.present[stage, BACKWARD]:
                 kind = Kind.B if weights is None else Kind.I
-                slots.append(Slot(stage, kind, int(inputs[stage]), 1))
+                slots.append(Slot(stage, kind, int(inputs[stage]), 1, *turn))
                 if weights is not None:
-                    slots.append(Slot(stage, Kind.W, int(weights[stage]), 2))
+                    slots.append(Slot(stage, Kind.W, int(weights[stage]), 2, *turn))
         tables.append(rounds(slots, microbatches))
-    depth = 2 * int(stages.in_flight.max())
-    return Schedule(name, microbatches, tuple(tables), depth=depth, cyclic=True)
+    number = [len(ring) for ring in stages.replicas]
+    depth = 2 * int((stages.in_flight * number).max())
+    repeat = math.lcm(*number)
+    return Schedule(name, microbatches, tuple(tables), depth=depth, repeat=repeat, cyclic=True)
 
 
 def is_interleaved(stages: StageGraph, microbatches: int) -> bool:
