@@ -5,6 +5,8 @@ The programs are those of `formulations.mapping_counts` and `formulations.mappin
 
 from __future__ import annotations
 
+from typing import Generic
+
 import numpy as np
 from scipy.sparse import csc_array
 
@@ -27,7 +29,7 @@ MAX_NODES = 2000
 MAX_COLUMNS = 25_000
 
 
-class BlockTest:
+class BlockTest(Generic[S]):
     """A test for `threshold_bound`, which keeps what it found at the last threshold.
 
     Parameters

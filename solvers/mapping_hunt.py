@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from ..formulations.mapping import MappingCosts, mapping_costs, stage_times
@@ -42,9 +44,17 @@ class Hunt:
         with search.phase("routes"):
             self.costs: MappingCosts = mapping_costs(self.stages, self.problem)
         self.least = Floors(np.zeros(self.problem.stages), np.zeros(self.problem.stages))
-        self.block = find_blocks(self.costs)
-        self.test = BlockTest(search, self.block)
         self.runs: RunTest | None = None
+
+    @cached_property
+    def block(self) -> Ints:
+        """Block of each device, shape (D,); found when first asked for, after the layouts."""
+        return find_blocks(self.costs)
+
+    @cached_property
+    def test(self) -> BlockTest[Solution]:
+        """Counts of devices per block."""
+        return BlockTest(self.search, self.block)
 
     @property
     def objective_s(self) -> float:

@@ -171,6 +171,8 @@ def run(
             guard.join({**hashes, **weights, "options": options.told()})
         with process_group(options.device, guard) as device:
             trainer = _trainer(prepared, options, device)
+            if guard is not None:
+                guard.count(trainer.actions)
             steps = _steps(trainer, prepared, given, options, hashes, guard, on_step)
             if isinstance(trainer, Batches) and options.record is not None:
                 _save_recording(trainer.pipeline, prepared, options.record)
