@@ -89,8 +89,18 @@ def files(folder: Path, devices: int) -> Path:
 
 def test_two_processes_train(tmp_path: Path) -> None:
     files(tmp_path, 2)
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += ["-m", "stagecut", "run", "plan.json", "--model", "model.py:make", "--steps", "3"]
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    command += [
+        "--nproc-per-node=2",
+        "-m",
+        "stagecut",
+        "run",
+        "plan.json",
+        "--model",
+        "model.py:make",
+        "--steps",
+        "3",
+    ]
     command += ["--microbatches", "4", "--workload", "w.json", "--record", "run.json"]
     env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 #: Commands as they are where Stagecut is installed.
 INSTALLED = """
 stagecut() { "$PYTHON" -m stagecut "$@"; }
-torchrun() { "$PYTHON" -m torch.distributed.run "$@"; }
+torchrun() { "$PYTHON" -m torch.distributed.run --standalone "$@"; }
 set -e
 """
 

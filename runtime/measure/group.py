@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -59,6 +60,9 @@ def process_group(device: str, guard: Guard | None = None) -> Iterator[torch.dev
             ) from None
         raise
     finally:
+        # torch 2.6 holds Python's lock while it waits for gloo's threads to end, and one that is
+        # about to let go of a tensor needs that lock: let them finish first.
+        time.sleep(0.1)
         dist.destroy_process_group()
 
 
