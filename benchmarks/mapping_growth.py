@@ -48,11 +48,11 @@ def devices(args: argparse.Namespace) -> None:
             out = subprocess.run(command, check=True, capture_output=True, text=True)
             rows.append({"family": family, **json.loads(out.stdout.splitlines()[-1])})
             print(rows[-1], flush=True)
-    with (args.output / "mapping_growth.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    draw(rows, args.output / "mapping_growth.png")
+            with (args.output / "mapping_growth.csv").open("w", newline="") as file:
+                writer = csv.DictWriter(file, rows[0])
+                writer.writeheader()
+                writer.writerows(rows)
+            draw(rows, args.output / "mapping_growth.png")
 
 
 def one(args: argparse.Namespace) -> None:

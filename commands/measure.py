@@ -154,6 +154,13 @@ def _print(measurement: Measurement) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    ring = measurement.ring.link
+    OUT.print(
+        "all-reduce of replicas: stagecut simulate … "
+        f"--bandwidth {ring.bytes_per_s / 1e9:.3g}GB/s --latency {ring.latency_s:.3g}",
+        highlight=False,
+        soft_wrap=True,
+    )
     for line in measurement.warnings:
         OUT.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)
 

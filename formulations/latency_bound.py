@@ -71,7 +71,7 @@ class PathBound:
 
 @dataclass(frozen=True, eq=False)
 class CutData:
-    """What the minimum cuts read, in arrays; K kinds, U units, E nets."""
+    """What the minimum cuts read; K kinds, U units, E nets."""
 
     compute: Floats
     weight: Floats
@@ -151,12 +151,11 @@ def path_bound(
             load[a, b] = max(load[a, b], cut)
         exact[a, b] = True
 
-    if size <= ALL_INTERVALS:
-        for a in range(size):
-            if should_stop():
-                break
-            for b in range(a, size):
-                sharpen(a, b)
+    for a in range(size if size <= ALL_INTERVALS else 0):
+        if should_stop():
+            break
+        for b in range(a, size):
+            sharpen(a, b)
     largest = float(data.capacity.max(initial=0.0))
     while True:
         rest, value, choice, split = _rest(load, cpu, calls, inner, before, largest)

@@ -90,19 +90,31 @@ def kept_bytes(workload: Workload) -> tuple[Floats, Floats]:
     return weights, np.zeros(workload.n) if activations is None else activations
 
 
-def forward_pieces_of(workload: Workload, where: Sequence[int]) -> list[tuple[int, ...]]:
+def forward_pieces_of(
+    workload: Workload, where: Sequence[int], order: Sequence[int] = ()
+) -> list[tuple[int, ...]]:
     """Return the convex pieces of the forward pass, in an order in which they can be executed.
 
     Parameters
     ----------
     where
         Device of each node.
+    order
+        The devices in the order of their pieces, one each, where a plan says so.
 
     Notes
     -----
     O(n + m) in the nodes and edges.
     """
-    return _pieces(workload, np.flatnonzero(~workload.backward).tolist(), where)
+    pieces = _pieces(workload, np.flatnonzero(~workload.backward).tolist(), where)
+    if order:
+        pieces.sort(key=lambda piece: list(order).index(where[piece[0]]))
+    return pieces
+
+
+def order_of(plan: Plan) -> tuple[int, ...]:
+    """Return the order that a plan for relayed data gives its devices; else ()."""
+    return plan.solution.order if isinstance(plan.solution, Placement) else ()
 
 
 def _pieces(

@@ -17,9 +17,9 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 
-from ..instances import InputError, Placement, Plan, Workload, price
+from ..instances import InputError, Plan, Workload, price
 from ..instances.arrays import Ints
-from .pieces import Passes, convex_stages, stage_graph
+from .pieces import Passes, convex_stages, order_of, stage_graph
 from .stages import BACKWARD, FORWARD, StageGraph
 
 
@@ -37,7 +37,7 @@ def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) ->
     O(n + m + values · stages).
     """
     passes, rank = convex_stages(workload, plan)
-    order = plan.solution.order if isinstance(plan.solution, Placement) else ()
+    order = order_of(plan)
     stages = _by_device(workload, plan, order) if order else _in_line(workload, passes, rank)
     count = len(stages)
     costs = price(workload, plan.cluster)

@@ -1,9 +1,12 @@
-"""A small knapsack: which satellites a call takes."""
+"""Which satellites a call takes: a small knapsack."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
+
+from ..formulations.compiled import inner
+from .latency_arrays import BYTES, FEEDS, MOVED, NODE, OUTSIDE, SINK_BYTES, SINKS, STACK
 
 #: Steps after which the search is left; many alike things to take make it exponential.
 MOST_STEPS = 20_000
@@ -65,3 +68,29 @@ def knapsack(size, worth, free):  # type: ignore[no-untyped-def]
     for i in range(count):
         answer[order[i]] = chosen[i]
     return best, answer
+
+
+@inner
+def best_saving(g, w, d, k, free):  # type: ignore[no-untyped-def]
+    """Most transfer time that taking satellites into the call can save within `free` bytes."""
+    size = np.empty(len(w.node) + len(g.source))
+    worth = np.empty(len(w.node) + len(g.source))
+    count, total = 0, 0.0
+    for i in range(d):
+        x = w.unit[i, STACK]
+        for u in range(g.unit[x, NODE], g.unit[x + 1, NODE]):
+            if g.node[u, SINKS] == 1 and w.node[u, OUTSIDE] == 0:
+                size[count], worth[count] = g.time[u, SINK_BYTES], g.transfer[k, u]
+                count += 1
+    for t in range(len(g.source)):
+        if w.touched[t] == g.source[t, FEEDS]:
+            size[count], worth[count] = g.source[t, BYTES], g.source[t, MOVED + k]
+            count += 1
+    kept = 0
+    for i in range(count):
+        if size[i] <= 0:
+            total += worth[i]
+        elif size[i] <= free and worth[i] > 0:
+            size[kept], worth[kept] = size[i], worth[i]
+            kept += 1
+    return total + knapsack(size[:kept], worth[:kept], free)[0]

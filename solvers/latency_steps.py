@@ -10,7 +10,6 @@ from .latency_arrays import (
     BORDER,
     BORDER_AT,
     BORDER_SIZE,
-    BYTES,
     CARD,
     CODE,
     COMPUTE,
@@ -18,7 +17,6 @@ from .latency_arrays import (
     CPUS,
     DEPTH_TIME,
     FEED,
-    FEEDS,
     FOLLOWING,
     GROUP,
     GROUP_DONE,
@@ -30,7 +28,6 @@ from .latency_arrays import (
     INSIDE,
     LEFT_OUT,
     MOST_OPEN,
-    MOVED,
     NODE,
     OPENED,
     OUT,
@@ -43,15 +40,13 @@ from .latency_arrays import (
     RENAMED,
     SATELLITES,
     SAVING,
-    SINK_BYTES,
-    SINKS,
     STACK,
     STATE,
     STEPS,
     UNIT,
     VALUES_AT,
 )  # fmt: skip
-from .latency_knapsack import knapsack
+from .latency_knapsack import best_saving
 from .latency_labels import find, insert, write_owners
 
 
@@ -78,7 +73,7 @@ def emit(g, s, w, d, single):  # type: ignore[no-untyped-def]
         free = g.capacity[k] - memory
         if rest > free or earliest + load - w.load[d, SAVING, k] >= target:
             continue
-        load -= w.load[d, SAVING, k] if w.room[d, 1] <= free else _best_saving(g, w, d, k, free)
+        load -= w.load[d, SAVING, k] if w.room[d, 1] <= free else best_saving(g, w, d, k, free)
         if border < 0:
             for i in range(d):
                 x = w.unit[i, STACK]
@@ -291,29 +286,3 @@ def _extend_by_unit(g, s, w, x, border, owners, single):  # type: ignore[no-unty
         if good:
             card, size = s.at[CARD] + 1, border + 2 * owners
             new = insert(g, s, w, new, card, border, size, code, end, label, nobody, single)
-
-
-@inner
-def _best_saving(g, w, d, k, free):  # type: ignore[no-untyped-def]
-    """Most transfer time that taking satellites into the call can save within `free` bytes."""
-    size = np.empty(len(w.node) + len(g.source))
-    worth = np.empty(len(w.node) + len(g.source))
-    count, total = 0, 0.0
-    for i in range(d):
-        x = w.unit[i, STACK]
-        for u in range(g.unit[x, NODE], g.unit[x + 1, NODE]):
-            if g.node[u, SINKS] == 1 and w.node[u, OUTSIDE] == 0:
-                size[count], worth[count] = g.time[u, SINK_BYTES], g.transfer[k, u]
-                count += 1
-    for t in range(len(g.source)):
-        if w.touched[t] == g.source[t, FEEDS]:
-            size[count], worth[count] = g.source[t, BYTES], g.source[t, MOVED + k]
-            count += 1
-    kept = 0
-    for i in range(count):
-        if size[i] <= 0:
-            total += worth[i]
-        elif size[i] <= free and worth[i] > 0:
-            size[kept], worth[kept] = size[i], worth[i]
-            kept += 1
-    return total + knapsack(size[:kept], worth[:kept], free)[0]

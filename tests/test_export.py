@@ -26,6 +26,7 @@ from stagecut.instances.solution import in_stages
 from stagecut.instances.topologies import topology
 from stagecut.runtime.export.megatron import read as read_megatron
 from stagecut.runtime.export.registry import LAUNCHERS, launcher_file
+from stagecut.runtime.export.stack import first_number
 from stagecut.runtime.export.torch_csv import torch_csv, torch_schedule
 from stagecut.runtime.schedules import read_csv
 
@@ -116,6 +117,18 @@ def test_deepspeed_takes_parts_of_layers_in_a_chain_and_layers_otherwise() -> No
     inner = transformer(2, inside=True, edges=[*pairwise(range(7)), (0, 2)])
     _, stages = launcher_file(inner, in_parts(inner, [3, 4]), "deepspeed")
     assert stages.modules == (("embed", "layers.0"), ("layers.1", "norm", "head"))
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "megatron", "deepspeed", "accelerate"])
+def test_training_workloads_are_cut_by_their_forward_passes(name: str) -> None:
+    workload = load("gpt2-xl-training")
+    where = {"embedding": 0, "head": 2, "loss": 2}
+    where |= {f"block.{k}": min(2, k // 15) for k in range(48)}
+    devices = [where[first_number(n.removesuffix(".backward"))] for n in workload.ids]
+    _, stages = launcher_file(workload, placed(workload, devices, 3), name)
+    assert len(stages.modules) == 3
+    ends = [(first_number(own[0]), first_number(own[-1])) for own in stages.modules]
+    assert ends == [("embedding", "block.14"), ("block.15", "block.29"), ("block.30", "loss")]
 
 
 @pytest.mark.parametrize("name", ["torchtitan", "megatron"])

@@ -103,6 +103,27 @@ def test_contiguous_placements_have_a_piece_per_device() -> None:
     )
 
 
+class Branches(nn.Module):
+    """Two ways that do not wait for each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.c(self.a(x) + self.b(x)).sum()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
+def test_pieces_come_in_the_order_of_the_plan(order: tuple[int, ...]) -> None:
+    model, x = Branches(), torch.randn(2, 4)
+    done = profile(model, (x,), training=True, estimate="h100")
+    device = [{"linear": 0, "linear_1": 1}.get(str(n).split(".")[0], 2) for n in done.workload.ids]
+    pieces = split(done, device, order)
+    assert tuple(piece.device for piece in pieces) == order
+    assert torch.equal(run_pieces(pieces, (x,))[0], model(x))
+
+
 class Viewed(nn.Module):
     """Changes a tensor in place while a view of it is in use."""
 

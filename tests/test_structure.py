@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -91,10 +92,24 @@ def test_the_wheel_holds_every_module_and_each_can_be_imported(wheel: Path, tmp_
     )
 
 
+@cache
 def needs_torch(module: Path) -> bool:
-    """Whether a module imports torch at its top."""
-    tree = ast.parse((ROOT / module).read_text())
-    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
-    return any(name.split(".")[0] == "torch" for name in names)
+    """Whether importing a module imports torch, by itself or by a module of ours."""
+    package = ["stagecut", *module.parts[:-1]]
+    for node in ast.parse((ROOT / module).read_text()).body:
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base += (node.module or "").split(".")
+            names = [base, *([*base, alias.name] for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            parts = [part for part in name if part]
+            if parts[0] == "torch":
+                return True
+            own = Path(*parts[1:]).with_suffix(".py") if parts[1:] else Path()
+            if parts[0] == "stagecut" and own in MODULES and needs_torch(own):
+                return True
+    return False

@@ -156,7 +156,8 @@ def quiet() -> Iterator[None]:
 def _export(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool
 ) -> fx.GraphModule:
-    register((args, kwargs))
+    with quiet():
+        register((args, kwargs))
     hook = model.register_forward_hook(
         lambda _module, _given, out: out if known(out) else tuple(tensors(out))
     )

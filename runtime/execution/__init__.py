@@ -7,8 +7,8 @@ with `backward.py` for split backward passes; `pipeline.py` has the stages of a 
 `gradients.py` adds up what ranks share); `recorder.py` notes what happened when.
 
 Beside it is our own loop (`loop.py`) for what torch cannot express: `mail.py` moves data in the
-order of the schedule, `versions.py` keeps weights, `reduction.py` adds gradients up,
-`training_pieces.py` cuts training plans. `failures.py` keeps the ranks together, `identity.py` says
-what they must have alike, `checkpoint.py` writes and reads; `trainer.py` puts steps of either
+order of the schedule, `versions.py` keeps weights, `training_pieces.py` cuts training plans.
+`failures.py` keeps the ranks together (`blame.py` says who is named when they fail, `identity.py`
+what they must have alike); `checkpoint.py` writes and reads; `trainer.py` puts steps of either
 executor behind one face. `run.py` is the front door.
 """

@@ -10,7 +10,7 @@ import numpy as np
 from ...instances import InputError, Link, Plan, Workload, price
 from ...instances.contiguity import representatives
 from ...instances.units import TIME_UNITS
-from ..pieces import Passes, forward_pieces_of, stage_graph
+from ..pieces import Passes, forward_pieces_of, order_of, stage_graph
 from ..schedules import Schedule, make_schedule, validate
 from ..schedules.actions import schedule_of
 from ..stages import BACKWARD, FORWARD, StageGraph
@@ -31,10 +31,10 @@ def executed_stages(
 ) -> StageGraph:
     """Return the stages of a placement as the runtime executes them, relayed bytes included.
 
-    Pieces are numbered as by `pieces.cut`, but each waits for the one before it alone: what is
-    needed later passes through. A backward node runs with the forward piece that it undoes. In
-    host memory, a live set takes as long as the link of the device's kind takes for its bytes;
-    between linked devices, as their link takes.
+    Pieces are numbered as by `pieces.cut`, or as the plan orders them, but each waits for the one
+    before it alone: what is needed later passes through. A backward node runs with the forward
+    piece that it undoes. In host memory, a live set takes as long as the link of the device's kind
+    takes for its bytes; between linked devices, as their link takes.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def executed_stages(
     O(n + m) in the nodes and edges.
     """
     where = plan.placement.tolist()
-    pieces = forward_pieces_of(workload, where)
+    pieces = forward_pieces_of(workload, where, order_of(plan))
     piece_of = _pieces_of_all(workload, pieces, where)
     costs = price(workload, plan.cluster)
     device = [where[members[0]] for members in pieces]

@@ -23,13 +23,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from types import FrameType, TracebackType
 
-import torch
 import torch.distributed as dist
 
 from ...instances import InfeasibleError, StagecutError
-from . import mail
+from .blame import first_line, gone, is_of_waiting, place, told, waits
 
 #: So long a rank may compute without a word, or start after another one, unless told otherwise.
 TIMEOUT_S = 120.0
@@ -41,10 +39,6 @@ SILENCE_S = 15.0
 SUSPICION_S = 3.0
 #: So long after an error a rank may take to end by itself.
 GRACE_S = 5.0
-
-#: Files in whose code a rank waits for others; the end of each name.
-_WAITING = (mail.__file__, threading.__file__)
-_WAITING_IN = os.path.dirname(dist.__file__) + os.sep
 
 
 class Guard:
@@ -86,7 +80,7 @@ class Guard:
             self._mine = connect(hosts=False)  # the other one may be busy, waiting for a key
         except dist.DistError as error:
             raise StagecutError(
-                f"rank {rank}: rank 0 did not start within {timeout_s:g} s ({_first_line(error)})"
+                f"rank {rank}: rank 0 did not start within {timeout_s:g} s ({first_line(error)})"
             ) from None
         self._ended = threading.Event()
         self._joined = False  # from then on, others wait for this rank
@@ -94,6 +88,8 @@ class Guard:
         self._first_here: bool | None = None  # whether an exception of this rank came first
         self._busy_since = time.monotonic()
         self._main = threading.get_ident()
+        self._actions: Callable[[], int] = int
+        self._done = 0
         self._signals, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         self._thread = threading.Thread(target=self._watch, name="stagecut watch", daemon=True)
@@ -101,6 +97,10 @@ class Guard:
     def tick(self) -> None:
         """Say that this rank gets on."""
         self._busy_since = time.monotonic()
+
+    def count(self, actions: Callable[[], int]) -> None:
+        """Let a rank get on whenever the number of actions that it has done changes."""
+        self._actions = actions
 
     def join(self, identity: dict[str, str]) -> None:
         """Wait until all ranks are here, and check that they run the same.
@@ -146,12 +146,11 @@ class Guard:
         """
         if self._first_here is None:
             self._failed = True
-            code = 3 if isinstance(error, InfeasibleError) else 2
-            text = str(error)
-            if not isinstance(error, StagecutError):
-                code, text = 1, f"rank {self.rank}: {_told(error)}"
-                if _is_of_waiting(error):
-                    text = self._suspect(text)
+            code, text = 1, f"rank {self.rank}: {told(error)}"
+            if isinstance(error, StagecutError) and error.__cause__ is None:  # what the user gave
+                code, text = 3 if isinstance(error, InfeasibleError) else 2, str(error)
+            elif is_of_waiting(error):
+                text = self._suspect(text)
             self._first_here = self._publish(text, code)
         return self._first_here
 
@@ -207,7 +206,7 @@ class Guard:
                 if beat != seen:
                     seen, changed = beat, time.monotonic()
                 if beat and time.monotonic() > changed + SILENCE_S:
-                    self._first(_gone([after]), 1)
+                    self._first(gone([after]), 1)
                 self._check_pace()
             except dist.DistError:
                 self._store_is_gone()
@@ -226,11 +225,13 @@ class Guard:
     def _check_pace(self) -> None:
         frame = sys._current_frames().get(self._main)
         now = time.monotonic()
-        if frame is None or self._failed or not self._joined or _waits(frame):
+        before, self._done = self._done, self._actions()
+        gets_on = self._done != before or not self._joined or self._failed
+        if gets_on or frame is None or waits(frame):
             self._busy_since = now
         elif now > self._busy_since + self.timeout_s:
             self._first(
-                f"rank {self.rank} is late: busy for {self.timeout_s:g} s at {_place(frame)}; "
+                f"rank {self.rank} is late: busy for {self.timeout_s:g} s at {place(frame)}; "
                 "see what it does there, or raise --timeout",
                 1,
             )
@@ -243,8 +244,8 @@ class Guard:
             if self._mine.check(["error"]):
                 return otherwise
             time.sleep(POLL_S / 4)
-        gone = [r for r, beat in before.items() if beat and self._beat(r) == beat]
-        return _gone(gone) if gone else otherwise
+        silent = [r for r, beat in before.items() if beat and self._beat(r) == beat]
+        return gone(silent) if silent else otherwise
 
     def _first(self, text: str, code: int) -> None:
         """Publish from the thread that watches, and end, unless the main thread is about to."""
@@ -320,7 +321,7 @@ def guarded(
             guard.stop()
             if not first:
                 raise SystemExit(code) from None
-            if isinstance(error, StagecutError):
+            if text == str(error):
                 raise
             raise StagecutError(text) from error
         guard.stop()
@@ -328,47 +329,3 @@ def guarded(
 
 def _print(text: str) -> None:
     print(f"error: {text}", file=sys.stderr, flush=True)
-
-
-def _waits(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return file in _WAITING or file.startswith(_WAITING_IN)
-
-
-def _is_of_waiting(error: BaseException) -> bool:
-    """Whether it was raised where a rank waits for others."""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and isinstance(error, RuntimeError) and _waits(trace.tb_frame)
-
-
-def _place(frame: FrameType) -> str:
-    """Return the innermost place that is not in torch."""
-    place: FrameType | None = frame
-    root = os.path.dirname(torch.__file__) + os.sep
-    while place is not None and place.f_back is not None:
-        if not place.f_code.co_filename.startswith(root):
-            break
-        place = place.f_back
-    assert place is not None
-    return f"{os.path.basename(place.f_code.co_filename)}:{place.f_lineno}"
-
-
-def _gone(ranks: list[int]) -> str:
-    which = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
-    return f"{which} gone: killed (for taking too much memory?), or the machine is down"
-
-
-def _told(error: BaseException) -> str:
-    """Return an exception in one line."""
-    if isinstance(error, StagecutError):
-        return str(error)
-    line = _first_line(error)
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in line:
-        return f"out of memory: {line}"
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

@@ -1,4 +1,4 @@
-"""Gradients of what several ranks hold: copies of tied weights are added up, replicas averaged."""
+"""Gradients added up over all ranks that hold a copy of a parameter."""
 
 from __future__ import annotations
 
@@ -6,60 +6,63 @@ from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
-
-from .split import PieceModule
+from torch import nn
 
 
 class GradientSums:
-    """Who adds up which gradients with whom.
+    """All-reduce of the gradients of what this rank shares with others.
+
+    A parameter is shared by the replicas of its piece, and, if its weight is tied, by all pieces
+    that have it; its gradient is the sum over all of them.
 
     Parameters
     ----------
-    pieces
-        Of the plan.
-    rank_of
-        Rank of each of the plan's devices within a replica.
-    size
-        Ranks of a replica.
-    replicas
-        How many there are.
+    holders
+        Ranks that hold each parameter, by name, of the whole model; the same on every rank.
     """
 
-    def __init__(
-        self,
-        pieces: Sequence[PieceModule],
-        rank_of: Mapping[int, int],
-        size: int,
-        replicas: int,
-    ) -> None:
-        self.replicas = replicas
-        holders: dict[str, set[int]] = {}
-        for piece in pieces:
-            for name in piece.parameters:
-                holders.setdefault(name, set()).add(rank_of[piece.device])
-        shared: dict[tuple[int, ...], list[str]] = {}
-        for name, ranks in holders.items():
-            if replicas > 1 or len(ranks) > 1:
-                shared.setdefault(tuple(sorted(ranks)), []).append(name)
-        self._own = []
-        for together, names in sorted(shared.items()):
-            everywhere = [r * size + rank for r in range(replicas) for rank in together]
-            group = dist.new_group(everywhere)  # every rank makes every group
-            if dist.get_rank() in everywhere:
-                self._own.append((group, names))
+    def __init__(self, holders: Mapping[str, frozenset[int]]) -> None:
+        self.holders = holders
+        sets = sorted({tuple(sorted(ranks)) for ranks in holders.values() if len(ranks) > 1})
+        everyone = tuple(range(dist.get_world_size()))
+        self.groups = {
+            ranks: None if ranks == everyone else dist.new_group(list(ranks)) for ranks in sets
+        }
 
-    def add_up(self, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Leave in every parameter the gradient of the mean over replicas of the summed loss."""
-        for group, names in self._own:
-            trained = [parameters[name] for name in names if parameters[name].requires_grad]
-            for dtype in dict.fromkeys(p.dtype for p in trained):
-                self._add_up([p for p in trained if p.dtype == dtype], group)
+    def add_up(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Replace the gradients by their sums over the ranks.
 
-    def _add_up(self, parameters: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        flat = torch.cat([g.flatten() for g in grads])
-        dist.all_reduce(flat, group=group)
-        flat /= self.replicas
-        parts = flat.split([p.numel() for p in parameters])
-        for p, part in zip(parameters, parts, strict=True):
-            p.grad = part.view_as(p)
+        All holders of a parameter must call this for it, with others of the same holders alike.
+        A parameter without a gradient on any of its ranks has none afterwards.
+        """
+        together: dict[tuple[tuple[int, ...], torch.dtype], list[nn.Parameter]] = {}
+        for name in sorted(n for n in parameters if len(self.holders[n]) > 1):
+            key = (tuple(sorted(self.holders[name])), parameters[name].dtype)
+            together.setdefault(key, []).append(parameters[name])
+        for (ranks, dtype), group in sorted(together.items(), key=lambda item: str(item[0])):
+            present = torch.tensor([p.grad is not None for p in group]).to(group[0].device, dtype)
+            parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in group]
+            flat = torch.cat([present, *(part.reshape(-1) for part in parts)])
+            dist.all_reduce(flat, group=self.groups[ranks])
+            counts, *sums = torch.split(flat, [len(group), *(p.numel() for p in group)])
+            for parameter, count, total in zip(group, counts.tolist(), sums, strict=True):
+                parameter.grad = total.view_as(parameter).clone() if count else None
+
+
+def holders_of(
+    names: Sequence[Sequence[str]], ranks: Sequence[Sequence[int]]
+) -> dict[str, frozenset[int]]:
+    """Return which ranks hold each parameter.
+
+    Parameters
+    ----------
+    names
+        Of the parameters of each piece.
+    ranks
+        Of each piece.
+    """
+    holders: dict[str, frozenset[int]] = {}
+    for own, where in zip(names, ranks, strict=True):
+        for name in own:
+            holders[name] = holders.get(name, frozenset()) | frozenset(where)
+    return holders

@@ -19,9 +19,9 @@ from ...instances import InputError
 from ..schedules import Action, Kind, Schedule, validate
 from ..schedules.actions import TRANSFERS
 from ..stages import StageGraph, chain
+from .gradients import GradientSums, holders_of
 from .mail import Letter, Mail, Ranks, routes_of
 from .recorder import Recorder
-from .reduction import Reduction, holders_of
 from .split import PieceModule
 from .stage import Stage, Tensors
 from .versions import Weights, check_two_versions, round_sizes, with_updates
@@ -104,7 +104,7 @@ class Loop:
 
         self.mail = Mail(pieces, self.ranks, routes_of(schedule, self.ranks), device)
         names = [[n for n, _ in piece.module.named_parameters()] for piece in pieces]
-        self.reduction = Reduction(holders_of(names, self.ranks))
+        self.sums = GradientSums(holders_of(names, self.ranks))
         self.stages: dict[int, Stage] = {}
         self.weights: dict[int, Weights] = {}
         self.parameters: dict[int, dict[str, nn.Parameter]] = {}
@@ -164,11 +164,11 @@ class Loop:
             elif kind == Kind.REDUCE_GRAD:
                 added.add(piece)
                 with self._timed(action):
-                    self.reduction.add_up(self._of_replicas(piece))
+                    self.sums.add_up(self._of_replicas(piece))
             elif self.asynchronous:
                 with self._timed(action):
                     self.weights[piece].show(j, self.sizes[piece])
-                    self.reduction.add_up(self._of_replicas(piece))
+                    self.sums.add_up(self._of_replicas(piece))
                     self.weights[piece].step(self.optimizers.get(piece))
         if self.training and not self.asynchronous:
             self._end_batch(added)
@@ -201,7 +201,7 @@ class Loop:
 
     def _of_replicas(self, piece: int) -> dict[str, nn.Parameter]:
         """Return the parameters of a piece that its replicas have and nobody else."""
-        here, holders = frozenset(self.ranks[piece]), self.reduction.holders
+        here, holders = frozenset(self.ranks[piece]), self.sums.holders
         return {n: x for n, x in self.parameters[piece].items() if holders[n] == here}
 
     def _end_batch(self, added: set[int]) -> None:
@@ -210,7 +210,7 @@ class Loop:
         for piece, own in self.parameters.items():
             done = self._of_replicas(piece) if piece in added else {}
             rest |= {n: x for n, x in own.items() if n not in done}
-        self.reduction.add_up(rest)
+        self.sums.add_up(rest)
         for piece, optimizer in self.optimizers.items():
             with self._timed(Action(piece, Kind.STEP)):
                 optimizer.step()

@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from ...instances import InputError
 from .chain import executed_schedule
-from .gradients import GradientSums
+from .gradients import GradientSums, holders_of
 from .prepare import Prepared
 from .recorder import Recorder
 from .stage import Stage, Tensors
@@ -79,7 +79,7 @@ class Pipeline:
                 piece,
                 last=piece is prepared.pieces[-1],
                 training=prepared.training,
-                microbatches=microbatches,
+                microbatches=microbatches * replicas,
                 recompute=recompute,
                 recorder=self.recorder,
             )
@@ -87,7 +87,11 @@ class Pipeline:
         ]
         for piece in own:
             place(piece.module, self.device)
-        self._sums = GradientSums(prepared.pieces, rank_of, size, replicas)
+        everywhere = [
+            [r * size + rank_of[piece.device] for r in range(replicas)] for piece in prepared.pieces
+        ]
+        names = [piece.parameters for piece in prepared.pieces]
+        self._sums = GradientSums(holders_of(names, everywhere))
         self._torch = TorchSchedule(
             self.stages,
             len(prepared.pieces),
@@ -122,7 +126,7 @@ class Pipeline:
         first = self.stages[0].piece.index == 0
         self._torch.run([tuple(x.to(self.device) for x in xs) for xs in batch] if first else [])
         if self.training:
-            self._sums.add_up(dict(self.named_parameters()))
+            self._sums.add_up({n: x for n, x in self.named_parameters() if x.requires_grad})
         if self.recorder is not None:
             self.recorder.step += 1
 

@@ -16,6 +16,7 @@ from ...instances.files import load_plan, load_plan_for_model
 from ...instances.pytorch.profile import Profile, matching
 from ...instances.pytorch.trace import inputs_as_traced
 from ...instances.units import NodeId
+from ..pieces import order_of
 from ..stages import StageGraph
 from .chain import Payload, executed_stages, ranks_of
 from .split import PieceModule, split
@@ -130,7 +131,7 @@ def prepare(
             f"({profile.traced.because}), so its graph holds for the traced ones only"
         )
     where = {node: int(d) for node, d in zip(workload.ids, made.placement.tolist(), strict=True)}
-    pieces = split(profile, [where[node] for node in profile.workload.ids])
+    pieces = split(profile, [where[node] for node in profile.workload.ids], order_of(made))
     training = bool(workload.backward.any())
     stages = executed_stages(workload, made, [payload(piece, training) for piece in pieces])
     devices = tuple(ranks_of(stages))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -170,6 +171,8 @@ def run(
             guard.join({**hashes, **weights, "options": options.told()})
         with process_group(options.device, guard) as device:
             trainer = _trainer(prepared, options, device)
+            if guard is not None:
+                guard.count(trainer.actions)
             steps = _steps(trainer, prepared, given, options, hashes, guard, on_step)
             if isinstance(trainer, Batches) and options.record is not None:
                 _save_recording(trainer.pipeline, prepared, options.record)
@@ -280,7 +283,8 @@ def _alone_if_it_can_be(processes: int) -> None:
 
 
 def _threads() -> int:
-    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    cores = len(psutil.Process().cpu_affinity()) if psutil.LINUX else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _zero() -> float:

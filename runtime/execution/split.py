@@ -61,7 +61,9 @@ class PieceModule:
         return sum(self.values[name].size_bytes for name in self.outputs)
 
 
-def split(profile: Profile, device: Sequence[int]) -> tuple[PieceModule, ...]:
+def split(
+    profile: Profile, device: Sequence[int], order: Sequence[int] = ()
+) -> tuple[PieceModule, ...]:
     """Cut a traced model into its pieces, in the order in which they can run.
 
     Parameters
@@ -70,6 +72,8 @@ def split(profile: Profile, device: Sequence[int]) -> tuple[PieceModule, ...]:
         Of the model; its times do not matter.
     device
         Device of each node of its workload, colours together.
+    order
+        The devices in the order of their pieces, one each, where a plan says so.
 
     Returns
     -------
@@ -87,7 +91,7 @@ def split(profile: Profile, device: Sequence[int]) -> tuple[PieceModule, ...]:
     O(pieces · nodes). A tensor that came from an earlier piece is copied before it is changed in
     place: autograd allows no changes to what it began with.
     """
-    pieces = forward_pieces_of(profile.workload, list(device))
+    pieces = forward_pieces_of(profile.workload, list(device), order)
     training = profile.workload.provenance.get("pass") == "training"
     cut = _Cut(profile, pieces, values_of(profile.traced, training))
     needs = [cut.needs(p) for p in range(len(pieces))]

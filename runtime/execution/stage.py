@@ -49,6 +49,8 @@ class Stage:
         Keep only the inputs, and compute what lies between again in the backward pass.
     recorder
         Notes when each action began and ended.
+    actions
+        How many it has done.
     """
 
     piece: PieceModule
@@ -57,6 +59,7 @@ class Stage:
     microbatches: int = 1
     recompute: bool = False
     recorder: Recorder | None = None
+    actions: int = 0
     flights: dict[int, _Flight] = field(default_factory=dict)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
     results: dict[int, Tensors] = field(default_factory=dict)
@@ -173,6 +176,7 @@ class Stage:
         try:
             with noting:
                 yield
+            self.actions += 1
         except RuntimeError as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise StagecutError(f"piece {self.piece.index}: {action} failed: {lines[0]}") from error

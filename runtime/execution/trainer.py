@@ -44,6 +44,9 @@ class Trainer(Protocol):
     def trained(self) -> Trained:
         """Return what this rank trains."""
 
+    def actions(self) -> int:
+        """Return how many actions this rank has done."""
+
 
 class Batches:
     """One batch after the other, on torch's pipelining.
@@ -77,6 +80,10 @@ class Batches:
         """Return what this rank trains."""
         modules = [stage.piece.module for stage in self.pipeline.stages]
         return _trained(modules, [] if self.optimizer is None else [self.optimizer])
+
+    def actions(self) -> int:
+        """Return how many actions this rank has done."""
+        return sum(stage.actions for stage in self.pipeline.stages)
 
 
 class Stream:
@@ -151,6 +158,10 @@ class Stream:
     def trained(self) -> Trained:
         """Return what this rank trains."""
         return _trained(self.modules, list(self.loop.optimizers.values()))
+
+    def actions(self) -> int:
+        """Return how many actions this rank has done."""
+        return sum(stage.actions for stage in self.loop.stages.values())
 
 
 def _trained(modules: Sequence[nn.Module], optimizers: list[torch.optim.Optimizer]) -> Trained:

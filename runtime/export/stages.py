@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...instances import InputError, Mapped, Placement, Plan, Stages, Workload
 from ...instances.units import ROOT_MODULE
-from ..pieces import forward_pieces_of
+from ..pieces import forward_pieces_of, order_of
 
 _FURTHER_CALL = re.compile(r"#\d+$")
 
@@ -108,7 +108,8 @@ def module_stages(
     for s, own in enumerate(modules):
         if not own:
             raise InputError(
-                f"{target}: stage {s} holds no module of its own; plan on modules that have some"
+                f"{target}: stage {s} holds operators between modules, but no whole module; plan "
+                "on fewer devices"
             )
     ranks = _ranks(plan, [stage.device for stage in stages], target, rounds)
     return ModuleStages(
@@ -143,11 +144,11 @@ def modules_of(workload: Workload, target: str, unit: Callable[[str], str]) -> d
             "profile with --depth and plan again"
         )
     paths = [_FURTHER_CALL.sub("", name) for name in workload.names]
-    parents = {ROOT_MODULE}
-    for path in paths:
-        parts = path.split(".")
-        parents |= {".".join(parts[:k]) for k in range(1, len(parts))}
     forward = [v for v in workload.order if not workload.backward[v]]
+    parents = {ROOT_MODULE}
+    for v in forward:
+        parts = paths[v].split(".")
+        parents |= {".".join(parts[:k]) for k in range(1, len(parts))}
     whole = {unit(paths[v]) for v in forward if paths[v] not in parents}
     weights = workload.extra.get("parameters", workload.extra.get("weight_bytes"))
     own = {}
@@ -187,7 +188,7 @@ def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
     solution = plan.solution
     if isinstance(solution, Placement):
         where = plan.placement.tolist()
-        pieces = forward_pieces_of(workload, where)
+        pieces = forward_pieces_of(workload, where, order_of(plan))
         return [_Stage(nodes, where[nodes[0]]) for nodes in pieces]
     if isinstance(solution, Stages):
         return [
