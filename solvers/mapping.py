@@ -24,7 +24,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
         anneal(hunt, rounds=2)
     hunt.bound_thresholds()
     if hunt.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
-        anneal(hunt, rounds=12)
+        anneal(hunt, rounds=8)
         _exact(hunt)
     anneal(hunt)
 
