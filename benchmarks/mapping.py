@@ -147,6 +147,8 @@ def proven_at(result: Result) -> float:
 def report(args: argparse.Namespace) -> str:
     """Return the table as markdown: over seeds the median, worst gap and time, number proven."""
     found = pd.read_csv(args.csv)
+    kinds = pd.Categorical(found["topology"], [*GRIDS, *RANDOM])
+    found = found.assign(topology=kinds).sort_values(["topology", "S"], kind="stable")
     found["cell"] = found["S"].astype(str) + " × " + found["R"].astype(str)
     order = [f"{s} × {r}" for s, r in CELLS]
     lines = []
@@ -154,7 +156,7 @@ def report(args: argparse.Namespace) -> str:
         lines += [f"κ = {kappa:g} s/byte, {limit:g} s a cell:", ""]
         lines += ["| topology | mode | cells | proven | ≤ 0.1 % | ≤ 1 % | worst gap | longest |"]
         lines += ["|---|---|---|---|---|---|---|---|"]
-        for (kind, mode), group in part.groupby(["topology", "mode"], sort=False):
+        for (kind, mode), group in part.groupby(["topology", "mode"], sort=False, observed=True):
             near = [f"{(group['gap'] <= gap).sum()}" for gap in (1e-3, 1e-2)]
             lines.append(
                 f"| {kind} | {mode} | {len(group)} | {int(group['proven'].sum())} "
@@ -165,7 +167,7 @@ def report(args: argparse.Namespace) -> str:
         names = [name for name in order if name in set(part["cell"])]
         lines += ["| topology | mode | " + " | ".join(names) + " |"]
         lines += ["|---" * (2 + len(names)) + "|"]
-        for (kind, mode), group in part.groupby(["topology", "mode"], sort=False):
+        for (kind, mode), group in part.groupby(["topology", "mode"], sort=False, observed=True):
             texts = [_cell(group[group["cell"] == name]) for name in names]
             lines.append(f"| {kind} | {mode} | " + " | ".join(texts) + " |")
         lines.append("")

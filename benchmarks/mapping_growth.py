@@ -85,7 +85,7 @@ def _small(name: str) -> str:
 
 
 def draw(rows: list[dict[str, object]], path: Path) -> None:
-    """Draw seconds and memory over devices, both axes logarithmic."""
+    """Draw seconds (logarithmic) and memory over devices."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, key, label in zip(
         figure.subplots(1, 2),
@@ -100,11 +100,14 @@ def draw(rows: list[dict[str, object]], path: Path) -> None:
             axes.plot(x, y, marker=marker, label=family)
             for row in part if key == "seconds" else []:
                 if float(str(row["gap"])) > 1e-6:
-                    text = f"gap {100 * float(str(row['gap'])):.1g} %"
+                    text = f"gap {float(str(row['gap'])):.2%}"
                     at = (float(str(row["devices"])), float(str(row["seconds"])))
-                    axes.annotate(text, at, (4, -12), textcoords="offset points", fontsize=8)
+                    axes.annotate(
+                        text, at, (-8, 8), textcoords="offset points", fontsize=8, ha="right"
+                    )
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
+        axes.set_yscale("log" if key == "seconds" else "linear")
+        axes.set_ylim(bottom=None if key == "seconds" else 0)
         axes.set_xlabel("devices")
         axes.set_title(label, fontsize=10)
         axes.grid(alpha=0.3)
