@@ -12,6 +12,7 @@ from ..instances.catalogue import CATALOGUE
 from ..instances.files import load, save
 from ..instances.published import SERVER, default_folder
 from ..instances.published import fetch as fetch_files
+from ..instances.training_layers import training_layers
 from .console import ERR, OUT, print_json, show_bytes
 
 app = typer.Typer(help="List, show and convert workloads.", no_args_is_help=True)
@@ -67,9 +68,13 @@ def show(
 def convert(
     workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
     output: Annotated[Path, typer.Argument(help="The file to write, in Stagecut's own JSON.")],
+    layers: Annotated[
+        bool, typer.Option("--layers", help="As layers for training plans: backward nodes merged.")
+    ] = False,
 ) -> None:
     """Write a workload as Stagecut's own JSON."""
-    save(load(workload), output)
+    loaded = load(workload)
+    save(training_layers(loaded) if layers else loaded, output)
     OUT.print(f"written: {output}", highlight=False)
 
 

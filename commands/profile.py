@@ -10,6 +10,7 @@ import typer
 
 from ..instances import InputError, Workload
 from ..instances.files import save
+from ..instances.training_layers import training_layers
 from .console import ERR, OUT, need, show_bytes
 
 
@@ -27,6 +28,10 @@ def profile(
     output: Annotated[Path, typer.Option("-o", "--output", help="The workload to write.")],
     batch: Annotated[int | None, typer.Option(help="Samples per pass.", min=1)] = None,
     train: Annotated[bool, typer.Option("--train", help="With the backward pass.")] = False,
+    layers: Annotated[
+        bool,
+        typer.Option("--layers", help="For training plans: backward merged; --depth auto if none."),
+    ] = False,
     estimate: Annotated[
         str | None, typer.Option(help="Roofline of this accelerator, such as h100; runs nothing.")
     ] = None,
@@ -54,6 +59,8 @@ def profile(
     """
     if not output.absolute().parent.is_dir():
         raise InputError(f"{output}: its folder does not exist; create it first")
+    if layers and not train:
+        raise InputError("--layers: layers are planned for training; add --train")
     if model.endswith(".onnx"):
         for option, given in (("--train", train), ("--device", device), ("--dtype", dtype)):
             if given:
@@ -67,9 +74,12 @@ def profile(
             model, estimate, batch=batch, depth=_depth(depth), tied=tied.value, name=name
         )
     else:
+        nodes = _depth(depth or "auto" if layers else depth)
         workload = _from_pytorch(
-            model, batch, train, estimate, _depth(depth), tied, device, threads, dtype, shape, name
+            model, batch, train, estimate, nodes, tied, device, threads, dtype, shape, name
         )
+        if layers:
+            workload = training_layers(workload)
     save(workload, output)
     _describe(workload)
     OUT.print(f"written: {output}", highlight=False, markup=False, soft_wrap=True)

@@ -26,10 +26,16 @@ def run(
     ] = None,
     steps: Annotated[int, typer.Option(help="Batches to run.")] = 10,
     schedule: Annotated[
-        str,
-        typer.Option(help="gpipe, 1f1b, interleaved, zb-h1, zb-h2; asynchronous: pipedream, 2bw."),
-    ] = "1f1b",
-    microbatches: Annotated[int, typer.Option(help="Per batch and replica.")] = 8,
+        str | None,
+        typer.Option(
+            help="gpipe, 1f1b, interleaved, zb-h1, zb-h2; asynchronous: pipedream, 2bw. "
+            "Default: a training plan's, else 1f1b."
+        ),
+    ] = None,
+    microbatches: Annotated[
+        int | None,
+        typer.Option(help="Per batch and replica; default: a training plan's, else 8."),
+    ] = None,
     batch: Annotated[
         int | None, typer.Option(help="Samples per microbatch, as for profile.", min=1)
     ] = None,
@@ -71,7 +77,7 @@ def run(
 ) -> None:
     """Run PLAN: train the model, or run it forward if the plan is for inference.
 
-    Start it under torchrun with a process per device of the plan:
+    Training plans run, too. Start it under torchrun with a process per device of the plan:
     torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
     """
     need("torch", "runtime")

@@ -21,6 +21,7 @@ from .catalogue import shipped
 from .cluster import Cluster
 from .errors import InputError, shown
 from .plan import Plan
+from .problem import Problem
 from .solution import Placement
 from .source import Source, read_source
 from .units import NodeId
@@ -110,14 +111,14 @@ def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = No
 
 
 def load_plan_for_model(
-    path: str | Path, workload_of: Callable[[tuple[NodeId, ...]], Workload]
+    path: str | Path, workload_of: Callable[[type[Problem], tuple[NodeId, ...]], Workload]
 ) -> Plan:
     """Return the plan in a file for another workload with the same nodes, whatever their costs.
 
     Parameters
     ----------
     workload_of
-        Returns that workload, given the ids of the nodes that the plan places.
+        Returns that workload, given the problem and the ids of the nodes that the plan places.
 
     Raises
     ------
@@ -125,7 +126,7 @@ def load_plan_for_model(
         If the file is broken or was changed.
     """
     source = read_source(path)
-    workload = workload_of(plan_json.placed_ids(source))
+    workload = workload_of(*plan_json.placed_ids(source))
     return plan_json.read_plan(source, workload, same_costs=False)
 
 

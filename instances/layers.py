@@ -142,7 +142,7 @@ def layers_of(workload: Workload) -> Layers:
     if workload.layers is None:
         raise InputError(
             f"{workload.name}: it has no layer configurations, which training plans need; "
-            "load a Piper or PipeDream file"
+            "load a Piper or PipeDream file, or profile a model with --train --layers"
         )
     return workload.layers
 

@@ -246,8 +246,8 @@ def read_plan(
     return plan
 
 
-def placed_ids(source: Source) -> tuple[NodeId, ...]:
-    """Return the ids of the nodes that the plan in one of our files places.
+def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
+    """Return the problem of the plan in one of our files, and the ids of the nodes it places.
 
     Raises
     ------
@@ -260,7 +260,8 @@ def placed_ids(source: Source) -> tuple[NodeId, ...]:
         record = msgspec.to_builtins(_convert(source, file.solution, codec.record, "solution"))
     parts = next((v for v in record.values() if isinstance(v, list)), [])
     nodes = [node for part in parts for node in part.get("nodes", ())]
-    return tuple(node["node"] if isinstance(node, dict) else node for node in nodes)
+    ids = tuple(node["node"] if isinstance(node, dict) else node for node in nodes)
+    return codec.problem, ids
 
 
 def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:

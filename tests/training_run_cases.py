@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -98,3 +99,12 @@ def alone(name: str) -> tuple[dict[int, float], dict[str, torch.Tensor]]:
         (loss / MICROBATCHES).backward()
         losses[j] = loss.item()
     return losses, {n: x.grad for n, x in model.named_parameters() if x.grad is not None}
+
+
+def run_file(_: int, folder: str, name: str) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Run a plan file for a step of all microbatches; return its loss and the gradients here."""
+    model, _inputs = MODELS[name]()
+    plan = Path(folder) / "plan.json"
+    steps = stagecut.run(plan, model, iter(microbatches(name)), steps=1, threads=1, device="cpu")
+    grads = {n: x.grad for n, x in model.named_parameters() if x.grad is not None}
+    return [step.loss for step in steps], grads

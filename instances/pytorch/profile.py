@@ -166,34 +166,48 @@ def matching(
     kwargs: Mapping[str, Any] | None,
     ids: Collection[NodeId],
     training: bool,
+    *,
+    layers: bool = False,
 ) -> Profile:
     """Return the profile of a model at the granularity at which its nodes are called `ids`.
 
     Nothing is measured; times are a roofline's.
+
+    Parameters
+    ----------
+    layers
+        Whether `ids` are those of the forward nodes alone, as in `training_layers`; then weights
+        used twice are copies.
 
     Raises
     ------
     InputError
         If the model cannot be traced, or its nodes have other names at every granularity.
     """
+    tied: Tied = "copies" if layers else "colour"
     named = dict(kwargs or {})
     model = getattr(model, "_orig_mod", model)
     _make_lazy_parameters(model, args, named)
     with unchanged(model, (args, named)):
-        traced, recording, graph = _graph(model, args, named, training, "colour")
+        traced, recording, graph = _graph(model, args, named, training, tied)
     target = next(iter(MACHINES.values()))
     wanted = set(ids)
     deepest = max(len(op.modules) for op in graph.operators)
     for depth in (None, *range(1, deepest + 1)):
         grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
-        if wanted == set(grouping.names):
+        named_nodes = {
+            grouping.names[node]
+            for node, op in zip(grouping.node, graph.operators, strict=True)
+            if not (layers and op.backward)
+        }
+        if wanted == named_nodes:
             workload = to_workload(
                 graph,
                 grouping,
                 _estimated(graph, target),
                 name=_name(model, ""),
                 cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
-                provenance=_provenance(model, traced, recording, training, depth, "colour"),
+                provenance=_provenance(model, traced, recording, training, depth, tied),
             )
             fx_nodes = _fx_nodes(graph, grouping)
             return Profile(workload, fx_nodes, graph.anywhere, traced, recording, ())

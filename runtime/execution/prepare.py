@@ -11,16 +11,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...instances import InputError, Plan, Workload
+from ...instances import InputError, Plan, Problem, Stages, Training, Workload
 from ...instances.files import load_plan, load_plan_for_model
 from ...instances.pytorch.profile import Profile, matching
 from ...instances.pytorch.trace import inputs_as_traced
+from ...instances.training_layers import training_layers
 from ...instances.units import NodeId
 from ..pieces import order_of
 from ..stages import StageGraph
 from .chain import Payload, executed_stages, ranks_of
+from .loop import stage_chain
 from .split import PieceModule, split
 from .stage import Tensors
+from .training_pieces import training_pieces
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +41,16 @@ class Prepared:
     pieces
         In the order in which they run.
     stages
-        The same for schedules and the simulator, with the workload's times.
+        The same for schedules and the simulator, with the workload's times; of a training plan
+        without, but with its replicas.
     devices
         The plan's device of each rank.
     training
         Whether the plan has a backward pass.
     named
         Names of the inputs that are given by name, in the order of the trace.
+    recompute
+        Pieces that compute their activations again, as a training plan says.
     """
 
     model: nn.Module
@@ -56,6 +62,7 @@ class Prepared:
     devices: tuple[int, ...]
     training: bool
     named: tuple[str, ...]
+    recompute: frozenset[int] = frozenset()
 
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
         """Return the tensors that the first piece takes for a microbatch.
@@ -111,32 +118,48 @@ def prepare(
     Raises
     ------
     InputError
-        If the plan was made for another model, or for other inputs.
+        If the plan was made for another model, or for other inputs; for training plans see also
+        `training_pieces`.
     """
     if isinstance(plan, Plan) and workload is None:
         raise InputError("run: a plan that is no file needs its workload")
     if workload is not None:
         made = load_plan(plan, workload) if isinstance(plan, Path) else plan
         made.check_made_for(workload)
-        profile = matching(model, args, kwargs, workload.ids, bool(workload.backward.any()))
-        check_same(profile.workload, workload)
+        staged = isinstance(made.solution, Stages)
+        training = staged or bool(workload.backward.any())
+        profile = matching(model, args, kwargs, workload.ids, training, layers=staged)
+        check_same(training_layers(profile.workload) if staged else profile.workload, workload)
     else:
         assert isinstance(plan, Path)
-        found: list[Profile] = []
+        found: list[tuple[Profile, Workload]] = []
         made = load_plan_for_model(plan, _trace_again(model, args, kwargs, found))
-        profile, workload = found[0], found[0].workload
+        profile, workload = found[0]
     if profile.traced.how.endswith("on these numbers"):
         raise InputError(
             f"{workload.name}: its own code looks at the numbers of its inputs "
             f"({profile.traced.because}), so its graph holds for the traced ones only"
         )
+    named = tuple(kwargs or {})
+    if isinstance(made.solution, Stages):
+        return _staged(model, profile, workload, made, named)
     where = {node: int(d) for node, d in zip(workload.ids, made.placement.tolist(), strict=True)}
     pieces = split(profile, [where[node] for node in profile.workload.ids], order_of(made))
     training = bool(workload.backward.any())
     stages = executed_stages(workload, made, [payload(piece, training) for piece in pieces])
     devices = tuple(ranks_of(stages))
-    named = tuple(kwargs or {})
     return Prepared(model, profile, workload, made, pieces, stages, devices, training, named)
+
+
+def _staged(
+    model: nn.Module, profile: Profile, workload: Workload, plan: Plan, named: tuple[str, ...]
+) -> Prepared:
+    cut = training_pieces(profile, workload, plan)
+    rings = [[cut.devices[rank] for rank in ring] for ring in cut.ranks]
+    stages = stage_chain(rings, plan.cluster.size, training=True)
+    return Prepared(
+        model, profile, workload, plan, cut.pieces, stages, cut.devices, True, named, cut.recompute
+    )
 
 
 def payload(piece: PieceModule, training: bool) -> Payload:
@@ -179,15 +202,20 @@ def _trace_again(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None,
-    found: list[Profile],
-) -> Callable[[tuple[NodeId, ...]], Workload]:
-    """Return what traces the model for given ids, and leaves the profile in `found`."""
+    found: list[tuple[Profile, Workload]],
+) -> Callable[[type[Problem], tuple[NodeId, ...]], Workload]:
+    """Return what traces the model for given ids, and leaves profile and workload in `found`."""
 
-    def workload_of(ids: tuple[NodeId, ...]) -> Workload:
+    def workload_of(problem: type[Problem], ids: tuple[NodeId, ...]) -> Workload:
+        if problem is Training:
+            profile = matching(model, args, kwargs, ids, True, layers=True)
+            found.append((profile, training_layers(profile.workload)))
+            return found[0][1]
         # Autograd's names and those of layers tell a backward node from a forward node.
         training = any(".backward" in str(n) or "Backward" in str(n) for n in ids)
-        found.append(matching(model, args, kwargs, ids, training))
-        return found[0].workload
+        profile = matching(model, args, kwargs, ids, training)
+        found.append((profile, profile.workload))
+        return profile.workload
 
     return workload_of
 

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from ...instances import InputError, Plan, Workload
+from ...instances import InputError, Plan, Stages, Training, Workload, layers_of
 from ...instances.pytorch.factory import Made
 from ..measure.group import process_group
 from .checkpoint import Position, checkpoints, newest, restore, save
@@ -34,7 +34,10 @@ class Options:
     ----------
     steps
         Batches.
-    schedule, microbatches, replicas, recompute
+    schedule, microbatches
+        Default: those that a training plan was made for, else ``1f1b`` and 8. Microbatches count
+        per replica of the whole pipeline; a training plan's stages share theirs.
+    replicas, recompute
         See `Pipeline`.
     optimizer
         ``sgd``, ``adam`` or ``adamw``, or what makes one of parameters.
@@ -56,8 +59,8 @@ class Options:
     """
 
     steps: int = 10
-    schedule: str = "1f1b"
-    microbatches: int = 8
+    schedule: str | None = None
+    microbatches: int | None = None
     replicas: int = 1
     recompute: bool = False
     optimizer: str | MakeOptimizer = "sgd"
@@ -88,6 +91,30 @@ class Options:
         """Return what all ranks must have alike."""
         named = [self.schedule, self.microbatches, self.replicas, self.recompute, self.steps]
         return " ".join(map(str, [*named, self.learning_rate, self.every, self.resume]))
+
+    def settled(self, plan: Plan, workload: Workload) -> Options:
+        """Return the same with what the plan says where nothing was said.
+
+        Raises
+        ------
+        InputError
+            If something was said that training plans do not run with.
+        """
+        schedule, microbatches = "1f1b", 8
+        if isinstance(plan.problem, Training):
+            if self.replicas > 1:
+                raise InputError("replicas: the plan says them for each stage; leave them out")
+            if self.record is not None:
+                raise InputError("record: no recording of training plans; leave --record out")
+            schedule = plan.problem.schedule
+            microbatches = (
+                plan.problem.microbatches or layers_of(workload).microbatches or microbatches
+            )
+        return replace(
+            self,
+            schedule=self.schedule or schedule,
+            microbatches=self.microbatches or microbatches,
+        )
 
     def _check_asynchronous(self) -> None:
         if self.replicas > 1:
@@ -161,6 +188,7 @@ def run(
     with guarded(timeout_s=options.timeout_s, show=show) as guard:
         given = made if isinstance(made, Made) else made()
         prepared = prepare(plan, given.model, given.args, given.kwargs, workload)
+        options = options.settled(prepared.plan, prepared.workload)
         _alone_if_it_can_be(len(prepared.devices) * options.replicas)
         torch.set_num_threads(options.threads or _threads())
         if options.checkpoint is not None and not prepared.training:
@@ -180,12 +208,15 @@ def run(
 
 
 def _trainer(prepared: Prepared, options: Options, device: torch.device) -> Trainer:
-    if options.schedule in ASYNCHRONOUS:
+    assert options.schedule is not None
+    assert options.microbatches is not None
+    asynchronous = options.schedule in ASYNCHRONOUS
+    if asynchronous or isinstance(prepared.plan.solution, Stages):
         return Stream(
             prepared,
             options.schedule,
             options.microbatches,
-            options.every or options.steps,
+            options.every or options.steps if asynchronous else 1,
             _optimizer(options),
             device,
             recompute=options.recompute,

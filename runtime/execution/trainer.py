@@ -12,6 +12,7 @@ from torch import nn
 
 from ...instances import InputError
 from ..schedules import make_schedule
+from .chain import SYNCHRONOUS
 from .checkpoint import Trained
 from .loop import Loop
 from .pipeline import Pipeline, place
@@ -87,16 +88,18 @@ class Batches:
 
 
 class Stream:
-    """Asynchronous training: many batches without a pause, on our own loop.
+    """Training on our own loop: many batches without a pause, and stages with replicas.
 
     Parameters
     ----------
     schedule
-        Of `ASYNCHRONOUS`.
+        Of `ASYNCHRONOUS`, or of `chain.SYNCHRONOUS`, which pauses after every batch.
     microbatches
-        In a batch.
+        In a batch, over all replicas.
     at_once
-        Batches until the pipeline is emptied.
+        Batches until the pipeline is emptied; 1 for synchronous schedules.
+    recompute
+        Every piece computes its activations again, not only those that the plan names.
 
     Raises
     ------
@@ -124,25 +127,28 @@ class Stream:
         if not prepared.training:
             raise InputError(f"schedule: {schedule} is for training, and the plan for inference")
         self.at_once, self.per_batch, self.device = at_once, microbatches, device
+        if schedule not in (*SYNCHRONOUS, *ASYNCHRONOUS):
+            known = ", ".join((*SYNCHRONOUS, *ASYNCHRONOUS))
+            raise InputError(f"schedule: {schedule!r} is not one of {known}")
         whole = make_schedule(schedule, prepared.stages, microbatches * at_once)
         rows = replace(whole, actions=tuple(whole.actions[d] for d in used), engines=())
-        ranks = [[used.index(piece.device)] for piece in prepared.pieces]
-        for piece, (rank,) in zip(prepared.pieces, ranks, strict=True):
-            if rank == dist.get_rank():
-                place(piece.module, device)
-        every = frozenset(range(len(ranks)) if recompute else ())
+        ranks = [[used.index(d) for d in ring] for ring in prepared.stages.replicas]
+        own = [
+            piece
+            for piece, ring in zip(prepared.pieces, ranks, strict=True)
+            if dist.get_rank() in ring
+        ]
+        for piece in own:
+            place(piece.module, device)
         self.loop = Loop(
             prepared.pieces,
             ranks,
             rows,
             optimizer=optimizer,
             microbatches=microbatches,
-            recompute=every,
+            recompute=frozenset(range(len(ranks))) if recompute else prepared.recompute,
             device=device,
         )
-        own = [
-            p for p, (rank,) in zip(prepared.pieces, ranks, strict=True) if rank == dist.get_rank()
-        ]
         self.modules = [piece.module for piece in own]
 
     def run(self, microbatches: Sequence[Tensors]) -> list[float]:

@@ -25,12 +25,15 @@ class TrainingPieces:
         Of each piece's replicas: the plan's devices in use, in their order.
     recompute
         Pieces that compute their activations again.
+    devices
+        The plan's device of each rank.
     """
 
     pieces: tuple[PieceModule, ...]
     stages: tuple[int, ...]
     ranks: tuple[tuple[int, ...], ...]
     recompute: frozenset[int]
+    devices: tuple[int, ...]
 
 
 def training_pieces(profile: Profile, workload: Workload, plan: Plan) -> TrainingPieces:
@@ -88,4 +91,5 @@ def training_pieces(profile: Profile, workload: Workload, plan: Plan) -> Trainin
         order,
         tuple(tuple(used.index(d) for d in devices[s]) for s in order),
         frozenset(p for p, s in enumerate(order) if again[s]),
+        tuple(used),
     )
