@@ -29,6 +29,10 @@ from .search import S, Search
 
 __all__ = ["Compiled", "Linear", "Outcome", "compile_model", "run_highs"]
 
+#: HiGHS 1.12 can call a feasible program infeasible by this rule of its presolve, as seen where
+#: columns have no upper bound. So "infeasible" counts only if it is so without the rule, too.
+RULES_OFF, FREE_COLUMN_SUBSTITUTION = "presolve_rule_off", 1 << 6
+
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
@@ -139,6 +143,20 @@ def run_highs(
         outcome = _outcome(linear, highs, monitor)
     else:
         outcome = _so_far(linear, monitor)
+    if outcome.status == "infeasible" and RULES_OFF not in settings:
+        left = seconds - (time.monotonic() - begin)
+        again = {**(options or {}), RULES_OFF: FREE_COLUMN_SUBSTITUTION}
+        confirmed = run_highs(
+            linear,
+            search,
+            on_incumbent=on_incumbent,
+            on_bound=on_bound,
+            gap=gap,
+            seconds=max(0.0, left),
+            nodes=nodes,
+            options=again,
+        )
+        return replace(confirmed, start_used=started, seconds=time.monotonic() - begin)
     if started and first is not None:
         claim = float(linear.cost @ first) + linear.offset
         worse = (outcome.objective - claim) * (-1 if linear.maximise else 1)

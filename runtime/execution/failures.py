@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import NoReturn
 
 import torch.distributed as dist
 
@@ -92,6 +93,7 @@ class Guard:
         self._done = 0
         self._signals, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
+        self._last_word = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="stagecut watch", daemon=True)
 
     def tick(self) -> None:
@@ -209,7 +211,8 @@ class Guard:
                     self._first(gone([after]), 1)
                 self._check_pace()
             except dist.DistError:
-                self._store_is_gone()
+                if not self._ended.is_set():
+                    self.store_is_gone()
 
     def _caught(self) -> bytes:
         """Wait for the next look; return the numbers of the signals that came meanwhile."""
@@ -255,11 +258,12 @@ class Guard:
             return
         self._end(code)
 
-    def _store_is_gone(self) -> None:
-        if not self._ended.is_set():
-            if self.rank == 1:  # who speaks for those that are left
-                self.show("rank 0 is gone: it was killed, or ended without a word")
-            os._exit(1)
+    def store_is_gone(self) -> NoReturn:
+        """End this process: the rank that keeps the store does not answer any more."""
+        self._last_word.acquire()  # for ever: both threads may come here
+        if self.rank == 1:  # who speaks for those that are left
+            self.show("rank 0 is gone: it was killed, or ended without a word")
+        os._exit(1)
 
     def _end(self, code: int) -> None:
         self._failed = True
@@ -316,9 +320,12 @@ def guarded(
         try:
             yield guard
         except BaseException as error:
-            first = guard.fail(error)
-            code, text = guard.first_error()
-            guard.stop()
+            try:
+                first = guard.fail(error)
+                code, text = guard.first_error()
+                guard.stop()
+            except dist.DistError:
+                guard.store_is_gone()
             if not first:
                 raise SystemExit(code) from None
             if text == str(error):
