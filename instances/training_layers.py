@@ -62,7 +62,8 @@ def training_layers(workload: Workload) -> Workload:
     edges = layer_of[workload.edges[ahead]].reshape(-1, 2)
     assert workload.output_bytes is not None
     output = workload.output_bytes[nodes]
-    entering = np.bincount(edges[:, 1], weights=output[edges[:, 0]], minlength=count)
+    carried = output[edges[:, 0]]
+    entering = np.bincount(edges[:, 1], weights=carried, minlength=count).astype(np.float64)
     return Workload(
         name=workload.name,
         ids=tuple(workload.ids[v] for v in nodes.tolist()),
@@ -83,7 +84,7 @@ def training_layers(workload: Workload) -> Workload:
             weight_bytes=np.repeat(extra["weight_bytes"], 2),
             bytes_per_microbatch=_in_turn(activations, entering),
             fixed_bytes=_in_turn(resident, resident + activations),
-            edge_bytes=output[edges[:, 0]],
+            edge_bytes=carried,
             sync_bytes=({},) * (2 * count),
             bandwidth=_bandwidth(workload),
         ),
