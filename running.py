@@ -39,7 +39,7 @@ def run(
         Called on rank 0 after every step.
     options
         ``steps``, ``schedule``, ``microbatches``, ``optimizer``, …: see
-        `stagecut.runtime.execution.run.Options`.
+        `stagecut.runtime.execution.options.Options`.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def run(
     >>> run("plan.json", "my_model.py:make", steps=10)  # doctest: +SKIP
     """
     from .instances.pytorch.factory import made_of, make
-    from .runtime.execution.run import Options
+    from .runtime.execution.options import Options
     from .runtime.execution.run import run as run_plan
 
     made = make(model) if isinstance(model, str) else made_of(model, inputs)

@@ -88,7 +88,7 @@ def run(
     import torch
 
     from ..instances.pytorch.factory import make
-    from ..runtime.execution.run import Options
+    from ..runtime.execution.options import Options
     from ..runtime.execution.run import run as run_plan
 
     options = Options(

@@ -19,7 +19,8 @@ from stagecut import Plan, StagecutError
 from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.runtime.execution import checkpoint
-from stagecut.runtime.execution.run import Options, Step, run
+from stagecut.runtime.execution.options import Options
+from stagecut.runtime.execution.run import Step, run
 
 MICROBATCHES, BATCH = 2, 4
 

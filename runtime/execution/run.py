@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -14,128 +14,17 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from ...instances import InputError, Plan, Stages, Training, Workload, layers_of
+from ...instances import InputError, Plan, Stages, Workload
 from ...instances.pytorch.factory import Made
 from ..measure.group import process_group
 from .checkpoint import Position, checkpoints, newest, restore, save
-from .failures import TIMEOUT_S, Guard, guarded
+from .failures import Guard, guarded
 from .identity import graph_hash, plan_hash, weights_hash
+from .options import OPTIMIZERS, Options
 from .pipeline import Pipeline
 from .prepare import Prepared, prepare
 from .recording_file import RankRecording, RunRecording, save_recording
 from .trainer import ASYNCHRONOUS, Batches, MakeOptimizer, Stream, Trainer
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a plan runs.
-
-    Parameters
-    ----------
-    steps
-        Batches.
-    schedule, microbatches
-        Default: those that a training plan was made for, else ``1f1b`` and 8. Microbatches count
-        per replica of the whole pipeline; a training plan's stages share theirs.
-    replicas, recompute
-        See `Pipeline`.
-    optimizer
-        ``sgd``, ``adam`` or ``adamw``, or what makes one of parameters.
-    learning_rate
-        Of an optimizer by name.
-    device
-        ``cpu`` (gloo), ``cuda`` (NCCL), or ``auto``: ``cuda`` where there is one.
-    threads
-        Of torch in each process; default: the cores that the process may use, shared by the
-        processes on this host.
-    record
-        File for what every rank did and when.
-    timeout_s
-        See `failures.guarded`.
-    checkpoint, every
-        Folder for checkpoints, written after every so many steps; see `checkpoint`.
-    resume
-        Go on from the newest checkpoint.
-    """
-
-    steps: int = 10
-    schedule: str | None = None
-    microbatches: int | None = None
-    replicas: int = 1
-    recompute: bool = False
-    optimizer: str | MakeOptimizer = "sgd"
-    learning_rate: float = 0.01
-    device: str = "auto"
-    threads: int | None = None
-    record: Path | None = None
-    timeout_s: float = TIMEOUT_S
-    checkpoint: Path | None = None
-    every: int | None = None
-    resume: bool = False
-
-    def __post_init__(self) -> None:
-        for what in ("steps", "microbatches", "replicas", "threads", "every"):
-            value = getattr(self, what)
-            if value is not None and value < 1:
-                raise InputError(f"{what}: {value}; it must be at least 1")
-        if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
-            raise InputError(f"optimizer: {self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
-        if not self.timeout_s > 0:
-            raise InputError(f"timeout: {self.timeout_s:g}; it must be above 0")
-        if self.checkpoint is None and (self.every is not None or self.resume):
-            raise InputError("checkpoint: say in which folder checkpoints are")
-        if self.schedule in ASYNCHRONOUS:
-            self._check_asynchronous()
-
-    def told(self) -> str:
-        """Return what all ranks must have alike."""
-        named = [self.schedule, self.microbatches, self.replicas, self.recompute, self.steps]
-        return " ".join(map(str, [*named, self.learning_rate, self.every, self.resume]))
-
-    def settled(self, plan: Plan, workload: Workload) -> Options:
-        """Return the same with what the plan says where nothing was said.
-
-        Raises
-        ------
-        InputError
-            If something was said that training plans do not run with.
-        """
-        schedule, microbatches = "1f1b", 8
-        if isinstance(plan.problem, Training):
-            if self.replicas > 1:
-                raise InputError("replicas: the plan says them for each stage; leave them out")
-            if self.record is not None:
-                raise InputError("record: no recording of training plans; leave --record out")
-            schedule = plan.problem.schedule
-            microbatches = (
-                plan.problem.microbatches or layers_of(workload).microbatches or microbatches
-            )
-        return replace(
-            self,
-            schedule=self.schedule or schedule,
-            microbatches=self.microbatches or microbatches,
-        )
-
-    def _check_asynchronous(self) -> None:
-        if self.replicas > 1:
-            raise InputError(
-                f"schedule {self.schedule}: copies of the whole pipeline would drift apart; "
-                "leave --replicas out"
-            )
-        if self.record is not None:
-            raise InputError(f"record: no recording of the schedule {self.schedule}; use 1f1b")
-        if self.every is not None and self.steps % self.every:
-            raise InputError(
-                f"every: {self.every} does not divide {self.steps} steps, as the schedule "
-                f"{self.schedule} needs: the pipeline is emptied for a checkpoint"
-            )
-
-
-OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
 
 
 @dataclass(frozen=True)
