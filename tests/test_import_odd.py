@@ -64,7 +64,7 @@ def test_odd_models_are_what_torch_makes_of_them(name: str, training: bool) -> N
     if name in FAULTS_OF_2_6 and torch.__version__.startswith("2.6."):
         pytest.skip("torch 2.6 cannot export it")
     if training and name == "custom_autograd" and torch.__version__.startswith("2.15."):
-        pytest.skip("torch.fx of 2.15 does not follow autograd functions: traced on numbers instead")
+        pytest.skip("torch.fx of 2.15 does not follow autograd functions")
     done, model, args, kwargs = profiled(name, training)
     how, words = OTHERWISE.get(name, ("torch.export", ""))
     if training:
