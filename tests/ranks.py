@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from stagecut.runtime.measure.group import leave_group
+
 #: Far above what any test takes: a rank that is still there then would never have ended.
 HANGS_S = 150
 
@@ -104,5 +106,5 @@ def _rank(
 def _in_group(rank: int, work: Callable[..., Any], args: Any) -> Any:
     dist.init_process_group("gloo")
     result = work(rank, *args)
-    dist.destroy_process_group()
+    leave_group()
     return result

@@ -60,10 +60,15 @@ def process_group(device: str, guard: Guard | None = None) -> Iterator[torch.dev
             ) from None
         raise
     finally:
-        # torch 2.6 holds Python's lock while it waits for gloo's threads to end, and one that is
-        # about to let go of a tensor needs that lock: let them finish first.
-        time.sleep(0.1)
-        dist.destroy_process_group()
+        leave_group()
+
+
+def leave_group() -> None:
+    """End the process group."""
+    # torch 2.6 holds Python's lock while it waits for gloo's threads to end, and one that is
+    # about to let go of a tensor needs that lock: let them finish first.
+    time.sleep(0.1)
+    dist.destroy_process_group()
 
 
 def _choose(device: str) -> torch.device:
