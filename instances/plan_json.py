@@ -19,9 +19,17 @@ import numpy as np
 from .cluster import Cluster
 from .errors import InputError, blamed_on, shown
 from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
+from .placed_json import (
+    CallsRecord,
+    PlacementRecord,
+    decode_calls,
+    decode_placement,
+    encode_calls,
+    encode_placement,
+)
 from .plan import Plan
 from .problem import Latency, Mapping, Problem, Throughput, Training
-from .solution import Calls, Placement, Solution
+from .solution import Solution
 from .source import Source, explain, plain_id
 from .stagecut_json import (
     PLAN,
@@ -60,39 +68,6 @@ class ClusterRecord(Record):
     fingerprint: str
     kinds: list[KindRecord]
     links: list[PairLinkRecord] = msgspec.field(default_factory=list)
-
-
-class DeviceRecord(Record):
-    """The nodes of one device, by id."""
-
-    device: int
-    name: str
-    nodes: list[int | str]
-
-
-class PlacementRecord(Record):
-    """Solution of a throughput problem; devices without nodes may be left out.
-
-    `order` numbers the devices in use stage by stage, if data is relayed.
-    """
-
-    devices: list[DeviceRecord]
-    order: list[int] = msgspec.field(default_factory=list)
-
-
-class CallRecord(Record):
-    """The nodes of one call, by id; `call` is null for nodes on CPUs."""
-
-    device: int
-    name: str
-    call: int | None
-    nodes: list[int | str]
-
-
-class CallsRecord(Record):
-    """Solution of a latency problem."""
-
-    calls: list[CallRecord]
 
 
 class PlanFile(Record):
@@ -305,83 +280,12 @@ def _convert(source: Source, values: object, kind: type[Any], where: str) -> Any
         source.fail(f"{where}: {explain(str(error), values, kind)}")
 
 
-def _encode_placement(
-    placement: Placement, workload: Workload, cluster: Cluster
-) -> PlacementRecord:
-    nodes: list[list[NodeId]] = [[] for _ in cluster.devices]
-    for node, d in zip(workload.ids, placement.device.tolist(), strict=True):
-        nodes[d].append(node)
-    return PlacementRecord(
-        [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)],
-        list(placement.order),
-    )
-
-
-def _decode_placement(record: PlacementRecord, workload: Workload, cluster: Cluster) -> Placement:
-    part_of = _part_of(record.devices, workload, cluster)
-    device = np.array([record.devices[i].device for i in part_of])
-    return Placement(device, tuple(record.order))
-
-
-def _encode_calls(calls: Calls, workload: Workload, cluster: Cluster) -> CallsRecord:
-    nodes: dict[tuple[int, int], list[NodeId]] = {}
-    for v, key in enumerate(zip(calls.device.tolist(), calls.call.tolist(), strict=True)):
-        nodes.setdefault(key, []).append(workload.ids[v])
-    return CallsRecord(
-        [
-            CallRecord(d, cluster.devices[d].name, None if call < 0 else call, nodes[d, call])
-            for d, call in sorted(nodes)
-        ]
-    )
-
-
-def _decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> Calls:
-    part_of = _part_of(record.calls, workload, cluster)
-    for part in record.calls:
-        if part.call is not None and part.call < 0:
-            raise InputError(f"solution: call {part.call} on {part.name}; calls number from 0 on")
-    numbers = [-1 if part.call is None else part.call for part in record.calls]
-    return Calls(
-        np.array([record.calls[i].device for i in part_of]),
-        np.array([numbers[i] for i in part_of]),
-    )
-
-
-def _part_of(
-    parts: Sequence[DeviceRecord | CallRecord], workload: Workload, cluster: Cluster
-) -> list[int]:
-    """Return which part each node is in, by its number."""
-    part_of = [-1] * workload.n
-    for i, part in enumerate(parts):
-        d = part.device
-        if not 0 <= d < cluster.size:
-            raise InputError(
-                f"solution: device {shown(d)} is not one of the cluster's 0 to {cluster.size - 1}"
-            )
-        if part.name != cluster.devices[d].name:
-            raise InputError(
-                f"solution: device {d} is called {shown(part.name)}, in the cluster "
-                f"{shown(cluster.devices[d].name)}; correct it"
-            )
-        for node in part.nodes:
-            v = workload.index.get(node)
-            if v is None:
-                raise InputError(f"solution: unknown node {plain_id(node)} on {part.name}")
-            if part_of[v] >= 0:
-                raise InputError(f"solution: node {plain_id(node)} is placed twice")
-            part_of[v] = i
-    if -1 in part_of:
-        node = workload.ids[part_of.index(-1)]
-        raise InputError(f"solution: node {plain_id(node)} is missing; plan again")
-    return part_of
-
-
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
-    "throughput": Codec(Throughput, PlacementRecord, _encode_placement, _decode_placement),
+    "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
     "mapping": Codec(Mapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
     "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
-    "latency": Codec(Latency, CallsRecord, _encode_calls, _decode_calls),
+    "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
 }
 
 
