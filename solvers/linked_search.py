@@ -11,6 +11,7 @@ from ..formulations.hypergraph import Hypergraph, hypergraph
 from ..formulations.task import Task
 from ..instances import Placement, Solution
 from ..instances.arrays import Floats, Ints, rows
+from .loads_kernel import value_of_loads
 from .search import Search
 from .swaps import swap_devices
 
@@ -98,18 +99,7 @@ def _value(g, where, entered):  # type: ignore[no-untyped-def]
                 moved[b, side] += g.transfer[b, i]
         if through_host:
             moved[a, side] += g.transfer[a, i]
-    forward, backward, total, squares = 0.0, 0.0, 0.0, 0.0
-    for d in range(devices):
-        if g.overlap:
-            fw, bw = max(work[d, 0], moved[d, 0]), max(work[d, 1], moved[d, 1])
-            load = max(work[d].sum(), moved[d].sum())
-        else:
-            fw, bw = work[d, 0] + moved[d, 0], work[d, 1] + moved[d, 1]
-            load = fw + bw
-        forward, backward = max(forward, fw), max(backward, bw)
-        total = max(total, load)
-        squares += load * load
-    return (forward + backward if g.gpipe else total), squares
+    return value_of_loads(work, moved, g.gpipe, g.overlap)
 
 
 @njit(cache=True, nogil=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from ..formulations.hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
 from ..formulations.task import Task
@@ -15,6 +14,7 @@ from ..instances import Placement, Solution
 from ..instances.arrays import Ints
 from .linked_search import descend as linked_descend
 from .linked_search import linked_loads
+from .loads_kernel import value_of_loads
 from .search import Search
 
 #: Restarts where neither a time limit nor a node limit is given.
@@ -98,25 +98,6 @@ def _arrays(task: Task, graph: Hypergraph) -> tuple[Any, ...]:
     )
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _value(
-    work: NDArray[np.float64], moved: NDArray[np.float64], gpipe: bool, overlap: bool
-) -> tuple[float, float]:
-    """Objective and sum of squared loads."""
-    forward, backward, total, squares = 0.0, 0.0, 0.0, 0.0
-    for d in range(len(work)):
-        if overlap:
-            fw, bw = max(work[d, 0], moved[d, 0]), max(work[d, 1], moved[d, 1])
-            load = max(work[d, 0] + work[d, 1], moved[d, 0] + moved[d, 1])
-        else:
-            fw, bw = work[d, 0] + moved[d, 0], work[d, 1] + moved[d, 1]
-            load = fw + bw
-        forward, backward = max(forward, fw), max(backward, bw)
-        total = max(total, load)
-        squares += load * load
-    return (forward + backward if gpipe else total), squares
-
-
 @njit(cache=True)
 def _shift(unit, a, b, count, moved, weight, starts, nets, sizes):  # type: ignore[no-untyped-def]
     """Move `unit` from device a to b in the pin counts and transfer loads."""
@@ -152,7 +133,7 @@ def _descend(  # type: ignore[no-untyped-def]
         for d in range(devices):
             if 0 < count[e, d] < sizes[e]:
                 moved[d] += weight[d, :, e]
-    best, squares = _value(work, moved, gpipe, overlap)
+    best, squares = value_of_loads(work, moved, gpipe, overlap)
     improved = True
     while improved:
         improved = False
@@ -166,7 +147,7 @@ def _descend(  # type: ignore[no-untyped-def]
                 work[a] -= compute[a, :, unit]
                 work[b] += compute[b, :, unit]
                 _shift(unit, a, b, count, moved, weight, starts, nets, sizes)
-                value, power = _value(work, moved, gpipe, overlap)
+                value, power = value_of_loads(work, moved, gpipe, overlap)
                 slack = 1e-12 * best
                 if value < best - slack or (value <= best + slack and power < squares * (1 - 1e-9)):
                     used[a] -= memory[unit]
