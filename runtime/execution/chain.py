@@ -131,6 +131,8 @@ def _paid(
         links: list[Link | None] = [cluster.links[pair].link] * 2
     else:
         links = [cluster.kinds[cluster.devices[d].kind].link for d in (source, target)]
-    unit = TIME_UNITS[workload.time_unit]
-    first, second = (0.0 if link is None else link.seconds(size) / unit for link in links)
+    first, second = (
+        0.0 if link is None else link.seconds(size) / TIME_UNITS[workload.time_unit]
+        for link in links
+    )
     return first, second
