@@ -223,10 +223,14 @@ def test_published_workloads_are_proved(benchmarks: Path, name: str) -> None:
 BETTER = {"OperatorGraphs/resnet50_inference": 645.4639}
 
 
-@pytest.mark.parametrize("name", OPTIMA)
+#: The label DP for two calls takes some seconds on these.
+LONG = {"LayerGraphs/gnmt_inference", "OperatorGraphs/bert_l-12_inference"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in OPTIMA]
+)
 def test_published_workloads_are_proved_for_two_calls(benchmarks: Path, name: str) -> None:
-    if "gnmt" in name or "bert_l-12" in name:
-        pytest.skip("takes some seconds: in benchmarks/latency.py")
     workload = stagecut.load(benchmarks / "placement" / "latency" / f"{name}.json")
     result = stagecut.solve(workload, problem=Latency(2), method="dp")
     assert result.status == "optimal"
