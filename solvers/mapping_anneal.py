@@ -21,6 +21,8 @@ from .mapping_moves import admitted, edge_cost, edges_of_slot, exchange_receiver
 
 #: Ways in which a stage with both terms may share its room.
 WAYS = 24
+#: An edge counts twice that is over its cap by one in SCALE of the target.
+SCALE = 5.0
 
 
 @dataclass(eq=False)
@@ -100,7 +102,7 @@ def repair(
         state.sends_to,
         state.order,
         block,
-        5.0 / threshold,
+        SCALE / threshold,
         steps,
         seed,
         hot,
@@ -136,7 +138,7 @@ def ways(costs: MappingCosts, least: Floors, threshold: float) -> tuple[Floats, 
 
 
 @njit(cache=True)
-def _add_violation(row, cost, caps, scale, sign):  # type: ignore[no-untyped-def]
+def add_violation(row, cost, caps, scale, sign):  # type: ignore[no-untyped-def]
     """Add what one edge violates under each way."""
     for k in range(len(row)):
         over = cost - caps[k]
@@ -163,7 +165,7 @@ def _repair(  # type: ignore[no-untyped-def]
     for e in range(2 * used):
         s = (e if e < used else e - used) // replicas
         cost = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, replicas)
-        _add_violation(violation[s], cost, rings[s] if e < used else messages[s], scale, 1.0)
+        add_violation(violation[s], cost, rings[s] if e < used else messages[s], scale, 1.0)
     touched = np.empty(16, np.int64)
     before = np.empty(16)
     trial = np.empty_like(violation)
@@ -269,8 +271,8 @@ def _repair(  # type: ignore[no-untyped-def]
                 caps = rings[x] if e < used else messages[x]
                 after = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages,
                                   replicas)  # fmt: skip
-                _add_violation(trial[x], before[j], caps, scale, -1.0)
-                _add_violation(trial[x], after, caps, scale, 1.0)
+                add_violation(trial[x], before[j], caps, scale, -1.0)
+                add_violation(trial[x], after, caps, scale, 1.0)
             change = 0.0
             for j in range(m):
                 x = changed[j]

@@ -9,8 +9,10 @@ import numpy as np
 from ..formulations.mapping import stage_times
 from ..instances import Mapped
 from .mapping_anneal import State, best_routes, new_state, repair
+from .mapping_fill import Filling, caps, choose, filled, learn, new_filling
 from .mapping_hunt import BLOCK_WIDTH, Hunt
 from .mapping_layouts import matched, paired
+from .mapping_within import settle
 from .search import OPTIMAL_GAP
 
 #: Steps of the first repair of a target; doubled when all targets were given up.
@@ -31,7 +33,8 @@ class Arm:
     Parameters
     ----------
     begins
-        With what each repair begins anew: ``counts``, ``columns``; empty: where the last one ended.
+        With what each repair begins anew: ``contents``, ``counts``, ``columns``; empty: where the
+        last one ended.
     state, heat
         The mapping under repair, and the temperature at which a repair begins.
     given_up
@@ -45,6 +48,7 @@ class Arm:
     target: float = 0.0
     steps: int = FIRST_STEPS
     work: int = 0
+    filling: Filling | None = None
 
     def __post_init__(self) -> None:
         self.target = self.given_up * (1 + 1e-9)
@@ -82,6 +86,8 @@ def anneal(hunt: Hunt, rounds: int | None = None) -> None:
         if hunt.runs is not None:
             low *= 1 + BLOCK_WIDTH
             arms = [Arm(k, incumbent.copy(), COOL, low) for k in ("counts", "columns")] + arms
+            filling = new_filling(costs, hunt.block)
+            arms.insert(0, Arm("contents", incumbent.copy(), HOT, low, filling=filling))
         turn = 0
         while not search.should_stop() and (rounds is None or turn < rounds):
             if search.gap <= OPTIMAL_GAP:
@@ -93,6 +99,9 @@ def anneal(hunt: Hunt, rounds: int | None = None) -> None:
             arm.given_up = max(arm.given_up, hunt.bound_s)
             turn += 1
             arm.work += arm.steps
+            if arm.filling is not None:
+                _fill(hunt, arm, arm.filling, turn)
+                continue
             if arm.begins == "columns":
                 _begin_with_columns(hunt, arm)
             if arm.begins == "counts":
@@ -129,6 +138,27 @@ def _begin_with_columns(hunt: Hunt, arm: Arm) -> None:
         slots = hunt.runs.columns(hunt.costs, hunt.block, runs)
         if slots is not None:
             arm.state = new_state(hunt.costs, slots, paired(hunt.costs, slots), arm.state.order)
+
+
+def _fill(hunt: Hunt, arm: Arm, filling: Filling, turn: int) -> None:
+    """Choose contents for the arm's target, fill and settle them; go down as far as they go."""
+    search, costs, least = hunt.search, hunt.costs, hunt.least
+    rng = np.random.default_rng((search.limits.seed, turn))
+    choose(filling, costs, least, arm.target, 10 * arm.steps, rng)
+    arm.state = filled(filling, costs, arm.state.order, rng)
+    while not search.should_stop():
+        messages, rings = caps(filling, costs, least, arm.target)
+        left = settle(
+            costs, messages, rings, arm.state, filling.block, arm.target, 10 * arm.steps,
+            int(rng.integers(2**31)), 0.7, 0.2,
+        )
+        slots, sends_to = arm.state.slots(costs), arm.state.sends_to[:-1].copy()
+        hunt.offer(slots, matched(costs, slots) if left else sends_to)
+        if left:
+            learn(filling, costs, arm.state, messages, rings)
+            arm.next(True, hunt.bound_s, hunt.objective_s)
+            return
+        arm.next(False, hunt.bound_s, hunt.objective_s)
 
 
 def _repair(hunt: Hunt, arm: Arm, turn: int) -> float:

@@ -1,0 +1,237 @@
+"""Annealing with the contents of blocks held: which device of a block does what, and who meets whom.
+
+As in `mapping_anneal` a violated edge is taken at random and one of its ends is brought an admitted
+neighbour. But that neighbour, of whatever block, exchanges its place with a device of its own
+block, and the edge is turned towards that place: so no message inside a block ever becomes one
+between blocks, and the search is among mappings of equal contents.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ..formulations.mapping import MappingCosts
+from ..instances.arrays import Floats, Ints
+from .mapping_anneal import SCALE, State, add_violation
+from .mapping_moves import admitted, edge_cost, edges_of_slot, exchange_receivers, reverse
+
+#: How often a violated edge's end just changes places with another device of its block.
+SHUFFLE = 0.15
+
+
+def settle(
+    costs: MappingCosts,
+    messages: Floats,
+    rings: Floats,
+    state: State,
+    block: Ints,
+    threshold: float,
+    steps: int,
+    seed: int,
+    hot: float,
+    cold: float,
+) -> float:
+    """Anneal for at most `steps` steps; return the violation that is left, 0 for none.
+
+    Parameters
+    ----------
+    messages, rings
+        Shape (S, ways): caps of each way.
+    """
+    members = np.argsort(block, kind="stable")
+    first = np.searchsorted(block[members], np.arange(int(block.max()) + 2))
+    left: float = _settle(
+        costs.latency,
+        costs.inverse,
+        costs.boundary,
+        costs.ring,
+        messages,
+        rings,
+        state.slot,
+        state.sends_to,
+        state.order,
+        block,
+        members,
+        first,
+        SCALE / threshold,
+        steps,
+        seed,
+        hot,
+        cold,
+    )
+    return left
+
+
+@njit(cache=True)
+def _count(trial, violation, is_changed, e, sign, tables, messages, rings, scale):  # type: ignore[no-untyped-def]
+    """Add edge e to what its stage violates, or take it away."""
+    latency, inverse, boundary, ring, slot, sends_to = tables
+    stages, replicas = sends_to.shape
+    used = stages * replicas
+    s = (e if e < used else e - used) // replicas
+    if not is_changed[s]:
+        is_changed[s] = True
+        trial[s] = violation[s]
+    cost = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, replicas)
+    add_violation(trial[s], cost, rings[s] if e < used else messages[s], scale, sign)
+
+
+@njit(cache=True)
+def _settle(  # type: ignore[no-untyped-def]
+    latency, inverse, boundary, ring, messages, rings, slot, sends_to, order, block, members,
+    first_of, scale, steps, seed, hot, cold,
+):  # fmt: skip
+    np.random.seed(seed)  # noqa: NPY002
+    stages, replicas = sends_to.shape
+    size, used, count = len(slot), stages * replicas, messages.shape[1]
+    tables = (latency, inverse, boundary, ring, slot, sends_to)
+    place = np.empty(size, np.int64)
+    for k in range(size):
+        place[slot[k]] = k
+    came_from = np.zeros((stages, replicas), np.int64)
+    for s in range(stages - 1):
+        for i in range(replicas):
+            came_from[s + 1, sends_to[s, i]] = i
+    violation, trial = np.zeros((stages, count)), np.zeros((stages, count))
+    is_changed = np.ones(stages, np.bool_)
+    for e in range(2 * used):
+        _count(violation, trial, is_changed, e, 1.0, tables, messages, rings, scale)
+    is_changed[:] = False
+    touched, turned = np.empty(16, np.int64), np.empty(2, np.int64)
+    step = 0
+    left = 1.0
+    while step < steps:
+        left = 0.0
+        for s in range(stages):
+            left += violation[s].min()
+        if left < 0.5:
+            return 0.0
+        for _ in range(stages):
+            step += 1
+            heat = hot * (cold / hot) ** (min(step, steps) / steps)
+            s = np.random.randint(stages)  # noqa: NPY002
+            way = violation[s].argmin()
+            if violation[s, way] < 0.5:
+                continue
+            start, e, cost = np.random.randint(2 * replicas), -1, 0.0  # noqa: NPY002
+            for j in range(2 * replicas):
+                i = (start + j) % (2 * replicas)
+                e = s * replicas + i if i < replicas else used + s * replicas + i - replicas
+                cost = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages,
+                                 replicas)  # fmt: skip
+                if cost > (rings[s, way] if i < replicas else messages[s, way]):
+                    break
+            on_ring = e < used
+            if on_ring:
+                near, far = e, s * replicas + (e - s * replicas + 1) % replicas
+                factors, cap = ring[s], rings[s, way]
+            else:
+                near, far = e - used, (s + 1) * replicas + sends_to[s, (e - used) % replicas]
+                factors, cap = boundary[s], messages[s, way]
+            if np.random.random() < 0.5:  # noqa: NPY002
+                near, far = far, near
+            u = slot[near]
+            # an admitted neighbour in another block
+            able = admitted(order, u, factors, latency, inverse, cap)
+            v = -1
+            for _ in range(8 if able > 0 else 0):
+                w = order[u, np.random.randint(able)]  # noqa: NPY002
+                if block[w] != block[u]:
+                    v = w
+                    break
+            kind, y, i1, i2, first, length, t = 0, near, 0, 0, 0, 0, s
+            if v < 0 or np.random.random() < SHUFFLE:  # noqa: NPY002
+                b = block[u]
+                v = members[first_of[b] + np.random.randint(first_of[b + 1] - first_of[b])]  # noqa: NPY002
+            elif block[v] == block[slot[far]]:
+                y = far
+            else:
+                # a place of v's block that could be the other end of the edge
+                b, n = block[v], first_of[block[v] + 1] - first_of[block[v]]
+                at = np.random.randint(n)  # noqa: NPY002
+                y = -1
+                for j in range(n):
+                    k = place[members[first_of[b] + (at + j) % n]]
+                    if k >= used or k // replicas != far // replicas:
+                        continue
+                    if on_ring:  # beyond k, away from `near`, the ring leaves the block
+                        away = 1 if (near + 1) % replicas == far % replicas else -1
+                        beyond = s * replicas + (k + away) % replicas
+                        if beyond != near and block[slot[beyond]] != b:
+                            y = k
+                            break
+                    else:
+                        if near < far:
+                            other = slot[s * replicas + came_from[s + 1, k % replicas]]
+                        else:
+                            other = slot[(s + 1) * replicas + sends_to[s, k % replicas]]
+                        if block[other] != b:
+                            y = k
+                            break
+                if y < 0:
+                    continue
+                if on_ring:
+                    if replicas < 4:
+                        continue
+                    kind = 2
+                    p, f, q = near % replicas, far % replicas, y % replicas
+                    if (p + 1) % replicas == f:
+                        first, length = f, (q - f) % replicas + 1
+                    else:
+                        first, length = q, (f - q) % replicas + 1
+                    if length >= replicas:
+                        continue
+                    turned[0] = t * replicas + (first - 1) % replicas
+                    turned[1] = t * replicas + (first + length - 1) % replicas
+                else:
+                    kind = 1
+                    if near < far:
+                        i1, i2 = near % replicas, came_from[s + 1, y % replicas]
+                    else:
+                        i1, i2 = came_from[s + 1, near % replicas], y % replicas
+                    turned[0], turned[1] = used + t * replicas + i1, used + t * replicas + i2
+            if kind > 0:
+                for j in range(2):
+                    _count(trial, violation, is_changed, turned[j], -1.0, tables, messages, rings,
+                           scale)  # fmt: skip
+                d = slot[y]
+                if kind == 1:
+                    exchange_receivers(sends_to, came_from, t, i1, i2)
+                else:
+                    reverse(slot, place, sends_to, came_from, t, first, length, replicas, stages)
+                for j in range(2):
+                    _count(trial, violation, is_changed, turned[j], 1.0, tables, messages, rings,
+                           scale)  # fmt: skip
+                y = place[d]
+            z = place[v]
+            if y != z:
+                n = edges_of_slot(y, came_from, stages, replicas, touched, 0)
+                n = edges_of_slot(z, came_from, stages, replicas, touched, n)
+                for j in range(n):
+                    _count(trial, violation, is_changed, touched[j], -1.0, tables, messages, rings,
+                           scale)  # fmt: skip
+                slot[y], slot[z] = slot[z], slot[y]
+                for j in range(n):
+                    _count(trial, violation, is_changed, touched[j], 1.0, tables, messages, rings,
+                           scale)  # fmt: skip
+            elif kind == 0:
+                continue
+            change = 0.0
+            for x in range(stages):
+                if is_changed[x]:
+                    change += trial[x].min() - violation[x].min()
+            accept = change <= 0 or np.random.random() < np.exp(-change / heat)  # noqa: NPY002
+            for x in range(stages):
+                if is_changed[x] and accept:
+                    violation[x] = trial[x]
+                is_changed[x] = False
+            if accept:
+                place[slot[y]], place[slot[z]] = y, z
+                continue
+            slot[y], slot[z] = slot[z], slot[y]
+            if kind == 1:
+                exchange_receivers(sends_to, came_from, t, i1, i2)
+            elif kind == 2:
+                reverse(slot, place, sends_to, came_from, t, first, length, replicas, stages)
+    return left
