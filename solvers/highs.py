@@ -29,9 +29,10 @@ from .search import S, Search
 
 __all__ = ["Compiled", "Linear", "Outcome", "compile_model", "run_highs"]
 
-#: HiGHS 1.12 can call a feasible program infeasible by this rule of its presolve, as seen where
-#: columns have no upper bound. So "infeasible" counts only if it is so without the rule, too.
-RULES_OFF, FREE_COLUMN_SUBSTITUTION = "presolve_rule_off", 1 << 6
+#: HiGHS 1.12 can call a feasible program infeasible in its presolve, as seen where columns have no
+#: upper bound (rule 6). So "infeasible" counts only if it is so without presolve, too: to switch
+#: that one rule off is no way out, as it can corrupt the memory of the process.
+PRESOLVE = "presolve"
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +144,9 @@ def run_highs(
         outcome = _outcome(linear, highs, monitor)
     else:
         outcome = _so_far(linear, monitor)
-    if outcome.status == "infeasible" and RULES_OFF not in settings:
+    if outcome.status == "infeasible" and settings.get(PRESOLVE) != "off":
         left = seconds - (time.monotonic() - begin)
-        again = {**(options or {}), RULES_OFF: FREE_COLUMN_SUBSTITUTION}
+        again = {**(options or {}), PRESOLVE: "off"}
         confirmed = run_highs(
             linear,
             search,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..formulations.task import Task
-from ..instances import Solution
+from ..instances import Mapped, Solution
 from .mapping_exact import MAX_DEVICES, exact
 from .mapping_hunt import Hunt
-from .mapping_targets import anneal
+from .mapping_targets import anneal, first_arms
 from .search import OPTIMAL_GAP, Search
 
 
@@ -20,13 +20,16 @@ def auto(task: Task, search: Search[Solution]) -> None:
     hunt = Hunt(task, search)
     hunt.layouts()
     hunt.bound_stages()
+    if not isinstance(search.best, Mapped) or search.should_stop():
+        return
+    arms = first_arms(hunt)
     if hunt.costs.size > 2 * MAX_DEVICES:
-        anneal(hunt, rounds=2)
+        anneal(hunt, arms, rounds=2)
     hunt.bound_thresholds()
     if hunt.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
-        anneal(hunt, rounds=8)
+        anneal(hunt, arms, rounds=8)
         _exact(hunt)
-    anneal(hunt)
+    anneal(hunt, arms)
 
 
 def layouts_only(task: Task, search: Search[Solution]) -> None:

@@ -21,8 +21,9 @@ from ..instances.arrays import Bools, Floats, Ints
 FORBIDDEN = 60.0
 #: Pairs of devices that are looked at, about.
 SAMPLE = 1 << 17
-#: Temperatures in nats: where new contents begin, where known ones do, where both end.
-HOT, WARM, COLD = 6.0, 2.0, 0.3
+#: Temperatures in nats at which the annealing begins and ends. Hotter, the runs of the first
+#: contents melt and freeze into worse ones.
+HOT, COLD = 0.6, 0.2
 #: Ways of a stage that are so much less likely than its best are left out, in nats.
 LIKELY = 5.0
 
@@ -79,7 +80,7 @@ def first_contents(costs: MappingCosts, block: Ints) -> Ints:
 
 
 def likely_contents(
-    held: Ints, weights: Floats, replicas: int, steps: int, seed: int, hot: float
+    held: Ints, weights: Floats, replicas: int, steps: int, seed: int
 ) -> Ints:
     """Anneal from contents `held`, shape (B, S + 1), and return the likeliest found.
 
@@ -89,7 +90,7 @@ def likely_contents(
         As `scarcity` returns them.
     """
     held = held.copy()
-    _anneal(held, weights, replicas, steps, seed, hot, COLD)
+    _anneal(held, weights, replicas, steps, seed, HOT, COLD)
     return held
 
 

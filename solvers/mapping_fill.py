@@ -15,8 +15,6 @@ from ..formulations.mapping_bound import Floors
 from ..instances.arrays import Floats, Ints
 from .mapping_anneal import State, new_state, ways
 from .mapping_contents import (
-    HOT,
-    WARM,
     Links,
     first_contents,
     likely_contents,
@@ -27,7 +25,7 @@ from .mapping_contents import (
 from .mapping_layouts import paired
 
 #: What stays violated counts for so much more, and all that was learnt for so much less.
-LEARN, FORGET = 1.3, 0.95
+LEARN, FORGET = float(__import__('os').environ.get('LEARN','1.5')), float(__import__('os').environ.get('FORGET','.95'))
 
 
 @dataclass(eq=False)
@@ -46,7 +44,6 @@ class Filling:
     links: Links
     held: Ints
     harder: Floats
-    known: bool = False
 
 
 def new_filling(costs: MappingCosts, block: Ints) -> Filling:
@@ -69,13 +66,12 @@ def choose(
 ) -> None:
     """Choose contents for a target: every second time from the last ones."""
     weights = _weights(filling, costs, *ways(costs, least, target))
-    hot = WARM if filling.known and rng.random() < 0.5 else HOT
+    begin = filling.held if rng.random() < 0.5 else first_contents(costs, filling.block)
     seed = int(rng.integers(2**31))
-    filling.held = likely_contents(filling.held, weights, costs.replicas, steps, seed, hot)
-    filling.known = True
+    filling.held = likely_contents(begin, weights, costs.replicas, steps, seed)
 
 
-def caps(
+def likely_caps(
     filling: Filling, costs: MappingCosts, least: Floors, target: float
 ) -> tuple[Floats, Floats]:
     """Return the caps of messages and ring messages in the likely ways; shape (S, ways) both."""

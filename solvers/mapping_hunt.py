@@ -45,6 +45,7 @@ class Hunt:
             self.costs: MappingCosts = mapping_costs(self.stages, self.problem)
         self.least = Floors(np.zeros(self.problem.stages), np.zeros(self.problem.stages))
         self.runs: RunTest | None = None
+        self.turns = 0
 
     @cached_property
     def block(self) -> Ints:

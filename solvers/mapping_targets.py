@@ -1,7 +1,8 @@
-"""Annealing at targets between bound and incumbent, from several beginnings in turn."""
+"""Repair at targets between bound and incumbent, from several beginnings in turn."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,21 +10,27 @@ import numpy as np
 from ..formulations.mapping import stage_times
 from ..instances import Mapped
 from .mapping_anneal import State, best_routes, new_state, repair
-from .mapping_fill import Filling, caps, choose, filled, learn, new_filling
+from .mapping_fill import Filling, choose, filled, learn, likely_caps, new_filling
 from .mapping_hunt import BLOCK_WIDTH, Hunt
 from .mapping_layouts import matched, paired
 from .mapping_within import settle
 from .search import OPTIMAL_GAP
 
-#: Steps of the first repair of a target; doubled when all targets were given up.
+#: Steps of the first repairs; half as many more whenever all targets were given up.
 FIRST_STEPS = 100_000
-#: Steps that are worth solving for counts and devices.
-PROGRAM_STEPS = 1_000_000
+#: Likewise, of a settling, for each device; and of contents, for each block times its contents.
+SETTLE_STEPS, CONTENTS_STEPS = 2000, 60
+#: Steps of repair that are worth one of contents, and solving for counts and devices.
+CONTENTS_WORK, PROGRAM_WORK = 0.3, 4_000_000
 #: Steps between two looks at the clock.
 SLICE_STEPS = 200_000
-#: Temperatures at which a repair begins: the first two keep a good beginning, the third forgets
-#: it; and at which it ends.
-COOL, COLD, HOT, COLDEST = 0.2, 0.35, 1.0, 0.1
+#: A target lies no further above the one before than this part of the bound.
+STRIDE = 0.08
+#: Temperatures at which a repair begins: the first keeps a good beginning, the second forgets it;
+#: and at which it ends.
+COOL, HOT, COLD = 0.2, 1.0, 0.1
+#: Temperatures of settling.
+SETTLE_HOT, SETTLE_COLD = 0.7, 0.2
 
 
 @dataclass
@@ -32,105 +39,104 @@ class Arm:
 
     Parameters
     ----------
-    begins
-        With what each repair begins anew: ``contents``, ``counts``, ``columns``; empty: where the
-        last one ended.
+    play
+        Tries the target: of the search, this arm, and a seed.
     state, heat
         The mapping under repair, and the temperature at which a repair begins.
     given_up
         The largest target that was tried in vain.
+    share
+        How much of the work it may have, against others.
+    work
+        Steps done since a turn last improved the incumbent.
     """
 
-    begins: str
+    play: Callable[[Hunt, Arm, int], None]
     state: State
     heat: float
     given_up: float
     target: float = 0.0
-    steps: int = FIRST_STEPS
-    work: int = 0
-    filling: Filling | None = None
+    effort: float = 1.0
+    share: float = 1.0
+    work: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.target = self.given_up * (1 + 1e-9)
-
-    def next(self, failed: bool, low: float, high: float) -> None:
+    def next(self, hunt: Hunt, failed: bool) -> None:
         """Choose the next target between the bound and the incumbent."""
+        low, high = hunt.bound_s, hunt.objective_s
         if failed:
             self.given_up = max(self.given_up, self.target)
-        if self.given_up >= high * (1 - 1e-4):  # all targets were given up: try harder
-            self.given_up, self.steps = low, self.steps * 2
-        self.target = self.given_up + (high - self.given_up) / 3
+        self.given_up = max(self.given_up, low)
+        if self.given_up >= high - 0.1 * (high - low):  # all were given up: try harder
+            self.given_up = low
+            self.effort *= 1.5
+        self.target = self.given_up + min((high - self.given_up) / 3, STRIDE * low)
 
 
-def anneal(hunt: Hunt, rounds: int | None = None) -> None:
-    """Repair at targets between bound and incumbent until a limit.
+def first_arms(hunt: Hunt) -> list[Arm]:
+    """Return the beginnings that the incumbent and the blocks allow."""
+    costs, low = hunt.costs, hunt.bound_s
+    incumbent = _incumbent(hunt, best_routes(costs))
+    arms = [Arm(_again, incumbent, HOT, low), Arm(_polish, incumbent, COOL, low)]
+    if hunt.runs is not None:
+        low *= 1 + BLOCK_WIDTH
+        filling = new_filling(costs, hunt.block)
 
-    Beginnings take turns: the incumbent, cold and hot, and the counts per block.
+        def fill(hunt: Hunt, arm: Arm, seed: int) -> None:
+            _fill(hunt, arm, filling, seed)
+
+        arms = [Arm(play, incumbent, COOL, low) for play in (_columns, _counts)] + arms
+        if __import__("os").environ.get("ONLY"): del arms[1]
+        both = bool((costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any())
+        arms.insert(0, Arm(fill, incumbent, COOL, low, share=4.0 if both else 1.0))
+    for arm in arms:
+        arm.state = incumbent.copy()
+        arm.next(hunt, failed=False)
+    return arms
+
+
+def anneal(hunt: Hunt, arms: list[Arm], rounds: int | None = None) -> None:
+    """Repair at targets between bound and incumbent until a limit; beginnings take turns.
+
+    One that improves the incumbent goes on; the others have equal shares.
 
     Parameters
     ----------
     rounds
-        Repairs to try; default: no limit.
+        Turns to take; default: no limit.
     """
-    search, costs = hunt.search, hunt.costs
-    best = search.best
-    if not isinstance(best, Mapped) or search.should_stop():
-        return
+    search = hunt.search
+    turn = 0
     with search.phase("annealing"):
-        where = np.full(int(costs.devices.max()) + 1, -1)
-        where[costs.devices] = np.arange(costs.size)
-        order = best_routes(costs)
-        incumbent = new_state(costs, where[best.slots], best.sends_to, order)
-        low = hunt.bound_s
-        arms = [Arm("", incumbent, HOT, low), Arm("", incumbent.copy(), COLD, low)]
-        if hunt.runs is not None:
-            low *= 1 + BLOCK_WIDTH
-            arms = [Arm(k, incumbent.copy(), COOL, low) for k in ("counts", "columns")] + arms
-            filling = new_filling(costs, hunt.block)
-            arms.insert(0, Arm("contents", incumbent.copy(), HOT, low, filling=filling))
-        turn = 0
         while not search.should_stop() and (rounds is None or turn < rounds):
             if search.gap <= OPTIMAL_GAP:
                 return
             if search.limits.nodes is not None and turn >= search.limits.nodes:
                 search.stop_for("nodes")
                 return
-            arm = min(arms, key=lambda a: a.work)
-            arm.given_up = max(arm.given_up, hunt.bound_s)
+            arm = min(arms, key=lambda a: a.work / a.share)
             turn += 1
-            arm.work += arm.steps
-            if arm.filling is not None:
-                _fill(hunt, arm, arm.filling, turn)
-                continue
-            if arm.begins == "columns":
-                _begin_with_columns(hunt, arm)
-            if arm.begins == "counts":
-                arm.work += PROGRAM_STEPS
-                if not _begin_with_counts(hunt, arm):
-                    continue
-            left = _repair(hunt, arm, turn)
-            slots, sends_to = arm.state.slots(costs), arm.state.sends_to[:-1].copy()
-            hunt.offer(slots, matched(costs, slots) if left else sends_to)
-            arm.next(bool(left), hunt.bound_s, hunt.objective_s)
+            hunt.turns += 1
+            before = hunt.objective_s
+            arm.play(hunt, arm, search.limits.seed * 7919 + hunt.turns * 31)
+            if hunt.objective_s < before:
+                arm.work = 0.0
 
 
-def _begin_with_counts(hunt: Hunt, arm: Arm) -> bool:
-    """Solve counts and devices at the arm's target; False if the target is impossible."""
-    costs = hunt.costs
-    if hunt.test.count(costs, hunt.least, arm.target, first=False) is None:
-        hunt.raise_bound(arm.target, "counts of devices per block")
-        arm.next(True, hunt.bound_s, hunt.objective_s)
-        return False
-    slots = hunt.test.slots(costs)
-    if slots is not None:
-        pairs = [matched(costs, slots), paired(costs, slots)]
-        fits = stage_times(costs, slots, pairs[0]).max() <= arm.target
-        arm.state = new_state(costs, slots, pairs[0 if fits else 1], arm.state.order)
-    return True
+def _again(hunt: Hunt, arm: Arm, seed: int) -> None:
+    """Go on from where the last turn ended."""
+    left = _repair(hunt, arm, seed)
+    _offer(hunt, arm, left)
+    arm.next(hunt, failed=left > 0)
 
 
-def _begin_with_columns(hunt: Hunt, arm: Arm) -> None:
-    """Put stages that blocks keep together at the arm's target, and others, in columns."""
+def _polish(hunt: Hunt, arm: Arm, seed: int) -> None:
+    """Begin with the incumbent."""
+    arm.state = _incumbent(hunt, arm.state.order)
+    _again(hunt, arm, seed)
+
+
+def _columns(hunt: Hunt, arm: Arm, seed: int) -> None:
+    """Begin with stages that blocks keep together, and others, in columns."""
     assert hunt.runs is not None
     runs = hunt.runs(hunt.costs, hunt.least, arm.target)
     if runs is not None:
@@ -138,46 +144,115 @@ def _begin_with_columns(hunt: Hunt, arm: Arm) -> None:
         slots = hunt.runs.columns(hunt.costs, hunt.block, runs)
         if slots is not None:
             arm.state = new_state(hunt.costs, slots, paired(hunt.costs, slots), arm.state.order)
+    _again(hunt, arm, seed)
 
 
-def _fill(hunt: Hunt, arm: Arm, filling: Filling, turn: int) -> None:
-    """Choose contents for the arm's target, fill and settle them; go down as far as they go."""
-    search, costs, least = hunt.search, hunt.costs, hunt.least
-    rng = np.random.default_rng((search.limits.seed, turn))
-    choose(filling, costs, least, arm.target, 10 * arm.steps, rng)
+def _counts(hunt: Hunt, arm: Arm, seed: int) -> None:
+    """Begin with a solution for counts and devices; raise the bound if there is none."""
+    costs = hunt.costs
+    arm.work += PROGRAM_WORK
+    if hunt.test.count(costs, hunt.least, arm.target, first=False) is None:
+        hunt.raise_bound(arm.target, "counts of devices per block")
+        arm.next(hunt, failed=True)
+        return
+    slots = hunt.test.slots(costs)
+    if slots is not None:
+        pairs = [matched(costs, slots), paired(costs, slots)]
+        fits = stage_times(costs, slots, pairs[0]).max() <= arm.target
+        arm.state = new_state(costs, slots, pairs[0 if fits else 1], arm.state.order)
+    _again(hunt, arm, seed)
+
+
+def _fill(hunt: Hunt, arm: Arm, filling: Filling, seed: int) -> None:
+    """Begin with contents of blocks that are likely to fit; go down as far as they go."""
+    costs, least = hunt.costs, hunt.least
+    rng = np.random.default_rng(seed)
+    steps = int(arm.effort * CONTENTS_STEPS * len(filling.held) * filling.held.size)
+    choose(filling, costs, least, arm.target, steps, rng)
+    arm.work += CONTENTS_WORK * steps
     arm.state = filled(filling, costs, arm.state.order, rng)
-    while not search.should_stop():
-        messages, rings = caps(filling, costs, least, arm.target)
-        left = settle(
-            costs, messages, rings, arm.state, filling.block, arm.target, 10 * arm.steps,
-            int(rng.integers(2**31)), 0.7, 0.2,
+    left = 0.0
+    while left == 0 and not hunt.search.should_stop():
+        messages, rings = likely_caps(filling, costs, least, arm.target)
+        left = _sliced(
+            hunt,
+            arm,
+            int(arm.effort * SETTLE_STEPS * costs.size),
+            (SETTLE_HOT, SETTLE_COLD),
+            int(rng.integers(2**31)),
+            lambda steps, k, hot, cold: settle(
+                costs,
+                messages,
+                rings,
+                arm.state,
+                filling.block,
+                arm.target,
+                steps,
+                k,
+                hot,
+                cold,
+            ),
         )
-        slots, sends_to = arm.state.slots(costs), arm.state.sends_to[:-1].copy()
-        hunt.offer(slots, matched(costs, slots) if left else sends_to)
+        _offer(hunt, arm, left)
         if left:
             learn(filling, costs, arm.state, messages, rings)
-            arm.next(True, hunt.bound_s, hunt.objective_s)
-            return
-        arm.next(False, hunt.bound_s, hunt.objective_s)
+        arm.next(hunt, failed=left > 0)
 
 
-def _repair(hunt: Hunt, arm: Arm, turn: int) -> float:
-    """Anneal in slices, so that the clock is looked at; return the violation left."""
-    left = 1.0
-    slices = max(1, -(-arm.steps // SLICE_STEPS))
-    for k in range(slices):
-        seed = (hunt.search.limits.seed * 7919 + turn * 31 + k) % 2**31
-        left = repair(
+def _repair(hunt: Hunt, arm: Arm, seed: int) -> float:
+    """Repair the arm's state at its target; return the violation left."""
+
+    def part(steps: int, k: int, hot: float, cold: float) -> float:
+        return repair(
             hunt.costs,
             hunt.least,
             arm.state,
             hunt.block,
             arm.target,
-            min(arm.steps, SLICE_STEPS),
-            seed,
-            arm.heat * (COLDEST / arm.heat) ** (k / slices),
-            arm.heat * (COLDEST / arm.heat) ** ((k + 1) / slices),
+            steps,
+            k,
+            hot,
+            cold,
         )
+
+    return _sliced(hunt, arm, int(arm.effort * FIRST_STEPS), (arm.heat, COLD), seed, part)
+
+
+def _sliced(
+    hunt: Hunt,
+    arm: Arm,
+    steps: int,
+    heats: tuple[float, float],
+    seed: int,
+    part: Callable[[int, int, float, float], float],
+) -> float:
+    """Anneal in slices, so that the clock is looked at; return the violation left."""
+    hot, cold = heats
+    slices = max(1, -(-steps // SLICE_STEPS))
+    left = 1.0
+    for k in range(slices):
+        left = part(
+            steps // slices,
+            (seed + k) % 2**31,
+            hot * (cold / hot) ** (k / slices),
+            hot * (cold / hot) ** ((k + 1) / slices),
+        )
+        arm.work += steps / slices
         if left == 0 or hunt.search.should_stop():
             break
     return left
+
+
+def _offer(hunt: Hunt, arm: Arm, left: float) -> None:
+    slots, sends_to = arm.state.slots(hunt.costs), arm.state.sends_to[:-1].copy()
+    hunt.offer(slots, matched(hunt.costs, slots) if left else sends_to)
+    import os
+    if os.environ.get("LOG"): print(f"{hunt.search.seconds:6.2f} {arm.play.__name__:8s} target {1e3*arm.target:.4f} best {1e3*hunt.objective_s:.4f} left {left:.2f} effort {arm.effort:.2f} work {arm.work/1e6:.2f}")
+
+
+def _incumbent(hunt: Hunt, order: np.ndarray) -> State:
+    best = hunt.search.best
+    assert isinstance(best, Mapped)
+    where = np.full(int(hunt.costs.devices.max()) + 1, -1)
+    where[hunt.costs.devices] = np.arange(hunt.costs.size)
+    return new_state(hunt.costs, where[best.slots], best.sends_to, order)
