@@ -167,6 +167,15 @@ def test_the_time_limit_counts_from_the_start_of_the_process(benchmarks: Path) -
     assert value["objective"] > 0
 
 
+def test_the_clock_begins_with_the_process() -> None:
+    before = time.monotonic()
+    code = "from stagecut.cli import STARTED; print(STARTED)"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, check=True)
+    tick = 1.0 / os.sysconf("SC_CLK_TCK")
+    assert before - tick <= float(done.stdout) < time.monotonic()
+
+
 def test_export_model_writes_what_other_solvers_read(tmp_path: Path) -> None:
     path = placement_file(tmp_path)
     for name, word in (("model.mps", "ROWS"), ("model.lp", "s.t.")):
