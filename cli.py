@@ -73,7 +73,7 @@ def main() -> None:
     try:
         app()
     except StagecutError as error:
-        ERR.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        ERR.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
         _leave(INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT)
     except SystemExit as end:
         _leave(end.code if isinstance(end.code, int) else int(end.code is not None))

@@ -11,8 +11,7 @@ from rich.table import Table
 
 from ..comparison import Row, cases
 from ..comparison import compare as run_comparison
-from ..instances import InputError
-from .console import ERR, OUT
+from .console import ERR, OUT, check_outputs
 
 
 def compare(
@@ -38,8 +37,7 @@ def compare(
     Resumes where it stopped: finished cases are kept in OUTPUT.jsonl. A case that crashes is a
     row of the table.
     """
-    if not output.absolute().parent.is_dir():
-        raise InputError(f"{output}: its folder does not exist; create it first")
+    check_outputs(output, pictures=[plot])
     options = ["--gap", str(gap), "--seed", str(seed), "--split", split]
     todo = cases(
         workloads, [m.strip() for m in methods.split(",") if m.strip()], options, time_limit
@@ -60,7 +58,7 @@ def compare(
         from ..runtime.comparison_chart import draw_comparison
 
         draw_comparison(result, plot)
-    OUT.print(f"written: {output}" + (f", {plot}" if plot else ""), highlight=False)
+    OUT.print(f"written: {output}" + (f", {plot}" if plot else ""), highlight=False, soft_wrap=True)
 
 
 def _empty_table() -> Table:

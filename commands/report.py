@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ..instances import InputError, Plan
+from ..instances import Plan
 from ..instances.files import load, load_plan, save
 from ..instances.writing import write_whole
-from .console import OUT, print_json
+from .console import OUT, check_outputs, print_json
 from .simulate import choose_network
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ def report(
     from ..runtime.execution.recording_file import load_recording
     from ..runtime.plan_stages import stages_of
 
-    for path in (plot, trace, csv, calibrate):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InputError(f"{path}: its folder does not exist; create it first")
+    check_outputs(trace, csv, calibrate, pictures=[plot])
     loaded = load(workload)
     made = load_plan(plan, loaded)
     stages = stages_of(loaded, made)

@@ -11,7 +11,7 @@ import typer
 
 from ..instances import InputError
 from ..instances.files import load, load_plan
-from .console import OUT, need
+from .console import OUT, check_outputs, need
 
 if TYPE_CHECKING:
     from ..runtime.execution.run import Step
@@ -83,8 +83,7 @@ def run(
     need("torch", "runtime")
     if report and record is None:
         raise InputError("--report: it compares what --record writes; give both")
-    if record is not None and not record.absolute().parent.is_dir():
-        raise InputError(f"{record}: its folder does not exist; create it first")
+    check_outputs(record)
     import torch
 
     from ..instances.pytorch.factory import make

@@ -11,14 +11,16 @@ from rich.table import Table
 
 from ..instances import InputError, Link, Plan, Workload
 from ..instances.files import load, load_plan
-from ..instances.writing import write_whole
-from .console import OUT, parse_bytes, print_json, show_bytes, show_time
+from ..instances.writing import PICTURES, check_target, write_whole
+from .console import OUT, check_outputs, parse_bytes, print_json, show_bytes, show_time
 
 if TYPE_CHECKING:
     from ..runtime.network import Network
     from ..runtime.simulator_result import Simulation
     from ..runtime.stages import StageGraph
 
+#: Endings of self-contained pages.
+PAGES = (".htm", ".html")
 NETWORKS = ("host", "p2p", "bus", "topology")
 
 
@@ -86,9 +88,9 @@ def simulate(
     from ..runtime.schedules import read_csv, write_csv
     from ..runtime.simulator import simulate_stages
 
-    for path in (trace, plot, graph, csv):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InputError(f"{path}: its folder does not exist; create it first")
+    check_outputs(trace, csv, pictures=[graph])
+    if plot is not None:
+        check_target(plot, (*PICTURES, *PAGES))
     if not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     loaded = load(workload)
@@ -127,7 +129,7 @@ def simulate(
         return
     _print(loaded, run)
     for path in written:
-        OUT.print(f"written: {path}", highlight=False)
+        OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 
 def choose_network(
@@ -189,7 +191,7 @@ def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
 
 
 def _draw(run: Simulation, path: Path, title: str) -> None:
-    if path.suffix.lower() in (".html", ".htm"):
+    if path.suffix.lower() in PAGES:
         from ..runtime.html_page import html_page
 
         write_whole(path, html_page(run, title=title))
