@@ -8,6 +8,7 @@ import numpy as np
 
 from .arrays import Floats, Ints, frozen
 from .errors import InputError
+from .problem import Mapping
 from .units import TIME_UNITS
 from .workload import Workload
 
@@ -64,8 +65,7 @@ def stage_costs(workload: Workload, stage: Ints, stages: int) -> StageCosts:
     Raises
     ------
     InputError
-        If the workload does not say its unit of time, or the sizes of outputs, or (for the
-        all-reduce) of weights or gradients.
+        If the workload does not say its unit of time, or the sizes of outputs.
     """
     time = accelerator_seconds(workload)
     if workload.output_bytes is None:
@@ -114,6 +114,23 @@ def parameter_bytes(workload: Workload) -> Floats:
         if values is not None and np.nansum(values) > 0:
             return np.nan_to_num(values)
     return np.zeros(workload.n)
+
+
+def check_weights(workload: Workload, problem: Mapping) -> None:
+    """Refuse to count all-reduces of a workload that does not say how many bytes they take.
+
+    Raises
+    ------
+    InputError
+        If the problem counts the all-reduce of several replicas, and no node has
+        ``gradient_bytes`` or ``weight_bytes``.
+    """
+    counts = problem.mode != "p2p" and problem.replicas > 1
+    if counts and not {"gradient_bytes", "weight_bytes"} & set(workload.extra):
+        raise InputError(
+            f"{workload.name}: no node says its weight_bytes, which replicas all-reduce; add them "
+            "to the nodes' extra, or leave the all-reduce out with mode p2p"
+        )
 
 
 def _exact(values: Floats) -> Floats:

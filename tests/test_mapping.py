@@ -375,6 +375,15 @@ def test_partition_of_a_large_graph() -> None:
     assert found.gap < 0.05
 
 
+def test_all_reduces_need_to_know_the_weights() -> None:
+    workload = replace(chain(0, 2), extra={})
+    problem = Mapping(topology("ring:4"), 2, 2, "both")
+    with pytest.raises(InputError, match="no node says its weight_bytes"):
+        solve(workload, problem=problem)
+    for nothing_to_reduce in (replace(problem, mode="p2p"), replace(problem, replicas=1)):
+        assert solve(workload, problem=nothing_to_reduce).status == "optimal"
+
+
 def test_wrong_input() -> None:
     with pytest.raises(InputError, match="need 6 devices"):
         Mapping(topology("ring:5"), 2, 3)
