@@ -10,7 +10,7 @@ import networkx as nx
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ..instances import Mapping, Plan, Workload
+from ..instances import Plan, Workload
 from ..instances.writing import PICTURES, check_target
 from .pictures import names_as_they_are, save_picture
 from .plan_stages import stages_of
@@ -48,10 +48,7 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     else:
         graph = _by_stages(workload, plan, stages_of(workload, plan))
     used = sorted({int(d) for d in plan.placement.tolist()})
-    names = [device.name for device in plan.cluster.devices]
-    if isinstance(plan.problem, Mapping):
-        names = list(plan.problem.topology.devices)
-    legend = [(names[d], FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
+    legend = [(plan.device_names[d], FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
     fill = dict(zip(used, [colour for _, colour in legend], strict=True))
     title = f"{workload.name}: {plan.method}, objective {plan.objective:.6g}"
     dot = shutil.which("dot")
