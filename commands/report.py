@@ -59,7 +59,7 @@ def report(
     loaded = load(workload)
     made = load_plan(plan, loaded)
     stages = stages_of(loaded, made)
-    moves = choose_network(stages, made, network, bandwidth, latency, "fair", overlap)
+    moves = choose_network(stages, made, network, bandwidth, latency, None, overlap)
     comparison = compare_run(
         loaded,
         made,

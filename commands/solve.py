@@ -106,6 +106,8 @@ def solve(
     """
     from ..cli import STARTED
 
+    if trace and not as_json:
+        raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     chosen = objective or ("throughput" if loaded.layers is None else "training")

@@ -124,6 +124,7 @@ BAD = [
     (["solve", "{file}", "--cluster", "no-cluster.json"], "no-cluster.json"),
     (["solve", "{file}", "--solver", "nosuchsolver", "--method", "milp"], "nosuchsolver"),
     (["solve", "{file}", "--no-such-option"], "--no-such-option"),
+    (["solve", "{file}", "--trace"], "--json"),
     (["solve", "{file}", "--plot", "plan.doc"], ".png, .svg or .pdf"),
     (["verify", "{file}", "{file}"], "plan"),
     (["export-model", "{file}", "-o", "model.doc"], "model.doc"),
