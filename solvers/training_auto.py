@@ -14,8 +14,10 @@ def auto(task: Task, search: Search[Solution]) -> None:
     if len(kinds) > 1:
         from .training_milp import milp  # with Pyomo, which takes a second to import
 
+        search.method = "milp"
         search.note(f"auto: the integer program, because devices differ ({', '.join(kinds)})")
         milp(task, search)
     else:
+        search.method = "dp"
         search.note("auto: the DP over ideals, which is exact for devices that are alike")
         training_dp(task, search)
