@@ -34,7 +34,12 @@ def report(
     overlap: Annotated[
         bool | None, typer.Option(help="Transfers run beside compute; default: as the plan says.")
     ] = None,
-    warm_up: Annotated[int, typer.Option(help="Steps at the beginning that do not count.")] = 1,
+    warm_up: Annotated[
+        int | None,
+        typer.Option(
+            help="Steps at the beginning that do not count; default: 1, if there are more."
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw predicted and measured: .png, .svg or .pdf.")
     ] = None,

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from ...instances import InputError, Plan, Training, Workload, layers_of
+from .chain import SYNCHRONOUS
 from .failures import TIMEOUT_S
 from .trainer import ASYNCHRONOUS, MakeOptimizer
 
@@ -71,6 +72,9 @@ class Options:
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise InputError(f"{what}: {value}; it must be at least 1")
+        schedules = (*SYNCHRONOUS, *ASYNCHRONOUS)
+        if self.schedule is not None and self.schedule not in schedules:
+            raise InputError(f"schedule: {self.schedule!r} is not one of {', '.join(schedules)}")
         if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
             raise InputError(f"optimizer: {self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
         if not self.timeout_s > 0:
