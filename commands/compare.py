@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..comparison import Row, cases
 from ..comparison import compare as run_comparison
-from .console import ERR, OUT, check_outputs
+from .console import ERR, OUT, check_outputs, parse_bytes
 
 
 def compare(
@@ -26,8 +26,14 @@ def compare(
     split: Annotated[
         str, typer.Option(help="contiguous, per-device or noncontiguous.")
     ] = "noncontiguous",
+    accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
+    cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")
+    ] = None,
+    cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
     jobs: Annotated[int, typer.Option(help="Cases at a time.", min=1)] = 1,
-    cluster: Annotated[
+    scheduler: Annotated[
         str | None, typer.Option(help="Address of a Dask scheduler that runs the cases.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the comparison: .png or .svg.")] = None,
@@ -39,9 +45,11 @@ def compare(
     """
     check_outputs(output, pictures=[plot])
     options = ["--gap", str(gap), "--seed", str(seed), "--split", split]
-    todo = cases(
-        workloads, [m.strip() for m in methods.split(",") if m.strip()], options, time_limit
-    )
+    parse_bytes(memory, "--memory")  # raises if it is none
+    for option, value in (("accelerators", accelerators), ("cpus", cpus), ("memory", memory)):
+        options += [] if value is None else [f"--{option}", str(value)]
+    names = [m.strip() for m in methods.split(",") if m.strip()]
+    todo = cases(workloads, names, options, time_limit, cluster=cluster)
     table = _empty_table()
     shown: list[Row] = []
 
@@ -53,7 +61,7 @@ def compare(
             table.caption = f"{len(shown)} of {len(todo)} cases"
             live.refresh()
 
-        result = run_comparison(todo, output, jobs=jobs, scheduler=cluster, on_row=show)
+        result = run_comparison(todo, output, jobs=jobs, scheduler=scheduler, on_row=show)
     if plot is not None:
         from ..runtime.comparison_chart import draw_comparison
 
