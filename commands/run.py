@@ -112,6 +112,8 @@ def run(
     done = run_plan(plan, factory, options, workload=known, on_step=_show)
     if os.environ.get("RANK", "0") != "0":
         return
+    if resume and not done:
+        OUT.print(f"{checkpoint}: it has {steps} steps already; give more --steps", highlight=False)
     if len(done) < steps and not resume:
         OUT.print(f"the inputs ended after {len(done)} steps", highlight=False)
     if record is not None:

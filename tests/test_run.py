@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -153,6 +154,9 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path) -> None:
         stagecut.run(plan, *net(5), workload=workload)
     with pytest.raises(InputError, match=r"'single' is not one of gpipe, .*, pipedream, 2bw"):
         stagecut.run(path, model, inputs, schedule="single")
+    for rate in (-1.0, math.nan):
+        with pytest.raises(InputError, match="lr: "):
+            stagecut.run(path, model, inputs, learning_rate=rate)
     with pytest.raises(InputError, match="optimizer: 'adagrad' is not one of sgd"):
         stagecut.run(path, model, inputs, optimizer="adagrad")
     with pytest.raises(InputError, match="record: give the workload"):
