@@ -107,6 +107,24 @@ def test_infeasible_memory_exits_3_with_the_bytes(tmp_path: Path) -> None:
     assert answer(done)["objective"] is None
 
 
+def test_a_method_that_finds_no_plan_blames_no_limit(tmp_path: Path) -> None:
+    """Nothing holds all nodes, though two devices do."""
+    nodes = [
+        {"id": v, "times": {"accelerator": 1.0}, "memory_bytes": size, "transfer": 0.0}
+        for v, size in enumerate((2.0, 2.0, 3.0, 3.0))
+    ]
+    workload = {
+        "format": "stagecut-workload", "version": 1, "name": "tight", "time_unit": "ms",
+        "nodes": nodes, "edges": [[v, v + 1] for v in range(3)],
+    }  # fmt: skip
+    (tmp_path / "w.json").write_text(json.dumps(workload))
+    words = ("solve", "w.json", "--accelerators", 2, "--memory", "5B", "--method", "single")
+    done = stagecut(*words, cwd=tmp_path)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "no plan found by single" in done.stderr
+    assert "time" not in done.stderr
+
+
 BAD = [
     (["solve", "no-such-file.json"], "no-such-file.json"),
     (["solve", "{file}", "--memory", "much"], "--memory"),
