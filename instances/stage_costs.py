@@ -108,12 +108,21 @@ def accelerator_seconds(workload: Workload) -> Floats:
 
 
 def parameter_bytes(workload: Workload) -> Floats:
-    """Return what replicas reduce per node, shape (n,): gradients, or as much as the weights."""
+    """Return what replicas reduce per node, shape (n,): gradients, or as much as the weights.
+
+    Of layers with configurations (Piper's and PipeDream's files) the weights are those of the least
+    tensor degree, all of its devices together.
+    """
     for key in ("gradient_bytes", "weight_bytes"):
         values = workload.extra.get(key)
         if values is not None and np.nansum(values) > 0:
             return np.nan_to_num(values)
-    return np.zeros(workload.n)
+    found = np.zeros(workload.n)
+    if workload.layers is not None:
+        layers = workload.layers
+        falling = np.argsort(-layers.degree, kind="stable")
+        found[layers.node[falling]] = (layers.weight_bytes * layers.degree)[falling]
+    return found
 
 
 def check_weights(workload: Workload, problem: Mapping) -> None:
@@ -123,10 +132,11 @@ def check_weights(workload: Workload, problem: Mapping) -> None:
     ------
     InputError
         If the problem counts the all-reduce of several replicas, and no node has
-        ``gradient_bytes`` or ``weight_bytes``.
+        ``gradient_bytes``, ``weight_bytes`` or configurations.
     """
     counts = problem.mode != "p2p" and problem.replicas > 1
-    if counts and not {"gradient_bytes", "weight_bytes"} & set(workload.extra):
+    known = workload.layers is not None or {"gradient_bytes", "weight_bytes"} & set(workload.extra)
+    if counts and not known:
         raise InputError(
             f"{workload.name}: no node says its weight_bytes, which replicas all-reduce; add them "
             "to the nodes' extra, or leave the all-reduce out with mode p2p"
