@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import typer
@@ -26,8 +27,23 @@ from .commands.solve import solve
 from .commands.verify import verify
 from .instances import InfeasibleError, StagecutError
 
+
+def _age_s() -> float:
+    """Return for how many seconds this process has run.
+
+    On Linux psutil adds ticks since the machine began to a time of its beginning that is known to
+    a whole second only; so they are compared with the clock that counts from there.
+    """
+    try:
+        fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
+        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return max(0.0, since_boot - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
+    except (OSError, AttributeError):  # not Linux
+        return time.time() - psutil.Process().create_time()
+
+
 #: `time.monotonic()` when the process began: deadlines count from there, imports included.
-STARTED = time.monotonic() - (time.time() - psutil.Process().create_time())
+STARTED = time.monotonic() - _age_s()
 
 app = typer.Typer(
     name="stagecut",
@@ -57,7 +73,7 @@ def main() -> None:
     try:
         app()
     except StagecutError as error:
-        ERR.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        ERR.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
         _leave(INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT)
     except SystemExit as end:
         _leave(end.code if isinstance(end.code, int) else int(end.code is not None))

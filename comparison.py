@@ -19,7 +19,8 @@ from typing import Any
 import pandas as pd
 
 from .instances import InputError
-from .instances.files import load
+from .instances.files import load, load_cluster
+from .instances.writing import write_whole
 from .solvers import solver
 
 #: Seconds that a case may run past its time limit before its process is killed.
@@ -37,7 +38,8 @@ class Case:
     workload
         A file, or the name of a shipped workload.
     fingerprint
-        Of the workload, so that a changed file is solved again.
+        Of the workload, and of the cluster file if one is given, so that a changed file is solved
+        again.
     method
         Of `stagecut solve`.
     options
@@ -63,20 +65,39 @@ Row = dict[str, Any]
 
 
 def cases(
-    workloads: Sequence[str], methods: Sequence[str], options: Sequence[str], time_limit: float
+    workloads: Sequence[str],
+    methods: Sequence[str],
+    options: Sequence[str],
+    time_limit: float,
+    *,
+    cluster: Path | None = None,
 ) -> list[Case]:
     """Return every workload with every method.
+
+    Parameters
+    ----------
+    workloads, methods
+        What to compare.
+    options, time_limit
+        Of every case.
+    cluster
+        A cluster file for all; default: what each workload suggests.
 
     Raises
     ------
     InputError
-        If a workload cannot be loaded, a method does not exist, or nothing is to be compared.
+        If a workload or the cluster cannot be loaded, a method does not exist, or nothing is to be
+        compared.
     """
     if not workloads or not methods:
         raise InputError("compare: give at least one workload and one method")
     for method in methods:
         solver("throughput", method)  # raises if there is none
-    prints = {name: load(name).fingerprint for name in workloads}
+    devices = ""
+    if cluster is not None:
+        devices = f" on {load_cluster(cluster).fingerprint}"
+        options = [*options, "--cluster", str(cluster)]
+    prints = {name: load(name).fingerprint + devices for name in workloads}
     called = unique_names(list(prints))
     return [
         Case(called[name], name, prints[name], method, tuple(options), time_limit)
@@ -168,10 +189,12 @@ def compare(
         if on_row is not None:
             on_row(row)
     missing = [case for case in todo if case.key not in rows]
+    if record.exists() and not record.read_bytes().endswith(b"\n"):  # what follows needs its own
+        write_whole(record, "".join(map(_line, known.items())))
     with record.open("a", encoding="utf-8") as file:
         for case, row in _run_all(missing, jobs, scheduler):
             rows[case.key] = row
-            file.write(json.dumps({"key": case.key, "row": row}) + "\n")
+            file.write(_line((case.key, row)))
             file.flush()
             os.fsync(file.fileno())
             if on_row is not None:
@@ -181,6 +204,10 @@ def compare(
     table.drop(columns="trace").to_csv(unfinished, index=False)
     unfinished.replace(output)
     return table
+
+
+def _line(entry: tuple[str, Row]) -> str:
+    return json.dumps({"key": entry[0], "row": entry[1]}) + "\n"
 
 
 def read_record(record: Path) -> dict[str, Row]:
@@ -232,12 +259,14 @@ def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, R
         from distributed import as_completed as as_finished
     except ImportError:
         raise InputError(
-            "--cluster: dask is not installed; pip install 'stagecut[cluster]'"
+            "--scheduler: dask is not installed; pip install 'stagecut[cluster]'"
         ) from None
     try:
         client = Client(scheduler, timeout="20s")
     except (OSError, TimeoutError, ValueError) as error:
-        raise InputError(f"--cluster: no Dask scheduler answers at {scheduler}: {error}") from None
+        raise InputError(
+            f"--scheduler: no Dask scheduler answers at {scheduler}: {error}"
+        ) from None
     with client:
         futures = {client.submit(run_case, case, key=case.key, pure=False): case for case in todo}
         for future in as_finished(list(futures)):

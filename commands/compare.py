@@ -11,8 +11,7 @@ from rich.table import Table
 
 from ..comparison import Row, cases
 from ..comparison import compare as run_comparison
-from ..instances import InputError
-from .console import ERR, OUT
+from .console import ERR, OUT, check_outputs, parse_bytes
 
 
 def compare(
@@ -27,8 +26,14 @@ def compare(
     split: Annotated[
         str, typer.Option(help="contiguous, per-device or noncontiguous.")
     ] = "noncontiguous",
+    accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
+    cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")
+    ] = None,
+    cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
     jobs: Annotated[int, typer.Option(help="Cases at a time.", min=1)] = 1,
-    cluster: Annotated[
+    scheduler: Annotated[
         str | None, typer.Option(help="Address of a Dask scheduler that runs the cases.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the comparison: .png or .svg.")] = None,
@@ -38,12 +43,13 @@ def compare(
     Resumes where it stopped: finished cases are kept in OUTPUT.jsonl. A case that crashes is a
     row of the table.
     """
-    if not output.absolute().parent.is_dir():
-        raise InputError(f"{output}: its folder does not exist; create it first")
+    check_outputs(output, pictures=[plot])
     options = ["--gap", str(gap), "--seed", str(seed), "--split", split]
-    todo = cases(
-        workloads, [m.strip() for m in methods.split(",") if m.strip()], options, time_limit
-    )
+    parse_bytes(memory, "--memory")  # raises if it is none
+    for option, value in (("accelerators", accelerators), ("cpus", cpus), ("memory", memory)):
+        options += [] if value is None else [f"--{option}", str(value)]
+    names = [m.strip() for m in methods.split(",") if m.strip()]
+    todo = cases(workloads, names, options, time_limit, cluster=cluster)
     table = _empty_table()
     shown: list[Row] = []
 
@@ -55,12 +61,12 @@ def compare(
             table.caption = f"{len(shown)} of {len(todo)} cases"
             live.refresh()
 
-        result = run_comparison(todo, output, jobs=jobs, scheduler=cluster, on_row=show)
+        result = run_comparison(todo, output, jobs=jobs, scheduler=scheduler, on_row=show)
     if plot is not None:
         from ..runtime.comparison_chart import draw_comparison
 
         draw_comparison(result, plot)
-    OUT.print(f"written: {output}" + (f", {plot}" if plot else ""), highlight=False)
+    OUT.print(f"written: {output}" + (f", {plot}" if plot else ""), highlight=False, soft_wrap=True)
 
 
 def _empty_table() -> Table:

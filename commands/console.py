@@ -8,9 +8,10 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -19,10 +20,12 @@ from rich.live import Live
 from rich.text import Text
 
 from ..instances import InputError
+from ..instances.writing import PICTURES, check_target
 from ..solvers import Progress
 
-OUT = Console(emoji=False)
-ERR = Console(stderr=True, emoji=False)
+#: Names of workloads and devices are printed as they are, square brackets included.
+OUT = Console(emoji=False, markup=False)
+ERR = Console(stderr=True, emoji=False, markup=False)
 
 BAD_INPUT, INFEASIBLE, NO_PLAN = 2, 3, 4
 
@@ -53,6 +56,16 @@ def parse_bytes(text: str | None, option: str) -> float | None:
     if math.isnan(number) or unit is None:
         raise InputError(f"{option}: {text!r} is not a size; write for example 16GiB, 80GB or 1e9")
     return number * unit
+
+
+def check_outputs(*files: Path | None, pictures: Sequence[Path | None] = ()) -> None:
+    """Refuse files that could not be written, before the work; None stands for none."""
+    for path in files:
+        if path is not None:
+            check_target(path)
+    for path in pictures:
+        if path is not None:
+            check_target(path, PICTURES)
 
 
 def show_bytes(size: float) -> str:

@@ -102,7 +102,7 @@ def _write_csv(
     made, devices = torch_schedule(workload, plan, schedule, microbatches)
     write_whole(output, torch_csv(made))
     return [f"{made.name}, {microbatches} microbatches, a row per rank"] + [
-        f"rank {r}: {plan.cluster.devices[d].name}, stages "
+        f"rank {r}: {plan.device_names[d]}, stages "
         + ", ".join(map(str, sorted({action.stage for action in made.of(r)})))
         for r, d in enumerate(devices)
     ]

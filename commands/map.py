@@ -14,7 +14,7 @@ from ..instances.topologies import topology as read_topology
 from ..runtime import evaluate
 from ..runtime.check_mapping import MappingReport
 from ..solvers import Limits
-from .console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
+from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, print_json, progress
 from .show_mapping import answer, print_mapping
 
 
@@ -68,11 +68,7 @@ def map_stages(
     """
     from ..cli import STARTED
 
-    for path in (output, plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InputError(f"{path}: its folder does not exist; create it first")
-    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InputError(f"--plot: {plot} must end in .png, .svg or .pdf")
+    check_outputs(output, pictures=[plot])
     if joint and method not in ("auto", "joint"):
         raise InputError(f"--joint: the method is {method}; leave one of the two out")
     method = "joint" if joint else method
@@ -116,5 +112,5 @@ def map_stages(
         print_mapping(loaded, problem, result, report)
         for path in (output, plot) if report is not None else ():
             if path is not None:
-                OUT.print(f"written: {path}", highlight=False)
+                OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
     end({"infeasible": INFEASIBLE, "no solution": NO_PLAN}.get(result.status, 0))

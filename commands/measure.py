@@ -13,7 +13,7 @@ from rich.table import Table
 from ..instances import InputError
 from ..instances.files import save
 from ..instances.topologies import save_topology
-from .console import ERR, OUT, need, parse_bytes, print_json, show_bytes
+from .console import ERR, OUT, check_outputs, need, parse_bytes, print_json, show_bytes
 
 if TYPE_CHECKING:
     from ..runtime.measure.fit import Fit
@@ -63,9 +63,7 @@ def measure(
     from ..runtime.measure.measurement import to_cluster, to_topology
 
     need("torch", "runtime")
-    for path in (output, topology, plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InputError(f"{path}: its folder does not exist; create it first")
+    check_outputs(output, topology, pictures=[plot])
     if not seconds > 0:
         raise InputError(f"--seconds: {seconds:g}; it must be above 0")
     most = parse_bytes(largest, "--largest") or 0.0

@@ -11,7 +11,7 @@ import typer
 from ..instances import InputError, Workload
 from ..instances.files import save
 from ..instances.training_layers import training_layers
-from .console import ERR, OUT, need, show_bytes
+from .console import ERR, OUT, check_outputs, need, show_bytes
 
 
 class Tied(StrEnum):
@@ -57,8 +57,7 @@ def profile(
     The factory returns a torch.nn.Module, or (module, inputs); inputs are a tensor, a tuple or a
     dictionary. Then: stagecut solve WORKLOAD.
     """
-    if not output.absolute().parent.is_dir():
-        raise InputError(f"{output}: its folder does not exist; create it first")
+    check_outputs(output)
     if layers and not train:
         raise InputError("--layers: layers are planned for training; add --train")
     if model.endswith(".onnx"):

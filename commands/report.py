@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ..instances import InputError, Plan
+from ..instances import Plan
 from ..instances.files import load, load_plan, save
 from ..instances.writing import write_whole
-from .console import OUT, print_json
+from .console import OUT, check_outputs, print_json
 from .simulate import choose_network
 
 if TYPE_CHECKING:
@@ -34,7 +34,12 @@ def report(
     overlap: Annotated[
         bool | None, typer.Option(help="Transfers run beside compute; default: as the plan says.")
     ] = None,
-    warm_up: Annotated[int, typer.Option(help="Steps at the beginning that do not count.")] = 1,
+    warm_up: Annotated[
+        int | None,
+        typer.Option(
+            help="Steps at the beginning that do not count; default: 1, if there are more."
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw predicted and measured: .png, .svg or .pdf.")
     ] = None,
@@ -55,13 +60,11 @@ def report(
     from ..runtime.execution.recording_file import load_recording
     from ..runtime.plan_stages import stages_of
 
-    for path in (plot, trace, csv, calibrate):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InputError(f"{path}: its folder does not exist; create it first")
+    check_outputs(trace, csv, calibrate, pictures=[plot])
     loaded = load(workload)
     made = load_plan(plan, loaded)
     stages = stages_of(loaded, made)
-    moves = choose_network(stages, made, network, bandwidth, latency, "fair", overlap)
+    moves = choose_network(stages, made, network, bandwidth, latency, None, overlap)
     comparison = compare_run(
         loaded,
         made,

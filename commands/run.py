@@ -11,7 +11,7 @@ import typer
 
 from ..instances import InputError
 from ..instances.files import load, load_plan
-from .console import OUT, need
+from .console import OUT, check_outputs, need
 
 if TYPE_CHECKING:
     from ..runtime.execution.run import Step
@@ -83,8 +83,7 @@ def run(
     need("torch", "runtime")
     if report and record is None:
         raise InputError("--report: it compares what --record writes; give both")
-    if record is not None and not record.absolute().parent.is_dir():
-        raise InputError(f"{record}: its folder does not exist; create it first")
+    check_outputs(record)
     import torch
 
     from ..instances.pytorch.factory import make
@@ -113,6 +112,8 @@ def run(
     done = run_plan(plan, factory, options, workload=known, on_step=_show)
     if os.environ.get("RANK", "0") != "0":
         return
+    if resume and not done:
+        OUT.print(f"{checkpoint}: it has {steps} steps already; give more --steps", highlight=False)
     if len(done) < steps and not resume:
         OUT.print(f"the inputs ended after {len(done)} steps", highlight=False)
     if record is not None:

@@ -115,10 +115,12 @@ def print_end(workload: Workload, result: Result, report: Report | None, what: s
         if result.status == "infeasible":
             ERR.print(f"infeasible: {result.reason}", highlight=False, soft_wrap=True)
         else:
+            within, remedy = f" within the limit ({result.limit})", "give more time, or "
+            if result.limit == "none":
+                within, remedy = f" by {result.method}, though there may be one", "take "
             ERR.print(
-                f"no plan found within the limit ({result.limit}); bound "
-                f"{show_time(result.bound, unit)}: "
-                "give more time, or another method",
+                f"no plan found{within}; bound {show_time(result.bound, unit)}: "
+                f"{remedy}another method",
                 highlight=False,
                 soft_wrap=True,
             )

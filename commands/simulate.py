@@ -11,14 +11,17 @@ from rich.table import Table
 
 from ..instances import InputError, Link, Plan, Workload
 from ..instances.files import load, load_plan
-from ..instances.writing import write_whole
-from .console import OUT, parse_bytes, print_json, show_bytes, show_time
+from ..instances.source import read_source
+from ..instances.writing import PICTURES, check_target, write_whole
+from .console import OUT, check_outputs, parse_bytes, print_json, show_bytes, show_time
 
 if TYPE_CHECKING:
     from ..runtime.network import Network
     from ..runtime.simulator_result import Simulation
     from ..runtime.stages import StageGraph
 
+#: Endings of self-contained pages.
+PAGES = (".htm", ".html")
 NETWORKS = ("host", "p2p", "bus", "topology")
 
 
@@ -51,7 +54,7 @@ def simulate(
         typer.Option(help="Of p2p links or the bus, such as 25GB/s; host: of all-reduces."),
     ] = None,
     latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
-    sharing: Annotated[str, typer.Option(help="On the bus: fair or fifo.")] = "fair",
+    sharing: Annotated[str | None, typer.Option(help="On the bus: fair (default) or fifo.")] = None,
     overlap: Annotated[
         bool | None,
         typer.Option(
@@ -86,9 +89,9 @@ def simulate(
     from ..runtime.schedules import read_csv, write_csv
     from ..runtime.simulator import simulate_stages
 
-    for path in (trace, plot, graph, csv):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InputError(f"{path}: its folder does not exist; create it first")
+    check_outputs(trace, csv, pictures=[graph])
+    if plot is not None:
+        check_target(plot, (*PICTURES, *PAGES))
     if not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     loaded = load(workload)
@@ -96,11 +99,11 @@ def simulate(
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
     schedule = schedule or usual_schedule(made)
-    given = Path(schedule)
     if schedule.endswith(".csv"):
-        if not given.is_file():
-            raise InputError(f"{schedule}: no such file; give a schedule's name or a CSV file")
-        run = simulate_stages(stages, read_csv(given.read_text(), name=schedule), network=moves)
+        if microbatches is not None:
+            raise InputError(f"--microbatches: {schedule} says how many there are; leave it out")
+        actions = read_csv(read_source(schedule).text, name=schedule)
+        run = simulate_stages(stages, actions, network=moves)
     else:
         run = simulate_stages(stages, schedule, microbatches, network=moves)
     written = []
@@ -127,7 +130,7 @@ def simulate(
         return
     _print(loaded, run)
     for path in written:
-        OUT.print(f"written: {path}", highlight=False)
+        OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 
 def choose_network(
@@ -136,7 +139,7 @@ def choose_network(
     name: str | None,
     bandwidth: str | None,
     latency: float,
-    sharing: str,
+    sharing: str | None,
     overlap: bool | None,
 ) -> Network:
     """Return the network that the options describe."""
@@ -152,10 +155,15 @@ def choose_network(
         raise InputError(f"--network topology: the plan is for {plan.problem.name}, not mapped")
     speed = parse_bytes(bandwidth, "--bandwidth")
     link = None if speed is None else Link(latency, speed)
+    if sharing is not None and name != "bus":
+        raise InputError("--sharing: it is the bus's; leave it out, or add --network bus")
     if isinstance(usual, Links) and name == "topology":
-        if link is not None:
-            raise InputError("--bandwidth: the topology has its own; leave it out")
+        if link is not None or latency:
+            option = "--latency" if link is None else "--bandwidth"
+            raise InputError(f"{option}: the topology has its own; leave it out")
         return replace(usual, overlap=overlap is not False)
+    if latency and link is None:
+        raise InputError("--latency: it is a link's; give its --bandwidth too")
     if name == "host":
         default = isinstance(usual, HostMemory) and usual.overlap
         return HostMemory(default if overlap is None else overlap, all_reduce=link)
@@ -164,7 +172,7 @@ def choose_network(
     beside = overlap is not False
     if name == "p2p":
         return point_to_point(len(stages.devices), link, overlap=beside)
-    return shared(len(stages.devices), link, sharing=sharing, overlap=beside)  # type: ignore[arg-type]  # checked
+    return shared(len(stages.devices), link, sharing=sharing or "fair", overlap=beside)  # type: ignore[arg-type]  # checked
 
 
 def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
@@ -189,7 +197,7 @@ def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
 
 
 def _draw(run: Simulation, path: Path, title: str) -> None:
-    if path.suffix.lower() in (".html", ".htm"):
+    if path.suffix.lower() in PAGES:
         from ..runtime.html_page import html_page
 
         write_whole(path, html_page(run, title=title))

@@ -21,7 +21,7 @@ from ..instances import (
 from ..instances.files import load, load_cluster, load_plan, save
 from ..runtime import evaluate
 from ..solvers import Limits
-from .console import INFEASIBLE, NO_PLAN, OUT, end, parse_bytes, print_json, progress
+from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, parse_bytes, print_json, progress
 from .show_plan import as_dict, print_result
 
 OBJECTIVES = ("throughput", "latency", "training", "training-batch")
@@ -106,6 +106,8 @@ def solve(
     """
     from ..cli import STARTED
 
+    if trace and not as_json:
+        raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     chosen = objective or ("throughput" if loaded.layers is None else "training")
@@ -133,9 +135,7 @@ def solve(
             },
         },
     )
-    for path in (output, plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InputError(f"{path}: its folder does not exist; create it first")
+    check_outputs(output, pictures=[plot])
     if plot is not None and not isinstance(problem, Throughput):
         raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
     limits = Limits(seconds=time_limit, gap=gap, nodes=node_limit, seed=seed)
@@ -170,7 +170,7 @@ def solve(
         print_result(loaded, result, report)
         for path in (output, plot) if report is not None else ():
             if path is not None:
-                OUT.print(f"written: {path}", highlight=False)
+                OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
     end({"infeasible": INFEASIBLE, "no solution": NO_PLAN}.get(result.status, 0))
 
 

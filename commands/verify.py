@@ -46,6 +46,7 @@ def verify(
                 "bound": checked.bound,
                 "bound_checked": bound,
                 "gap": checked.gap,
+                "time_unit": loaded.time_unit,
             }
         )
         return

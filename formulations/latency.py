@@ -25,6 +25,9 @@ import numpy as np
 from ..instances.arrays import Bools, Floats, Ints, frozen
 from .task import Task
 
+#: Nodes whose predecessors are found in one pass over the graph, as bits of one number.
+BLOCK = 4096
+
 
 @dataclass(frozen=True, eq=False)
 class LatencyGraph:
@@ -188,28 +191,33 @@ def _lone(task: Task, node: int) -> bool:
 
 
 def contractible_colours(task: Task) -> list[tuple[int, ...]]:
-    """Return the colours each of whose entries reaches each of its exits; at least two nodes."""
+    """Return the colours each of whose entries reaches each of its exits; at least two nodes.
+
+    O((n + m) · exits / `BLOCK`) operations on numbers of `BLOCK` bits.
+    """
     workload = task.workload
     found = []
     for members in workload.colour_classes:
         inside = set(members)
-        if len(inside) < 2:
-            continue
         entries = [v for v in members if not inside.issuperset(workload.predecessors[v])]
-        exits = {v for v in members if not inside.issuperset(workload.successors[v])}
-        if all(exits <= _descendants(task, entry) for entry in entries):
-            found.append(members)
-    return found
-
-
-def _descendants(task: Task, node: int) -> set[int]:
-    seen, stack = {node}, [node]
-    while stack:
-        for v in task.workload.successors[stack.pop()]:
-            if v not in seen:
-                seen.add(v)
-                stack.append(v)
-    return seen
+        exits = [v for v in members if not inside.issuperset(workload.successors[v])]
+        if len(inside) > 1:
+            found.append((members, entries, exits))
+    targets = sorted({v for _, _, exits in found for v in exits})
+    for first in range(0, len(targets), BLOCK):
+        bit = {v: 1 << i for i, v in enumerate(targets[first : first + BLOCK])}
+        reached = [0] * workload.n  # bits of the targets behind each node
+        for u in reversed(workload.order):
+            reached[u] = bit.get(u, 0)
+            for v in workload.successors[u]:
+                reached[u] |= reached[v]
+        left = []
+        for members, entries, exits in found:
+            wanted = sum(bit.get(v, 0) for v in exits)
+            if all(reached[v] & wanted == wanted for v in entries):
+                left.append((members, entries, exits))
+        found = left
+    return [members for members, _, _ in found]
 
 
 def _pools(task: Task) -> tuple[Floats, Ints, bool]:

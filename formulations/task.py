@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,6 +10,7 @@ from ..instances import (
     Cluster,
     Costs,
     Latency,
+    Mapping,
     Plan,
     Problem,
     Throughput,
@@ -18,6 +19,7 @@ from ..instances import (
     price,
     without_links,
 )
+from ..instances.stage_costs import check_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +40,7 @@ class Task:
     cluster: Cluster
     problem: Problem
     start: Plan | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Dictionary[str, str] = field(default_factory=dict)
 
     @property
     def throughput(self) -> Throughput:
@@ -85,7 +87,15 @@ def pose(
     cluster: Cluster,
     problem: Problem,
     start: Plan | None = None,
-    options: Mapping[str, str] | None = None,
+    options: Dictionary[str, str] | None = None,
 ) -> Task:
-    """Return the task."""
+    """Return the task.
+
+    Raises
+    ------
+    InputError
+        If the workload does not say what the problem counts.
+    """
+    if isinstance(problem, Mapping):
+        check_weights(workload, problem)
     return Task(workload, cluster, problem, start, options or {})

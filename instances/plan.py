@@ -13,6 +13,7 @@ import pandas as pd
 from .arrays import Ints, rebuild
 from .cluster import Cluster
 from .errors import InputError
+from .problem import Mapping as MappingProblem
 from .problem import Problem
 from .solution import Solution
 from .workload import Workload
@@ -95,6 +96,13 @@ class Plan:
         return self.solution.device
 
     @property
+    def device_names(self) -> tuple[str, ...]:
+        """Name of each device of the cluster; of a mapping, what its topology calls them."""
+        if isinstance(self.problem, MappingProblem):
+            return self.problem.topology.devices
+        return tuple(device.name for device in self.cluster.devices)
+
+    @property
     def gap(self) -> float:
         """(objective − bound) / objective."""
         return gap_between(self.objective, self.bound)
@@ -111,7 +119,7 @@ class Plan:
     def to_pandas(self, workload: Workload) -> pd.DataFrame:
         """Return one row per node: its id as index, name, device number and device name."""
         self.check_made_for(workload)
-        devices = [self.cluster.devices[d].name for d in self.placement.tolist()]
+        devices = [self.device_names[d] for d in self.placement.tolist()]
         columns = {"name": workload.names, "device": self.placement, "device_name": devices}
         return pd.DataFrame(columns, index=pd.Index(list(workload.ids), name="id", dtype="object"))
 

@@ -26,7 +26,9 @@ class Throughput:
         ``contiguous``: the forward nodes of each device form one piece, and the pieces can be
         executed one after the other (the ideal definition: the quotient graph is acyclic).
         ``per-device``: each accelerator's forward nodes are convex, but two devices may wait
-        for each other in turn (the published integer program). ``noncontiguous``: no condition.
+        for each other in turn (the published integer program); only edges between forward nodes
+        count, so a backward node whose colour has none may be anywhere. ``noncontiguous``: no
+        condition.
     cpu_split
         ``contiguous``: a CPU core's forward nodes form one piece too. ``free``: they may lie
         anywhere.

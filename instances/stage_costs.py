@@ -8,6 +8,7 @@ import numpy as np
 
 from .arrays import Floats, Ints, frozen
 from .errors import InputError
+from .problem import Mapping
 from .units import TIME_UNITS
 from .workload import Workload
 
@@ -64,8 +65,7 @@ def stage_costs(workload: Workload, stage: Ints, stages: int) -> StageCosts:
     Raises
     ------
     InputError
-        If the workload does not say its unit of time, or the sizes of outputs, or (for the
-        all-reduce) of weights or gradients.
+        If the workload does not say its unit of time, or the sizes of outputs.
     """
     time = accelerator_seconds(workload)
     if workload.output_bytes is None:
@@ -108,12 +108,39 @@ def accelerator_seconds(workload: Workload) -> Floats:
 
 
 def parameter_bytes(workload: Workload) -> Floats:
-    """Return what replicas reduce per node, shape (n,): gradients, or as much as the weights."""
+    """Return what replicas reduce per node, shape (n,): gradients, or as much as the weights.
+
+    Of layers with configurations (Piper's and PipeDream's files) the weights are those of the least
+    tensor degree, all of its devices together.
+    """
     for key in ("gradient_bytes", "weight_bytes"):
         values = workload.extra.get(key)
         if values is not None and np.nansum(values) > 0:
             return np.nan_to_num(values)
-    return np.zeros(workload.n)
+    found = np.zeros(workload.n)
+    if workload.layers is not None:
+        layers = workload.layers
+        falling = np.argsort(-layers.degree, kind="stable")
+        found[layers.node[falling]] = (layers.weight_bytes * layers.degree)[falling]
+    return found
+
+
+def check_weights(workload: Workload, problem: Mapping) -> None:
+    """Refuse to count all-reduces of a workload that does not say how many bytes they take.
+
+    Raises
+    ------
+    InputError
+        If the problem counts the all-reduce of several replicas, and no node has
+        ``gradient_bytes``, ``weight_bytes`` or configurations.
+    """
+    counts = problem.mode != "p2p" and problem.replicas > 1
+    known = workload.layers is not None or {"gradient_bytes", "weight_bytes"} & set(workload.extra)
+    if counts and not known:
+        raise InputError(
+            f"{workload.name}: no node says its weight_bytes, which replicas all-reduce; add them "
+            "to the nodes' extra, or leave the all-reduce out with mode p2p"
+        )
 
 
 def _exact(values: Floats) -> Floats:

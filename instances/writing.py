@@ -6,10 +6,14 @@ import errno
 import json
 import os
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from .errors import InputError
+
+#: Endings of files that pictures are drawn into.
+PICTURES = (".png", ".svg", ".pdf")
 
 _REMEDY = {
     errno.ENOENT: "the folder does not exist; make it first",
@@ -22,6 +26,20 @@ _REMEDY = {
     errno.EDQUOT: "the disk quota is used up; free some space",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
 }
+
+
+def check_target(path: Path, endings: Sequence[str] = ()) -> None:
+    """Refuse a file that could not be written, before the work that it shall hold.
+
+    Raises
+    ------
+    InputError
+        If its folder does not exist, or its name has none of the `endings` (if there are any).
+    """
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: its folder does not exist; create it first")
+    if endings and path.suffix.lower() not in endings:
+        raise InputError(f"{path}: it must end in {', '.join(endings[:-1])} or {endings[-1]}")
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:

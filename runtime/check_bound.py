@@ -111,7 +111,8 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     if data.get("origin") != ORIGIN or not isinstance(problem, Throughput):
         raise InputError(
             f"plan: its bound comes from {data.get('origin') or 'nowhere'}, without a certificate "
-            "that can be checked; plan with method setpart"
+            "that can be checked; the only method that gives one is setpart, for the throughput "
+            "of non-contiguous splits"
         )
     costs = without_links(price(workload, plan.cluster), returning=False)
     kinds = len(costs.count)

@@ -11,7 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from .pictures import names_as_they_are, save_picture
 
+
+@names_as_they_are
 def draw_comparison(table: pd.DataFrame, path: Path) -> None:
     """Draw a comparison table into a PNG, SVG or PDF file.
 
@@ -36,7 +39,7 @@ def draw_comparison(table: pd.DataFrame, path: Path) -> None:
         axes.set_visible(False)
     for name, axes in zip(names, grid.flat, strict=False):
         _draw_traces(axes, table[table["workload"] == name], name, colours)
-    figure.savefig(path, dpi=130)
+    save_picture(figure, path, dpi=130)
 
 
 def _draw_ratios(

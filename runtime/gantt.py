@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
-from ..instances import InputError
+from .pictures import names_as_they_are, save_picture
 from .simulator_result import Simulation
 from .timeline import COLOURS, bands, drawn, few_boxes, lanes, memory_steps
 
@@ -24,6 +24,7 @@ DEVICE_COLOURS = (
 )  # fmt: skip
 
 
+@names_as_they_are
 def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
     """Draw the simulation into a PNG, SVG or PDF file.
 
@@ -85,10 +86,7 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
     figure.legend(
         handles=entries, loc="outside lower center", ncols=len(entries), frameon=False, fontsize=9
     )
-    try:
-        figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+    save_picture(figure, path)
 
 
 def _headline(simulation: Simulation) -> str:

@@ -10,7 +10,9 @@ import networkx as nx
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ..instances import InputError, Mapping, Plan, Workload
+from ..instances import Plan, Workload
+from ..instances.writing import PICTURES, check_target
+from .pictures import names_as_they_are, save_picture
 from .plan_stages import stages_of
 from .stages import StageGraph
 
@@ -22,7 +24,6 @@ FILLS = (
 
 #: Graphs of more nodes are drawn by stages.
 MOST_NODES = 240
-FORMATS = (".svg", ".png", ".pdf")
 DOT_SECONDS = 60
 
 
@@ -41,17 +42,13 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
         If the plan was made for another workload, or the file's ending names no format.
     """
     plan.check_made_for(workload)
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"{path}: draw into a file that ends in {', '.join(FORMATS)}")
+    check_target(path, PICTURES)
     if workload.n <= most_nodes:
         graph = _by_nodes(workload, plan)
     else:
         graph = _by_stages(workload, plan, stages_of(workload, plan))
     used = sorted({int(d) for d in plan.placement.tolist()})
-    names = [device.name for device in plan.cluster.devices]
-    if isinstance(plan.problem, Mapping):
-        names = list(plan.problem.topology.devices)
-    legend = [(names[d], FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
+    legend = [(plan.device_names[d], FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
     fill = dict(zip(used, [colour for _, colour in legend], strict=True))
     title = f"{workload.name}: {plan.method}, objective {plan.objective:.6g}"
     dot = shutil.which("dot")
@@ -144,6 +141,7 @@ def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+@names_as_they_are
 def _with_matplotlib(
     graph: nx.DiGraph[int],
     fill: dict[int, str],
@@ -199,4 +197,4 @@ def _with_matplotlib(
         loc="outside lower center", frameon=False,
         ncols=max(1, min(len(legend), int(figure.get_figwidth() / 1.7))),
     )  # fmt: skip
-    figure.savefig(path, dpi=110)
+    save_picture(figure, path, dpi=110)

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ..instances import InputError, Plan
+from ..instances import Plan
+from .pictures import names_as_they_are, save_picture
 from .report import Report
 
 COMPUTE, TRANSFER, MEMORY, LINE = "#3b6fb6", "#e08a3c", "#5a9e6f", "#333333"
 
 
+@names_as_they_are
 def draw_loads(report: Report, plan: Plan, path: Path) -> None:
     """Draw a bar per device, with objective and bound as lines, into a PNG, SVG or PDF file.
 
@@ -48,7 +50,4 @@ def draw_loads(report: Report, plan: Plan, path: Path) -> None:
     memory.set_xlabel("memory used (%)")
     for axes in (loads, memory):
         axes.spines[["top", "right"]].set_visible(False)
-    try:
-        figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+    save_picture(figure, path)

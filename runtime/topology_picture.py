@@ -9,15 +9,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..instances import InputError, Mapped, Mapping
+from ..instances import Mapped, Mapping
 from ..instances.topologies import Topology
 from .check_mapping import MappingReport
+from .pictures import names_as_they_are, save_picture
 
 #: Links beyond this many are left out; the picture would be a blot.
 MAX_LINKS = 3000
 BUSIEST, LINK, SPARE, SWITCH = "#c0392b", "#bbbbbb", "#ffffff", "#666666"
 
 
+@names_as_they_are
 def draw_mapping(problem: Mapping, solution: Mapped, report: MappingReport, path: Path) -> None:
     """Draw the mapping into a PNG, SVG or PDF file.
 
@@ -56,10 +58,7 @@ def draw_mapping(problem: Mapping, solution: Mapped, report: MappingReport, path
     axes.set_title(f"{topology.name}: {problem.stages} × {problem.replicas}, {problem.mode}")
     axes.set_axis_off()
     axes.set_aspect("equal")
-    try:
-        figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+    save_picture(figure, path)
 
 
 def _places(topology: Topology) -> list[tuple[float, float]]:

@@ -9,7 +9,6 @@ from ..instances import Solution
 from .dp import ideal_dp, linearised_dp
 from .greedy import greedy
 from .linked_search import improve_linked
-from .milp import compact
 from .search import Search
 from .set_partitioning import set_partitioning
 from .swaps import swap_devices
@@ -59,6 +58,8 @@ def auto(task: Task, search: Search[Solution]) -> None:
     improve_linked(task, search)
     if search.should_stop():
         return
+    from .milp import compact  # Pyomo takes a second to import, which the methods above do without
+
     search.method = "milp"
     search.note("auto: the compact integer program, from the best plan so far")
     compact(task, search)

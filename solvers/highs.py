@@ -144,10 +144,14 @@ def run_highs(
         outcome = _outcome(linear, highs, monitor)
     else:
         outcome = _so_far(linear, monitor)
+    again = None
     if outcome.status == "infeasible" and settings.get(PRESOLVE) != "off":
-        left = seconds - (time.monotonic() - begin)
         again = {**(options or {}), PRESOLVE: "off"}
-        confirmed = run_highs(
+    elif finished and first is not None and _blemished(highs):
+        again = dict(options or {})
+    if again is not None:
+        left = seconds - (time.monotonic() - begin)
+        second = run_highs(
             linear,
             search,
             on_incumbent=on_incumbent,
@@ -157,7 +161,9 @@ def run_highs(
             nodes=nodes,
             options=again,
         )
-        return replace(confirmed, start_used=started, seconds=time.monotonic() - begin)
+        if outcome.status == "infeasible" or second.x is not None:
+            outcome = second
+        return replace(outcome, start_used=started, seconds=time.monotonic() - begin)
     if started and first is not None:
         claim = float(linear.cost @ first) + linear.offset
         worse = (outcome.objective - claim) * (-1 if linear.maximise else 1)
@@ -222,6 +228,14 @@ def _found(highs: highspy.Highs) -> bool:
     return bool(point == highspy.SolutionStatus.kSolutionStatusFeasible)
 
 
+def _blemished(highs: highspy.Highs) -> bool:
+    """Whether HiGHS found at the end that its best solution breaks a tolerance by a hair.
+
+    It then knows neither solution nor bound any more; seen where it went on from a start.
+    """
+    return bool(highs.getModelStatus() == highspy.HighsModelStatus.kSolveError)
+
+
 def _so_far(linear: Linear, monitor: Monitor) -> Outcome:
     """What is known without HiGHS's own last word."""
     objective = math.inf * monitor.sign
@@ -236,6 +250,8 @@ def _so_far(linear: Linear, monitor: Monitor) -> Outcome:
 
 def _outcome(linear: Linear, highs: highspy.Highs, monitor: Monitor) -> Outcome:
     """Read the end of a solve."""
+    if _blemished(highs):
+        return replace(_so_far(linear, monitor), limit="none", abandoned=False)
     status, info = highs.getModelStatus(), highs.getInfo()
     ends = highspy.HighsModelStatus
     sign = -1.0 if linear.maximise else 1.0

@@ -10,7 +10,6 @@ from ..instances import Solution
 from .latency_dp import PATH_BOUND
 from .latency_greedy import greedy
 from .latency_lns import linear, local_search
-from .latency_milp import strong
 from .latency_prove import label_dp
 from .search import Search
 
@@ -54,6 +53,8 @@ def auto(task: Task, search: Search[Solution]) -> None:
         local_search(task, search)
     calls = task.latency.calls * int(graph.count.sum())
     if not search.should_stop() and task.workload.n * calls <= MOST_CHOICES:
+        from .latency_milp import strong  # with Pyomo, which takes a second to import
+
         search.method = "milp"
         search.note("auto: the integer program, for what the label DP left open")
         strong(task, search)

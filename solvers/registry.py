@@ -34,7 +34,7 @@ METHODS: dict[str, dict[str, str]] = {
         "joint": "mapping_joint:joint",
     },
     "training": {
-        "auto": "training_milp:auto",
+        "auto": "training_auto:auto",
         "dp": "training_dp:training_dp",
         "milp": "training_milp:milp",
         "piper": "training_dp:piper",

@@ -22,17 +22,6 @@ BOUND_SLACK = 1e-7
 TIME_SCALE = 1000.0
 
 
-def auto(task: Task, search: Search[Solution]) -> None:
-    """Choose the DP where devices are alike, else the integer program."""
-    kinds = [kind.name for kind in task.cluster.kinds if kind.count and not kind.host]
-    if len(kinds) > 1:
-        search.note(f"auto: the integer program, because devices differ ({', '.join(kinds)})")
-        milp(task, search)
-    else:
-        search.note("auto: the DP over ideals, which is exact for devices that are alike")
-        training_dp(task, search)
-
-
 def milp(task: Task, search: Search[Solution]) -> None:
     """Solve the integer program, from the DP's plan; where devices differ, on one kind of them.
 

@@ -182,8 +182,9 @@ def test_what_does_not_belong_together_is_refused() -> None:
     extra = Done(1, Action(0, Kind.W, 0), 0.0, 1.0)
     with pytest.raises(InputError, match="the simulation does not do 0W0"):
         compare_run(workload, plan, changed(recording, lambda own: [*own, extra]))
-    with pytest.raises(InputError, match="warm_up"):
-        compare_run(workload, plan, recording, warm_up=-1)
+    for wrong in (-1, 5):
+        with pytest.raises(InputError, match="warm_up"):
+            compare_run(workload, plan, recording, warm_up=wrong)
     far = Done(2, Action(9, Kind.F, 0), 0.0, 1.0)
     strange = changed(replace(recording, schedule="mine"), lambda own: [*own, far])
     with pytest.raises(InputError, match="stages 0 to 2"):

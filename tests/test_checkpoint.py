@@ -12,6 +12,9 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from ranks import launched  # noqa: E402
 from run_workers import train  # noqa: E402
 
+from stagecut import InputError  # noqa: E402
+from stagecut.runtime.execution.checkpoint import newest  # noqa: E402
+
 
 def run(
     tmp_path: Path, *, seed: int = 0, fault: str = "", schedule: str = "1f1b", **options: Any
@@ -79,6 +82,14 @@ def test_another_plan_of_the_model_goes_on(tmp_path: Path) -> None:
     for name, value in merged(after, "tensors").items():  # one step of Adam moves by about lr
         if value.is_floating_point() and "running" not in name:
             torch.testing.assert_close(value, merged(before, "tensors")[name], rtol=0, atol=0.02)
+
+
+def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
+    step = tmp_path / "step-00000001"
+    step.mkdir()
+    (step / "manifest.json").write_text('{"format": 1, "mo')
+    with pytest.raises(InputError, match=r"manifest.json: damaged; delete .*step-00000001"):
+        newest(tmp_path, "model")
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -107,6 +107,24 @@ def test_infeasible_memory_exits_3_with_the_bytes(tmp_path: Path) -> None:
     assert answer(done)["objective"] is None
 
 
+def test_a_method_that_finds_no_plan_blames_no_limit(tmp_path: Path) -> None:
+    """Nothing holds all nodes, though two devices do."""
+    nodes = [
+        {"id": v, "times": {"accelerator": 1.0}, "memory_bytes": size, "transfer": 0.0}
+        for v, size in enumerate((2.0, 2.0, 3.0, 3.0))
+    ]
+    workload = {
+        "format": "stagecut-workload", "version": 1, "name": "tight", "time_unit": "ms",
+        "nodes": nodes, "edges": [[v, v + 1] for v in range(3)],
+    }  # fmt: skip
+    (tmp_path / "w.json").write_text(json.dumps(workload))
+    words = ("solve", "w.json", "--accelerators", 2, "--memory", "5B", "--method", "single")
+    done = stagecut(*words, cwd=tmp_path)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "no plan found by single" in done.stderr
+    assert "time" not in done.stderr
+
+
 BAD = [
     (["solve", "no-such-file.json"], "no-such-file.json"),
     (["solve", "{file}", "--memory", "much"], "--memory"),
@@ -124,6 +142,8 @@ BAD = [
     (["solve", "{file}", "--cluster", "no-cluster.json"], "no-cluster.json"),
     (["solve", "{file}", "--solver", "nosuchsolver", "--method", "milp"], "nosuchsolver"),
     (["solve", "{file}", "--no-such-option"], "--no-such-option"),
+    (["solve", "{file}", "--trace"], "--json"),
+    (["solve", "{file}", "--plot", "plan.doc"], ".png, .svg or .pdf"),
     (["verify", "{file}", "{file}"], "plan"),
     (["export-model", "{file}", "-o", "model.doc"], "model.doc"),
     (["instances", "show", "no-such-network"], "no-such-network"),
@@ -139,6 +159,34 @@ def test_bad_input_exits_2_in_one_line(words: list[str], named: str, tmp_path: P
     assert "Traceback" not in done.stderr
     if not words[-1].startswith("--no-such"):
         assert len(done.stderr.strip().splitlines()) == 1
+
+
+ODD = ["[/x] $a", "$_{ [red]b", "ünï ☃", 'a, "b"', ""]
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    """Neither square brackets nor dollar signs in names mean anything to tables and pictures."""
+    node = {"times": {"accelerator": 2.0}, "memory_bytes": 5.0, "transfer": 0.5}
+    workload = {
+        "format": "stagecut-workload", "version": 1, "name": "net [/oops] $x^{$", "time_unit": "ms",
+        "colours": [], "nodes": [{"id": name, **node, "output_bytes": 0.0} for name in ODD],
+        "edges": [ODD[:2], ODD[1:3]],
+    }  # fmt: skip
+    kind = {"name": "gpu[/a] $\\frac{1$", "count": 2, "memory_bytes": 50.0, "times": "accelerator"}
+    cluster = {"format": "stagecut-cluster", "version": 1, "kinds": [kind]}
+    (tmp_path / "w.json").write_text(json.dumps(workload))
+    (tmp_path / "c.json").write_text(json.dumps(cluster))
+    for words, shown in (
+        ("solve w.json --cluster c.json -o p.json --plot p.png", "gpu[/a]"),
+        ("verify w.json p.json", "gpu[/a] $\\frac{1$"),
+        ("simulate w.json p.json --plot s.svg --graph g.svg", "net [/oops] $x^{$"),
+        ("diff p.json p.json", "net [/oops] $x^{$"),
+        ("instances show w.json", "net [/oops] $x^{$"),
+        ("map w.json --topology ring:2 --stages 2 --time-limit 20 --plot m.png", "net [/oops]"),
+    ):
+        done = stagecut(*words.split(), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert shown in done.stdout, words
 
 
 def test_ctrl_c_returns_the_plan_found_so_far(benchmarks: Path) -> None:
@@ -165,6 +213,15 @@ def test_the_time_limit_counts_from_the_start_of_the_process(benchmarks: Path) -
     value = answer(done)
     assert value["limit"] == "time"
     assert value["objective"] > 0
+
+
+def test_the_clock_begins_with_the_process() -> None:
+    before = time.monotonic()
+    code = "from stagecut.cli import STARTED; print(STARTED)"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, check=True)
+    tick = 1.0 / os.sysconf("SC_CLK_TCK")
+    assert before - tick <= float(done.stdout) < time.monotonic()
 
 
 def test_export_model_writes_what_other_solvers_read(tmp_path: Path) -> None:

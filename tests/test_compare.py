@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from test_cli import placement_file
 
-from stagecut import InputError
+from stagecut import InputError, save
 from stagecut.comparison import Row, cases, compare, read_record
+from stagecut.instances import Cluster, DeviceKind
 from stagecut.runtime.comparison_chart import draw_comparison
 
 METHODS = ["greedy", "dp"]
@@ -43,6 +44,26 @@ def test_a_case_that_crashes_is_a_row(tmp_path: Path) -> None:
     table = compare([bad, good], tmp_path / "table.csv")
     assert list(table["status"]) == ["crashed", "feasible"]
     assert "exit code 2" in table["error"][0]
+
+
+def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], 20)
+    record = tmp_path / "table.csv.jsonl"
+    compare(todo[:1], tmp_path / "table.csv")
+    record.write_text(record.read_text() + '{"key": "b", "ro')
+    compare(todo, tmp_path / "table.csv")
+    assert list(read_record(record)) == [case.key for case in todo]
+    assert record.read_text().count("\n") == 2
+
+
+def test_the_cluster_can_be_given(tmp_path: Path) -> None:
+    path, cluster = str(placement_file(tmp_path)), tmp_path / "cluster.json"
+    save(Cluster((DeviceKind("accelerator", 4),)), cluster)
+    (fast,) = cases([path], ["single"], ["--accelerators", "3"], 20, cluster=cluster)
+    assert compare([fast], tmp_path / "table.csv")["objective"][0] == 8.0
+    save(Cluster((DeviceKind("accelerator", 4, slowdown=2.0),)), cluster)
+    (slow,) = cases([path], ["single"], ["--accelerators", "3"], 20, cluster=cluster)
+    assert compare([slow], tmp_path / "table.csv")["objective"][0] == 16.0
 
 
 def test_a_cut_off_last_line_is_run_again_and_other_damage_refused(tmp_path: Path) -> None:
@@ -83,5 +104,5 @@ def test_cases_run_on_a_dask_cluster(tmp_path: Path) -> None:
 def test_a_dask_address_without_a_scheduler_is_bad_input(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     todo = cases([str(placement_file(tmp_path))], ["greedy"], [], 20)
-    with pytest.raises(InputError, match="--cluster"):
+    with pytest.raises(InputError, match="--scheduler"):
         compare(todo, tmp_path / "table.csv", scheduler="nonsense://127.0.0.1:1")

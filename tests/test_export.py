@@ -306,6 +306,7 @@ def test_mapped_plans_have_replicas_and_latency_plans_are_no_pipelines() -> None
     mapped = Mapped([0, 0, 1, 1, 1], [[0, 1], [2, 3]], [[0, 1]])
     plan = Plan("net", net.fingerprint, cluster, problem, mapped, 1.0, 0.0, "test", "unspecified")
     _, stages = launcher_file(net, plan, "torchtitan")
+    assert stages.devices == ("0", "2")
     assert (stages.replicas, stages.modules[0]) == (2, ("embed", "layers.0"))
     calls = Calls(np.array([0, 0, 1, 1, 1]), np.zeros(5, int))
     latency = replace(plan, problem=Latency(), solution=calls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 from brute_latency import least_latency
@@ -12,6 +13,7 @@ from cases import random_case
 
 import stagecut
 from stagecut import Cluster, DeviceKind, Latency, Limits, Workload, accelerators_and_cpus
+from stagecut.formulations import latency as latency_module
 from stagecut.formulations.latency import latency_graph
 from stagecut.formulations.task import pose
 from stagecut.instances import Calls
@@ -235,3 +237,31 @@ def test_published_workloads_are_proved_for_two_calls(benchmarks: Path, name: st
     result = stagecut.solve(workload, problem=Latency(2), method="dp")
     assert result.status == "optimal"
     assert result.objective == pytest.approx(BETTER.get(name, OPTIMA[name]), abs=5e-5)
+
+
+@pytest.mark.parametrize("block", [1, 3, 4096])
+def test_colours_are_contracted_where_every_entry_reaches_every_exit(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latency_module, "BLOCK", block)
+    draw = np.random.default_rng(0)
+    contracted = 0
+    for _ in range(60):
+        n = int(draw.integers(2, 12))
+        pairs = np.argwhere(np.triu(draw.random((n, n)) < 0.3, 1))
+        workload = Workload(
+            name="random", ids=tuple(range(n)), edges=pairs, times={"accelerator": np.ones(n)},
+            memory_bytes=np.ones(n), transfer=np.ones(n), colours=draw.integers(-1, 4, n),
+        )  # fmt: skip
+        graph = workload.to_networkx()
+        wanted = []
+        for members in workload.colour_classes:
+            inside = set(members)
+            entries = [v for v in inside if not inside.issuperset(workload.predecessors[v])]
+            exits = [v for v in inside if not inside.issuperset(workload.successors[v])]
+            if len(members) > 1 and all(nx.has_path(graph, a, b) for a in entries for b in exits):
+                wanted.append(members)
+        task = pose(workload, accelerators_and_cpus(2), Latency())
+        assert latency_module.contractible_colours(task) == wanted
+        contracted += len(wanted)
+    assert contracted > 10

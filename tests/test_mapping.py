@@ -17,6 +17,8 @@ from stagecut.formulations.mapping_blocks import find_blocks
 from stagecut.formulations.mapping_bound import fitting, floors, threshold_bound
 from stagecut.formulations.mapping_runs import RunTest
 from stagecut.instances import Mapped, Mapping, StageCosts, Topology, stage_costs, topology
+from stagecut.instances.layers import Layers
+from stagecut.instances.stage_costs import check_weights, parameter_bytes
 from stagecut.instances.topologies.generators import random_blocks
 from stagecut.runtime import evaluate
 from stagecut.runtime.check_mapping import MappingReport, stage_reports
@@ -373,6 +375,26 @@ def test_partition_of_a_large_graph() -> None:
     assert (found.stage[workload.edges[:, 0]] <= found.stage[workload.edges[:, 1]]).all()
     assert set(found.stage.tolist()) == set(range(16))
     assert found.gap < 0.05
+
+
+def test_all_reduces_need_to_know_the_weights() -> None:
+    workload = replace(chain(0, 2), extra={})
+    problem = Mapping(topology("ring:4"), 2, 2, "both")
+    with pytest.raises(InputError, match="no node says its weight_bytes"):
+        solve(workload, problem=problem)
+    for nothing_to_reduce in (replace(problem, mode="p2p"), replace(problem, replicas=1)):
+        assert solve(workload, problem=nothing_to_reduce).status == "optimal"
+
+
+def test_layers_say_their_weights() -> None:
+    layers = Layers(
+        node=[0, 0, 1], degree=[2, 1, 2], label=("a", "b", "c"), recomputes=[False] * 3,
+        time=[1.0] * 3, weight_bytes=[3e6, 5e6, 4e6], bytes_per_microbatch=[0.0] * 3,
+        fixed_bytes=[0.0] * 3, edge_bytes=[0.0], sync_bytes=({},) * 3,
+    )  # fmt: skip
+    workload = replace(chain(0, 2), extra={}, layers=layers)
+    assert parameter_bytes(workload).tolist() == [5e6, 8e6]
+    check_weights(workload, Mapping(topology("ring:4"), 2, 2, "both"))
 
 
 def test_wrong_input() -> None:

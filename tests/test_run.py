@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -151,6 +152,11 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path) -> None:
         stagecut.run(path, nn.Sequential(nn.Linear(8, 4)), inputs[:1])
     with pytest.raises(InputError, match=r"has output_bytes 192, and in the model 320; .*--batch"):
         stagecut.run(plan, *net(5), workload=workload)
+    with pytest.raises(InputError, match=r"'single' is not one of gpipe, .*, pipedream, 2bw"):
+        stagecut.run(path, model, inputs, schedule="single")
+    for rate in (-1.0, math.nan):
+        with pytest.raises(InputError, match="lr: "):
+            stagecut.run(path, model, inputs, learning_rate=rate)
     with pytest.raises(InputError, match="optimizer: 'adagrad' is not one of sgd"):
         stagecut.run(path, model, inputs, optimizer="adagrad")
     with pytest.raises(InputError, match="record: give the workload"):

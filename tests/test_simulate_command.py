@@ -133,12 +133,19 @@ def _plans():
         (["--network", "wifi"], "is not one of host, p2p, bus"),
         (["--network", "topology"], "not mapped"),
         (["--weight-share", "2"], "from 0 to 1"),
+        (["--schedule", "{folder}/s.csv", "--microbatches", "3"], "says how many there are"),
+        (["--schedule", "{folder}/odd.csv"], "not UTF-8"),
+        (["--latency", "1e-5"], "give its --bandwidth"),
+        (["--sharing", "fifo"], "--network bus"),
         (["--plot", "no/such/folder.svg"], "folder does not exist"),
     ],
 )
 def test_wrong_options_are_named(files: Path, options: list[str], message: str) -> None:
+    (files / "s.csv").write_text("0F0\n")
+    (files / "odd.csv").write_bytes(b"0F0,\xe9\n")
+    given = [option.format(folder=files) for option in options]
     with pytest.raises(InputError, match=message):
-        _run("simulate", files / "workload.json", files / "plan.json", *options)
+        _run("simulate", files / "workload.json", files / "plan.json", *given)
 
 
 def test_two_plans_side_by_side(files: Path) -> None:

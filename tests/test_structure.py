@@ -54,6 +54,15 @@ def test_solving_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / ".dev")})
 
 
+def test_methods_that_auto_begins_with_need_no_pyomo() -> None:
+    """It takes a second to import, which a short time limit does not have."""
+    modules = [f"stagecut.solvers.{name}_auto" for name in ("latency", "training")]
+    code = (
+        f"import sys, stagecut.solvers.auto, {', '.join(modules)}; sys.exit('pyomo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / ".dev")})
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from the files git knows, as a release would be."""

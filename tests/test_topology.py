@@ -133,6 +133,7 @@ def test_nvidia(tmp_path: Path) -> None:
         ("mesh2d:4xx", "not a whole number"),
         ("mesh2d:0x4", "below 1"),
         ("uniform_dist:8@sed=1", "unknown key"),
+        ("ring:8@seed=1", "seed for random"),
         ("uniform_dist:8@seed=a", "not a whole number"),
         ("ring:5@routing=fast", "use hops or widest"),
         ("ring:5@exclude=7", "beyond 0 to 4"),
@@ -180,6 +181,27 @@ def test_no_route() -> None:
         _ = _made(
             links=np.zeros((0, 2), np.int64), latency_s=np.zeros(0), bytes_per_s=np.zeros(0)
         ).routes
+
+
+def test_a_device_without_links_can_be_excluded() -> None:
+    place = _made(devices=("a", "b", "c"))
+    with pytest.raises(
+        InputError, match="from a to c; add a link between them, or exclude device 2"
+    ):
+        _ = place.routes
+    assert place.without([2]).routes.bytes_per_s[0, 1] == 1.0
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
+def test_of_parallel_links_the_best_is_kept(order: list[int]) -> None:
+    place = _made(
+        links=np.array([[0, 1], [1, 0], [0, 1]]),
+        latency_s=np.array([0.0, 1.0, 2.0])[order],
+        bytes_per_s=np.array([1.0, 5.0, 5.0])[order],
+    )
+    for found in (place, topology_from_networkx(place.to_networkx())):
+        assert found.routes.bytes_per_s[0, 1] == 5.0
+        assert found.routes.latency_s[0, 1] == 1.0
 
 
 @pytest.mark.parametrize(

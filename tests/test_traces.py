@@ -184,7 +184,7 @@ def test_graphs_by_nodes_and_by_stages(
             draw_graph(*found, path, most_nodes=most)
             assert "</svg>" in path.read_text()
             drawn += 1
-        with pytest.raises(InputError, match="ends in"):
+        with pytest.raises(InputError, match="must end in"):
             draw_graph(*found, tmp_path / "x.txt")
     assert drawn
 

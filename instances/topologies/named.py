@@ -64,7 +64,8 @@ def topology(text: str) -> Topology:
     routing = options.pop("routing", found.routing)
     excluded = options.pop("exclude", "")
     for key in options:
-        raise InputError(f"topology {text}: unknown key {shown(key)}; use seed, routing or exclude")
+        known = "use routing or exclude, and seed for random topologies"
+        raise InputError(f"topology {text}: unknown key {shown(key)}; {known}")
     out = tuple(_number(text, "exclude", d) for d in excluded.split("+")) if excluded else ()
     if routing == found.routing and not out:
         return found

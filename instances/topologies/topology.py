@@ -49,15 +49,17 @@ class Topology:
         Devices that must not be used; messages still pass through them.
     routing
         ``hops``: fewest links, of those the widest route, of those the least latency.
-        ``widest``: largest least bandwidth, of those the fewest links.
+        ``widest``: largest least bandwidth, of those the fewest links, then the least latency.
+        Routes are grown link by link from the device with the lower number, and every part of
+        one from there on is the route to where it ends: a part that is wider than the whole
+        route can use is not given up for a shorter or faster one.
     shape, wraps
         Sides of a mesh (or torus, if it wraps), devices in row-major order; () for others.
 
     Raises
     ------
     InputError
-        If a link leads nowhere, a bandwidth is not above 0, a name occurs twice, or a device
-        cannot reach another.
+        If a link leads nowhere, a bandwidth is not above 0, or a name occurs twice.
     """
 
     name: str
@@ -107,7 +109,7 @@ class Topology:
         Raises
         ------
         InputError
-            If a device cannot be reached from another.
+            If a device that can be used cannot be reached from another one.
         """
         routes = route(
             self.size,
@@ -117,10 +119,13 @@ class Topology:
             self.bytes_per_s,
             widest=self.routing == "widest",
         )
-        apart = np.argwhere(routes.bytes_per_s == 0)
+        apart = np.argwhere(routes.bytes_per_s[np.ix_(self.usable, self.usable)] == 0)
         if len(apart):
-            a, b = (self.devices[d] for d in apart[0])
-            raise InputError(f"{self.name}: no route from {a} to {b}; add a link between them")
+            a, b = (int(self.usable[d]) for d in apart[0])
+            raise InputError(
+                f"{self.name}: no route from {self.devices[a]} to {self.devices[b]}; "
+                f"add a link between them, or exclude device {b}"
+            )
         return routes
 
     @cached_property
@@ -139,7 +144,8 @@ class Topology:
 
     def to_networkx(self) -> nx.Graph[int]:
         """Return the graph: nodes with ``name``, ``device`` and ``island``, links with
-        ``latency_s`` and ``bytes_per_s``. `topology_from_networkx` is the inverse.
+        ``latency_s`` and ``bytes_per_s``. `topology_from_networkx` is the inverse, but for links
+        that no route uses beside a better one between the same two nodes, and the grid's shape.
         """
         graph: nx.Graph[int] = nx.Graph(name=self.name, routing=self.routing)
         for d, name in enumerate(self.devices):
@@ -153,7 +159,7 @@ class Topology:
         for w in range(self.switches):
             graph.add_node(self.size + w, name=f"switch {w}", device=False)
         rows = zip(self.links.tolist(), self.latency_s, self.bytes_per_s, strict=True)
-        for (a, b), latency, bandwidth in rows:
+        for (a, b), latency, bandwidth in sorted(rows, key=lambda row: (row[2], -row[1])):
             graph.add_edge(a, b, latency_s=float(latency), bytes_per_s=float(bandwidth))
         return graph
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...instances import InputError
+from ..pictures import names_as_they_are, save_picture
 from ..timeline import COLOURS, MOST_BOXES, Box, few_boxes, lanes
 from .join import Comparison
 from .measured_boxes import measured_boxes
@@ -17,6 +18,7 @@ from .measured_boxes import measured_boxes
 WIDTH_IN, LANE_IN = 13.0, 0.42
 
 
+@names_as_they_are
 def draw_comparison(comparison: Comparison, path: Path) -> None:
     """Draw the simulation and the typical step of the run into a PNG, SVG or PDF file.
 
@@ -56,10 +58,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         handles=[Patch(color=COLOURS[what][0], label=COLOURS[what][1]) for what in used],
         loc="outside lower center", ncols=len(used), frameon=False, fontsize=9,
     )  # fmt: skip
-    try:
-        figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+    save_picture(figure, path)
 
 
 def _draw(axes: Any, found: list[Box], names: list[str], end: float) -> None:

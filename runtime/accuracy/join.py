@@ -160,7 +160,7 @@ def compare_run(
     *,
     network: Network | None = None,
     weight_share: float = 0.5,
-    warm_up: int = 1,
+    warm_up: int | None = None,
 ) -> Comparison:
     """Simulate what was run, and join the two.
 
@@ -169,13 +169,13 @@ def compare_run(
     network, weight_share
         Of the simulation; see `simulate`.
     warm_up
-        Steps at the beginning that do not count, if there are more.
+        Steps at the beginning that do not count; default: 1, if there are more.
 
     Raises
     ------
     InputError
-        If the recording is of another plan, or its steps did other computations than the
-        simulation's schedule has.
+        If the recording is of another plan, its steps did other computations than the
+        simulation's schedule has, or none is left after the warm-up.
     """
     if not isinstance(plan.solution, Placement):
         raise InputError(f"report: the plan is for {plan.problem.name}; only placements are run")
@@ -195,12 +195,16 @@ def compare_run(
     return join(simulation, recording, warm_up)
 
 
-def join(simulation: Simulation, recording: RunRecording, warm_up: int = 1) -> Comparison:
+def join(simulation: Simulation, recording: RunRecording, warm_up: int | None = None) -> Comparison:
     """Join a run with its simulation; see `compare_run`."""
+    steps = recording.steps
+    if warm_up is None:
+        warm_up = min(1, len(steps) - 1)
     if warm_up < 0:
         raise InputError(f"warm_up: {warm_up}; it must be at least 0")
-    steps = recording.steps
-    found = Comparison(simulation, recording, steps[min(warm_up, len(steps) - 1) :])
+    if warm_up >= len(steps):
+        raise InputError(f"warm_up: {warm_up}; it leaves none of the {len(steps)} steps to compare")
+    found = Comparison(simulation, recording, steps[warm_up:])
     _check(found)
     return found
 

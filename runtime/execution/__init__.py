@@ -8,7 +8,8 @@ with `backward.py` for split backward passes; `pipeline.py` has the stages of a 
 
 Beside it is our own loop (`loop.py`) for what torch cannot express: `mail.py` moves data in the
 order of the schedule, `versions.py` keeps weights, `training_pieces.py` cuts training plans.
-`failures.py` keeps the ranks together (`blame.py` says who is named when they fail, `identity.py`
-what they must have alike); `checkpoint.py` writes and reads; `trainer.py` puts steps of either
-executor behind one face. `options.py` has what users say, `run.py` is the front door.
+`failures.py` keeps the ranks together (`board.py` holds what they tell each other, `blame.py` says
+who is named when they fail, `identity.py` what they must have alike); `checkpoint.py` writes and
+reads; `trainer.py` puts steps of either executor behind one face. `options.py` has what users say,
+`run.py` is the front door.
 """

@@ -147,7 +147,11 @@ def newest(folder: Path, model: str) -> Checkpoint:
     if not found:
         raise InputError(f"{folder}: it holds no checkpoint; leave --resume out to begin")
     path = found[-1]
-    manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    damaged = f"damaged; delete {path} to go on from the one before"
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise InputError(f"{path / MANIFEST}: {damaged}") from None
     if manifest.get("format") != FORMAT:
         raise InputError(f"{path}: its format is {manifest.get('format')}; {FORMAT} is known")
     if manifest["model"] != model:
@@ -155,7 +159,7 @@ def newest(folder: Path, model: str) -> Checkpoint:
     for name, size in manifest["files"].items():
         file = path / name
         if not file.is_file() or file.stat().st_size != size:
-            raise InputError(f"{file}: damaged; delete {path} to go on from the one before")
+            raise InputError(f"{file}: {damaged}")
     position = Position(manifest["step"], manifest["microbatches"])
     return Checkpoint(path, position, manifest["plan"], manifest["ranks"], manifest["tensors"])
 

@@ -1,7 +1,7 @@
 """All ranks end within a bounded time, and the first error is shown once.
 
-Every rank has a thread that watches. It tells the store of the process group that its rank lives,
-looks there for an error, and ends the process when there is one. The first error wins. It comes
+Every rank has a thread that watches. It tells the others that its rank lives (`board.py`), looks
+for an error, and ends the process when there is one. The first error wins. It comes
 
 - from a rank that fails: its exception, in one line;
 - from the rank before one that no longer answers, since it was killed;
@@ -22,13 +22,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import NoReturn
 
 import torch.distributed as dist
 
 from ...instances import InfeasibleError, StagecutError
-from .blame import first_line, gone, is_of_waiting, place, told, waits
+from .blame import gone, is_of_waiting, place, told, waits
+from .board import Board
 
 #: So long a rank may compute without a word, or start after another one, unless told otherwise.
 TIMEOUT_S = 120.0
@@ -51,8 +51,6 @@ class Guard:
         This rank, and how many there are.
     timeout_s
         See `guarded`.
-    store
-        Of the process group: make the group with it.
     show
         Shows an error.
     """
@@ -61,28 +59,7 @@ class Guard:
         self, rank: int, world: int, timeout_s: float, show: Callable[[str], None]
     ) -> None:
         self.rank, self.world, self.timeout_s, self.show = rank, world, timeout_s, show
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        self.hosts = rank == 0 and not launched
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-
-        def connect(*, hosts: bool) -> dist.Store:
-            store = dist.TCPStore(
-                address,
-                port,
-                is_master=hosts,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=timeout_s),
-            )
-            return dist.PrefixStore(f"stagecut {attempt}", store)
-
-        try:
-            self.store = connect(hosts=self.hosts)
-            self._mine = connect(hosts=False)  # the other one may be busy, waiting for a key
-        except dist.DistError as error:
-            raise StagecutError(
-                f"rank {rank}: rank 0 did not start within {timeout_s:g} s ({first_line(error)})"
-            ) from None
+        self.board = Board(rank, world, timeout_s)
         self._ended = threading.Event()
         self._joined = False  # from then on, others wait for this rank
         self._failed = False
@@ -96,6 +73,11 @@ class Guard:
         self._last_word = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="stagecut watch", daemon=True)
 
+    @property
+    def store(self) -> dist.Store:
+        """Of the process group: make the group with it."""
+        return self.board.store
+
     def tick(self) -> None:
         """Say that this rank gets on."""
         self._busy_since = time.monotonic()
@@ -105,39 +87,8 @@ class Guard:
         self._actions = actions
 
     def join(self, identity: dict[str, str]) -> None:
-        """Wait until all ranks are here, and check that they run the same.
-
-        Parameters
-        ----------
-        identity
-            Hash of each thing that must be the same on all ranks, by what it is called.
-
-        Raises
-        ------
-        StagecutError
-            If a rank does not come within the timeout, or runs something else.
-        """
-        text = "\n".join(f"{what}\t{value}" for what, value in identity.items())
-        self.store.set(f"joined {self.rank}", text)
-        keys = [f"joined {r}" for r in range(self.world)]
-        until = time.monotonic() + self.timeout_s
-        while not self.store.check(keys):
-            if time.monotonic() > until:
-                late = [str(r) for r, key in enumerate(keys) if not self.store.check([key])]
-                raise StagecutError(
-                    f"rank {', '.join(late)} of {self.world} did not start within "
-                    f"{self.timeout_s:g} s; see why, or raise --timeout"
-                )
-            time.sleep(0.02)
-        for r, key in enumerate(keys):
-            theirs = dict(line.split("\t") for line in self.store.get(key).decode().splitlines())
-            for what, value in identity.items():
-                if theirs.get(what) != value:
-                    low, high = sorted(((self.rank, value), (r, str(theirs.get(what)))))
-                    raise StagecutError(
-                        f"rank {high[0]} runs another {what} than rank {low[0]} "
-                        f"({high[1][:12]}, {low[1][:12]}); give all ranks the same"
-                    )
+        """Wait until all ranks are here, and check that they run the same; see `Board.join`."""
+        self.board.join(identity)
         self.tick()
         self._joined = True
 
@@ -153,24 +104,14 @@ class Guard:
                 code, text = 3 if isinstance(error, InfeasibleError) else 2, str(error)
             elif is_of_waiting(error):
                 text = self._suspect(text)
-            self._first_here = self._publish(text, code)
+            self._first_here = self.board.publish(text, code)
         return self._first_here
-
-    def _publish(self, text: str, code: int) -> bool:
-        """Make an error known; return whether it is the first."""
-        value = f"{self.rank}\t{code}\t{text}"
-        return bool(self._mine.compare_set("error", "", value).decode() == value)
-
-    def first_error(self) -> tuple[int, str]:
-        """Return exit code and text of the first error; waits for one."""
-        _, code, text = self._mine.get("error").decode().split("\t", 2)
-        return int(code), text
 
     # The thread that watches.
 
     def start(self) -> None:
         """Begin to watch."""
-        self._mine.set(f"alive {self.rank}", "0")
+        self.board.live(0)
         self._thread.start()
 
     def stop(self) -> None:
@@ -180,12 +121,7 @@ class Guard:
         self._leave()
 
     def _leave(self) -> None:
-        """Say that this rank ends; who hosts the store waits for the others."""
-        self._mine.set(f"left {self.rank}", "1")
-        until = time.monotonic() + (GRACE_S if self._failed else self.timeout_s)
-        keys = [f"left {r}" for r in range(self.world)]
-        while self.hosts and time.monotonic() < until and not self._mine.check(keys):
-            time.sleep(0.02)
+        self.board.leave(GRACE_S if self._failed else self.timeout_s)
 
     def _watch(self) -> None:
         beats, since_error = 0, 0.0
@@ -195,16 +131,16 @@ class Guard:
             caught = self._caught()
             try:
                 beats += 1
-                self._mine.set(f"alive {self.rank}", str(beats))
-                if self._mine.check(["error"]):
+                self.board.live(beats)
+                if self.board.has_error():
                     since_error = since_error or time.monotonic()
                     if not self._failed or time.monotonic() > since_error + GRACE_S:
-                        self._end(self.first_error()[0])
+                        self._end(self.board.first_error()[0])
                 elif signal.SIGTERM in caught and not self._failed:
                     self._first(self._suspect(f"rank {self.rank}: ended by SIGTERM"), 1)
                 elif signal.SIGINT in caught:
                     self._end(130)
-                beat = self._beat(after)
+                beat = self.board.beat(after)
                 if beat != seen:
                     seen, changed = beat, time.monotonic()
                 if beat and time.monotonic() > changed + SILENCE_S:
@@ -218,12 +154,6 @@ class Guard:
         """Wait for the next look; return the numbers of the signals that came meanwhile."""
         ready, _, _ = select.select([self._signals], [], [], POLL_S)
         return os.read(self._signals, 64) if ready else b""
-
-    def _beat(self, rank: int) -> bytes:
-        """Return the last sign of life of a rank; empty if it is not here yet or has left."""
-        if self._mine.check([f"left {rank}"]) or not self._mine.check([f"alive {rank}"]):
-            return b""
-        return bytes(self._mine.get(f"alive {rank}"))
 
     def _check_pace(self) -> None:
         frame = sys._current_frames().get(self._main)
@@ -241,18 +171,18 @@ class Guard:
 
     def _suspect(self, otherwise: str) -> str:
         """Return who is gone; `otherwise` if all are alive, or another error comes first."""
-        before = {r: self._beat(r) for r in range(self.world) if r != self.rank}
+        before = {r: self.board.beat(r) for r in range(self.world) if r != self.rank}
         until = time.monotonic() + SUSPICION_S
         while time.monotonic() < until:
-            if self._mine.check(["error"]):
+            if self.board.has_error():
                 return otherwise
             time.sleep(POLL_S / 4)
-        silent = [r for r, beat in before.items() if beat and self._beat(r) == beat]
+        silent = [r for r, beat in before.items() if beat and self.board.beat(r) == beat]
         return gone(silent) if silent else otherwise
 
     def _first(self, text: str, code: int) -> None:
         """Publish from the thread that watches, and end, unless the main thread is about to."""
-        if self._publish(text, code):
+        if self.board.publish(text, code):
             self.show(text)
         elif self._failed:
             return
@@ -322,7 +252,7 @@ def guarded(
         except BaseException as error:
             try:
                 first = guard.fail(error)
-                code, text = guard.first_error()
+                code, text = guard.board.first_error()
                 guard.stop()
             except dist.DistError:
                 guard.store_is_gone()

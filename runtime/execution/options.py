@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import torch
 
 from ...instances import InputError, Plan, Training, Workload, layers_of
+from .chain import SYNCHRONOUS
 from .failures import TIMEOUT_S
 from .trainer import ASYNCHRONOUS, MakeOptimizer
 
@@ -71,8 +73,13 @@ class Options:
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise InputError(f"{what}: {value}; it must be at least 1")
+        schedules = (*SYNCHRONOUS, *ASYNCHRONOUS)
+        if self.schedule is not None and self.schedule not in schedules:
+            raise InputError(f"schedule: {self.schedule!r} is not one of {', '.join(schedules)}")
         if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
             raise InputError(f"optimizer: {self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
+        if not 0 <= self.learning_rate < math.inf:
+            raise InputError(f"lr: {self.learning_rate:g}; it must be a number of at least 0")
         if not self.timeout_s > 0:
             raise InputError(f"timeout: {self.timeout_s:g}; it must be above 0")
         if self.checkpoint is None and (self.every is not None or self.resume):

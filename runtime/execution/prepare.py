@@ -13,7 +13,8 @@ from torch import nn
 
 from ...instances import InputError, Plan, Problem, Stages, Training, Workload
 from ...instances.files import load_plan, load_plan_for_model
-from ...instances.pytorch.profile import Profile, matching
+from ...instances.pytorch.matching import matching
+from ...instances.pytorch.profile import Profile
 from ...instances.pytorch.trace import inputs_as_traced
 from ...instances.training_layers import training_layers
 from ...instances.units import NodeId

@@ -115,7 +115,7 @@ def module_stages(
     return ModuleStages(
         modules=tuple(map(tuple, modules)),
         ranks=len(ranks),
-        devices=tuple(plan.cluster.devices[d].name for d in ranks),
+        devices=tuple(plan.device_names[d] for d in ranks),
         replicas=degrees[0],
         degree=degrees[1],
         recomputes=_recomputes(workload, plan, target),
@@ -254,7 +254,7 @@ def _ranks(plan: Plan, devices: Sequence[int], target: str, rounds: bool) -> lis
     """Return the device of each pipeline rank; stages go round them."""
     ranks = list(dict.fromkeys(devices))
     if len(devices) > len(ranks) and not rounds:
-        name = next(plan.cluster.devices[d].name for d in ranks if list(devices).count(d) > 1)
+        name = next(plan.device_names[d] for d in ranks if list(devices).count(d) > 1)
         raise InputError(
             f"{target}: {name!r} holds several stages; it runs one per device: plan with "
             "--split contiguous"
@@ -263,8 +263,8 @@ def _ranks(plan: Plan, devices: Sequence[int], target: str, rounds: bool) -> lis
         wanted = ranks[s % len(ranks)]
         if d != wanted:
             raise InputError(
-                f"{target}: stage {s} is on {plan.cluster.devices[d].name!r}; it puts stage s on "
-                f"rank s mod {len(ranks)}, here {plan.cluster.devices[wanted].name!r}"
+                f"{target}: stage {s} is on {plan.device_names[d]!r}; it puts stage s on "
+                f"rank s mod {len(ranks)}, here {plan.device_names[wanted]!r}"
             )
     if len(devices) % len(ranks):
         raise InputError(

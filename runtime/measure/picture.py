@@ -9,8 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
-from ...instances import InputError, Link
+from ...instances import Link
 from ..gantt import DEVICE_COLOURS
+from ..pictures import names_as_they_are, save_picture
 from .fit import Fit
 from .measurement import Measurement, Timed
 
@@ -19,6 +20,7 @@ MOST_NAMED = 6
 MOST_TICKS = 6
 
 
+@names_as_they_are
 def draw_measurement(measurement: Measurement, path: Path) -> None:
     """Draw times and fits, residuals, and for more than two ranks the table of links.
 
@@ -69,10 +71,7 @@ def draw_measurement(measurement: Measurement, path: Path) -> None:
                 bandwidth[a, b] = pair.fit.link.bytes_per_s
         _draw_table(figure, axes[1][0], latency, "latency", "s", "viridis_r")
         _draw_table(figure, axes[1][1], bandwidth, "bandwidth", "B/s", "viridis")
-    try:
-        figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+    save_picture(figure, path)
 
 
 def _draw_fit(axes: Any, timed: Timed, fit: Fit, colour: str, mark: str, label: str) -> None:

@@ -1,0 +1,78 @@
+"""The profile of a model at the granularity that a plan speaks of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import nn
+
+from ..architectures.lowering import suggested_cluster
+from ..errors import InputError
+from ..roofline import MACHINES
+from ..units import NodeId
+from .layers import by_layer, by_operator
+from .parts import Parts, Profile, plain, put_together, take_apart
+from .prices import estimated_times
+from .to_workload import memory_bytes
+from .unchanged import unchanged
+
+
+def matching(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    ids: Collection[NodeId],
+    training: bool,
+    *,
+    layers: bool = False,
+) -> Profile:
+    """Return the profile of a model at the granularity at which its nodes are called `ids`.
+
+    Nothing is measured; times are a roofline's.
+
+    Parameters
+    ----------
+    layers
+        Whether `ids` are those of the forward nodes alone, as in `training_layers`; then weights
+        used twice are copies.
+
+    Raises
+    ------
+    InputError
+        If the model cannot be traced, or its nodes have other names at every granularity.
+    """
+    named = dict(kwargs or {})
+    model = plain(model, args, named)
+    with unchanged(model, (args, named)):
+        parts = take_apart(model, args, named, training, "copies" if layers else "colour")
+    graph = parts.graph
+    target = next(iter(MACHINES.values()))
+    wanted = set(ids)
+    deepest = max(len(op.modules) for op in graph.operators)
+    for depth in (None, *range(1, deepest + 1)):
+        grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
+        named_nodes = {
+            grouping.names[node]
+            for node, op in zip(grouping.node, graph.operators, strict=True)
+            if not (layers and op.backward)
+        }
+        if wanted == named_nodes:
+            cluster = suggested_cluster(target, target.peer, memory_bytes(graph))
+            return put_together(parts, grouping, depth, estimated_times(graph, target), cluster)
+    raise InputError(_unknown(parts, ids))
+
+
+def _unknown(parts: Parts, ids: Collection[NodeId]) -> str:
+    """Say that the model has no such nodes, and name one."""
+    graph = parts.graph
+    names = {op.name for op in graph.operators} | {m for op in graph.operators for m in op.modules}
+    unknown = [
+        node for node in ids if str(node).split("#")[0].removesuffix(".backward") not in names
+    ]
+    what = f"no {unknown[0]!r}" if unknown else "other nodes"
+    mode = "training" if parts.training else "inference"
+    return (
+        f"{type(parts.model).__name__}: traced for {mode} it has {what}; the plan was made for "
+        "another model, or for other inputs: profile and plan again"
+    )

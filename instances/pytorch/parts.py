@@ -1,0 +1,164 @@
+"""A model taken apart into a graph of operators, and put together as a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ..cluster import Cluster
+from ..errors import InputError
+from ..units import NodeId
+from ..workload import Workload
+from .graph import Graph
+from .layers import Grouping
+from .operators import operator_graph
+from .record import record
+from .recording import Recording
+from .to_workload import Times, to_workload
+from .trace import Traced, trace
+
+Tied = Literal["colour", "copies"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A workload, and how it hangs together with the model.
+
+    Parameters
+    ----------
+    workload
+        To plan for.
+    fx_nodes
+        Names of the nodes of `traced.module` that each workload node stands for, by its id; those
+        of backward nodes are autograd's.
+    anywhere
+        Names of the nodes of `traced.module` that are constants: every device makes its own.
+    traced
+        The traced model; tracing it again gives the same names.
+    recording
+        What its operators do.
+    notes
+        What the user should know, a line each.
+    """
+
+    workload: Workload
+    fx_nodes: Mapping[NodeId, tuple[str, ...]]
+    anywhere: tuple[str, ...]
+    traced: Traced
+    recording: Recording
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model taken apart.
+
+    Parameters
+    ----------
+    model
+        What was traced.
+    traced, recording, graph
+        The same, step by step.
+    training, tied
+        As in `profile`.
+    """
+
+    model: nn.Module
+    traced: Traced
+    recording: Recording
+    graph: Graph
+    training: bool
+    tied: Tied
+
+
+def plain(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
+    """Return the module that `torch.compile` wraps, its lazy parameters made by running it once."""
+    model = getattr(model, "_orig_mod", model)
+    if any(map(nn.parameter.is_lazy, model.parameters())):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model(*args, **kwargs)
+    return model
+
+
+def take_apart(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool, tied: Tied
+) -> Parts:
+    """Trace and record a model, which `plain` returned; it is left in the mode asked for.
+
+    Raises
+    ------
+    InputError
+        If it cannot be traced, or computes nothing.
+    """
+    if model.training != training:
+        model.train(training)
+    traced = trace(model, args, kwargs, training)
+    recording = record(traced, training)
+    graph = operator_graph(recording, training, copies=tied == "copies")
+    if not graph.operators:
+        raise InputError(f"{type(model).__name__}: it computes nothing; nothing to plan")
+    return Parts(model, traced, recording, graph, training, tied)
+
+
+def put_together(
+    parts: Parts,
+    grouping: Grouping,
+    depth: int | None,
+    times: Times,
+    cluster: Cluster,
+    *,
+    name: str = "",
+    notes: tuple[str, ...] = (),
+) -> Profile:
+    """Return the profile of a model whose operators are grouped and priced.
+
+    Parameters
+    ----------
+    depth
+        What `grouping` was made by; None for operators.
+    name
+        Of the workload; default: the model's class.
+    """
+    name = name or type(parts.model).__name__
+    workload = to_workload(
+        parts.graph, grouping, times, name=name, cluster=cluster,
+        provenance=_provenance(parts, depth),
+    )  # fmt: skip
+    return Profile(
+        workload=workload,
+        fx_nodes=_fx_nodes(parts.graph, grouping),
+        anywhere=parts.graph.anywhere,
+        traced=parts.traced,
+        recording=parts.recording,
+        notes=notes,
+    )
+
+
+def _provenance(parts: Parts, depth: int | None) -> dict[str, str]:
+    model = type(parts.model)
+    kept = {
+        "generator": "stagecut.instances.pytorch",
+        "model": f"{model.__module__}.{model.__qualname__}",
+        "traced_by": parts.traced.how,
+        "pass": "training" if parts.training else "inference",
+        "granularity": "operators" if depth is None else f"modules, depth {depth}",
+        "shared_weights": parts.tied,
+        "torch": torch.__version__,
+    }
+    if parts.traced.because:
+        kept["torch_export_failed"] = parts.traced.because
+    if parts.recording.unused:
+        kept["unused_parameters"] = str(sum(p.elements for p in parts.recording.unused))
+    return kept
+
+
+def _fx_nodes(graph: Graph, grouping: Grouping) -> Mapping[NodeId, tuple[str, ...]]:
+    parts: dict[NodeId, list[str]] = {name: [] for name in grouping.names}
+    for v, op in enumerate(graph.operators):
+        parts[grouping.names[grouping.node[v]]] += op.parts
+    return MappingProxyType({node: tuple(names) for node, names in parts.items()})
