@@ -29,9 +29,9 @@ from .search import S, Search
 
 __all__ = ["Compiled", "Linear", "Outcome", "compile_model", "run_highs"]
 
-#: HiGHS 1.12 can call a feasible program infeasible in its presolve, as seen where columns have no
-#: upper bound (rule 6). So "infeasible" counts only if it is so without presolve, too: to switch
-#: that one rule off is no way out, as it can corrupt the memory of the process.
+#: HiGHS 1.12 can call a feasible program infeasible in its presolve, where columns have no bound
+#: (rule 6). Of such a program "infeasible" counts only if it is so without presolve, too: to
+#: switch that one rule off is no way out, as it can corrupt the memory of the process.
 PRESOLVE = "presolve"
 
 
@@ -145,7 +145,8 @@ def run_highs(
     else:
         outcome = _so_far(linear, monitor)
     again = None
-    if outcome.status == "infeasible" and settings.get(PRESOLVE) != "off":
+    unbounded = not (np.isfinite(linear.column_lower) & np.isfinite(linear.column_upper)).all()
+    if outcome.status == "infeasible" and unbounded and settings.get(PRESOLVE) != "off":
         again = {**(options or {}), PRESOLVE: "off"}
     elif finished and first is not None and _blemished(highs):
         again = dict(options or {})
