@@ -25,7 +25,7 @@ from .mapping_contents import (
 from .mapping_layouts import paired
 
 #: What stays violated counts for so much more, and all that was learnt for so much less.
-LEARN, FORGET = float(__import__('os').environ.get('LEARN','1.5')), float(__import__('os').environ.get('FORGET','.95'))
+LEARN, FORGET = 1.5, 0.9
 
 
 @dataclass(eq=False)

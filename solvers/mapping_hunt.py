@@ -21,8 +21,8 @@ from .search import OPTIMAL_GAP, Search
 
 #: Targets for which stages are put together in columns; each 2 % above the one before.
 COLUMN_TARGETS = 16
-#: Seconds for counts per block, at most; and never more than 0.3 of what is left.
-BLOCK_SECONDS = 20.0
+#: Seconds for counts per block, at most; and never more than this part of what is left.
+BLOCK_SECONDS, BLOCK_PART = 20.0, 0.2
 #: Relative width at which the bisection over them ends; the search narrows it further.
 BLOCK_WIDTH = 2e-3
 
@@ -128,7 +128,7 @@ class Hunt:
             )
             self.raise_bound(bound, "necessary conditions at a threshold")
             if self.block.any() and not search.should_stop() and search.gap > OPTIMAL_GAP:
-                until = search.seconds + min(BLOCK_SECONDS, 0.3 * search.seconds_left)
+                until = search.seconds + min(BLOCK_SECONDS, BLOCK_PART * search.seconds_left)
 
                 def enough() -> bool:
                     return search.seconds > until or search.should_stop()

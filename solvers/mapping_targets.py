@@ -17,9 +17,10 @@ from .mapping_within import settle
 from .search import OPTIMAL_GAP
 
 #: Steps of the first repairs; half as many more whenever all targets were given up.
-FIRST_STEPS = 100_000
-#: Likewise, of a settling, for each device; and of contents, for each block times its contents.
-SETTLE_STEPS, CONTENTS_STEPS = 2000, 60
+FIRST_STEPS, GROWTH = 100_000, 1.5
+#: Steps of settling for each device, and of contents for each block times its contents. Other
+#: contents help more than more steps.
+SETTLE_STEPS, CONTENTS_STEPS = 1000, 60
 #: Steps of repair that are worth one of contents, and solving for counts and devices.
 CONTENTS_WORK, PROGRAM_WORK = 0.3, 4_000_000
 #: Steps between two looks at the clock.
@@ -68,7 +69,7 @@ class Arm:
         self.given_up = max(self.given_up, low)
         if self.given_up >= high - 0.1 * (high - low):  # all were given up: try harder
             self.given_up = low
-            self.effort *= 1.5
+            self.effort *= GROWTH
         self.target = self.given_up + min((high - self.given_up) / 3, STRIDE * low)
 
 
@@ -85,7 +86,6 @@ def first_arms(hunt: Hunt) -> list[Arm]:
             _fill(hunt, arm, filling, seed)
 
         arms = [Arm(play, incumbent, COOL, low) for play in (_columns, _counts)] + arms
-        if __import__("os").environ.get("ONLY"): del arms[1]
         both = bool((costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any())
         arms.insert(0, Arm(fill, incumbent, COOL, low, share=4.0 if both else 1.0))
     for arm in arms:
@@ -167,7 +167,7 @@ def _fill(hunt: Hunt, arm: Arm, filling: Filling, seed: int) -> None:
     """Begin with contents of blocks that are likely to fit; go down as far as they go."""
     costs, least = hunt.costs, hunt.least
     rng = np.random.default_rng(seed)
-    steps = int(arm.effort * CONTENTS_STEPS * len(filling.held) * filling.held.size)
+    steps = CONTENTS_STEPS * len(filling.held) * filling.held.size
     choose(filling, costs, least, arm.target, steps, rng)
     arm.work += CONTENTS_WORK * steps
     arm.state = filled(filling, costs, arm.state.order, rng)
@@ -177,7 +177,7 @@ def _fill(hunt: Hunt, arm: Arm, filling: Filling, seed: int) -> None:
         left = _sliced(
             hunt,
             arm,
-            int(arm.effort * SETTLE_STEPS * costs.size),
+            SETTLE_STEPS * costs.size,
             (SETTLE_HOT, SETTLE_COLD),
             int(rng.integers(2**31)),
             lambda steps, k, hot, cold: settle(
@@ -246,8 +246,6 @@ def _sliced(
 def _offer(hunt: Hunt, arm: Arm, left: float) -> None:
     slots, sends_to = arm.state.slots(hunt.costs), arm.state.sends_to[:-1].copy()
     hunt.offer(slots, matched(hunt.costs, slots) if left else sends_to)
-    import os
-    if os.environ.get("LOG"): print(f"{hunt.search.seconds:6.2f} {arm.play.__name__:8s} target {1e3*arm.target:.4f} best {1e3*hunt.objective_s:.4f} left {left:.2f} effort {arm.effort:.2f} work {arm.work/1e6:.2f}")
 
 
 def _incumbent(hunt: Hunt, order: np.ndarray) -> State:
