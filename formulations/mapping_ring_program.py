@@ -1,0 +1,313 @@
+"""Whether some stages can have their rings at a threshold, all at once: an integer program.
+
+Devices that are admitted to one another are in one *cell*: a block, if all its pairs are, or one
+device. Inside a cell a ring may run as it likes, so only what crosses is told apart. For stage s
+
+    w_e           the ring has the admitted pair e = {d, f} of two cells
+    one_d, two_d  device d has one, two such links;   Σ_{e at d} w_e = one_d + 2 two_d
+    fill_k        devices of cell k without such links
+    paths_k       parts of the ring in cell k with two ends:   Σ_{d in k} one_d = 2 paths_k
+    whole_k       the whole ring lies in cell k
+
+    fill_k ≤ |k| (paths_k + whole_k),   Σ_{d in k} (one_d + two_d) + fill_k ≥ R whole_k
+    Σ_d (one_d + two_d) + Σ_k fill_k = R
+
+and over all stages no device has two places, no block more places than devices. What then may be
+wrong is that a ring comes in several pieces (`pieces`); `cuts` are rows that every ring fulfils and
+these pieces do not: with S a set of devices, P those of them that share a cell with others outside,
+
+    Σ_{e leaves S} w_e + 2 Σ_{d in P} (1 − two_d) ≥ 2 (used_i + used_j − 1)     i in S, j outside
+
+and the right side is 2 used_i (2 used_j) if S (its complement) has fewer than R devices. With all
+cuts the program is exact; with some it is a relaxation, as is the program of only some stages.
+
+Source: connectivity cuts of the travelling salesman, Dantzig, Fulkerson, Johnson 1954; for cycles
+that need not visit all, Fischetti, Salazar, Toth, "The generalized TSP", Operations Research 1997.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+
+from ..instances.arrays import Bools, Floats, Ints
+from .mapping import MappingCosts
+from .mapping_rings import ring_core
+from .mapping_rows import RowBuilder
+
+
+@dataclass(frozen=True, eq=False)
+class StageRing:
+    """Columns of one stage's ring.
+
+    Parameters
+    ----------
+    stage, replicas
+        Which stage, and R.
+    cell
+        Shape (D,): cell of each device; -1 if it has no place in the ring.
+    a, c
+        Shape (E,): the two devices of each admitted pair of different cells.
+    link
+        Shape (E,): columns w.
+    one, two
+        Shape (D,): columns; -1 for a device without such pairs, and `one` for a cell of one.
+    fill, paths, whole
+        Shape (cells,): columns; -1 for a cell of one device.
+    """
+
+    stage: int
+    replicas: int
+    cell: Ints
+    a: Ints
+    c: Ints
+    link: Ints
+    one: Ints
+    two: Ints
+    fill: Ints
+    paths: Ints
+    whole: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A row: Σ factors · columns ≥ least."""
+
+    columns: Ints
+    factors: Floats
+    least: float
+
+
+def cells_of(admitted: Bools, block: Ints, replicas: int) -> Ints | None:
+    """Return the cell of each device, -1 for those without a place; None if no ring exists.
+
+    Parameters
+    ----------
+    admitted
+        Shape (D, D): symmetric, False on the diagonal.
+    block
+        Shape (D,): sets of devices that may be cells, if all their pairs are admitted.
+    """
+    alive = np.ones(len(block), np.bool_)
+    if not ring_core(admitted, min(2, replicas - 1), replicas, alive):
+        return None
+    cell = np.full(len(block), -1)
+    count = 0
+    for name in np.unique(block[alive]).tolist():
+        members = np.flatnonzero(alive & (block == name))
+        inside = admitted[np.ix_(members, members)]
+        if inside.sum() == len(members) * (len(members) - 1):
+            cell[members] = count
+            count += 1
+        else:
+            cell[members] = count + np.arange(len(members))
+            count += len(members)
+    return cell
+
+
+class RingProgram:
+    """The program of the stages added so far.
+
+    Parameters
+    ----------
+    block
+        Shape (D,): block of each device.
+    """
+
+    def __init__(self, costs: MappingCosts, block: Ints) -> None:
+        self.rows = RowBuilder()
+        self.rings: list[StageRing] = []
+        self._replicas = costs.replicas
+        self._block = block
+        self._places: list[list[int]] = [[] for _ in range(costs.size)]
+        self._held: list[list[int]] = [[] for _ in range(int(block.max()) + 1)]
+
+    def add(self, stage: int, admitted: Bools, cell: Ints) -> None:
+        """Add the ring of a stage; R ≥ 3.
+
+        Parameters
+        ----------
+        admitted
+            Shape (D, D): symmetric, False on the diagonal.
+        cell
+            Shape (D,): as `cells_of` returns it.
+        """
+        rows, r, size = self.rows, self._replicas, len(cell)
+        apart = np.triu(admitted & (cell[:, None] != cell[None, :]), 1)
+        apart &= (cell >= 0)[:, None] & (cell >= 0)[None, :]
+        a, c = np.nonzero(apart)
+        link = rows.columns(len(a))
+        members = np.bincount(cell[cell >= 0])
+        wide = np.flatnonzero(members > 1)
+        gates = np.unique(np.r_[a, c])
+        one, two = np.full(size, -1), np.full(size, -1)
+        inner = gates[members[cell[gates]] > 1]
+        one[inner], two[gates] = rows.columns(len(inner)), rows.columns(len(gates))
+        fill, paths, whole = (np.full(len(members), -1) for _ in range(3))
+        for k in wide.tolist():
+            # finite everywhere: HiGHS 1.12 calls some programs infeasible without
+            fill[k] = rows.columns(1, float(min(r, members[k])))[0]
+            paths[k] = rows.columns(1, float(min(r, members[k]) // 2))[0]
+            whole[k] = rows.columns(1, float(members[k] >= r))[0]
+        ring = StageRing(stage, r, cell, a, c, link, one, two, fill, paths, whole)
+        self.rings.append(ring)
+
+        for d in gates.tolist():
+            places = _of_device(ring, d)
+            links = link[(a == d) | (c == d)]
+            factors = np.r_[np.ones(len(links)), [-2.0 if j == two[d] else -1.0 for j in places]]
+            rows.row(np.r_[links, places], factors, 0, 0)
+            for j in links.tolist():
+                rows.row(np.r_[j, places], np.r_[1.0, -np.ones(len(places))], -np.inf, 0)
+            self._places[d] += places
+        used: list[int] = []
+        for k in range(len(members)):
+            inside = np.flatnonzero(cell == k)
+            places = [j for d in inside.tolist() for j in _of_device(ring, d)]
+            if fill[k] >= 0:
+                ends = one[inside][one[inside] >= 0]
+                rows.row(np.r_[ends, paths[k]], np.r_[np.ones(len(ends)), -2.0], 0, 0)
+                most = -float(members[k])
+                rows.row(np.r_[fill[k], paths[k], whole[k]], np.r_[1.0, most, most], -np.inf, 0)
+                places.append(int(fill[k]))
+                rows.row(np.r_[places, whole[k]], np.r_[np.ones(len(places)), -r], 0, np.inf)
+                rows.row(np.array(places), np.ones(len(places)), 0, float(members[k]))
+            self._held[int(self._block[inside[0]])] += places
+            used += places
+        rows.row(np.array(used), np.ones(len(used)), r, r)
+
+    def share(self) -> None:
+        """Add the rows over all stages; call it once, after the last `add`."""
+        counts = np.bincount(self._block)
+        for places, most in [
+            *((places, 1.0) for places in self._places),
+            *((held, float(counts[b])) for b, held in enumerate(self._held)),
+        ]:
+            if places:
+                self.rows.row(np.array(places), np.ones(len(places)), 0, most)
+
+    def cut(self, cut: Cut) -> None:
+        """Add a cut."""
+        self.rows.row(cut.columns, cut.factors, cut.least, np.inf)
+
+
+def _of_device(ring: StageRing, d: int) -> list[int]:
+    return [int(j) for j in (ring.one[d], ring.two[d]) if j >= 0]
+
+
+def _pieces(ring: StageRing, x: Floats) -> nx.MultiGraph:
+    """Return what the ring's links join: cells with ends or fill, and devices with two links.
+
+    A node is (cell, -1) or (cell, device); an edge carries its devices as ``ends``.
+    """
+    graph: nx.MultiGraph = nx.MultiGraph()
+    for k in np.flatnonzero(ring.fill >= 0).tolist():
+        if x[ring.paths[k]] > 0.5 or x[ring.whole[k]] > 0.5:
+            graph.add_node((k, -1))
+
+    def node(d: int) -> tuple[int, int]:
+        return int(ring.cell[d]), (d if x[ring.two[d]] > 0.5 else -1)
+
+    for e in np.flatnonzero(x[ring.link] > 0.5).tolist() if len(ring.link) else []:
+        a, c = int(ring.a[e]), int(ring.c[e])
+        u, v = node(a), node(c)
+        graph.add_edge(u, v, ends={u: a, v: c})
+    return graph
+
+
+def cuts(ring: StageRing, x: Floats) -> list[Cut]:
+    """Return cuts that x, whole numbers, violates; none if its ring is in one piece."""
+    graph = _pieces(ring, x)
+    parts = list(nx.connected_components(graph))
+    if len(parts) < 2:
+        return []
+    size = len(ring.cell)
+    alive = ring.cell >= 0
+    shared = {k for k, _ in graph.nodes}
+    found: list[Cut] = []
+    for part in parts:
+        inside = np.zeros(size, np.bool_)
+        own = {k for k, _ in part}
+        mine = shared - {k for p in parts if p is not part for k, _ in p}
+        partial: list[int] = []
+        for k in own:
+            members = ring.cell == k
+            devices = [d for j, d in part if j == k and d >= 0]
+            if k in mine:
+                inside |= members
+            elif (k, -1) in part:  # all but those of other pieces
+                away = [d for j, d in graph.nodes if j == k and d >= 0 and (j, d) not in part]
+                inside |= members
+                inside[away] = False
+                partial += away
+            else:
+                inside[devices] = True
+                partial += devices
+        leaves = ring.link[inside[ring.a] != inside[ring.c]]
+        columns = [*leaves.tolist(), *ring.two[partial].tolist()]
+        factors = [1.0] * len(leaves) + [-2.0] * len(partial)
+        bare = -2.0 * len(partial)
+        here = _used(ring, x, inside)
+        there = _used(ring, x, alive & ~inside)
+        if inside.sum() < ring.replicas:
+            for places in here:
+                found.append(_cut(columns, factors, places, bare))
+        if (alive & ~inside).sum() < ring.replicas:
+            for places in there:
+                found.append(_cut(columns, factors, places, bare))
+        if min(inside.sum(), (alive & ~inside).sum()) >= ring.replicas:
+            for places in here[:3]:
+                for other in there[:3]:
+                    found.append(_cut(columns, factors, [*places, *other], bare - 2.0))
+    return found
+
+
+def _used(ring: StageRing, x: Floats, among: Bools) -> list[list[int]]:
+    """Columns whose sum says that a device is used, for devices that are; gates only."""
+    found = []
+    for d in np.flatnonzero(among & (ring.two >= 0)).tolist():
+        places = _of_device(ring, d)
+        if x[places].sum() > 0.5:
+            found.append(places)
+    return found
+
+
+def _cut(columns: list[int], factors: list[float], used: list[int], least: float) -> Cut:
+    return Cut(
+        np.array(columns + used), np.array(factors + [-2.0] * len(used)), least
+    )
+
+
+def orders(rings: list[StageRing], x: Floats) -> dict[int, Ints] | None:
+    """Return each stage's devices in ring order; None if fill finds no device of its own."""
+    taken = np.zeros(len(rings[0].cell), np.bool_)
+    for ring in rings:
+        for d in np.flatnonzero(ring.two >= 0).tolist():
+            if x[_of_device(ring, d)].sum() > 0.5:
+                taken[d] = True
+    found: dict[int, Ints] = {}
+    for ring in rings:
+        filling: dict[int, list[int]] = {}
+        for k in np.flatnonzero(ring.fill >= 0).tolist():
+            count = round(x[ring.fill[k]])
+            free = np.flatnonzero((ring.cell == k) & ~taken)[:count]
+            if len(free) < count:
+                return None
+            taken[free] = True
+            filling[k] = free.tolist()
+        graph = _pieces(ring, x)
+        order: list[int] = []
+        if graph.number_of_edges() == 0:
+            order = next(devices for devices in filling.values() if devices)
+        walk = list(nx.eulerian_circuit(graph, keys=True)) if graph.number_of_edges() else []
+        for u, v, key in walk:
+            ends = graph.edges[u, v, key]["ends"]
+            if u[1] < 0:  # from where the last link ended through the cell
+                order += filling.pop(u[0], [])
+            order.append(ends[u])
+            if v[1] < 0:
+                order.append(ends[v])
+        found[ring.stage] = np.array(order)
+    return found
