@@ -19,10 +19,6 @@ from ..instances.arrays import Bools, Floats, Ints
 from .highs import Linear, Outcome, run_highs
 from .search import S, Search
 
-#: Admitted pairs between blocks, per device, up to which a stage's ring is in the program.
-MOST_PAIRS = 8
-#: Devices up to which it is worth its tables of pairs.
-MOST_DEVICES = 2048
 #: Seconds for one program; what is not refuted by then counts as possible.
 SECONDS = 3.0
 
@@ -34,11 +30,19 @@ class RingTest(Generic[S]):
     ----------
     block
         Shape (D,): as `find_blocks` returns it.
+    most_pairs
+        Admitted pairs between blocks, per device, up to which a stage's ring is in the program.
+
+    Attributes
+    ----------
+    threshold, orders
+        The least threshold with rings, and the ring of each stage of the program there.
     """
 
-    def __init__(self, search: Search[S], block: Ints) -> None:
+    def __init__(self, search: Search[S], block: Ints, most_pairs: float) -> None:
         self._search = search
         self._block = block
+        self._most_pairs = most_pairs
         self._rng = np.random.default_rng(search.limits.seed)
         self.threshold = np.inf
         self.orders: dict[int, Ints] = {}
@@ -61,7 +65,7 @@ class RingTest(Generic[S]):
         for s in np.flatnonzero(costs.ring.any(axis=1) & np.isfinite(bounds[1])).tolist():
             admitted = costs.ring_costs(s) <= bounds[1][s]
             np.fill_diagonal(admitted, False)
-            if self._pairs(admitted, apart) > MOST_PAIRS * costs.size:
+            if self._pairs(admitted, apart) > self._most_pairs * costs.size:
                 continue
             cell = cells_of(admitted, self._block, costs.replicas)
             if cell is None:
@@ -114,3 +118,4 @@ class RingTest(Generic[S]):
             row_upper=rows.upper,
         )
         return run_highs(linear, self._search, on_incumbent=lambda _: True, seconds=seconds)
+

@@ -9,14 +9,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..formulations.mapping_bound import threshold_bound
+from ..formulations.mapping_bound import WIDTH, threshold_bound
+from ..instances import Solution
 from ..instances.arrays import Ints
 from .mapping_anneal import best_routes, new_state, repair
 from .mapping_hunt import Hunt
 from .mapping_layouts import matched
-from .mapping_ring_test import MOST_DEVICES, RingTest
+from .mapping_ring_test import RingTest
 from .search import OPTIMAL_GAP
 
+ORIGIN = "rings of the tight stages"
+#: Admitted pairs between blocks, per device, up to which a stage counts as tight: first, then.
+MOST_PAIRS = 2.0, 8.0
+#: Devices up to which tables of their pairs are worth it.
+MOST_DEVICES = 2048
+#: Seconds for the bound, at most, and part of what is left.
+SECONDS, PART = 15.0, 0.3
+#: First step above the bound, and its growth, until rings are possible.
+STEP, GROWTH = 1e-5, 3.0
 #: Attempts to complete the rings of the least threshold, each with other rings.
 ATTEMPTS = 8
 #: Steps of the first repair; doubled from attempt to attempt.
@@ -27,23 +37,45 @@ WARM, COLDEST = 0.2, 0.1
 
 def rings_first(hunt: Hunt) -> None:
     """Raise the bound by rings, and complete the rings found to a mapping."""
-    search, costs = hunt.search, hunt.costs
+    costs = hunt.costs
     tight = costs.ring.any(axis=1) & ~(costs.detour < np.inf)
-    if not 3 <= costs.replicas or not tight.any() or costs.size > MOST_DEVICES:
+    if costs.replicas < 3 or not tight.any() or costs.size > MOST_DEVICES:
         return
-    if search.should_stop() or search.gap <= OPTIMAL_GAP:
-        return
-    with search.phase("rings"):
-        test = RingTest(search, hunt.block)
-        bound = threshold_bound(
-            costs, hunt.least, hunt.objective_s, search.should_stop, test, hunt.bound_s
-        )
-        hunt.raise_bound(bound, "rings of the tight stages")
-        if not costs.boundary.any():
-            _complete(hunt, test)
+    for most_pairs in MOST_PAIRS:
+        if hunt.search.should_stop() or hunt.search.gap <= OPTIMAL_GAP:
+            return
+        with hunt.search.phase("rings"):
+            test = RingTest(hunt.search, hunt.block, most_pairs)
+            _raise_bound(hunt, test)
+            if not costs.boundary.any():
+                _complete(hunt, test)
 
 
-def _complete(hunt: Hunt, test: RingTest[object]) -> None:
+def _raise_bound(hunt: Hunt, test: RingTest[Solution]) -> None:
+    """Raise the bound to just below the least threshold with rings: upwards, then by bisection."""
+    search, costs, least = hunt.search, hunt.costs, hunt.least
+    until = search.seconds + min(SECONDS, PART * search.seconds_left)
+
+    def enough() -> bool:
+        return search.seconds > until or search.should_stop()
+
+    low, step = hunt.bound_s, STEP
+    while not enough():
+        high = low * (1 + step)
+        if high >= hunt.objective_s * (1 - WIDTH):
+            high = hunt.objective_s
+            break
+        if test(costs, least, high) is not None:
+            break
+        hunt.raise_bound(high, ORIGIN)
+        low, step = high, step * GROWTH
+    else:
+        return
+    bound = threshold_bound(costs, least, high, enough, test, low)
+    hunt.raise_bound(bound, ORIGIN)
+
+
+def _complete(hunt: Hunt, test: RingTest[Solution]) -> None:
     """Offer mappings that hold the rings of the test's least threshold."""
     search, costs = hunt.search, hunt.costs
     order = None
