@@ -72,7 +72,11 @@ class MessageProgram:
 
 
 def message_program(
-    admitted: dict[int, Bools], fits: Bools, block: Ints, replicas: int | None
+    admitted: dict[int, Bools],
+    fits: Bools,
+    block: Ints,
+    replicas: int | None,
+    counts: Ints | None = None,
 ) -> MessageProgram:
     """Return the program.
 
@@ -86,6 +90,8 @@ def message_program(
         Shape (D,): numbers 0, 1, …
     replicas
         R; None: all stages in the program shall have equally many in all, column 0 says how many.
+    counts
+        Shape (S, B): how many devices of each block serve each stage, at most.
     """
     stages, size = fits.shape
     blocks = int(block.max()) + 1
@@ -106,8 +112,10 @@ def message_program(
         for t, ends in ((s, a), (s + 1, c)):
             is_gate[t, ends] = True
             split[t] |= ~is_cell[s]
-    uneven = (fits[used] != fits[used][:1]).any(axis=0)  # fill might not find devices that fit
-    split |= np.bincount(block, uneven, minlength=blocks) > 0
+    for b in range(blocks):
+        rows = fits[np.ix_(used, np.flatnonzero(block == b))]
+        rows = rows[rows.any(axis=1)]
+        split[:, b] |= bool((rows != rows[:1]).any())  # fill might not find devices that fit
     is_gate[used] |= split[used][:, block]
     is_gate &= fits
     gate = np.full((stages, size), -1)
@@ -123,6 +131,8 @@ def message_program(
         for b in range(blocks):
             places = np.r_[gate[s, block == b], fill[s, b]]
             held[s, b] = places[places >= 0]
+            if counts is not None and len(held[s, b]):
+                build.row(held[s, b], np.ones(len(held[s, b])), 0, float(counts[s, b]))
         own = np.concatenate([held[s, b] for b in range(blocks)])
         ones = np.ones(len(own))
         if replicas is None:

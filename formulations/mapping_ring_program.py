@@ -275,9 +275,7 @@ def _used(ring: StageRing, x: Floats, among: Bools) -> list[list[int]]:
 
 
 def _cut(columns: list[int], factors: list[float], used: list[int], least: float) -> Cut:
-    return Cut(
-        np.array(columns + used), np.array(factors + [-2.0] * len(used)), least
-    )
+    return Cut(np.array(columns + used), np.array(factors + [-2.0] * len(used)), least)
 
 
 def orders(rings: list[StageRing], x: Floats) -> dict[int, Ints] | None:

@@ -6,6 +6,7 @@ from ..formulations.task import Task
 from ..instances import Solution
 from .mapping_exact import MAX_DEVICES, exact
 from .mapping_hunt import Hunt
+from .mapping_messages import messages_first
 from .mapping_rings import rings_first
 from .mapping_targets import anneal
 from .search import OPTIMAL_GAP, Search
@@ -21,10 +22,13 @@ def auto(task: Task, search: Search[Solution]) -> None:
     hunt = Hunt(task, search)
     hunt.layouts()
     hunt.bound_stages()
-    rings_first(hunt)
+    if hunt.costs.size > MAX_DEVICES:
+        rings_first(hunt)
     if hunt.costs.size > 2 * MAX_DEVICES:
         anneal(hunt, rounds=2)
     hunt.bound_thresholds()
+    if hunt.costs.size > MAX_DEVICES:
+        messages_first(hunt)
     if hunt.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
         anneal(hunt, rounds=8)
         _exact(hunt)

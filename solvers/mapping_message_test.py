@@ -22,8 +22,10 @@ from ..instances.arrays import Bools, Floats, Ints
 from .highs import Linear, Outcome, run_highs
 from .search import S, Search
 
-#: Seconds for one program; what is not refuted by then counts as possible.
-SECONDS = 4.0
+#: Part of HiGHS's time for its heuristics.
+HEURISTICS = 0.3
+#: Pairs between blocks, per device, of a dense boundary when a mapping is completed.
+MOST = 8
 
 
 class MessageTest(Generic[S]):
@@ -35,6 +37,8 @@ class MessageTest(Generic[S]):
         Shape (D,): as `find_blocks` returns it.
     most_pairs
         Admitted pairs between blocks, per device, up to which a boundary is in the program.
+    seconds
+        For one program; what is not decided by then counts as possible.
 
     Attributes
     ----------
@@ -43,24 +47,23 @@ class MessageTest(Generic[S]):
         program there; empty if none were found.
     """
 
-    def __init__(self, search: Search[S], block: Ints, most_pairs: float) -> None:
+    def __init__(self, search: Search[S], block: Ints, most_pairs: float, seconds: float) -> None:
         self._search = search
         self._block = block
         self._most_pairs = most_pairs
+        self._seconds = seconds
         self._rng = np.random.default_rng(search.limits.seed)
         self._columns: dict[bytes, _Columns] = {}
         self.threshold = np.inf
         self.members: dict[int, Ints] = {}
 
     def __call__(
-        self, costs: MappingCosts, least: Floors, threshold: float, *, other: bool = False
-    ) -> object | None:
+        self, costs: MappingCosts, least: Floors, threshold: float
+    ) -> dict[int, Ints] | bool | None:
         """Return None where no mapping has its messages on the tight boundaries.
 
-        Parameters
-        ----------
-        other
-            Look for other devices than the last time.
+        Else devices by stage, others each time; empty if it is not decided; True if no boundary is
+        tight.
         """
         bounds = caps(costs, least, threshold)
         fits = None if bounds is None else fitting(costs, least, threshold)
@@ -75,7 +78,7 @@ class MessageTest(Generic[S]):
             if self._crossing(able) <= self._most_pairs * costs.size:
                 admitted[s] = able
         if not admitted:
-            return fits
+            return True
         label = np.zeros(costs.size, np.int64)
         if len(admitted) == costs.stages - 1:
             label = connected_components(csr_array(np.any(list(admitted.values()), axis=0)))[1]
@@ -83,13 +86,37 @@ class MessageTest(Generic[S]):
             found = self._in_columns(costs, admitted, fits, label, threshold)
         else:
             program = message_program(admitted, fits, self._block, costs.replicas)
-            cost = self._rng.uniform(0.0, 1.0, len(program.rows.cost)) if other else None
-            found = self._devices(program, self._run(program.rows, cost))
+            found = self._devices(program, self._run(program.rows))
         if found is None:
             return None
         if found and threshold <= self.threshold:
             self.threshold, self.members = threshold, found
         return found
+
+    def complete(self, costs: MappingCosts, least: Floors) -> Ints | None:
+        """Return slots, (S, R), that keep the threshold's counts per block; None if none are found.
+
+        Here all boundaries are in the program, dense ones with their cheapest pairs.
+        """
+        bounds = caps(costs, least, self.threshold)
+        fits = fitting(costs, least, self.threshold)
+        if bounds is None or fits is None or not self.members:
+            return None
+        counts = np.full((costs.stages, int(self._block.max()) + 1), costs.replicas)
+        for s, row in self.members.items():
+            counts[s] = np.bincount(self._block[row], minlength=counts.shape[1])
+        fits = fits & (counts[:, self._block] > 0)
+        admitted = {}
+        for s in np.flatnonzero(costs.boundary.any(axis=1)).tolist():
+            pair_costs = costs.boundary_costs(s)
+            able = (pair_costs <= bounds[0][s]) & fits[s][:, None] & fits[s + 1][None, :]
+            np.fill_diagonal(able, False)
+            admitted[s] = _cheapest(able, pair_costs, self._block)
+        program = message_program(admitted, fits, self._block, costs.replicas, counts)
+        found = self._devices(program, self._run(program.rows))
+        if not found or len(found) < costs.stages:
+            return None
+        return np.array([found[s] for s in range(costs.stages)])
 
     def _crossing(self, able: Bools) -> int:
         """Pairs that are told apart, each direction counted."""
@@ -108,7 +135,9 @@ class MessageTest(Generic[S]):
         """Fill components with columns; None if they hold fewer than R in all."""
         groups = [np.flatnonzero(label == k) for k in range(int(label.max()) + 1)]
         groups = [group for group in groups if len(group) >= costs.stages]
-        known = [self._columns.setdefault(g.tobytes(), _Columns(len(g) // costs.stages)) for g in groups]
+        known = [
+            self._columns.setdefault(g.tobytes(), _Columns(len(g) // costs.stages)) for g in groups
+        ]
         spare = sum(c.most(threshold) for c in known) - costs.replicas
         for k in np.argsort([-c.refuted for c in known], kind="stable").tolist():
             if spare < 0:
@@ -124,9 +153,7 @@ class MessageTest(Generic[S]):
                 np.unique(self._block[group], return_inverse=True)[1],
                 None,
             )
-            cost = np.zeros(len(program.rows.cost))
-            cost[0] = -1.0
-            outcome = self._run(program.rows, cost, first=False)
+            outcome = self._run(program.rows, most=True)
             members = self._devices(program, outcome)
             if members:
                 column.found.append((threshold, {s: group[row] for s, row in members.items()}))
@@ -152,17 +179,43 @@ class MessageTest(Generic[S]):
         found = None if outcome.x is None else program.members(outcome.x)
         return {} if found is None else found
 
-    def _run(self, rows: Rows, cost: Floats | None = None, first: bool = True) -> Outcome:
+    def _run(self, rows: Rows, *, most: bool = False) -> Outcome:
+        """Solve for any solution, or for the most columns."""
+        cost = self._rng.uniform(0.0, 1.0, len(rows.cost))  # so that it does not search in vain
+        if most:
+            cost[:] = 0.0
+            cost[0] = -1.0
         linear = Linear(
-            cost=rows.cost if cost is None else cost,
-            column_lower=np.zeros(len(rows.cost)),
+            cost=cost,
+            column_lower=np.zeros(len(cost)),
             column_upper=rows.column_upper,
             integer=rows.integer,
             matrix=csc_array(rows.matrix),
             row_lower=rows.lower,
             row_upper=rows.upper,
         )
-        return run_highs(linear, self._search, on_incumbent=lambda _: first, seconds=SECONDS)
+        return run_highs(
+            linear,
+            self._search,
+            on_incumbent=lambda _: not most,
+            seconds=self._seconds,
+            options={"mip_heuristic_effort": HEURISTICS},
+        )
+
+
+def _cheapest(able: Bools, pair_costs: Floats, block: Ints) -> Bools:
+    """Return the admitted pairs inside blocks, and the MOST cheapest of each end between them."""
+    across = able & (block[:, None] != block[None, :])
+    if int(across.sum()) <= MOST * len(block):
+        return able
+    value = np.where(across, pair_costs, np.inf)
+    kept = able & ~across
+    for axis in (0, 1):
+        best = np.argpartition(value, MOST, axis=axis).take(range(MOST), axis=axis)
+        chosen = np.zeros_like(kept)
+        np.put_along_axis(chosen, best, True, axis=axis)
+        kept |= chosen & across
+    return kept
 
 
 class _Columns:

@@ -118,4 +118,3 @@ class RingTest(Generic[S]):
             row_upper=rows.upper,
         )
         return run_highs(linear, self._search, on_incumbent=lambda _: True, seconds=seconds)
-

@@ -1,0 +1,61 @@
+"""Messages first: the least threshold at which tight boundaries have their messages, then the rest.
+
+Where some boundaries admit few pairs, as a rule they alone decide. So they are proved and found
+exactly (`mapping_message_test`); the others follow with the same devices per block.
+"""
+
+from __future__ import annotations
+
+from ..instances import Solution
+from .mapping_climb import climb
+from .mapping_complete import filled, repaired
+from .mapping_hunt import Hunt
+from .mapping_layouts import matched
+from .mapping_message_test import MessageTest
+from .search import OPTIMAL_GAP
+
+ORIGIN = "messages of the tight boundaries"
+#: Admitted pairs between blocks, per device, up to which a boundary counts as tight: first, then.
+MOST_PAIRS = 4.0, 16.0
+#: Devices up to which tables of their pairs are worth it.
+MOST_DEVICES = 1024
+#: Parts of the seconds left: for the bound, first and then, and for one of its programs.
+PART, OF_PROGRAM = 0.5, (0.12, 0.25)
+#: Attempts to complete what is possible at the least threshold, each with other devices.
+ATTEMPTS = 4
+#: Steps of the first repair; doubled from attempt to attempt.
+STEPS = 50_000
+
+
+def messages_first(hunt: Hunt) -> None:
+    """Raise the bound by messages, and complete those found to a mapping."""
+    costs, search = hunt.costs, hunt.search
+    if not costs.boundary.any() or costs.size > MOST_DEVICES:
+        return
+    for most_pairs, part in zip(MOST_PAIRS, OF_PROGRAM, strict=True):
+        if search.should_stop() or search.gap <= OPTIMAL_GAP:
+            return
+        with search.phase("messages"):
+            test = MessageTest(search, hunt.block, most_pairs, part * search.seconds_left)
+            climb(hunt, test, ORIGIN, PART * search.seconds_left)
+            if not costs.ring.any():
+                _complete(hunt, test)
+
+
+def _complete(hunt: Hunt, test: MessageTest[Solution]) -> None:
+    """Offer mappings with the messages of the test's least threshold."""
+    search, costs = hunt.search, hunt.costs
+    for k in range(ATTEMPTS):
+        if not test.members or test.threshold >= hunt.objective_s:
+            return
+        slots = filled(hunt, test.members)
+        repaired(hunt, slots, test.threshold, STEPS << k, k)
+        if search.should_stop() or search.gap <= OPTIMAL_GAP:
+            return
+        if hunt.objective_s > test.threshold and hunt.block.any():
+            completed = test.complete(costs, hunt.least)
+            if completed is not None:
+                hunt.offer(completed, matched(costs, completed))
+        if search.should_stop() or search.gap <= OPTIMAL_GAP:
+            return
+        test(costs, hunt.least, test.threshold)
