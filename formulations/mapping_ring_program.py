@@ -8,17 +8,20 @@ device. Inside a cell a ring may run as it likes, so only what crosses is told a
     fill_k        devices of cell k without such links
     paths_k       parts of the ring in cell k with two ends:   Σ_{d in k} one_d = 2 paths_k
     whole_k       the whole ring lies in cell k
+    used_k        the ring comes to cell k
 
-    fill_k ≤ |k| (paths_k + whole_k),   Σ_{d in k} (one_d + two_d) + fill_k ≥ R whole_k
-    Σ_d (one_d + two_d) + Σ_k fill_k = R
+    n_k = Σ_{d in k} (one_d + two_d) + fill_k,   R whole_k ≤ n_k ≤ |k| used_k,   Σ_k n_k = R
+    fill_k ≤ |k| (paths_k + whole_k),   used_k ≤ paths_k + Σ_{d in k} two_d + whole_k
 
-and over all stages no device has two places, no block more places than devices. What then may be
+A ring lies in one biconnected component of the admitted pairs: where several have R devices, one is
+chosen. Over all stages no device has two places, no block more places than devices. What then may be
 wrong is that a ring comes in several pieces (`pieces`); `cuts` are rows that every ring fulfils and
 these pieces do not: with S a set of devices, P those of them that share a cell with others outside,
 
     Σ_{e leaves S} w_e + 2 Σ_{d in P} (1 − two_d) ≥ 2 (used_i + used_j − 1)     i in S, j outside
 
-and the right side is 2 used_i (2 used_j) if S (its complement) has fewer than R devices. With all
+where i and j are cells, or devices (used_d = one_d + two_d) of cells that are partly in S; and the
+right side is 2 used_i (2 used_j) if S (its complement) has fewer than R devices. With all
 cuts the program is exact; with some it is a relaxation, as is the program of only some stages.
 
 Source: connectivity cuts of the travelling salesman, Dantzig, Fulkerson, Johnson 1954; for cycles
@@ -37,6 +40,9 @@ from .mapping import MappingCosts
 from .mapping_rings import ring_core
 from .mapping_rows import RowBuilder
 
+#: Places on each side that are joined in cuts of one piece.
+MOST = 5
+
 
 @dataclass(frozen=True, eq=False)
 class StageRing:
@@ -54,7 +60,7 @@ class StageRing:
         Shape (E,): columns w.
     one, two
         Shape (D,): columns; -1 for a device without such pairs, and `one` for a cell of one.
-    fill, paths, whole
+    fill, paths, whole, used
         Shape (cells,): columns; -1 for a cell of one device.
     """
 
@@ -69,6 +75,7 @@ class StageRing:
     fill: Ints
     paths: Ints
     whole: Ints
+    used: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,13 +152,14 @@ class RingProgram:
         one, two = np.full(size, -1), np.full(size, -1)
         inner = gates[members[cell[gates]] > 1]
         one[inner], two[gates] = rows.columns(len(inner)), rows.columns(len(gates))
-        fill, paths, whole = (np.full(len(members), -1) for _ in range(3))
+        fill, paths, whole, comes = (np.full(len(members), -1) for _ in range(4))
         for k in wide.tolist():
             # finite everywhere: HiGHS 1.12 calls some programs infeasible without
             fill[k] = rows.columns(1, float(min(r, members[k])))[0]
             paths[k] = rows.columns(1, float(min(r, members[k]) // 2))[0]
             whole[k] = rows.columns(1, float(members[k] >= r))[0]
-        ring = StageRing(stage, r, cell, a, c, link, one, two, fill, paths, whole)
+            comes[k] = rows.columns(1)[0]
+        ring = StageRing(stage, r, cell, a, c, link, one, two, fill, paths, whole, comes)
         self.rings.append(ring)
 
         for d in gates.tolist():
@@ -173,10 +181,43 @@ class RingProgram:
                 rows.row(np.r_[fill[k], paths[k], whole[k]], np.r_[1.0, most, most], -np.inf, 0)
                 places.append(int(fill[k]))
                 rows.row(np.r_[places, whole[k]], np.r_[np.ones(len(places)), -r], 0, np.inf)
-                rows.row(np.array(places), np.ones(len(places)), 0, float(members[k]))
+                rows.row(np.r_[places, comes[k]], np.r_[np.ones(len(places)), most], -np.inf, 0)
+                through = two[inside][two[inside] >= 0]
+                ways = np.r_[through, paths[k], whole[k], comes[k]]
+                rows.row(ways, np.r_[np.ones(len(ways) - 1), -1.0], 0, np.inf)
             self._held[int(self._block[inside[0]])] += places
             used += places
         rows.row(np.array(used), np.ones(len(used)), r, r)
+        self._choose_component(ring, admitted)
+
+    def _choose_component(self, ring: StageRing, admitted: Bools) -> None:
+        """Let links and paths be of one biconnected component with R devices or more."""
+        rows, alive = self.rows, ring.cell >= 0
+        pairs = np.argwhere(np.triu(admitted & alive[:, None] & alive[None, :], 1))
+        graph = nx.Graph(pairs.tolist())
+        of_pair: dict[tuple[int, int], int] = {}
+        count = 0
+        for edges in nx.biconnected_component_edges(graph):
+            inside = [(min(edge), max(edge)) for edge in edges]
+            if len({d for edge in inside for d in edge}) >= ring.replicas:
+                of_pair.update(dict.fromkeys(inside, count))
+                count += 1
+        chosen = rows.columns(count)
+        rows.row(chosen, np.ones(count), 1, 1)
+        columns = [*ring.link.tolist()]
+        component = [
+            of_pair.get(pair, -1) for pair in zip(ring.a.tolist(), ring.c.tolist(), strict=True)
+        ]
+        for k in np.flatnonzero(ring.paths >= 0).tolist():
+            first, second = np.flatnonzero(ring.cell == k)[:2].tolist()
+            columns += [int(ring.paths[k]), int(ring.whole[k])]
+            component += [of_pair.get((first, second), -1)] * 2
+        for j, name in zip(columns, component, strict=True):
+            if name < 0:
+                rows.upper[j] = 0.0
+            elif count > 1:
+                pair = np.array([j, chosen[name]])
+                rows.row(pair, np.array([1.0, -max(1.0, rows.upper[j])]), -np.inf, 0)
 
     def share(self) -> None:
         """Add the rows over all stages; call it once, after the last `add`."""
@@ -252,22 +293,25 @@ def cuts(ring: StageRing, x: Floats) -> list[Cut]:
         here = _used(ring, x, inside)
         there = _used(ring, x, alive & ~inside)
         if inside.sum() < ring.replicas:
-            for places in here:
-                found.append(_cut(columns, factors, places, bare))
-        if (alive & ~inside).sum() < ring.replicas:
-            for places in there:
-                found.append(_cut(columns, factors, places, bare))
-        if min(inside.sum(), (alive & ~inside).sum()) >= ring.replicas:
-            for places in here[:3]:
-                for other in there[:3]:
-                    found.append(_cut(columns, factors, [*places, *other], bare - 2.0))
+            pairs = [(places, bare) for places in here]
+        elif (alive & ~inside).sum() < ring.replicas:
+            pairs = [(places, bare) for places in there]
+        else:
+            pairs = [(p + q, bare - 2.0) for p in here[:MOST] for q in there[:MOST]]
+        found += [_cut(columns, factors, places, least) for places, least in pairs]
     return found
 
 
 def _used(ring: StageRing, x: Floats, among: Bools) -> list[list[int]]:
-    """Columns whose sum says that a device is used, for devices that are; gates only."""
+    """Columns whose sum says that a cell, or a gate of a cell partly among them, is used."""
     found = []
-    for d in np.flatnonzero(among & (ring.two >= 0)).tolist():
+    partly = np.bincount(ring.cell[ring.cell >= 0], ~among[ring.cell >= 0])[ring.cell] > 0
+    for k in np.flatnonzero(ring.used >= 0).tolist():
+        members = ring.cell == k
+        if x[ring.used[k]] > 0.5 and among[members].all():
+            found.append([int(ring.used[k])])
+    alone = (ring.two >= 0) & (partly | (ring.one < 0))
+    for d in np.flatnonzero(among & alone).tolist():
         places = _of_device(ring, d)
         if x[places].sum() > 0.5:
             found.append(places)

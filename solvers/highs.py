@@ -20,6 +20,7 @@ from typing import Literal
 
 import highspy
 import numpy as np
+from scipy.sparse import csc_array
 
 from ..instances import StagecutError
 from ..instances.arrays import Floats
@@ -28,10 +29,6 @@ from .linear import Compiled, Linear, compile_model
 from .search import S, Search
 
 __all__ = ["Compiled", "Linear", "Outcome", "compile_model", "run_highs"]
-
-#: HiGHS 1.12 can call a feasible program infeasible by this rule of its presolve, as seen where
-#: columns have no upper bound. So "infeasible" counts only if it is so without the rule, too.
-RULES_OFF, FREE_COLUMN_SUBSTITUTION = "presolve_rule_off", 1 << 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +83,11 @@ def run_highs(
     options: Mapping[str, bool | int | float | str] | None = None,
 ) -> Outcome:
     """Solve a program until the gap, a limit, or until the search says stop.
+
+    The presolve of HiGHS 1.12 can call a feasible program infeasible, as seen where columns have
+    no upper bound, depending on the order of rows and columns. So "infeasible" counts only if it
+    is so in another order, too. (To switch off the rule of presolve that errs, "forcing row",
+    makes HiGHS write over memory that is not its own.)
 
     Parameters
     ----------
@@ -143,25 +145,52 @@ def run_highs(
         outcome = _outcome(linear, highs, monitor)
     else:
         outcome = _so_far(linear, monitor)
-    if outcome.status == "infeasible" and RULES_OFF not in settings:
-        left = seconds - (time.monotonic() - begin)
-        again = {**(options or {}), RULES_OFF: FREE_COLUMN_SUBSTITUTION}
-        confirmed = run_highs(
-            linear,
-            search,
-            on_incumbent=on_incumbent,
-            on_bound=on_bound,
-            gap=gap,
-            seconds=max(0.0, left),
-            nodes=nodes,
-            options=again,
-        )
-        return replace(confirmed, start_used=started, seconds=time.monotonic() - begin)
+    if outcome.status == "infeasible":
+        left = max(0.0, seconds - (time.monotonic() - begin))
+        outcome = _in_other_order(linear, settings, search, left, on_incumbent, on_bound)
+        return replace(outcome, start_used=started, seconds=time.monotonic() - begin)
     if started and first is not None:
         claim = float(linear.cost @ first) + linear.offset
         worse = (outcome.objective - claim) * (-1 if linear.maximise else 1)
         started = None if outcome.x is None else worse <= 1e-6 * max(1.0, abs(claim))
     return replace(outcome, start_used=started, seconds=time.monotonic() - begin)
+
+
+def _in_other_order(
+    linear: Linear,
+    settings: Mapping[str, bool | int | float | str],
+    search: Search[S],
+    seconds: float,
+    on_incumbent: Callable[[Floats], bool | None] | None,
+    on_bound: Callable[[float], bool | None] | None,
+) -> Outcome:
+    """Solve the program with rows and columns in another order."""
+    begin = time.monotonic()
+    rng = np.random.default_rng(search.limits.seed)
+    columns, rows = rng.permutation(len(linear.cost)), rng.permutation(len(linear.row_lower))
+    other = Linear(
+        cost=linear.cost[columns],
+        column_lower=linear.column_lower[columns],
+        column_upper=linear.column_upper[columns],
+        integer=linear.integer[columns],
+        matrix=csc_array(linear.matrix[rows][:, columns]),
+        row_lower=linear.row_lower[rows],
+        row_upper=linear.row_upper[rows],
+        offset=linear.offset,
+        maximise=linear.maximise,
+    )
+
+    def back(x: Floats) -> Floats:
+        values = np.empty_like(x)
+        values[columns] = x
+        return values
+
+    told = None if on_incumbent is None else lambda x: on_incumbent(back(x))
+    highs, monitor = _load(other, settings), Monitor(other, told, on_bound)
+    _option(highs, "time_limit", seconds)
+    finished = drive(highs, monitor, lambda: time.monotonic() - begin >= seconds, search)
+    outcome = _outcome(other, highs, monitor) if finished else _so_far(other, monitor)
+    return outcome if outcome.x is None else replace(outcome, x=back(outcome.x))
 
 
 def _complete(

@@ -49,8 +49,10 @@ class RingTest(Generic[S]):
 
     def __call__(
         self, costs: MappingCosts, least: Floors, threshold: float, *, other: bool = False
-    ) -> object | None:
-        """Return None where the stages cannot have their rings at the threshold.
+    ) -> dict[int, Ints] | bool | None:
+        """Return None where the stages cannot have their rings, of three or more, at the threshold.
+
+        Else the ring of each tight stage, empty if it is not decided; True if no stage is tight.
 
         Parameters
         ----------
@@ -61,8 +63,9 @@ class RingTest(Generic[S]):
         if bounds is None:
             return None
         program = RingProgram(costs, self._block)
+        around = costs.ring.any(axis=1) & np.isfinite(bounds[1]) & (costs.replicas > 2)
         apart = self._block[:, None] != self._block[None, :]
-        for s in np.flatnonzero(costs.ring.any(axis=1) & np.isfinite(bounds[1])).tolist():
+        for s in np.flatnonzero(around).tolist():
             admitted = costs.ring_costs(s) <= bounds[1][s]
             np.fill_diagonal(admitted, False)
             if self._pairs(admitted, apart) > self._most_pairs * costs.size:
@@ -72,7 +75,7 @@ class RingTest(Generic[S]):
                 return None
             program.add(s, admitted, cell)
         if not program.rings:
-            return program
+            return True
         program.share()
         cost = np.zeros(len(program.rows.upper))
         if other:
