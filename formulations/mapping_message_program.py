@@ -55,12 +55,13 @@ class MessageProgram:
         found: dict[int, list[int]] = {}
         slots: list[tuple[int, int]] = []
         free = np.ones(len(self.block), np.bool_)
-        for s in np.flatnonzero((self.gate >= 0).any(axis=1) | (self.fill >= 0).any(axis=1)):
-            at = np.flatnonzero(self.gate[s] >= 0)
-            found[int(s)] = at[x[self.gate[s, at]] > 0.5].tolist()
-            free[found[int(s)]] = False
-            for b in np.flatnonzero(self.fill[s] >= 0).tolist():
-                slots += [(int(s), b)] * round(x[self.fill[s, b]])
+        served = (self.gate >= 0).any(axis=1) | (self.fill >= 0).any(axis=1)
+        for t in np.flatnonzero(served).tolist():
+            at = np.flatnonzero(self.gate[t] >= 0)
+            found[t] = at[x[self.gate[t, at]] > 0.5].tolist()
+            free[found[t]] = False
+            for b in np.flatnonzero(self.fill[t] >= 0).tolist():
+                slots += [(t, b)] * round(x[self.fill[t, b]])
         if slots:
             able = np.array([(self.block == b) & self.fits[s] & free for s, b in slots])
             device = maximum_bipartite_matching(csr_array(able), perm_type="column")
@@ -108,12 +109,13 @@ def message_program(
         np.fill_diagonal(able, False)
         is_cell[s] = _cells(able, fits[s], fits[s + 1], block, blocks)
         within = (block[:, None] == block[None, :]) & is_cell[s][block][:, None]
-        pairs[s] = a, c = np.nonzero(able & ~within)
+        a, c = np.nonzero(able & ~within)
+        pairs[s] = a, c
         for t, ends in ((s, a), (s + 1, c)):
             is_gate[t, ends] = True
             split[t] |= ~is_cell[s]
     for b in range(blocks):
-        rows = fits[np.ix_(used, np.flatnonzero(block == b))]
+        rows = fits[used][:, block == b]
         rows = rows[rows.any(axis=1)]
         split[:, b] |= bool((rows != rows[:1]).any())  # fill might not find devices that fit
     is_gate[used] |= split[used][:, block]

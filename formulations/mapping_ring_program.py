@@ -14,18 +14,9 @@ device. Inside a cell a ring may run as it likes, so only what crosses is told a
     fill_k ≤ |k| (paths_k + whole_k),   used_k ≤ paths_k + Σ_{d in k} two_d + whole_k
 
 A ring lies in one biconnected component of the admitted pairs: where several have R devices, one is
-chosen. Over all stages no device has two places, no block more places than devices. What then may be
-wrong is that a ring comes in several pieces (`pieces`); `cuts` are rows that every ring fulfils and
-these pieces do not: with S a set of devices, P those of them that share a cell with others outside,
-
-    Σ_{e leaves S} w_e + 2 Σ_{d in P} (1 − two_d) ≥ 2 (used_i + used_j − 1)     i in S, j outside
-
-where i and j are cells, or devices (used_d = one_d + two_d) of cells that are partly in S; and the
-right side is 2 used_i (2 used_j) if S (its complement) has fewer than R devices. With all
-cuts the program is exact; with some it is a relaxation, as is the program of only some stages.
-
-Source: connectivity cuts of the travelling salesman, Dantzig, Fulkerson, Johnson 1954; for cycles
-that need not visit all, Fischetti, Salazar, Toth, "The generalized TSP", Operations Research 1997.
+chosen. Over all stages no device has two places, and no block more places than devices. What then
+may be wrong is that a ring comes in several pieces: see `mapping_ring_cuts`. Without cuts, and with
+only some of the stages, the program is a relaxation.
 """
 
 from __future__ import annotations
@@ -35,13 +26,10 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from ..instances.arrays import Bools, Floats, Ints
+from ..instances.arrays import Bools, Ints
 from .mapping import MappingCosts
 from .mapping_rings import ring_core
 from .mapping_rows import RowBuilder
-
-#: Places on each side that are joined in cuts of one piece.
-MOST = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +65,9 @@ class StageRing:
     whole: Ints
     used: Ints
 
-
-@dataclass(frozen=True, eq=False)
-class Cut:
-    """A row: Σ factors · columns ≥ least."""
-
-    columns: Ints
-    factors: Floats
-    least: float
+    def places(self, d: int) -> list[int]:
+        """Columns whose sum says that device d is used with links."""
+        return [int(j) for j in (self.one[d], self.two[d]) if j >= 0]
 
 
 def cells_of(admitted: Bools, block: Ints, replicas: int) -> Ints | None:
@@ -163,7 +146,7 @@ class RingProgram:
         self.rings.append(ring)
 
         for d in gates.tolist():
-            places = _of_device(ring, d)
+            places = ring.places(d)
             links = link[(a == d) | (c == d)]
             factors = np.r_[np.ones(len(links)), [-2.0 if j == two[d] else -1.0 for j in places]]
             rows.row(np.r_[links, places], factors, 0, 0)
@@ -173,7 +156,7 @@ class RingProgram:
         used: list[int] = []
         for k in range(len(members)):
             inside = np.flatnonzero(cell == k)
-            places = [j for d in inside.tolist() for j in _of_device(ring, d)]
+            places = [j for d in inside.tolist() for j in ring.places(d)]
             if fill[k] >= 0:
                 ends = one[inside][one[inside] >= 0]
                 rows.row(np.r_[ends, paths[k]], np.r_[np.ones(len(ends)), -2.0], 0, 0)
@@ -194,7 +177,8 @@ class RingProgram:
         """Let links and paths be of one biconnected component with R devices or more."""
         rows, alive = self.rows, ring.cell >= 0
         pairs = np.argwhere(np.triu(admitted & alive[:, None] & alive[None, :], 1))
-        graph = nx.Graph(pairs.tolist())
+        graph: nx.Graph[int] = nx.Graph()
+        graph.add_edges_from((int(a), int(c)) for a, c in pairs)
         of_pair: dict[tuple[int, int], int] = {}
         count = 0
         for edges in nx.biconnected_component_edges(graph):
@@ -228,128 +212,3 @@ class RingProgram:
         ]:
             if places:
                 self.rows.row(np.array(places), np.ones(len(places)), 0, most)
-
-    def cut(self, cut: Cut) -> None:
-        """Add a cut."""
-        self.rows.row(cut.columns, cut.factors, cut.least, np.inf)
-
-
-def _of_device(ring: StageRing, d: int) -> list[int]:
-    return [int(j) for j in (ring.one[d], ring.two[d]) if j >= 0]
-
-
-def _pieces(ring: StageRing, x: Floats) -> nx.MultiGraph:
-    """Return what the ring's links join: cells with ends or fill, and devices with two links.
-
-    A node is (cell, -1) or (cell, device); an edge carries its devices as ``ends``.
-    """
-    graph: nx.MultiGraph = nx.MultiGraph()
-    for k in np.flatnonzero(ring.fill >= 0).tolist():
-        if x[ring.paths[k]] > 0.5 or x[ring.whole[k]] > 0.5:
-            graph.add_node((k, -1))
-
-    def node(d: int) -> tuple[int, int]:
-        return int(ring.cell[d]), (d if x[ring.two[d]] > 0.5 else -1)
-
-    for e in np.flatnonzero(x[ring.link] > 0.5).tolist() if len(ring.link) else []:
-        a, c = int(ring.a[e]), int(ring.c[e])
-        u, v = node(a), node(c)
-        graph.add_edge(u, v, ends={u: a, v: c})
-    return graph
-
-
-def cuts(ring: StageRing, x: Floats) -> list[Cut]:
-    """Return cuts that x, whole numbers, violates; none if its ring is in one piece."""
-    graph = _pieces(ring, x)
-    parts = list(nx.connected_components(graph))
-    if len(parts) < 2:
-        return []
-    size = len(ring.cell)
-    alive = ring.cell >= 0
-    shared = {k for k, _ in graph.nodes}
-    found: list[Cut] = []
-    for part in parts:
-        inside = np.zeros(size, np.bool_)
-        own = {k for k, _ in part}
-        mine = shared - {k for p in parts if p is not part for k, _ in p}
-        partial: list[int] = []
-        for k in own:
-            members = ring.cell == k
-            devices = [d for j, d in part if j == k and d >= 0]
-            if k in mine:
-                inside |= members
-            elif (k, -1) in part:  # all but those of other pieces
-                away = [d for j, d in graph.nodes if j == k and d >= 0 and (j, d) not in part]
-                inside |= members
-                inside[away] = False
-                partial += away
-            else:
-                inside[devices] = True
-                partial += devices
-        leaves = ring.link[inside[ring.a] != inside[ring.c]]
-        columns = [*leaves.tolist(), *ring.two[partial].tolist()]
-        factors = [1.0] * len(leaves) + [-2.0] * len(partial)
-        bare = -2.0 * len(partial)
-        here = _used(ring, x, inside)
-        there = _used(ring, x, alive & ~inside)
-        if inside.sum() < ring.replicas:
-            pairs = [(places, bare) for places in here]
-        elif (alive & ~inside).sum() < ring.replicas:
-            pairs = [(places, bare) for places in there]
-        else:
-            pairs = [(p + q, bare - 2.0) for p in here[:MOST] for q in there[:MOST]]
-        found += [_cut(columns, factors, places, least) for places, least in pairs]
-    return found
-
-
-def _used(ring: StageRing, x: Floats, among: Bools) -> list[list[int]]:
-    """Columns whose sum says that a cell, or a gate of a cell partly among them, is used."""
-    found = []
-    partly = np.bincount(ring.cell[ring.cell >= 0], ~among[ring.cell >= 0])[ring.cell] > 0
-    for k in np.flatnonzero(ring.used >= 0).tolist():
-        members = ring.cell == k
-        if x[ring.used[k]] > 0.5 and among[members].all():
-            found.append([int(ring.used[k])])
-    alone = (ring.two >= 0) & (partly | (ring.one < 0))
-    for d in np.flatnonzero(among & alone).tolist():
-        places = _of_device(ring, d)
-        if x[places].sum() > 0.5:
-            found.append(places)
-    return found
-
-
-def _cut(columns: list[int], factors: list[float], used: list[int], least: float) -> Cut:
-    return Cut(np.array(columns + used), np.array(factors + [-2.0] * len(used)), least)
-
-
-def orders(rings: list[StageRing], x: Floats) -> dict[int, Ints] | None:
-    """Return each stage's devices in ring order; None if fill finds no device of its own."""
-    taken = np.zeros(len(rings[0].cell), np.bool_)
-    for ring in rings:
-        for d in np.flatnonzero(ring.two >= 0).tolist():
-            if x[_of_device(ring, d)].sum() > 0.5:
-                taken[d] = True
-    found: dict[int, Ints] = {}
-    for ring in rings:
-        filling: dict[int, list[int]] = {}
-        for k in np.flatnonzero(ring.fill >= 0).tolist():
-            count = round(x[ring.fill[k]])
-            free = np.flatnonzero((ring.cell == k) & ~taken)[:count]
-            if len(free) < count:
-                return None
-            taken[free] = True
-            filling[k] = free.tolist()
-        graph = _pieces(ring, x)
-        order: list[int] = []
-        if graph.number_of_edges() == 0:
-            order = next(devices for devices in filling.values() if devices)
-        walk = list(nx.eulerian_circuit(graph, keys=True)) if graph.number_of_edges() else []
-        for u, v, key in walk:
-            ends = graph.edges[u, v, key]["ends"]
-            if u[1] < 0:  # from where the last link ended through the cell
-                order += filling.pop(u[0], [])
-            order.append(ends[u])
-            if v[1] < 0:
-                order.append(ends[v])
-        found[ring.stage] = np.array(order)
-    return found

@@ -14,7 +14,8 @@ def possible_values(costs: MappingCosts, low: float, high: float) -> Floats | No
     None if a stage has both kinds of messages, or another all-reduce than a ring may do: then the
     values are too many. O(S·D²) time.
     """
-    sends, rings = costs.boundary.any(axis=1), costs.ring.any(axis=1)
+    sends = np.asarray(costs.boundary.any(axis=1))
+    rings = np.asarray(costs.ring.any(axis=1))
     if (sends & rings).any() or (rings & np.isfinite(costs.detour)).any():
         return None
     found = [np.array([costs.floor, *costs.base])]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Generic
 
 import numpy as np
-from scipy.sparse import csc_array, csr_array
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from ..formulations.mapping import MappingCosts
@@ -19,7 +19,8 @@ from ..formulations.mapping_bound import Floors, caps, fitting
 from ..formulations.mapping_counts import Rows
 from ..formulations.mapping_message_program import MessageProgram, message_program
 from ..instances.arrays import Bools, Floats, Ints
-from .highs import Linear, Outcome, run_highs
+from .highs import Outcome, run_highs
+from .mapping_linear import as_linear
 from .search import S, Search
 
 #: Part of HiGHS's time for its heuristics.
@@ -79,9 +80,10 @@ class MessageTest(Generic[S]):
                 admitted[s] = able
         if not admitted:
             return True
-        label = np.zeros(costs.size, np.int64)
+        label: Ints = np.zeros(costs.size, np.int64)
         if len(admitted) == costs.stages - 1:
-            label = connected_components(csr_array(np.any(list(admitted.values()), axis=0)))[1]
+            graph = csr_array(np.any(list(admitted.values()), axis=0))
+            label = connected_components(graph)[1].astype(np.int64)
         if label.any():
             found = self._in_columns(costs, admitted, fits, label, threshold)
         else:
@@ -185,17 +187,8 @@ class MessageTest(Generic[S]):
         if most:
             cost[:] = 0.0
             cost[0] = -1.0
-        linear = Linear(
-            cost=cost,
-            column_lower=np.zeros(len(cost)),
-            column_upper=rows.column_upper,
-            integer=rows.integer,
-            matrix=csc_array(rows.matrix),
-            row_lower=rows.lower,
-            row_upper=rows.upper,
-        )
         return run_highs(
-            linear,
+            as_linear(rows, cost),
             self._search,
             on_incumbent=lambda _: not most,
             seconds=self._seconds,
@@ -209,7 +202,7 @@ def _cheapest(able: Bools, pair_costs: Floats, block: Ints) -> Bools:
     if int(across.sum()) <= MOST * len(block):
         return able
     value = np.where(across, pair_costs, np.inf)
-    kept = able & ~across
+    kept: Bools = able & ~across
     for axis in (0, 1):
         best = np.argpartition(value, MOST, axis=axis).take(range(MOST), axis=axis)
         chosen = np.zeros_like(kept)

@@ -19,8 +19,9 @@ ORIGIN = "messages of the tight boundaries"
 MOST_PAIRS = 4.0, 16.0
 #: Devices up to which tables of their pairs are worth it.
 MOST_DEVICES = 1024
-#: Parts of the seconds left: for the bound, first and then, and for one of its programs.
-PART, OF_PROGRAM = 0.5, (0.12, 0.25)
+#: Parts of the seconds left: for the bound, and first and then for one of its programs; and for the
+#: bound where stages reduce, too, so that there is more to decide.
+PART, OF_PROGRAM, PART_OF_BOTH = 0.5, (0.12, 0.25), 0.05
 #: Attempts to complete what is possible at the least threshold, each with other devices.
 ATTEMPTS = 4
 #: Steps of the first repair; doubled from attempt to attempt.
@@ -37,8 +38,10 @@ def messages_first(hunt: Hunt) -> None:
             return
         with search.phase("messages"):
             test = MessageTest(search, hunt.block, most_pairs, part * search.seconds_left)
-            climb(hunt, test, ORIGIN, PART * search.seconds_left)
-            if not costs.ring.any():
+            if costs.ring.any():
+                climb(hunt, test, ORIGIN, PART_OF_BOTH * search.seconds_left)
+            else:
+                climb(hunt, test, ORIGIN, PART * search.seconds_left)
                 _complete(hunt, test)
 
 

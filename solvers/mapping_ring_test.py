@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Generic
 
 import numpy as np
-from scipy.sparse import csc_array
 
 from ..formulations.mapping import MappingCosts
 from ..formulations.mapping_bound import Floors, caps
-from ..formulations.mapping_ring_program import RingProgram, cells_of, cuts, orders
+from ..formulations.mapping_ring_cuts import cuts, orders
+from ..formulations.mapping_ring_program import RingProgram, cells_of
 from ..instances.arrays import Bools, Floats, Ints
-from .highs import Linear, Outcome, run_highs
+from .highs import Outcome, run_highs
+from .mapping_linear import as_linear
 from .search import S, Search
 
 #: Seconds for one program; what is not refuted by then counts as possible.
@@ -106,18 +107,9 @@ class RingTest(Generic[S]):
                 rows = orders(program.rings, outcome.x)
                 return {} if rows is None else rows
             for cut in found:
-                program.cut(cut)
+                program.rows.row(cut.columns, cut.factors, cut.least, np.inf)
         return {}
 
     def _run(self, program: RingProgram, cost: Floats, seconds: float) -> Outcome:
-        rows = program.rows.rows()
-        linear = Linear(
-            cost=cost,
-            column_lower=np.zeros(len(cost)),
-            column_upper=rows.column_upper,
-            integer=rows.integer,
-            matrix=csc_array(rows.matrix),
-            row_lower=rows.lower,
-            row_upper=rows.upper,
-        )
+        linear = as_linear(program.rows.rows(), cost)
         return run_highs(linear, self._search, on_incumbent=lambda _: True, seconds=seconds)

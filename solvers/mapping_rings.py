@@ -21,8 +21,8 @@ ORIGIN = "rings of the tight stages"
 MOST_PAIRS = 2.0, 8.0
 #: Devices up to which tables of their pairs are worth it.
 MOST_DEVICES = 2048
-#: Seconds for the bound, at most, and part of what is left.
-SECONDS, PART = 15.0, 0.3
+#: Part of the seconds left for the bound; and where stages send messages, too.
+PART, PART_OF_BOTH = 0.3, 0.05
 #: Attempts to complete the rings of the least threshold, each with other rings.
 ATTEMPTS = 8
 #: Steps of the first repair; doubled from attempt to attempt.
@@ -40,8 +40,10 @@ def rings_first(hunt: Hunt) -> None:
             return
         with hunt.search.phase("rings"):
             test = RingTest(hunt.search, hunt.block, most_pairs)
-            climb(hunt, test, ORIGIN, min(SECONDS, PART * hunt.search.seconds_left))
-            if not costs.boundary.any():
+            if costs.boundary.any():
+                climb(hunt, test, ORIGIN, PART_OF_BOTH * hunt.search.seconds_left)
+            else:
+                climb(hunt, test, ORIGIN, PART * hunt.search.seconds_left)
                 _complete(hunt, test)
 
 
