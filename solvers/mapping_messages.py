@@ -19,9 +19,8 @@ ORIGIN = "messages of the tight boundaries"
 MOST_PAIRS = 4.0, 16.0
 #: Devices up to which tables of their pairs are worth it.
 MOST_DEVICES = 1024
-#: Parts of the seconds left: for the bound, and first and then for one of its programs; and for the
-#: bound where stages reduce, too, so that there is more to decide.
-PART, OF_PROGRAM, PART_OF_BOTH = 0.5, (0.12, 0.25), 0.05
+#: Parts of the seconds left: for the bound, and first and then for one of its programs.
+PART, OF_PROGRAM = 0.5, (0.12, 0.25)
 #: Attempts to complete what is possible at the least threshold, each with other devices.
 ATTEMPTS = 4
 #: Steps of the first repair; doubled from attempt to attempt.
@@ -29,20 +28,20 @@ STEPS = 50_000
 
 
 def messages_first(hunt: Hunt) -> None:
-    """Raise the bound by messages, and complete those found to a mapping."""
+    """Raise the bound by messages, and complete those found to a mapping.
+
+    Only where no stage reduces: with both terms, the tests would be relaxations of little use.
+    """
     costs, search = hunt.costs, hunt.search
-    if not costs.boundary.any() or costs.size > MOST_DEVICES:
+    if not costs.boundary.any() or costs.ring.any() or costs.size > MOST_DEVICES:
         return
     for most_pairs, part in zip(MOST_PAIRS, OF_PROGRAM, strict=True):
         if search.should_stop() or search.gap <= OPTIMAL_GAP:
             return
         with search.phase("messages"):
             test = MessageTest(search, hunt.block, most_pairs, part * search.seconds_left)
-            if costs.ring.any():
-                climb(hunt, test, ORIGIN, PART_OF_BOTH * search.seconds_left)
-            else:
-                climb(hunt, test, ORIGIN, PART * search.seconds_left)
-                _complete(hunt, test)
+            climb(hunt, test, ORIGIN, PART * search.seconds_left)
+            _complete(hunt, test)
 
 
 def _complete(hunt: Hunt, test: MessageTest[Solution]) -> None:

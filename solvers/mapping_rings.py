@@ -7,8 +7,6 @@ and repaired by annealing.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..instances import Solution
 from .mapping_climb import climb
 from .mapping_complete import filled, repaired
@@ -21,8 +19,8 @@ ORIGIN = "rings of the tight stages"
 MOST_PAIRS = 2.0, 8.0
 #: Devices up to which tables of their pairs are worth it.
 MOST_DEVICES = 2048
-#: Part of the seconds left for the bound; and where stages send messages, too.
-PART, PART_OF_BOTH = 0.3, 0.05
+#: Part of the seconds left for the bound.
+PART = 0.3
 #: Attempts to complete the rings of the least threshold, each with other rings.
 ATTEMPTS = 8
 #: Steps of the first repair; doubled from attempt to attempt.
@@ -30,21 +28,21 @@ STEPS = 20_000
 
 
 def rings_first(hunt: Hunt) -> None:
-    """Raise the bound by rings, and complete the rings found to a mapping."""
+    """Raise the bound by rings, and complete the rings found to a mapping.
+
+    Only where no stage sends messages: with both terms, the tests would be relaxations of little
+    use.
+    """
     costs = hunt.costs
-    tight = costs.ring.any(axis=1) & ~(costs.detour < np.inf)
-    if costs.replicas < 3 or not tight.any() or costs.size > MOST_DEVICES:
+    if not costs.ring.any() or costs.boundary.any() or costs.size > MOST_DEVICES:
         return
     for most_pairs in MOST_PAIRS:
         if hunt.search.should_stop() or hunt.search.gap <= OPTIMAL_GAP:
             return
         with hunt.search.phase("rings"):
             test = RingTest(hunt.search, hunt.block, most_pairs)
-            if costs.boundary.any():
-                climb(hunt, test, ORIGIN, PART_OF_BOTH * hunt.search.seconds_left)
-            else:
-                climb(hunt, test, ORIGIN, PART * hunt.search.seconds_left)
-                _complete(hunt, test)
+            climb(hunt, test, ORIGIN, PART * hunt.search.seconds_left)
+            _complete(hunt, test)
 
 
 def _complete(hunt: Hunt, test: RingTest[Solution]) -> None:
