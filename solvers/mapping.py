@@ -13,7 +13,7 @@ from .search import OPTIMAL_GAP, Search
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
-    """Partition the workload into stages and map them: layouts, bound, then annealing or exact.
+    """Partition the workload into stages and map them: layouts, bound, then programs or annealing.
 
     The partition is that of `balanced_partition`, with messages priced at the bandwidth of the
     fastest link where the mode counts them, or that of the plan to start from. The bound is for

@@ -13,7 +13,7 @@ from .mapping_hunt import Hunt
 #: A test of a threshold: None where no mapping exists, something false where it is not decided.
 Test = Callable[[MappingCosts, Floors, float], object | None]
 #: First step above the bound, and its growth, until the test finds mappings possible.
-STEP, GROWTH = 1e-4, 4.0
+STEP, GROWTH = 1e-4, 3.0
 
 
 def climb(hunt: Hunt, test: Test, origin: str, seconds: float) -> None:

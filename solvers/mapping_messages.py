@@ -6,6 +6,8 @@ exactly (`mapping_message_test`); the others follow with the same devices per bl
 
 from __future__ import annotations
 
+from ..formulations.mapping import MappingCosts
+from ..formulations.mapping_bound import Floors
 from ..instances import Solution
 from .mapping_climb import climb
 from .mapping_complete import filled, repaired
@@ -14,6 +16,8 @@ from .mapping_layouts import matched
 from .mapping_message_test import MessageTest
 from .search import OPTIMAL_GAP
 
+Test = MessageTest[Solution]
+
 ORIGIN = "messages of the tight boundaries"
 #: Admitted pairs between blocks, per device, up to which a boundary counts as tight: first, then.
 MOST_PAIRS = 4.0, 16.0
@@ -21,6 +25,8 @@ MOST_PAIRS = 4.0, 16.0
 MOST_DEVICES = 1024
 #: Parts of the seconds left: for the bound, and first and then for one of its programs.
 PART, OF_PROGRAM = 0.5, (0.12, 0.25)
+#: How far the incumbent has to be above a threshold for it to be completed at once.
+FAR = 1e-3
 #: Attempts to complete what is possible at the least threshold, each with other devices.
 ATTEMPTS = 4
 #: Steps of the first repair; doubled from attempt to attempt.
@@ -40,14 +46,23 @@ def messages_first(hunt: Hunt) -> None:
             return
         with search.phase("messages"):
             test = MessageTest(search, hunt.block, most_pairs, part * search.seconds_left)
-            climb(hunt, test, ORIGIN, PART * search.seconds_left)
-            _complete(hunt, test)
+
+            def tested(
+                costs: MappingCosts, least: Floors, threshold: float, test: Test = test
+            ) -> object | None:
+                found = test(costs, least, threshold)
+                if found and threshold * (1 + FAR) < hunt.objective_s:
+                    _complete(hunt, test, 1)
+                return found
+
+            climb(hunt, tested, ORIGIN, PART * search.seconds_left)
+            _complete(hunt, test, ATTEMPTS)
 
 
-def _complete(hunt: Hunt, test: MessageTest[Solution]) -> None:
+def _complete(hunt: Hunt, test: Test, attempts: int) -> None:
     """Offer mappings with the messages of the test's least threshold."""
     search, costs = hunt.search, hunt.costs
-    for k in range(ATTEMPTS):
+    for k in range(attempts):
         if not test.members or test.threshold >= hunt.objective_s:
             return
         slots = filled(hunt, test.members)
@@ -58,6 +73,6 @@ def _complete(hunt: Hunt, test: MessageTest[Solution]) -> None:
             completed = test.complete(costs, hunt.least)
             if completed is not None:
                 hunt.offer(completed, matched(costs, completed))
-        if search.should_stop() or search.gap <= OPTIMAL_GAP:
+        if search.should_stop() or search.gap <= OPTIMAL_GAP or k + 1 == attempts:
             return
         test(costs, hunt.least, test.threshold)
