@@ -1,7 +1,7 @@
 """Messages first: the least threshold at which tight boundaries have their messages, then the rest.
 
 Where some boundaries admit few pairs, as a rule they alone decide. So they are proved and found
-exactly (`mapping_message_test`); the others follow with the same devices per block.
+exactly (`mapping_possible_messages`); the others follow with the same devices per block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .mapping_climb import climb
 from .mapping_complete import filled, repaired
 from .mapping_hunt import Hunt
 from .mapping_layouts import matched
-from .mapping_message_test import MessageTest
+from .mapping_possible_messages import MessageTest
 from .search import OPTIMAL_GAP
 
 Test = MessageTest[Solution]
@@ -25,6 +25,8 @@ MOST_PAIRS = 4.0, 16.0
 MOST_DEVICES = 1024
 #: Parts of the seconds left: for the bound, and first and then for one of its programs.
 PART, OF_PROGRAM = 0.5, (0.12, 0.25)
+#: Seconds for the bound and for one of its programs, at most.
+SECONDS, PROGRAM_SECONDS = 300.0, 30.0
 #: How far the incumbent has to be above a threshold for it to be completed at once.
 FAR = 1e-3
 #: Attempts to complete what is possible at the least threshold, each with other devices.
@@ -45,7 +47,8 @@ def messages_first(hunt: Hunt) -> None:
         if search.should_stop() or search.gap <= OPTIMAL_GAP:
             return
         with search.phase("messages"):
-            test = MessageTest(search, hunt.block, most_pairs, part * search.seconds_left)
+            of_program = min(PROGRAM_SECONDS, part * search.seconds_left)
+            test = MessageTest(search, hunt.block, most_pairs, of_program)
 
             def tested(
                 costs: MappingCosts, least: Floors, threshold: float, test: Test = test
@@ -55,7 +58,7 @@ def messages_first(hunt: Hunt) -> None:
                     _complete(hunt, test, 1)
                 return found
 
-            climb(hunt, tested, ORIGIN, PART * search.seconds_left)
+            climb(hunt, tested, ORIGIN, min(SECONDS, PART * search.seconds_left))
             _complete(hunt, test, ATTEMPTS)
 
 

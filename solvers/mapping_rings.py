@@ -1,8 +1,8 @@
 """Rings first: the least threshold at which the tight stages have rings, then the other stages.
 
 Where one or two stages reduce far more than the others, as a rule their rings alone decide. So they
-are proved and found exactly (`mapping_ring_test`), and the others are put on the devices left over
-and repaired by annealing.
+are proved and found exactly (`mapping_possible_rings`), and the others are put on the devices left
+over and repaired by annealing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ..instances import Solution
 from .mapping_climb import climb
 from .mapping_complete import filled, repaired
 from .mapping_hunt import Hunt
-from .mapping_ring_test import RingTest
+from .mapping_possible_rings import RingTest
 from .search import OPTIMAL_GAP
 
 ORIGIN = "rings of the tight stages"
@@ -19,8 +19,8 @@ ORIGIN = "rings of the tight stages"
 MOST_PAIRS = 2.0, 8.0
 #: Devices up to which tables of their pairs are worth it.
 MOST_DEVICES = 2048
-#: Part of the seconds left for the bound.
-PART = 0.3
+#: Seconds for the bound, at most, and part of what is left.
+SECONDS, PART = 120.0, 0.3
 #: Attempts to complete the rings of the least threshold, each with other rings.
 ATTEMPTS = 8
 #: Steps of the first repair; doubled from attempt to attempt.
@@ -41,7 +41,7 @@ def rings_first(hunt: Hunt) -> None:
             return
         with hunt.search.phase("rings"):
             test = RingTest(hunt.search, hunt.block, most_pairs)
-            climb(hunt, test, ORIGIN, PART * hunt.search.seconds_left)
+            climb(hunt, test, ORIGIN, min(SECONDS, PART * hunt.search.seconds_left))
             _complete(hunt, test)
 
 
