@@ -183,7 +183,8 @@ class MessageTest(Generic[S]):
 
     def _run(self, rows: Rows, *, most: bool = False) -> Outcome:
         """Solve for any solution, or for the most columns."""
-        cost = self._rng.uniform(0.0, 1.0, len(rows.cost))  # so that it does not search in vain
+        # without costs, or with many different ones, HiGHS finds its first solution later
+        cost = self._rng.integers(0, 2, len(rows.cost)).astype(float)
         if most:
             cost[:] = 0.0
             cost[0] = -1.0
