@@ -19,14 +19,14 @@ from .search import OPTIMAL_GAP
 Test = MessageTest[Solution]
 
 ORIGIN = "messages of the tight boundaries"
-#: Admitted pairs between blocks, per device, up to which a boundary counts as tight: first, then.
-MOST_PAIRS = 4.0, 16.0
+#: Admitted pairs between blocks, per device, up to which a boundary counts as tight: in turn.
+MOST_PAIRS = 4.0, 4.0, 16.0
+#: Seconds for one program, at most, in turn; and part of what is left.
+PROGRAM_SECONDS, PROGRAM_PART = (3.0, 10.0, 30.0), 0.12
+#: Seconds for the bound, at most, and part of what is left.
+SECONDS, PART = 300.0, 0.5
 #: Devices up to which tables of their pairs are worth it.
 MOST_DEVICES = 1024
-#: Parts of the seconds left: for the bound, and first and then for one of its programs.
-PART, OF_PROGRAM = 0.5, (0.12, 0.25)
-#: Seconds for the bound and for one of its programs, at most.
-SECONDS, PROGRAM_SECONDS = 300.0, 30.0
 #: How far the incumbent has to be above a threshold for it to be completed at once.
 FAR = 1e-3
 #: Attempts to complete what is possible at the least threshold, each with other devices.
@@ -43,11 +43,11 @@ def messages_first(hunt: Hunt) -> None:
     costs, search = hunt.costs, hunt.search
     if not costs.boundary.any() or costs.ring.any() or costs.size > MOST_DEVICES:
         return
-    for most_pairs, part in zip(MOST_PAIRS, OF_PROGRAM, strict=True):
+    for most_pairs, seconds in zip(MOST_PAIRS, PROGRAM_SECONDS, strict=True):
         if search.should_stop() or search.gap <= OPTIMAL_GAP:
             return
         with search.phase("messages"):
-            of_program = min(PROGRAM_SECONDS, part * search.seconds_left)
+            of_program = min(seconds, PROGRAM_PART * search.seconds_left)
             test = MessageTest(search, hunt.block, most_pairs, of_program)
 
             def tested(
