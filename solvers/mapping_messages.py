@@ -24,7 +24,7 @@ MOST_PAIRS = 4.0, 4.0, 16.0
 #: Seconds for one program, at most, in turn; and part of what is left.
 PROGRAM_SECONDS, PROGRAM_PART = (3.0, 10.0, 30.0), 0.12
 #: Seconds for the bound, at most, and part of what is left.
-SECONDS, PART = 300.0, 0.5
+SECONDS, PART = 300.0, 0.33
 #: Devices up to which tables of their pairs are worth it.
 MOST_DEVICES = 1024
 #: How far the incumbent has to be above a threshold for it to be completed at once.
