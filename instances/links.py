@@ -44,7 +44,7 @@ class Link:
         return self.latency_s + size_bytes / self.bytes_per_s if size_bytes > 0 else 0.0
 
     def seconds_of(self, size_bytes: Floats) -> Floats:
-        """Seconds of a message of each size, 0 if there is nothing to send; shape of `size_bytes`."""
+        """Seconds of a message of each size, 0 where nothing is sent; shape of `size_bytes`."""
         times: Floats = np.where(
             size_bytes > 0, self.latency_s + size_bytes / self.bytes_per_s, 0.0
         )

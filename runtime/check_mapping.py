@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -222,6 +223,7 @@ def _messages(topology: Topology) -> Message:
     return seconds
 
 
+@lru_cache(maxsize=1)  # a search asks for the same one again and again
 def link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]:
     """Latency and bandwidth by link, in both directions; of parallel links the best."""
     table: dict[tuple[int, int], tuple[float, float]] = {}

@@ -88,6 +88,11 @@ def run_highs(
 ) -> Outcome:
     """Solve a program until the gap, a limit, or until the search says stop.
 
+    The presolve of HiGHS 1.12 can call a feasible program infeasible, as seen where columns have
+    no upper bound, depending on the order of rows and columns. So "infeasible" counts only if it
+    is so in another order, too. (To switch off the rule of presolve that errs, "forcing row",
+    makes HiGHS write over memory that is not its own.)
+
     Parameters
     ----------
     search

@@ -6,12 +6,14 @@ from ..formulations.task import Task
 from ..instances import Mapped, Solution
 from .mapping_exact import MAX_DEVICES, exact
 from .mapping_hunt import Hunt
+from .mapping_messages import messages_first
+from .mapping_rings import rings_first
 from .mapping_targets import anneal, first_arms
 from .search import OPTIMAL_GAP, Search
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
-    """Partition the workload into stages and map them: layouts, bound, then annealing or exact.
+    """Partition the workload into stages and map them: layouts, bound, then programs or annealing.
 
     The partition is that of `balanced_partition`, with messages priced at the bandwidth of the
     fastest link where the mode counts them, or that of the plan to start from. The bound is for
@@ -22,10 +24,14 @@ def auto(task: Task, search: Search[Solution]) -> None:
     hunt.bound_stages()
     if not isinstance(search.best, Mapped) or search.should_stop():
         return
+    if hunt.costs.size > MAX_DEVICES:
+        rings_first(hunt)
     arms = first_arms(hunt)
     if hunt.costs.size > 2 * MAX_DEVICES:
         anneal(hunt, arms, rounds=2)
     hunt.bound_thresholds()
+    if hunt.costs.size > MAX_DEVICES:
+        messages_first(hunt)
     if hunt.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
         anneal(hunt, arms, rounds=8)
         _exact(hunt)

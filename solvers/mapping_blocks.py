@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Generic
 
 import numpy as np
-from scipy.sparse import csc_array
 
 from ..formulations.mapping import MappingCosts
 from ..formulations.mapping_bound import Floors
@@ -16,7 +15,8 @@ from ..formulations.mapping_counts import Rows, program
 from ..formulations.mapping_devices import device_program
 from ..formulations.mapping_ways import BlockCounts, count_blocks
 from ..instances.arrays import Floats, Ints
-from .highs import Linear, Outcome, run_highs
+from .highs import Outcome, run_highs
+from .mapping_linear import as_linear
 from .search import S, Search
 
 #: Seconds for one program; what is not refuted by then counts as possible.
@@ -86,17 +86,8 @@ class BlockTest(Generic[S]):
         return np.array([row[np.argsort(self._block[row], kind="stable")] for row in members])
 
     def _run(self, rows: Rows, cost: Floats | None = None, first: bool = True) -> Outcome:
-        linear = Linear(
-            cost=rows.cost if cost is None else cost,
-            column_lower=np.zeros(len(rows.cost)),
-            column_upper=rows.column_upper,
-            integer=rows.integer,
-            matrix=csc_array(rows.matrix),
-            row_lower=rows.lower,
-            row_upper=rows.upper,
-        )
         return run_highs(
-            linear,
+            as_linear(rows, rows.cost if cost is None else cost),
             self._search,
             on_incumbent=lambda _: first,
             seconds=SECONDS if first else BRIEF_SECONDS,

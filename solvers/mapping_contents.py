@@ -79,9 +79,7 @@ def first_contents(costs: MappingCosts, block: Ints) -> Ints:
     return held
 
 
-def likely_contents(
-    held: Ints, weights: Floats, replicas: int, steps: int, seed: int
-) -> Ints:
+def likely_contents(held: Ints, weights: Floats, replicas: int, steps: int, seed: int) -> Ints:
     """Anneal from contents `held`, shape (B, S + 1), and return the likeliest found.
 
     Parameters

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..formulations.mapping import MappingCosts
 from ..formulations.mapping_bound import Floors
@@ -86,7 +87,7 @@ def likely_caps(
 
 
 def filled(
-    filling: Filling, costs: MappingCosts, order: Ints, rng: np.random.Generator
+    filling: Filling, costs: MappingCosts, order: NDArray[np.int32], rng: np.random.Generator
 ) -> State:
     """Return a mapping with the contents, otherwise at random."""
     slots: list[list[int]] = [[] for _ in range(costs.stages)]
@@ -99,10 +100,9 @@ def filled(
     return new_state(costs, chosen, paired(costs, chosen), order)
 
 
-def learn(
-    filling: Filling, costs: MappingCosts, state: State, messages: Floats, rings: Floats
-) -> None:
-    """Let what the state violates count for more."""
+def learn(filling: Filling, costs: MappingCosts, state: State, caps: tuple[Floats, Floats]) -> None:
+    """Let what the state violates count for more; caps as `likely_caps` returns them."""
+    messages, rings = caps
     slots = state.slots(costs)
     filling.harder = filling.harder**FORGET
     for s in range(costs.stages):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -173,48 +174,19 @@ def _fill(hunt: Hunt, arm: Arm, filling: Filling, seed: int) -> None:
     arm.state = filled(filling, costs, arm.state.order, rng)
     left = 0.0
     while left == 0 and not hunt.search.should_stop():
-        messages, rings = likely_caps(filling, costs, least, arm.target)
-        left = _sliced(
-            hunt,
-            arm,
-            SETTLE_STEPS * costs.size,
-            (SETTLE_HOT, SETTLE_COLD),
-            int(rng.integers(2**31)),
-            lambda steps, k, hot, cold: settle(
-                costs,
-                messages,
-                rings,
-                arm.state,
-                filling.block,
-                arm.target,
-                steps,
-                k,
-                hot,
-                cold,
-            ),
-        )
+        caps = likely_caps(filling, costs, least, arm.target)
+        part = partial(settle, costs, caps, arm.state, filling.block, arm.target)
+        heats = SETTLE_HOT, SETTLE_COLD
+        left = _sliced(hunt, arm, SETTLE_STEPS * costs.size, heats, int(rng.integers(2**31)), part)
         _offer(hunt, arm, left)
         if left:
-            learn(filling, costs, arm.state, messages, rings)
+            learn(filling, costs, arm.state, caps)
         arm.next(hunt, failed=left > 0)
 
 
 def _repair(hunt: Hunt, arm: Arm, seed: int) -> float:
     """Repair the arm's state at its target; return the violation left."""
-
-    def part(steps: int, k: int, hot: float, cold: float) -> float:
-        return repair(
-            hunt.costs,
-            hunt.least,
-            arm.state,
-            hunt.block,
-            arm.target,
-            steps,
-            k,
-            hot,
-            cold,
-        )
-
+    part = partial(repair, hunt.costs, hunt.least, arm.state, hunt.block, arm.target)
     return _sliced(hunt, arm, int(arm.effort * FIRST_STEPS), (arm.heat, COLD), seed, part)
 
 

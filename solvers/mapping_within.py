@@ -1,4 +1,4 @@
-"""Annealing with the contents of blocks held: which device of a block does what, and who meets whom.
+"""Annealing with the contents of blocks held: which device does what, and who meets whom.
 
 As in `mapping_anneal` a violated edge is taken at random and one of its ends is brought an admitted
 neighbour. But that neighbour, of whatever block, exchanges its place with a device of its own
@@ -22,8 +22,7 @@ SHUFFLE = 0.15
 
 def settle(
     costs: MappingCosts,
-    messages: Floats,
-    rings: Floats,
+    caps: tuple[Floats, Floats],
     state: State,
     block: Ints,
     threshold: float,
@@ -36,9 +35,10 @@ def settle(
 
     Parameters
     ----------
-    messages, rings
-        Shape (S, ways): caps of each way.
+    caps
+        Of messages and ring messages in each way; shape (S, ways) both.
     """
+    messages, rings = caps
     members = np.argsort(block, kind="stable")
     first = np.searchsorted(block[members], np.arange(int(block.max()) + 2))
     left: float = _settle(

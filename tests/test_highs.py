@@ -13,7 +13,7 @@ from scipy.sparse import csc_array
 
 from stagecut import Limits
 from stagecut.instances import StagecutError
-from stagecut.solvers import highs_thread
+from stagecut.solvers import highs, highs_thread
 from stagecut.solvers.highs import Linear, compile_model, run_highs
 from stagecut.solvers.lp import GrowingLp
 from stagecut.solvers.search import Search
@@ -272,3 +272,31 @@ def test_a_growing_lp_prices_columns() -> None:
     assert point.objective == pytest.approx(float(np.dot(wanted, point.row_duals)))
     # 58 units of width on rolls of 10, and six rolls are enough.
     assert 5.8 <= point.objective <= 6.0
+
+
+def test_infeasible_is_confirmed_without_presolve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program with an unbounded column that is wrongly called infeasible is solved after all."""
+    linear = Linear(
+        cost=np.array([1.0, 2.0, 3.0, 10.0]),
+        column_lower=np.zeros(4),
+        column_upper=np.array([5.0, 1.0, 7.0, math.inf]),
+        integer=np.array([True, True, True, False]),
+        matrix=csc_array(np.array([[1.0, 1, 1, 0], [0, 0, 1, 1]])),
+        row_lower=np.array([8.0, 3.5]),
+        row_upper=np.array([8.0, math.inf]),
+    )
+    read, calls = highs._outcome, []
+
+    def first_is_wrong(*given: object) -> highs.Outcome:
+        calls.append(given)
+        if len(calls) == 1:
+            return highs.Outcome("infeasible", "none", None, math.inf, math.inf, 0)
+        return read(*given)
+
+    monkeypatch.setattr(highs, "_outcome", first_is_wrong)
+    seen: list[list[float]] = []
+    outcome = run_highs(linear, new_search(), on_incumbent=lambda x: seen.append(x.tolist()))
+    assert len(calls) == 2
+    assert outcome.status == "optimal"
+    assert outcome.x.tolist() == pytest.approx([4, 0, 4, 0])
+    assert seen[-1] == pytest.approx([4, 0, 4, 0])
