@@ -64,23 +64,34 @@ def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
 
     A pair cost is one of the values of `pair_costs`; they are searched by bisection.
     """
-    size = len(pair_costs)
-    apart = ~np.eye(size, dtype=np.bool_)
 
-    def enough(value: float) -> bool:
-        admitted = (pair_costs <= value) & apart
+    def enough(admitted: Bools) -> bool:
         if ring:
             return has_ring(admitted, replicas)
         return matching_size(admitted) >= 2 * replicas
 
+    return least_cap(pair_costs, enough)
+
+
+def least_cap(pair_costs: Floats, enough: Callable[[Bools], bool]) -> float:
+    """Return the least pair cost at which the admitted pairs are enough, by bisection.
+
+    Parameters
+    ----------
+    enough
+        Of the admitted pairs, shape (D, D); if it says False, it is so for fewer pairs, too.
+    """
+    apart = ~np.eye(len(pair_costs), dtype=np.bool_)
     least = float(pair_costs.min(where=apart, initial=np.inf))
-    if enough(least):  # on grids: no need to sort all pairs
+    if enough((pair_costs <= least) & apart):  # on grids: no need to sort all pairs
         return least
     values = np.unique(pair_costs[apart])
     low, high = 0, len(values) - 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(values[middle]) else (middle + 1, high)
+        low, high = (
+            (low, middle) if enough((pair_costs <= values[middle]) & apart) else (middle + 1, high)
+        )
     return float(values[low])
 
 

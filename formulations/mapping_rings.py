@@ -7,10 +7,12 @@ from numba import njit
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from ..instances.arrays import Bools
+from ..instances.arrays import Bools, Ints
 
 #: Steps of the search for a ring of exactly R devices, before it is taken to exist.
 CYCLE_STEPS = 300_000
+#: Likewise for one that is spread over blocks, times the number of devices.
+SPREAD_STEPS = 8_000_000
 
 
 def has_ring(admitted: Bools, replicas: int) -> bool:
@@ -21,7 +23,24 @@ def has_ring(admitted: Bools, replicas: int) -> bool:
     alive = np.ones(len(admitted), np.bool_)
     enough = bool(ring_core(admitted, min(2, replicas - 1), replicas, alive))
     if enough and replicas > 2:
-        return bool(_has_cycle(admitted, alive, replicas, CYCLE_STEPS))
+        block = np.zeros(len(alive), np.int64)
+        return bool(_has_cycle(admitted, alive, replicas, CYCLE_STEPS, block, np.array([replicas])))
+    return enough
+
+
+def has_spread_ring(admitted: Bools, block: Ints, most: Ints, replicas: int) -> bool:
+    """Whether a ring of exactly R devices may exist with at most `most[b]` of them in block b.
+
+    As in `has_ring`, False is certain.
+    """
+    alone = most[block] <= 1
+    inside = block[:, None] == block[None, :]
+    admitted = admitted & ~(inside & alone[:, None])
+    alive = most[block] > 0
+    enough = bool(ring_core(admitted, min(2, replicas - 1), replicas, alive))
+    if enough and replicas > 2:
+        steps = SPREAD_STEPS // len(block)
+        return bool(_has_cycle(admitted, alive, replicas, steps, block, most))
     return enough
 
 
@@ -76,8 +95,12 @@ def ring_core(admitted, degree, replicas, alive):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True)
-def _has_cycle(admitted, alive, length, steps):  # type: ignore[no-untyped-def]
-    """Whether there is a cycle of exactly `length`; True if `steps` do not decide it."""
+def _has_cycle(admitted, alive, length, steps, block, most):  # type: ignore[no-untyped-def]
+    """Whether there is a cycle of exactly `length`; True if `steps` do not decide it.
+
+    Of block b it has at most `most[b]` devices.
+    """
+    held = np.zeros(len(most), np.int64)
     size = len(alive)
     path = np.empty(length, np.int64)
     tried = np.empty(length, np.int64)
@@ -89,6 +112,7 @@ def _has_cycle(admitted, alive, length, steps):  # type: ignore[no-untyped-def]
             continue
         path[0] = root
         on_path[root] = True
+        held[block[root]] += 1
         tried[0] = 0
         top = 0
         while top >= 0:
@@ -102,7 +126,8 @@ def _has_cycle(admitted, alive, length, steps):  # type: ignore[no-untyped-def]
                     return True
             else:
                 for w in range(tried[top], size):
-                    if open_[w] and not on_path[w] and admitted[u, w]:
+                    fits = held[block[w]] < most[block[w]]
+                    if fits and open_[w] and not on_path[w] and admitted[u, w]:
                         found = w
                         break
             if found >= 0:
@@ -110,9 +135,11 @@ def _has_cycle(admitted, alive, length, steps):  # type: ignore[no-untyped-def]
                 top += 1
                 path[top] = found
                 on_path[found] = True
+                held[block[found]] += 1
                 tried[top] = 0
             else:
                 on_path[u] = False
+                held[block[u]] -= 1
                 top -= 1
         open_[root] = False
     return False

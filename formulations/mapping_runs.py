@@ -5,7 +5,8 @@ all-reduce, fits into the stage's room. Between boundaries that cannot be crosse
 replica of a run has its stages in one block. So a run must be no longer than a block, and the
 blocks must hold R of it; and a block of |b| devices holds at most ⌊|b|/L⌋ replicas of a stage whose
 run has L stages. If that is less than R, the all-reduce crosses too, which may forbid to cross the
-run's end; runs grow until nothing changes. Time does not depend on the number of devices.
+run's end; runs grow until nothing changes. On few devices, the ring of such a stage is sought among
+those that keep to that number in each block; else, time does not depend on their number.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ..instances.arrays import Ints
+from ..instances.arrays import Bools, Ints
 from .mapping import MappingCosts
-from .mapping_bound import Floors
+from .mapping_bound import Floors, least_cap
+from .mapping_rings import has_spread_ring
 
 Runs = list[tuple[int, int]]
+
+#: Devices up to which rings are sought that are spread over blocks.
+MAX_SPREAD = 600
 
 
 class RunTest:
@@ -30,7 +35,9 @@ class RunTest:
     """
 
     def __init__(self, costs: MappingCosts, block: Ints) -> None:
-        self._sizes = np.bincount(block)
+        self._block, self._sizes = block, np.bincount(block)
+        self._known: dict[tuple[float, ...], float] = {}
+        self._spread = len(block) <= MAX_SPREAD
         tables = costs.latency, costs.inverse, block
         self._message = _least_across(*tables, costs.boundary)
         self._ring = _least_across(*tables, costs.ring)
@@ -52,7 +59,7 @@ class RunTest:
                 if copies.sum() < costs.replicas:
                     return None
                 for s in range(first, last + 1):
-                    reduce = self._allreduce(costs, least, s, int(copies.max()))
+                    reduce = self._allreduce(costs, least, s, copies, room[s] - least.transfer[s])
                     if least.transfer[s] + reduce > room[s]:
                         return None
                 if last + 1 < costs.stages and self._message[last] + reduce > room[last]:
@@ -61,12 +68,31 @@ class RunTest:
             if not changed:
                 return runs
 
-    def _allreduce(self, costs: MappingCosts, least: Floors, s: int, most: int) -> float:
-        """Least all-reduce of stage s if no block holds more than `most` of its replicas."""
+    def _spread_ring(self, costs: MappingCosts, s: int, copies: Ints) -> float:
+        """Least longest link of a ring of stage s with so many replicas per block at most."""
+        key = (*costs.ring[s].tolist(), *copies.tolist())
+        if key not in self._known:
+
+            def enough(admitted: Bools) -> bool:
+                return has_spread_ring(admitted, self._block, copies, costs.replicas)
+
+            self._known[key] = least_cap(costs.ring_costs(s), enough)
+        return self._known[key]
+
+    def _allreduce(
+        self, costs: MappingCosts, least: Floors, s: int, copies: Ints, room: float
+    ) -> float:
+        """Least all-reduce of stage s if block b holds at most `copies[b]` of its replicas.
+
+        More than `room` is as good as the least above it.
+        """
         r, alone = costs.replicas, float(least.allreduce[s])
+        most = int(copies.max())
         if most >= r or not costs.ring[s].any():
             return alone
         ring = float(self._ring[s])
+        if self._spread and ring <= room < float(costs.ring_costs(s).max()):
+            ring = max(ring, self._spread_ring(costs, s, copies))
         if np.isinf(costs.detour[s]):
             return max(alone, ring)
         if not self._islands:
