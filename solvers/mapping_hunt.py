@@ -16,6 +16,7 @@ from ..instances.arrays import Floats, Ints
 from ..instances.units import TIME_UNITS
 from .balanced_partition import balanced_partition
 from .mapping_blocks import BlockTest
+from .mapping_first import first_mapping
 from .mapping_layouts import layouts, matched
 from .search import OPTIMAL_GAP, Search
 
@@ -38,14 +39,22 @@ class Hunt:
         self.problem = task.problem
         self.search = search
         self.unit = TIME_UNITS.get(task.workload.time_unit, 1.0)
+        self.workload = task.workload
+        with search.phase("first"):
+            first_mapping(task, search)
         with search.phase("partition"):
-            self.stage = _stages_of(task, search)
-            self.stages: StageCosts = stage_costs(task.workload, self.stage, self.problem.stages)
-        with search.phase("routes"):
-            self.costs: MappingCosts = mapping_costs(self.stages, self.problem)
+            stage = _stages_of(task, search)
+        self._take(stage)
         self.least = Floors(np.zeros(self.problem.stages), np.zeros(self.problem.stages))
         self.runs: RunTest | None = None
         self.turns = 0
+
+    def _take(self, stage: Ints) -> None:
+        """Let these be the stages to map."""
+        self.stage = stage
+        self.stages: StageCosts = stage_costs(self.workload, stage, self.problem.stages)
+        with self.search.phase("routes"):
+            self.costs: MappingCosts = mapping_costs(self.stages, self.problem)
 
     @cached_property
     def block(self) -> Ints:
@@ -92,12 +101,19 @@ class Hunt:
         )
 
     def layouts(self) -> None:
-        """Offer the constructions."""
+        """Offer the constructions; if the first mapping is better, its stages are those to map."""
         with self.search.phase("layouts"):
-            for slots, sends_to in layouts(self.costs):
-                self.offer(slots, sends_to)
-                if self.search.should_stop():
-                    return
+            self._layouts()
+            best = self.search.best
+            if isinstance(best, Mapped) and (best.stage != self.stage).any():
+                self._take(best.stage)
+                self._layouts()
+
+    def _layouts(self) -> None:
+        for slots, sends_to in layouts(self.costs):
+            self.offer(slots, sends_to)
+            if self.search.should_stop():
+                return
 
     def bound_stages(self) -> None:
         """Raise the bound: stages alone, then those that blocks keep together."""
@@ -168,7 +184,7 @@ def _stages_of(task: Task, search: Search[Solution]) -> Ints:
         return task.start.solution.stage
     assert isinstance(problem, Mapping)
     coefficient = 0.0
-    if problem.mode != "allr":
+    if problem.mode != "allr" and len(problem.topology.links):
         coefficient = 1.0 / float(problem.topology.bytes_per_s.max())
     part = balanced_partition(
         task.workload, problem.stages, coefficient, should_stop=search.should_stop

@@ -9,13 +9,12 @@ from ..formulations.mapping_bound import Floors, floors, threshold_bound
 from ..formulations.mapping_links import (
     LinkTraffic,
     device_bound,
-    island_milp,
     link_traffic,
     route_costs,
 )
 from ..formulations.task import Task
 from ..instances import Mapped, Solution
-from .highs import compile_model, run_highs
+from .highs import run_highs
 from .mapping_blocks import BlockTest
 from .mapping_hunt import Hunt
 from .mapping_links_kernel import descend
@@ -68,6 +67,10 @@ def _bound(hunt: Hunt, traffic: LinkTraffic) -> None:
     names = np.unique(topology.island[topology.usable])
     if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
         return
+    # Pyomo takes a second to import, which the bounds above do without
+    from ..formulations.mapping_islands import island_milp
+    from .compiled_model import compile_model
+
     compiled = compile_model(island_milp(hunt.problem, traffic, names))
     if compiled.linear is None:
         return
