@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..formulations.task import Task
 from ..instances import Mapped, Solution
+from .mapping_descents import descents
 from .mapping_exact import MAX_DEVICES, exact
 from .mapping_hunt import Hunt
 from .mapping_messages import messages_first
@@ -35,7 +36,10 @@ def auto(task: Task, search: Search[Solution]) -> None:
     if hunt.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
         anneal(hunt, arms, rounds=8)
         _exact(hunt)
-    anneal(hunt, arms)
+    if hunt.rings_only:
+        anneal(hunt, arms)
+    else:
+        descents(hunt, arms)
 
 
 def layouts_only(task: Task, search: Search[Solution]) -> None:
@@ -53,8 +57,8 @@ def _exact(hunt: Hunt) -> None:
         bound, found, finished = exact(
             hunt.costs, hunt.least, hunt.bound_s, hunt.objective_s, search
         )
-        if found is not None:
-            hunt.offer(*found)
+        for mapping in found:
+            hunt.offer(*mapping)
         if finished and hunt.rings_only:
             bound = hunt.objective_s
         hunt.raise_bound(bound, "all sets of devices")

@@ -16,6 +16,7 @@ from ..instances.arrays import Floats, Ints
 from ..instances.units import TIME_UNITS
 from .balanced_partition import balanced_partition
 from .mapping_blocks import BlockTest
+from .mapping_cheapest import descend
 from .mapping_first import first_mapping
 from .mapping_layouts import layouts, matched
 from .search import OPTIMAL_GAP, Search
@@ -24,6 +25,8 @@ from .search import OPTIMAL_GAP, Search
 COLUMN_TARGETS = 16
 #: Seconds for counts per block, at most; and never more than this part of what is left.
 BLOCK_SECONDS, BLOCK_PART = 20.0, 0.2
+#: Steps for each device by which the orders of stages are improved.
+ORDER_STEPS = 50
 #: Relative width at which the bisection over them ends; the search narrows it further.
 BLOCK_WIDTH = 2e-3
 
@@ -81,11 +84,18 @@ class Hunt:
 
         Of mappings with one maximum the first with the least sum stays: `Search` wants less.
         """
+        costs = self.costs
         if self.rings_only:
-            times = stage_times(self.costs, slots, sends_to) if times is None else times
+            times = stage_times(costs, slots, sends_to) if times is None else times
             if times.max() >= self.objective_s * (1 - 1e-12):
                 return False
-        return self.search.offer(self.costs.read_back(self.stage, slots, sends_to))
+        better = self.search.offer(costs.read_back(self.stage, slots, sends_to))
+        if self.rings_only or self.problem.objective != "stage-time" or not costs.ring.any():
+            return better
+        # an order that is good for a ring may be a bad one for trees or hierarchical rings
+        steps, seed = ORDER_STEPS * slots.size, self.search.limits.seed
+        slots, sends_to = descend(costs, slots, sends_to, steps, seed, orders_only=True)
+        return self.search.offer(costs.read_back(self.stage, slots, sends_to)) or better
 
     @property
     def rings_only(self) -> bool:
