@@ -21,23 +21,30 @@ def auto(task: Task, search: Search[Solution]) -> None:
     the mapping of these stages: another partition may have a better one.
     """
     hunt = Hunt(task, search)
-    hunt.layouts()
-    hunt.bound_stages()
+    with hunt.step("layouts"):
+        hunt.layouts()
+        hunt.bound_stages()
     if not isinstance(search.best, Mapped) or search.should_stop():
         return
     if hunt.costs.size > MAX_DEVICES:
-        rings_first(hunt)
+        with hunt.step("rings"):
+            rings_first(hunt)
     arms = first_arms(hunt)
     if hunt.costs.size > 2 * MAX_DEVICES:
-        anneal(hunt, arms, rounds=2)
+        with hunt.step("annealing"):
+            anneal(hunt, arms, rounds=2)
     hunt.bound_thresholds()
     if hunt.costs.size > MAX_DEVICES:
-        messages_first(hunt)
+        with hunt.step("messages"):
+            messages_first(hunt)
     if hunt.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
-        anneal(hunt, arms, rounds=8)
-        _exact(hunt)
+        with hunt.step("annealing"):
+            anneal(hunt, arms, rounds=8)
+        with hunt.step("exact"):
+            _exact(hunt)
     if hunt.rings_only:
-        anneal(hunt, arms)
+        with hunt.step("annealing"):
+            anneal(hunt, arms)
     else:
         descents(hunt, arms)
 

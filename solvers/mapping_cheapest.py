@@ -95,7 +95,7 @@ def _descend(  # type: ignore[no-untyped-def]
     for step in range(steps):
         s = np.random.randint(stages)  # noqa: NPY002
         if not orders_only and np.random.random() < 0.5:  # noqa: NPY002
-            s = times.argmax()
+            s = int(np.argmax(times))
         p = s * replicas + np.random.randint(replicas)  # noqa: NPY002
         kind, q = 0, np.random.randint(len(slot))  # noqa: NPY002
         chance = np.random.random()  # noqa: NPY002

@@ -23,14 +23,16 @@ def descents(hunt: Hunt, arms: list[Arm]) -> None:
     turn = 0
     while not search.should_stop() and search.gap > OPTIMAL_GAP:
         for heat in HEATS:
-            _descent(hunt, heat, turn)
+            with hunt.step("descent"):
+                _descent(hunt, heat, turn)
             if search.should_stop() or search.gap <= OPTIMAL_GAP:
                 return
             turn += 1
         if search.limits.nodes is not None and turn >= search.limits.nodes:
             search.stop_for("nodes")
             return
-        anneal(hunt, arms, rounds=ROUNDS)
+        with hunt.step("annealing"):
+            anneal(hunt, arms, rounds=ROUNDS)
 
 
 def _descent(hunt: Hunt, heat: float, turn: int) -> None:

@@ -43,8 +43,8 @@ def even_ends(seconds: Floats, stages: int) -> Ints:
     total = np.cumsum(seconds)
     count = len(total)
     wanted = total[-1] * np.arange(1, stages + 1) / stages
-    ends = np.minimum(np.searchsorted(total, wanted) + 1, count - np.arange(stages)[::-1])
+    ends: Ints = np.minimum(np.searchsorted(total, wanted) + 1, count - np.arange(stages)[::-1])
     for k in range(1, stages):
         ends[k] = max(ends[k], ends[k - 1] + 1)
     ends[-1] = count
-    return ends.astype(np.int64)
+    return ends

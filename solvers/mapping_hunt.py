@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -78,6 +80,16 @@ class Hunt:
     def bound_s(self) -> float:
         """Proved bound in seconds."""
         return self.search.bound * self.unit
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Name what is at work, until its end only if it improves nothing: then what did stays."""
+        search = self.search
+        before, objective = search.method, search.objective
+        search.method = name
+        yield
+        if search.objective >= objective:
+            search.method = before
 
     def offer(self, slots: Ints, sends_to: Ints, times: Floats | None = None) -> bool:
         """Offer a mapping, unless rings alone count and show that it is no better.

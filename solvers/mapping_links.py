@@ -32,7 +32,8 @@ def busiest_link(task: Task, search: Search[Solution], *, anneal: bool = True) -
     The partition and what the bound holds for are those of `mapping.auto`.
     """
     hunt = Hunt(task, search)
-    hunt.layouts()
+    with hunt.step("layouts"):
+        hunt.layouts()
     if search.should_stop():
         return
     with search.phase("routes"):
@@ -40,7 +41,7 @@ def busiest_link(task: Task, search: Search[Solution], *, anneal: bool = True) -
     with search.phase("bound"):
         _bound(hunt, traffic)
     if anneal:
-        with search.phase("annealing"):
+        with search.phase("annealing"), hunt.step("annealing"):
             _anneal(hunt, traffic)
 
 
