@@ -14,7 +14,7 @@ from .search import OPTIMAL_GAP
 #: Steps of one descent, and temperatures to begin with, in turn.
 STEPS, HEATS = 100_000, (0.0, 0.1, 0.3, 1.0)
 #: Turns of annealing between two descents.
-ROUNDS = 4
+ROUNDS = 2
 
 
 def descents(hunt: Hunt, arms: list[Arm]) -> None:

@@ -130,6 +130,7 @@ class Hunt:
             if isinstance(best, Mapped) and (best.stage != self.stage).any():
                 self._take(best.stage)
                 self._layouts()
+        self.raise_bound(0.0, "no time is below 0")
 
     def _layouts(self) -> None:
         for slots, sends_to in layouts(self.costs):

@@ -413,6 +413,9 @@ def test_one_device_without_links(mode: str, method: str) -> None:
     for name in ("mesh2d:1x1", "uniform_dist:1"):
         problem = Mapping(topology(name), 1, 1, mode, collective="ring")  # type: ignore[arg-type]
         assert solve(chain(0, 1), problem=problem, method=method).status == "optimal"
+        links = replace(problem, objective="busiest-link")
+        if method != "joint":
+            assert solve(chain(0, 1), problem=links, method=method).bound == 0
 
 
 @pytest.mark.parametrize("collective", ["ring", "cheapest"])
