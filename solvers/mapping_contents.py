@@ -24,6 +24,8 @@ SAMPLE = 1 << 17
 #: Temperatures in nats at which the annealing begins and ends. Hotter, the runs of the first
 #: contents melt and freeze into worse ones.
 HOT, COLD = 0.6, 0.2
+#: How often two blocks of one size exchange all that they hold.
+WHOLE = 0.1
 #: Ways of a stage that are so much less likely than its best are left out, in nats.
 LIKELY = 5.0
 
@@ -79,17 +81,21 @@ def first_contents(costs: MappingCosts, block: Ints) -> Ints:
     return held
 
 
-def likely_contents(held: Ints, weights: Floats, replicas: int, steps: int, seed: int) -> Ints:
-    """Anneal from contents `held`, shape (B, S + 1), and return the likeliest found.
+def likely_contents(
+    held: Ints, weights: Floats, prices: Floats, replicas: int, steps: int, seed: int
+) -> tuple[Ints, float]:
+    """Anneal from contents `held`, shape (B, S + 1); return the likeliest found, and its nats.
 
     Parameters
     ----------
     weights
         As `scarcity` returns them.
+    prices
+        Shape (B, S + 1): nats that a device of a block costs besides, if it serves a stage.
     """
     held = held.copy()
-    _anneal(held, weights, replicas, steps, seed, HOT, COLD)
-    return held
+    nats = float(_anneal(held, weights, prices, replicas, steps, seed, HOT, COLD))
+    return held, nats
 
 
 def likely_ways(held: Ints, weights: Floats, replicas: int) -> Bools:
@@ -154,12 +160,14 @@ def _exchange(held, inside, used, b, c, s, t, length, count):  # type: ignore[no
 
 
 @njit(cache=True)
-def _anneal(held, weights, replicas, steps, seed, hot, cold):  # type: ignore[no-untyped-def]
-    """Exchange devices, and runs of one device per stage, between blocks."""
+def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: ignore[no-untyped-def]
+    """Exchange devices, runs of one device per stage, and all that equal blocks hold."""
     np.random.seed(seed)  # noqa: NPY002
     blocks, stages = held.shape[0], held.shape[1] - 1
     inside, used = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
+    size = np.zeros(blocks, np.int64)
     for b in range(blocks):
+        size[b] = held[b].sum()
         for s in range(stages):
             used[s] += held[b, s] > 0
             if s + 1 < stages:
@@ -167,14 +175,28 @@ def _anneal(held, weights, replicas, steps, seed, hot, cold):  # type: ignore[no
     value = np.empty(stages)
     for s in range(stages):
         value[s] = _stage_value(s, inside, used, weights, replicas)
-    total = value.sum()
+    total = value.sum() + (held * prices).sum()
     best, kept = total, held.copy()
     trial, is_touched = np.empty(stages), np.zeros(stages + 1, np.bool_)
     for step in range(steps):
         heat = hot * (cold / hot) ** (step / steps)
         b, c = np.random.randint(blocks), np.random.randint(blocks)  # noqa: NPY002
+        if b == c:
+            continue
+        if size[b] == size[c] and np.random.random() < WHOLE:  # noqa: NPY002
+            change = 0.0
+            for s in range(stages + 1):
+                change += (held[c, s] - held[b, s]) * (prices[b, s] - prices[c, s])
+            if change <= 0 or np.random.random() < np.exp(-change / heat):  # noqa: NPY002
+                for s in range(stages + 1):
+                    held[b, s], held[c, s] = held[c, s], held[b, s]
+                total += change
+                if total < best - 1e-9:
+                    best = total
+                    kept[:] = held
+            continue
         s, t = np.random.randint(stages + 1), np.random.randint(stages + 1)  # noqa: NPY002
-        if b == c or s == t or held[b, s] == 0 or held[c, t] == 0:
+        if s == t or held[b, s] == 0 or held[c, t] == 0:
             continue
         length, count = 1, 1
         if np.random.random() < 0.5:  # noqa: NPY002
@@ -188,6 +210,9 @@ def _anneal(held, weights, replicas, steps, seed, hot, cold):  # type: ignore[no
         is_touched[max(0, s - 1) : s + length] = True
         is_touched[max(0, t - 1) : t + length] = True
         change = 0.0
+        for j in range(length):
+            change += count * (prices[b, t + j] - prices[b, s + j])
+            change += count * (prices[c, s + j] - prices[c, t + j])
         for x in range(stages):
             if is_touched[x]:
                 trial[x] = _stage_value(x, inside, used, weights, replicas)
@@ -205,3 +230,4 @@ def _anneal(held, weights, replicas, steps, seed, hot, cold):  # type: ignore[no
             best = total
             kept[:] = held
     held[:] = kept
+    return best

@@ -26,7 +26,13 @@ from .mapping_contents import (
 from .mapping_layouts import paired
 
 #: What stays violated counts for so much more, and all that was learnt for so much less.
-LEARN, FORGET = 1.5, 0.9
+LEARN, FORGET = 1.4, 0.9
+#: Nats for a device of a block, at either end of an edge that stays violated.
+LESSON = 0.3
+#: From how many nats on a link between blocks is rare.
+HARD = 3.0
+#: How often contents are chosen afresh, too.
+AFRESH = 0.5
 
 
 @dataclass(eq=False)
@@ -39,21 +45,26 @@ class Filling:
         Shape (B, S + 1): devices of each block that serve each stage, spare ones last.
     harder
         Shape (S, 2): factors on the nats of messages and ring messages.
+    prices
+        Shape (B, S + 1): nats that a device of a block costs besides, if it serves a stage.
     """
 
     block: Ints
     links: Links
     held: Ints
     harder: Floats
+    prices: Floats
 
 
 def new_filling(costs: MappingCosts, block: Ints) -> Filling:
     """Return a filling that has learnt nothing yet."""
+    first = first_contents(costs, block)
     return Filling(
         block,
         sample_links(costs, block),
-        first_contents(costs, block),
+        first,
         np.ones((costs.stages, 2)),
+        np.zeros(first.shape),
     )
 
 
@@ -65,11 +76,18 @@ def choose(
     steps: int,
     rng: np.random.Generator,
 ) -> None:
-    """Choose contents for a target: every second time from the last ones."""
+    """Choose contents for a target: from the last ones, and sometimes from the first as well."""
     weights = _weights(filling, costs, *ways(costs, least, target))
-    begin = filling.held if rng.random() < 0.5 else first_contents(costs, filling.block)
-    seed = int(rng.integers(2**31))
-    filling.held = likely_contents(begin, weights, costs.replicas, steps, seed)
+    begins = [filling.held]
+    if rng.random() < AFRESH:
+        begins.append(first_contents(costs, filling.block))
+    found = [
+        likely_contents(
+            begin, weights, filling.prices, costs.replicas, steps, int(rng.integers(2**31))
+        )
+        for begin in begins
+    ]
+    filling.held = min(found, key=lambda pair: pair[1])[0]
 
 
 def likely_caps(
@@ -84,6 +102,17 @@ def likely_caps(
         np.where(likely, messages, np.take_along_axis(messages, first, axis=1)),
         np.where(likely, rings, np.take_along_axis(rings, first, axis=1)),
     )
+
+
+def hard_caps(
+    filling: Filling, costs: MappingCosts, least: Floors, target: float
+) -> tuple[Floats, Floats]:
+    """Likewise, but without limit where links between blocks are not rare."""
+    messages, rings = likely_caps(filling, costs, least, target)
+    found = _weights(filling, costs, messages, rings)[:, :, (1, 3)].min(axis=1)
+    messages[found[:, 0] < HARD] = np.inf
+    rings[found[:, 1] < HARD] = np.inf
+    return messages, rings
 
 
 def filled(
@@ -105,25 +134,24 @@ def learn(filling: Filling, costs: MappingCosts, state: State, caps: tuple[Float
     messages, rings = caps
     slots = state.slots(costs)
     filling.harder = filling.harder**FORGET
+    filling.prices *= FORGET
+    block = filling.block
     for s in range(costs.stages):
-        alone = np.zeros(costs.replicas)
-        sent, reduced = alone, alone
+        ends, over = [], []
         if s + 1 < costs.stages:
-            pairs = slots[s], slots[s + 1][state.sends_to[s]]
-            alpha, beta = costs.boundary[s]
-            sent = alpha * costs.latency[pairs] + beta * costs.inverse[pairs]
+            ends.append((s + 1, slots[s + 1][state.sends_to[s]], costs.boundary[s], messages[s]))
         if costs.replicas > 1:
-            pairs = slots[s], np.roll(slots[s], -1)
-            gamma, delta = costs.ring[s]
-            reduced = gamma * costs.latency[pairs] + delta * costs.inverse[pairs]
-        over = np.stack(
-            [
-                (sent[:, None] > messages[s]).sum(axis=0),
-                (reduced[:, None] > rings[s]).sum(axis=0),
-            ]
-        )
-        best = over[:, over.sum(axis=0).argmin()]
-        filling.harder[s] *= np.where(best > 0, LEARN, 1.0)
+            ends.append((s, np.roll(slots[s], -1), costs.ring[s], rings[s]))
+        for _, other, (by_latency, by_inverse), limits in ends:
+            pairs = slots[s], other
+            cost = by_latency * costs.latency[pairs] + by_inverse * costs.inverse[pairs]
+            over.append(cost[:, None] > limits)
+        way = sum(each.sum(axis=0) for each in over).argmin()
+        for (stage, other, _, _), each in zip(ends, over, strict=True):
+            bad = each[:, way]
+            filling.harder[s, int(stage == s)] *= LEARN if bad.any() else 1.0
+            np.add.at(filling.prices[:, s], block[slots[s][bad]], LESSON)
+            np.add.at(filling.prices[:, stage], block[other[bad]], LESSON)
 
 
 def _weights(filling: Filling, costs: MappingCosts, messages: Floats, rings: Floats) -> Floats:

@@ -26,7 +26,7 @@ from .search import OPTIMAL_GAP, Search
 #: Targets for which stages are put together in columns; each 2 % above the one before.
 COLUMN_TARGETS = 16
 #: Seconds for counts per block, at most; and never more than this part of what is left.
-BLOCK_SECONDS, BLOCK_PART = 20.0, 0.2
+BLOCK_SECONDS, BLOCK_PART = 20.0, 0.25
 #: Steps for each device by which the orders of stages are improved.
 ORDER_STEPS = 50
 #: Relative width at which the bisection over them ends; the search narrows it further.

@@ -11,7 +11,7 @@ import numpy as np
 from ..formulations.mapping import stage_times
 from ..instances import Mapped
 from .mapping_anneal import State, best_routes, new_state, repair
-from .mapping_fill import Filling, choose, filled, learn, likely_caps, new_filling
+from .mapping_fill import Filling, choose, filled, hard_caps, learn, likely_caps, new_filling
 from .mapping_hunt import BLOCK_WIDTH, Hunt
 from .mapping_layouts import matched, paired
 from .mapping_within import settle
@@ -31,6 +31,8 @@ STRIDE = 0.08
 #: Temperatures at which a repair begins: the first keeps a good beginning, the second forgets it;
 #: and at which it ends.
 COOL, HOT, COLD = 0.2, 1.0, 0.1
+#: How often blocks exchange what they hold, while that is settled.
+ROLES = 0.3
 #: Temperatures of settling.
 SETTLE_HOT, SETTLE_COLD = 0.7, 0.2
 
@@ -165,13 +167,20 @@ def _counts(hunt: Hunt, arm: Arm, seed: int) -> None:
 
 
 def _fill(hunt: Hunt, arm: Arm, filling: Filling, seed: int) -> None:
-    """Begin with contents of blocks that are likely to fit; go down as far as they go."""
+    """Begin with contents of blocks that are likely to fit; go down as far as they go.
+
+    Which of equal blocks holds what is settled first, for the rare links alone.
+    """
     costs, least = hunt.costs, hunt.least
     rng = np.random.default_rng(seed)
     steps = CONTENTS_STEPS * len(filling.held) * filling.held.size
     choose(filling, costs, least, arm.target, steps, rng)
     arm.work += CONTENTS_WORK * steps
     arm.state = filled(filling, costs, arm.state.order, rng)
+    caps = hard_caps(filling, costs, least, arm.target)
+    part = partial(settle, costs, caps, arm.state, filling.block, arm.target, roles=ROLES)
+    steps = SETTLE_STEPS * costs.size // 3
+    _sliced(hunt, arm, steps, (HOT, SETTLE_COLD), int(rng.integers(2**31)), part)
     left = 0.0
     while left == 0 and not hunt.search.should_stop():
         caps = likely_caps(filling, costs, least, arm.target)

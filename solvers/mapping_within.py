@@ -30,6 +30,8 @@ def settle(
     seed: int,
     hot: float,
     cold: float,
+    *,
+    roles: float = 0.0,
 ) -> float:
     """Anneal for at most `steps` steps; return the violation that is left, 0 for none.
 
@@ -37,6 +39,8 @@ def settle(
     ----------
     caps
         Of messages and ring messages in each way; shape (S, ways) both.
+    roles
+        How often blocks of one size exchange all that they do, so that a neighbour comes.
     """
     messages, rings = caps
     members = np.argsort(block, kind="stable")
@@ -59,6 +63,7 @@ def settle(
         seed,
         hot,
         cold,
+        roles,
     )
     return left
 
@@ -78,9 +83,26 @@ def _count(trial, violation, is_changed, e, sign, tables, messages, rings, scale
 
 
 @njit(cache=True)
+def _swap(d, e, trial, violation, is_changed, tables, place, came_from, caps, scale, touched):  # type: ignore[no-untyped-def]
+    """Let two devices change places, and count what changes."""
+    messages, rings = caps
+    slot, sends_to = tables[4], tables[5]
+    stages, replicas = sends_to.shape
+    y, z = place[d], place[e]
+    n = edges_of_slot(y, came_from, stages, replicas, touched, 0)
+    n = edges_of_slot(z, came_from, stages, replicas, touched, n)
+    for j in range(n):
+        _count(trial, violation, is_changed, touched[j], -1.0, tables, messages, rings, scale)
+    slot[y], slot[z] = slot[z], slot[y]
+    place[d], place[e] = z, y
+    for j in range(n):
+        _count(trial, violation, is_changed, touched[j], 1.0, tables, messages, rings, scale)
+
+
+@njit(cache=True)
 def _settle(  # type: ignore[no-untyped-def]
     latency, inverse, boundary, ring, messages, rings, slot, sends_to, order, block, members,
-    first_of, scale, steps, seed, hot, cold,
+    first_of, scale, steps, seed, hot, cold, roles,
 ):  # fmt: skip
     np.random.seed(seed)  # noqa: NPY002
     stages, replicas = sends_to.shape
@@ -99,6 +121,9 @@ def _settle(  # type: ignore[no-untyped-def]
         _count(violation, trial, is_changed, e, 1.0, tables, messages, rings, scale)
     is_changed[:] = False
     touched, turned = np.empty(16, np.int64), np.empty(2, np.int64)
+    these, those = np.empty(size, np.int64), np.empty(size, np.int64)
+    width = first_of[1:] - first_of[:-1]
+    caps = (messages, rings)
     step = 0
     left = 1.0
     while step < steps:
@@ -140,15 +165,21 @@ def _settle(  # type: ignore[no-untyped-def]
                 if block[w] != block[u]:
                     v = w
                     break
-            kind, y, i1, i2, first, length, t = 0, near, 0, 0, 0, 0, s
-            if v < 0 or np.random.random() < SHUFFLE:  # noqa: NPY002
+            kind, d, i1, i2, first, length = 0, u, 0, 0, 0, 0
+            one, other = block[slot[far]], -1
+            if v >= 0 and roles > 0 and np.random.random() < roles:  # noqa: NPY002
+                other = block[v]
+                if one == other or one == block[u] or width[one] != width[other]:
+                    continue
+                d = slot[far]
+            elif v < 0 or np.random.random() < SHUFFLE:  # noqa: NPY002
                 b = block[u]
-                v = members[first_of[b] + np.random.randint(first_of[b + 1] - first_of[b])]  # noqa: NPY002
-            elif block[v] == block[slot[far]]:
-                y = far
+                v = members[first_of[b] + np.random.randint(width[b])]  # noqa: NPY002
+            elif block[v] == one:
+                d = slot[far]
             else:
                 # a place of v's block that could be the other end of the edge
-                b, n = block[v], first_of[block[v] + 1] - first_of[block[v]]
+                b, n = block[v], width[block[v]]
                 at = np.random.randint(n)  # noqa: NPY002
                 y = -1
                 for j in range(n):
@@ -163,14 +194,15 @@ def _settle(  # type: ignore[no-untyped-def]
                             break
                     else:
                         if near < far:
-                            other = slot[s * replicas + came_from[s + 1, k % replicas]]
+                            sender = slot[s * replicas + came_from[s + 1, k % replicas]]
                         else:
-                            other = slot[(s + 1) * replicas + sends_to[s, k % replicas]]
-                        if block[other] != b:
+                            sender = slot[(s + 1) * replicas + sends_to[s, k % replicas]]
+                        if block[sender] != b:
                             y = k
                             break
                 if y < 0:
                     continue
+                d = slot[y]
                 if on_ring:
                     if replicas < 4:
                         continue
@@ -182,41 +214,47 @@ def _settle(  # type: ignore[no-untyped-def]
                         first, length = q, (f - q) % replicas + 1
                     if length >= replicas:
                         continue
-                    turned[0] = t * replicas + (first - 1) % replicas
-                    turned[1] = t * replicas + (first + length - 1) % replicas
+                    turned[0] = s * replicas + (first - 1) % replicas
+                    turned[1] = s * replicas + (first + length - 1) % replicas
                 else:
                     kind = 1
                     if near < far:
                         i1, i2 = near % replicas, came_from[s + 1, y % replicas]
                     else:
                         i1, i2 = came_from[s + 1, near % replicas], y % replicas
-                    turned[0], turned[1] = used + t * replicas + i1, used + t * replicas + i2
+                    turned[0], turned[1] = used + s * replicas + i1, used + s * replicas + i2
             if kind > 0:
                 for j in range(2):
                     _count(trial, violation, is_changed, turned[j], -1.0, tables, messages, rings,
                            scale)  # fmt: skip
-                d = slot[y]
                 if kind == 1:
-                    exchange_receivers(sends_to, came_from, t, i1, i2)
+                    exchange_receivers(sends_to, came_from, s, i1, i2)
                 else:
-                    reverse(slot, place, sends_to, came_from, t, first, length, replicas, stages)
+                    reverse(slot, place, sends_to, came_from, s, first, length, replicas, stages)
                 for j in range(2):
                     _count(trial, violation, is_changed, turned[j], 1.0, tables, messages, rings,
                            scale)  # fmt: skip
-                y = place[d]
-            z = place[v]
-            if y != z:
-                n = edges_of_slot(y, came_from, stages, replicas, touched, 0)
-                n = edges_of_slot(z, came_from, stages, replicas, touched, n)
-                for j in range(n):
-                    _count(trial, violation, is_changed, touched[j], -1.0, tables, messages, rings,
-                           scale)  # fmt: skip
-                slot[y], slot[z] = slot[z], slot[y]
-                for j in range(n):
-                    _count(trial, violation, is_changed, touched[j], 1.0, tables, messages, rings,
-                           scale)  # fmt: skip
-            elif kind == 0:
+            elif d == v:
                 continue
+            pairs = 0
+            if d != v:
+                these[0], those[0] = d, v
+                pairs = 1
+            if other >= 0:  # the other devices of both blocks, turned by a random number
+                turn = np.random.randint(width[one])  # noqa: NPY002
+                k = turn
+                for j in range(width[one]):
+                    x = members[first_of[one] + j]
+                    if x == d:
+                        continue
+                    while members[first_of[other] + k % width[one]] == v:
+                        k += 1
+                    these[pairs], those[pairs] = x, members[first_of[other] + k % width[one]]
+                    pairs += 1
+                    k += 1
+            for j in range(pairs):
+                _swap(these[j], those[j], trial, violation, is_changed, tables, place, came_from,
+                      caps, scale, touched)  # fmt: skip
             change = 0.0
             for x in range(stages):
                 if is_changed[x]:
@@ -227,11 +265,13 @@ def _settle(  # type: ignore[no-untyped-def]
                     violation[x] = trial[x]
                 is_changed[x] = False
             if accept:
-                place[slot[y]], place[slot[z]] = y, z
                 continue
-            slot[y], slot[z] = slot[z], slot[y]
+            for j in range(pairs - 1, -1, -1):
+                y, z = place[these[j]], place[those[j]]
+                slot[y], slot[z] = slot[z], slot[y]
+                place[these[j]], place[those[j]] = z, y
             if kind == 1:
-                exchange_receivers(sends_to, came_from, t, i1, i2)
+                exchange_receivers(sends_to, came_from, s, i1, i2)
             elif kind == 2:
-                reverse(slot, place, sends_to, came_from, t, first, length, replicas, stages)
+                reverse(slot, place, sends_to, came_from, s, first, length, replicas, stages)
     return left
