@@ -129,6 +129,15 @@ def filled(
     return new_state(costs, chosen, paired(costs, chosen), order)
 
 
+def take_over(filling: Filling, costs: MappingCosts, state: State) -> None:
+    """Let the contents be those of a mapping."""
+    used = costs.stages * costs.replicas
+    stage = np.full(costs.size, costs.stages)
+    stage[:used] = np.repeat(np.arange(costs.stages), costs.replicas)
+    filling.held = np.zeros_like(filling.held)
+    np.add.at(filling.held, (filling.block[state.slot], stage), 1)
+
+
 def learn(filling: Filling, costs: MappingCosts, state: State, caps: tuple[Floats, Floats]) -> None:
     """Let what the state violates count for more; caps as `likely_caps` returns them."""
     messages, rings = caps

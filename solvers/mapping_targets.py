@@ -11,7 +11,16 @@ import numpy as np
 from ..formulations.mapping import stage_times
 from ..instances import Mapped
 from .mapping_anneal import State, best_routes, new_state, repair
-from .mapping_fill import Filling, choose, filled, hard_caps, learn, likely_caps, new_filling
+from .mapping_fill import (
+    Filling,
+    choose,
+    filled,
+    hard_caps,
+    learn,
+    likely_caps,
+    new_filling,
+    take_over,
+)
 from .mapping_hunt import BLOCK_WIDTH, Hunt
 from .mapping_layouts import matched, paired
 from .mapping_within import settle
@@ -181,6 +190,7 @@ def _fill(hunt: Hunt, arm: Arm, filling: Filling, seed: int) -> None:
     part = partial(settle, costs, caps, arm.state, filling.block, arm.target, roles=ROLES)
     steps = SETTLE_STEPS * costs.size // 3
     _sliced(hunt, arm, steps, (HOT, SETTLE_COLD), int(rng.integers(2**31)), part)
+    take_over(filling, costs, arm.state)
     left = 0.0
     while left == 0 and not hunt.search.should_stop():
         caps = likely_caps(filling, costs, least, arm.target)
