@@ -13,7 +13,8 @@ from pathlib import Path
 import stagecut
 from stagecut.formulations.compact import compact
 from stagecut.formulations.task import pose
-from stagecut.solvers.highs import compile_model, run_highs
+from stagecut.solvers.compiled_model import compile_model
+from stagecut.solvers.highs import run_highs
 from stagecut.solvers.search import Search
 
 BERT_12 = "placement/throughput/OperatorGraphs/bert_L-12_training.json"

@@ -40,7 +40,7 @@ def map_stages(
         str | None,
         typer.Option(
             help="All-reduce by ring, or by the cheapest of ring, tree and hierarchical. "
-            "Default: cheapest; for milp and joint ring, which is all they know."
+            "Default: cheapest; for milp, joint and busiest-link ring, which is all they know."
         ),
     ] = None,
     gradients: Annotated[
@@ -72,7 +72,8 @@ def map_stages(
     if joint and method not in ("auto", "joint"):
         raise InputError(f"--joint: the method is {method}; leave one of the two out")
     method = "joint" if joint else method
-    collective = collective or ("ring" if method in ("milp", "joint") else "cheapest")
+    if collective is None and method in ("milp", "joint"):
+        collective = "ring"
     loaded = load(workload)
     links = read_topology(topology)
     problem = Mapping(

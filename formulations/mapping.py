@@ -83,6 +83,11 @@ class MappingCosts:
         gamma, delta = self.ring[s]
         return _factors(self, float(gamma), float(delta))
 
+    def reduced_bytes(self, s: int) -> float:
+        """Bytes that the all-reduce of stage s is of; a ring has 2(R−1) messages of 1/R each."""
+        steps, by_bytes = self.ring[s]
+        return float(self.replicas * by_bytes / max(steps, 1.0))
+
     def read_back(self, stage: Ints, slots: Ints, sends_to: Ints) -> Mapped:
         """Return the solution, given the numbers of usable devices in each slot."""
         return Mapped(stage, self.devices[slots], sends_to)

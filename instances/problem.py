@@ -277,11 +277,12 @@ class Mapping:
         Whether gradients are sent back; without them P is the time of the activations alone.
     collective
         ``ring``: A is a ring's time. ``cheapest``: the least of ring, binary tree and
-        hierarchical all-reduce (`runtime.check_mapping`).
+        hierarchical all-reduce (`runtime.check_mapping`). Default: ``cheapest``, and ``ring`` for
+        the busiest link, where all-reduces count as rings.
     objective
         ``stage-time`` or ``busiest-link``.
     overlap
-        Messages run beside compute: T_s = max(m · t_s, m · P_s + A_s).
+        Messages run beside compute: T_s = max(m · t_s, m · P_s + A_s). Of stage times only.
 
     References
     ----------
@@ -296,14 +297,24 @@ class Mapping:
     mode: Mode = "p2p"
     microbatches: int = 1
     gradients: bool = True
-    collective: Collective = "cheapest"
+    collective: Collective | None = None
     objective: MapObjective = "stage-time"
     overlap: bool = False
 
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, MODES)
-        _one_of("collective", self.collective, COLLECTIVES)
         _one_of("objective", self.objective, MAP_OBJECTIVES)
+        of_links = self.objective == "busiest-link"
+        if self.collective is None:
+            object.__setattr__(self, "collective", "ring" if of_links else "cheapest")
+        _one_of("collective", self.collective, COLLECTIVES)
+        if of_links and self.overlap:
+            raise InputError("overlap: the busiest link counts no compute; leave overlap out")
+        if of_links and self.collective != "ring":
+            raise InputError(
+                f"collective: {self.collective!r}; for the busiest link all-reduces count as "
+                "rings: leave collective out"
+            )
         for what in ("stages", "replicas", "microbatches"):
             value = getattr(self, what)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

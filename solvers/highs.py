@@ -24,10 +24,8 @@ import numpy as np
 from ..instances import StagecutError
 from ..instances.arrays import Floats
 from .highs_thread import Monitor, drive, whole
-from .linear import Compiled, Linear, compile_model
+from .linear import Linear
 from .search import S, Search
-
-__all__ = ["Compiled", "Linear", "Outcome", "compile_model", "run_highs"]
 
 #: HiGHS 1.12 can call a feasible program infeasible in its presolve, where columns have no bound
 #: (rule 6). Of such a program "infeasible" counts only if it is so without presolve, too: to

@@ -13,7 +13,8 @@ from ..formulations.latency_paths import heavy_paths
 from ..formulations.task import Task
 from ..instances import Calls, Solution
 from ..instances.arrays import Floats
-from .highs import compile_model, run_highs
+from .compiled_model import compile_model
+from .highs import run_highs
 from .latency_dp import PATH_BOUND, ceiling, explain
 from .latency_lns import linear
 from .search import Search

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..formulations.task import Task
 from ..instances import Mapped, Solution
+from .mapping_descents import descents
 from .mapping_exact import MAX_DEVICES, exact
 from .mapping_hunt import Hunt
 from .mapping_messages import messages_first
@@ -20,22 +21,32 @@ def auto(task: Task, search: Search[Solution]) -> None:
     the mapping of these stages: another partition may have a better one.
     """
     hunt = Hunt(task, search)
-    hunt.layouts()
-    hunt.bound_stages()
+    with hunt.step("layouts"):
+        hunt.layouts()
+        hunt.bound_stages()
     if not isinstance(search.best, Mapped) or search.should_stop():
         return
     if hunt.costs.size > MAX_DEVICES:
-        rings_first(hunt)
+        with hunt.step("rings"):
+            rings_first(hunt)
     arms = first_arms(hunt)
     if hunt.costs.size > 2 * MAX_DEVICES:
-        anneal(hunt, arms, rounds=2)
+        with hunt.step("annealing"):
+            anneal(hunt, arms, rounds=2)
     hunt.bound_thresholds()
     if hunt.costs.size > MAX_DEVICES:
-        messages_first(hunt)
+        with hunt.step("messages"):
+            messages_first(hunt)
     if hunt.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
-        anneal(hunt, arms, rounds=8)
-        _exact(hunt)
-    anneal(hunt, arms)
+        with hunt.step("annealing"):
+            anneal(hunt, arms, rounds=8)
+        with hunt.step("exact"):
+            _exact(hunt)
+    if hunt.rings_only:
+        with hunt.step("annealing"):
+            anneal(hunt, arms)
+    else:
+        descents(hunt, arms)
 
 
 def layouts_only(task: Task, search: Search[Solution]) -> None:
@@ -53,8 +64,8 @@ def _exact(hunt: Hunt) -> None:
         bound, found, finished = exact(
             hunt.costs, hunt.least, hunt.bound_s, hunt.objective_s, search
         )
-        if found is not None:
-            hunt.offer(*found)
+        for mapping in found:
+            hunt.offer(*mapping)
         if finished and hunt.rings_only:
             bound = hunt.objective_s
         hunt.raise_bound(bound, "all sets of devices")

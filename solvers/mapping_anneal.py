@@ -23,6 +23,8 @@ from .mapping_moves import admitted, edge_cost, edges_of_slot, exchange_receiver
 WAYS = 24
 #: An edge counts twice that is over its cap by one in SCALE of the target.
 SCALE = 5.0
+#: Seconds that a target is taken for at least: stages may take no time at all.
+LEAST = 1e-300
 
 
 @dataclass(eq=False)
@@ -102,7 +104,7 @@ def repair(
         state.sends_to,
         state.order,
         block,
-        SCALE / threshold,
+        SCALE / max(threshold, LEAST),
         steps,
         seed,
         hot,

@@ -1,4 +1,4 @@
-"""What tree and hierarchical all-reduce take at least on each set of devices, sets as bits."""
+"""What tree and hierarchical all-reduce take on each set of devices, sets as bits."""
 
 from __future__ import annotations
 
@@ -7,19 +7,29 @@ from numba import njit
 
 from ..formulations.mapping import MappingCosts
 from ..instances.arrays import Floats, Ints
+from .mapping_set_trees import best_tree, set_trees
 
 
-def other_collectives(costs: MappingCosts, s: int) -> Floats:
-    """Return a lower bound of an all-reduce of stage s that is no ring, shape (2^D,).
+def tree_times(costs: MappingCosts, s: int) -> Floats:
+    """Return the least time of a tree all-reduce of stage s in each set of devices, shape (2^D,).
 
-    A tree spans the set, so it has a message as long as the longest of a bottleneck spanning tree.
-    Hierarchical rings give each device its two best neighbours (one in a ring of two) at least.
-    `inf` for sets that are not of R devices, and for all where only rings are allowed.
+    `inf` for sets that are not of R devices.
     """
-    if np.isinf(costs.detour[s]):
-        return np.full(1 << costs.size, np.inf)
-    steps, by_bytes = costs.ring[s]
-    size = float(by_bytes / steps * costs.replicas)
+    return 2 * (costs.replicas.bit_length() - 1) * set_trees(_messages(costs, s), costs.replicas)
+
+
+def tree_order(costs: MappingCosts, s: int, members: Ints) -> Ints:
+    """Return the devices of stage s in the order of their best tree."""
+    return members[best_tree(_messages(costs, s)[np.ix_(members, members)])]
+
+
+def hierarchical_bounds(costs: MappingCosts, s: int) -> Floats:
+    """Return a lower bound of a hierarchical all-reduce of stage s in each set, shape (2^D,).
+
+    Its rings give each device its two best neighbours (one in a ring of two) at least. `inf` for
+    sets that have none.
+    """
+    size = costs.reduced_bytes(s)
     found: Floats = _bounds(costs.latency, costs.inverse, costs.island, costs.replicas, size)
     return found
 
@@ -29,13 +39,15 @@ def by_island(costs: MappingCosts, members: Ints) -> Ints:
     return members[np.argsort(costs.island[members], kind="stable")]
 
 
+def _messages(costs: MappingCosts, s: int) -> Floats:
+    """Shape (D, D): what a message of all that stage s reduces takes."""
+    return costs.latency + costs.reduced_bytes(s) * costs.inverse
+
+
 @njit(cache=True)
 def _bounds(latency, inverse, island, replicas, size):  # type: ignore[no-untyped-def]
     devices = len(latency)
     out = np.full(1 << devices, np.inf)
-    depth = 0
-    while 2 << depth <= replicas:
-        depth += 1
     members = np.empty(replicas, np.int64)
     for mask in range(1, 1 << devices):
         count = 0
@@ -46,7 +58,6 @@ def _bounds(latency, inverse, island, replicas, size):  # type: ignore[no-untype
                 count += 1
         if count != replicas:
             continue
-        out[mask] = 2 * depth * _widest_tree(latency, inverse, members, size)
         k = 0
         for d in members:
             if island[d] == island[members[0]]:
@@ -56,30 +67,8 @@ def _bounds(latency, inverse, island, replicas, size):  # type: ignore[no-untype
         g = replicas // k
         inside = _neighbours(latency, inverse, island, members, size / k, k, True)
         across = _neighbours(latency, inverse, island, members, size / (k * g), g, False)
-        out[mask] = min(out[mask], 2 * (k - 1) * inside + 2 * (g - 1) * across)
+        out[mask] = 2 * (k - 1) * inside + 2 * (g - 1) * across
     return out
-
-
-@njit(cache=True)
-def _widest_tree(latency, inverse, members, size):  # type: ignore[no-untyped-def]
-    """Longest message of a spanning tree whose longest message is shortest."""
-    count = len(members)
-    near = np.full(count, np.inf)
-    done = np.zeros(count, np.bool_)
-    near[0] = 0.0
-    longest = 0.0
-    for _ in range(count):
-        best = -1
-        for i in range(count):
-            if not done[i] and (best < 0 or near[i] < near[best]):
-                best = i
-        done[best] = True
-        longest = max(longest, near[best])
-        for i in range(count):
-            cost = latency[members[best], members[i]] + size * inverse[members[best], members[i]]
-            if not done[i] and cost < near[i]:
-                near[i] = cost
-    return longest
 
 
 @njit(cache=True)

@@ -18,7 +18,7 @@ from ..formulations.mapping import MappingCosts, stage_times
 from ..formulations.mapping_bound import WIDTH, Floors, fitting
 from ..instances.arrays import Floats, Ints
 from . import mapping_layouts
-from .mapping_collectives import by_island, other_collectives
+from .mapping_collectives import by_island, hierarchical_bounds, tree_order, tree_times
 from .mapping_set_rings import best_ring, set_rings
 from .search import Stoppable
 
@@ -31,7 +31,7 @@ SLICE = 500_000
 
 def exact(
     costs: MappingCosts, least: Floors, low: float, high: float, clock: Stoppable
-) -> tuple[float, tuple[Ints, Ints] | None, bool]:
+) -> tuple[float, list[tuple[Ints, Ints]], bool]:
     """Search the least max stage time between `low` and `high`.
 
     Parameters
@@ -45,41 +45,48 @@ def exact(
 
     Returns
     -------
-    bound, mapping, finished
-        The proved bound, the best mapping below `high` (None if there is none), and whether the
-        search came to its end.
+    bound, mappings, finished
+        The proved bound, the mappings below `high` in the order in which they were found, and
+        whether the search came to its end.
     """
     rings = np.zeros((costs.stages, 1 << costs.size))
-    others = np.full_like(rings, np.inf)
-    known: dict[tuple[float, float], Floats] = {}
+    trees, across = np.full_like(rings, np.inf), np.full_like(rings, np.inf)
+    known: dict[tuple[float, float], int] = {}
     for s in range(costs.stages):
         key = (float(costs.ring[s, 0]), float(costs.ring[s, 1]))
-        if key != (0.0, 0.0):
-            if key not in known:
-                if clock.should_stop():
-                    return low, None, False
-                known[key] = set_rings(costs.ring_costs(s), costs.replicas)
-            # a set may do without a ring: then the bound holds, but a mapping may not reach it
-            others[s] = other_collectives(costs, s)
-            rings[s] = np.minimum(known[key], others[s])
+        if key == (0.0, 0.0):
+            continue
+        if key in known:
+            rings[s], trees[s], across[s] = (each[known[key]] for each in (rings, trees, across))
+            continue
+        if clock.should_stop():
+            return low, [], False
+        known[key] = s
+        rings[s] = set_rings(costs.ring_costs(s), costs.replicas)
+        if np.isfinite(costs.detour[s]):
+            # hierarchical rings have bounds only, which a mapping may not reach
+            trees[s], across[s] = tree_times(costs, s), hierarchical_bounds(costs, s)
+            rings[s] = np.minimum(rings[s], np.minimum(trees[s], across[s]))
     pairs = np.array([costs.boundary_costs(s) for s in range(costs.stages)])
-    best: tuple[Ints, Ints] | None = None
+    mappings: list[tuple[Ints, Ints]] = []
     target = high * (1 - WIDTH)
     while low < high * (1 - WIDTH):
         found = _decide(costs, least, rings, pairs, target, clock)
         if found is None:
-            return low, best, False
+            return low, mappings, False
         if len(found):
             slots = np.array([best_ring(costs, s, int(mask)) for s, mask in enumerate(found)])
             for s, mask in enumerate(found.tolist()):
-                if others[s, mask] == rings[s, mask]:
+                if trees[s, mask] == rings[s, mask]:
+                    slots[s] = tree_order(costs, s, slots[s])
+                elif across[s, mask] == rings[s, mask]:
                     slots[s] = by_island(costs, slots[s])
-            best = slots, mapping_layouts.matched(costs, slots)
-            high = _value(costs, rings, found, *best)
+            mappings.append((slots, mapping_layouts.matched(costs, slots)))
+            high = _value(costs, rings, found, *mappings[-1])
         else:
-            return target, best, True
+            return target, mappings, True
         target = high * (1 - WIDTH)
-    return low, best, True
+    return low, mappings, True
 
 
 def _value(costs: MappingCosts, rings: Floats, masks: Ints, slots: Ints, sends_to: Ints) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +18,8 @@ from ..instances.arrays import Floats, Ints
 from ..instances.units import TIME_UNITS
 from .balanced_partition import balanced_partition
 from .mapping_blocks import BlockTest
+from .mapping_cheapest import descend
+from .mapping_first import first_mapping
 from .mapping_layouts import layouts, matched
 from .search import OPTIMAL_GAP, Search
 
@@ -23,6 +27,8 @@ from .search import OPTIMAL_GAP, Search
 COLUMN_TARGETS = 16
 #: Seconds for counts per block, at most; and never more than this part of what is left.
 BLOCK_SECONDS, BLOCK_PART = 20.0, 0.25
+#: Steps for each device by which the orders of stages are improved.
+ORDER_STEPS = 50
 #: Relative width at which the bisection over them ends; the search narrows it further.
 BLOCK_WIDTH = 2e-3
 
@@ -38,14 +44,22 @@ class Hunt:
         self.problem = task.problem
         self.search = search
         self.unit = TIME_UNITS.get(task.workload.time_unit, 1.0)
+        self.workload = task.workload
+        with search.phase("first"):
+            first_mapping(task, search)
         with search.phase("partition"):
-            self.stage = _stages_of(task, search)
-            self.stages: StageCosts = stage_costs(task.workload, self.stage, self.problem.stages)
-        with search.phase("routes"):
-            self.costs: MappingCosts = mapping_costs(self.stages, self.problem)
+            stage = _stages_of(task, search)
+        self._take(stage)
         self.least = Floors(np.zeros(self.problem.stages), np.zeros(self.problem.stages))
         self.runs: RunTest | None = None
         self.turns = 0
+
+    def _take(self, stage: Ints) -> None:
+        """Let these be the stages to map."""
+        self.stage = stage
+        self.stages: StageCosts = stage_costs(self.workload, stage, self.problem.stages)
+        with self.search.phase("routes"):
+            self.costs: MappingCosts = mapping_costs(self.stages, self.problem)
 
     @cached_property
     def block(self) -> Ints:
@@ -67,16 +81,33 @@ class Hunt:
         """Proved bound in seconds."""
         return self.search.bound * self.unit
 
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Name what is at work, until its end only if it improves nothing: then what did stays."""
+        search = self.search
+        before, objective = search.method, search.objective
+        search.method = name
+        yield
+        if search.objective >= objective:
+            search.method = before
+
     def offer(self, slots: Ints, sends_to: Ints, times: Floats | None = None) -> bool:
         """Offer a mapping, unless rings alone count and show that it is no better.
 
         Of mappings with one maximum the first with the least sum stays: `Search` wants less.
         """
+        costs = self.costs
         if self.rings_only:
-            times = stage_times(self.costs, slots, sends_to) if times is None else times
+            times = stage_times(costs, slots, sends_to) if times is None else times
             if times.max() >= self.objective_s * (1 - 1e-12):
                 return False
-        return self.search.offer(self.costs.read_back(self.stage, slots, sends_to))
+        better = self.search.offer(costs.read_back(self.stage, slots, sends_to))
+        if self.rings_only or self.problem.objective != "stage-time" or not costs.ring.any():
+            return better
+        # an order that is good for a ring may be a bad one for trees or hierarchical rings
+        steps, seed = ORDER_STEPS * slots.size, self.search.limits.seed
+        slots, sends_to = descend(costs, slots, sends_to, steps, seed, orders_only=True)
+        return self.search.offer(costs.read_back(self.stage, slots, sends_to)) or better
 
     @property
     def rings_only(self) -> bool:
@@ -92,12 +123,20 @@ class Hunt:
         )
 
     def layouts(self) -> None:
-        """Offer the constructions."""
+        """Offer the constructions; if the first mapping is better, its stages are those to map."""
         with self.search.phase("layouts"):
-            for slots, sends_to in layouts(self.costs):
-                self.offer(slots, sends_to)
-                if self.search.should_stop():
-                    return
+            self._layouts()
+            best = self.search.best
+            if isinstance(best, Mapped) and (best.stage != self.stage).any():
+                self._take(best.stage)
+                self._layouts()
+        self.raise_bound(0.0, "no time is below 0")
+
+    def _layouts(self) -> None:
+        for slots, sends_to in layouts(self.costs):
+            self.offer(slots, sends_to)
+            if self.search.should_stop():
+                return
 
     def bound_stages(self) -> None:
         """Raise the bound: stages alone, then those that blocks keep together."""
@@ -168,7 +207,7 @@ def _stages_of(task: Task, search: Search[Solution]) -> Ints:
         return task.start.solution.stage
     assert isinstance(problem, Mapping)
     coefficient = 0.0
-    if problem.mode != "allr":
+    if problem.mode != "allr" and len(problem.topology.links):
         coefficient = 1.0 / float(problem.topology.bytes_per_s.max())
     part = balanced_partition(
         task.workload, problem.stages, coefficient, should_stop=search.should_stop

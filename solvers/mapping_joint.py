@@ -16,13 +16,14 @@ from ..instances import InputError, Mapped, Mapping, Solution
 from ..instances.arrays import Floats
 from ..instances.units import TIME_UNITS
 from . import mapping
-from .highs import compile_model, run_highs
+from .compiled_model import compile_model
+from .highs import run_highs
 from .search import Search
 
 #: Part of the time for the two-phase answer.
 SHARE = 0.2
 #: What HiGHS's tolerances can make a bound too high by, relatively.
-SLACK = 1e-6
+SLACK = 5e-7
 
 
 def joint(task: Task, search: Search[Solution]) -> None:
@@ -72,6 +73,7 @@ def joint(task: Task, search: Search[Solution]) -> None:
             on_incumbent=offer,
             on_bound=raise_bound,
             gap=min(search.limits.gap, 1e-7),
+            options={"mip_abs_gap": 0.0},
         )
     if outcome.x is not None:
         offer(outcome.x)

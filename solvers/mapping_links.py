@@ -9,13 +9,12 @@ from ..formulations.mapping_bound import Floors, floors, threshold_bound
 from ..formulations.mapping_links import (
     LinkTraffic,
     device_bound,
-    island_milp,
     link_traffic,
     route_costs,
 )
 from ..formulations.task import Task
 from ..instances import Mapped, Solution
-from .highs import compile_model, run_highs
+from .highs import run_highs
 from .mapping_blocks import BlockTest
 from .mapping_hunt import Hunt
 from .mapping_links_kernel import descend
@@ -33,7 +32,8 @@ def busiest_link(task: Task, search: Search[Solution], *, anneal: bool = True) -
     The partition and what the bound holds for are those of `mapping.auto`.
     """
     hunt = Hunt(task, search)
-    hunt.layouts()
+    with hunt.step("layouts"):
+        hunt.layouts()
     if search.should_stop():
         return
     with search.phase("routes"):
@@ -41,7 +41,7 @@ def busiest_link(task: Task, search: Search[Solution], *, anneal: bool = True) -
     with search.phase("bound"):
         _bound(hunt, traffic)
     if anneal:
-        with search.phase("annealing"):
+        with search.phase("annealing"), hunt.step("annealing"):
             _anneal(hunt, traffic)
 
 
@@ -68,6 +68,10 @@ def _bound(hunt: Hunt, traffic: LinkTraffic) -> None:
     names = np.unique(topology.island[topology.usable])
     if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
         return
+    # Pyomo takes a second to import, which the bounds above do without
+    from ..formulations.mapping_islands import island_milp
+    from .compiled_model import compile_model
+
     compiled = compile_model(island_milp(hunt.problem, traffic, names))
     if compiled.linear is None:
         return

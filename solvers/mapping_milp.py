@@ -7,9 +7,14 @@ from ..formulations.mapping_milp import mapping_milp, read_back
 from ..formulations.task import Task
 from ..instances import InputError, Solution
 from ..instances.arrays import Floats
-from .highs import compile_model, run_highs
+from .compiled_model import compile_model
+from .highs import run_highs
 from .mapping_hunt import Hunt
 from .search import Search
+
+#: What HiGHS's tolerances can make a bound too high by, relatively; less than the gap up to which
+#: a plan is called optimal.
+BOUND_SLACK = 5e-7
 
 
 def milp(task: Task, search: Search[Solution]) -> None:
@@ -36,11 +41,16 @@ def milp(task: Task, search: Search[Solution]) -> None:
         hunt.offer(*read_back(model, lambda var: compiled.value(var, x)))
 
     def on_bound(bound: float) -> None:
-        hunt.raise_bound(bound / 1e3 * (1 - 1e-6), "HiGHS")
+        hunt.raise_bound(bound / 1e3 * (1 - BOUND_SLACK), "HiGHS")
 
     with search.phase("solve"):
         outcome = run_highs(
-            compiled.linear, search, on_incumbent=on_incumbent, on_bound=on_bound, gap=0.0
+            compiled.linear,
+            search,
+            on_incumbent=on_incumbent,
+            on_bound=on_bound,
+            gap=0.0,
+            options={"mip_abs_gap": 0.0},  # some stages take less than a microsecond
         )
     if outcome.x is not None:
         on_incumbent(outcome.x)

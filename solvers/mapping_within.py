@@ -13,7 +13,7 @@ from numba import njit
 
 from ..formulations.mapping import MappingCosts
 from ..instances.arrays import Floats, Ints
-from .mapping_anneal import SCALE, State, add_violation
+from .mapping_anneal import LEAST, SCALE, State, add_violation
 from .mapping_moves import admitted, edge_cost, edges_of_slot, exchange_receivers, reverse
 
 #: How often a violated edge's end just changes places with another device of its block.
@@ -58,7 +58,7 @@ def settle(
         block,
         members,
         first,
-        SCALE / threshold,
+        SCALE / max(threshold, LEAST),
         steps,
         seed,
         hot,

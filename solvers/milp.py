@@ -18,8 +18,9 @@ from ..formulations.pyomo_tools import hushed
 from ..formulations.task import Task
 from ..instances import InfeasibleError, InputError, Placement, Solution
 from ..instances.arrays import Floats
+from .compiled_model import compile_model
 from .greedy import greedy
-from .highs import Outcome, compile_model, run_highs
+from .highs import Outcome, run_highs
 from .milp_slots import improve_slots
 from .other_solvers import check_solver, run_other
 from .search import Search

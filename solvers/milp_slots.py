@@ -12,7 +12,9 @@ import numpy as np
 from ..formulations.compact import Compact
 from ..instances import Solution
 from ..instances.arrays import Floats, Ints
-from .highs import Compiled, Linear, run_highs
+from .compiled_model import Compiled
+from .highs import run_highs
+from .linear import Linear
 from .search import Search
 
 #: Limits of one neighbourhood: nodes, and seconds unless the search is limited by nodes.

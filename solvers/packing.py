@@ -9,7 +9,8 @@ from ..formulations.certificate import PROOF_MARGIN
 from ..formulations.hypergraph import Hypergraph
 from ..formulations.task import Task
 from ..instances import Placement, Solution
-from .highs import Linear, run_highs
+from .highs import run_highs
+from .linear import Linear
 from .search import Search
 
 

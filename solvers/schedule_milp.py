@@ -6,7 +6,8 @@ import math
 
 from ..formulations.schedule_milp import Shop, schedule_model
 from ..instances.arrays import Floats
-from .highs import compile_model, run_highs
+from .compiled_model import compile_model
+from .highs import run_highs
 from .search import Search
 
 #: What HiGHS's tolerances can make a bound too high by, relatively.

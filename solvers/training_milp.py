@@ -12,7 +12,8 @@ from ..formulations.training import Staging, state_staging
 from ..formulations.training_milp import Slots, training_milp
 from ..instances import InfeasibleError, Solution, Stages, in_stages
 from ..instances.arrays import Floats
-from .highs import compile_model, run_highs
+from .compiled_model import compile_model
+from .highs import run_highs
 from .search import Search
 from .training_dp import plan_on_one_kind, training_dp
 

@@ -243,3 +243,12 @@ def test_instances_list_show_and_convert(tmp_path: Path) -> None:
     again = answer(stagecut("instances", "show", tmp_path / "my gpt.json", "--json"))
     assert again["nodes"] == shown["nodes"]
     assert again["memory_bytes"] == shown["memory_bytes"]
+
+
+@pytest.mark.parametrize("option", [["--overlap"], ["--collective", "cheapest"]])
+def test_what_the_busiest_link_leaves_out_is_refused(option: list[str]) -> None:
+    words = ["map", "semantic-fpn-operators-training", "--topology", "ring:4", "--stages", "2"]
+    done = stagecut(*words, "--objective", "busiest-link", *option)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert f"leave {option[0].removeprefix('--')} out" in done.stderr

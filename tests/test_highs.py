@@ -14,7 +14,9 @@ from scipy.sparse import csc_array
 from stagecut import Limits
 from stagecut.instances import StagecutError
 from stagecut.solvers import highs, highs_thread
-from stagecut.solvers.highs import Linear, compile_model, run_highs
+from stagecut.solvers.compiled_model import compile_model
+from stagecut.solvers.highs import run_highs
+from stagecut.solvers.linear import Linear
 from stagecut.solvers.lp import GrowingLp
 from stagecut.solvers.search import Search
 

@@ -56,7 +56,7 @@ def test_solving_needs_no_torch() -> None:
 
 def test_methods_that_auto_begins_with_need_no_pyomo() -> None:
     """It takes a second to import, which a short time limit does not have."""
-    modules = [f"stagecut.solvers.{name}_auto" for name in ("latency", "training")]
+    modules = [f"stagecut.solvers.{name}_auto" for name in ("latency", "training", "mapping")]
     code = (
         f"import sys, stagecut.solvers.auto, {', '.join(modules)}; sys.exit('pyomo' in sys.modules)"
     )

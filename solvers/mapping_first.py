@@ -1,0 +1,50 @@
+"""A first mapping in no time: stages cut evenly, devices in a row; nothing has to be compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..formulations.balanced_partition import partition_units
+from ..formulations.task import Task
+from ..instances import Mapped, Mapping, Solution
+from ..instances.arrays import Floats, Ints
+from .balanced_partition import orders
+from .search import Search
+
+#: With so many seconds the kernels of the search are compiled in time.
+ENOUGH_SECONDS = 10.0
+
+
+def first_mapping(task: Task, search: Search[Solution]) -> None:
+    """Offer a mapping where little time is left, whether it is up or not."""
+    problem = task.problem
+    assert isinstance(problem, Mapping)
+    if search.seconds_left > ENOUGH_SECONDS or task.start is not None:
+        return
+    unit_of, units = partition_units(task.workload)
+    s, r = problem.stages, problem.replicas
+    if s > units.size:
+        return
+    order = next(orders(units))
+    stage = np.empty(units.size, np.int64)
+    stage[order] = np.searchsorted(
+        even_ends(units.seconds[order], s), np.arange(units.size), side="right"
+    )
+    topology = problem.topology
+    usable = topology.usable
+    used = usable[np.argsort(topology.island[usable], kind="stable")][: s * r]
+    straight = np.tile(np.arange(r), (s - 1, 1))
+    for slots in (used.reshape(s, r), used.reshape(r, s).T.copy()):
+        search.offer(Mapped(stage[unit_of], slots, straight))
+
+
+def even_ends(seconds: Floats, stages: int) -> Ints:
+    """Return the ends of S runs of about equal sums, each with one unit at least; shape (S,)."""
+    total = np.cumsum(seconds)
+    count = len(total)
+    wanted = total[-1] * np.arange(1, stages + 1) / stages
+    ends: Ints = np.minimum(np.searchsorted(total, wanted) + 1, count - np.arange(stages)[::-1])
+    for k in range(1, stages):
+        ends[k] = max(ends[k], ends[k - 1] + 1)
+    ends[-1] = count
+    return ends
