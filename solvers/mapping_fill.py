@@ -155,6 +155,8 @@ def learn(filling: Filling, costs: MappingCosts, state: State, caps: tuple[Float
             pairs = slots[s], other
             cost = by_latency * costs.latency[pairs] + by_inverse * costs.inverse[pairs]
             over.append(cost[:, None] > limits)
+        if not over:
+            continue
         way = sum(each.sum(axis=0) for each in over).argmin()
         for (stage, other, _, _), each in zip(ends, over, strict=True):
             bad = each[:, way]

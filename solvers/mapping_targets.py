@@ -82,7 +82,8 @@ class Arm:
         if self.given_up >= high - 0.1 * (high - low):  # all were given up: try harder
             self.given_up = low
             self.effort *= GROWTH
-        self.target = self.given_up + min((high - self.given_up) / 3, STRIDE * low)
+        third = (high - self.given_up) / 3
+        self.target = self.given_up + (min(third, STRIDE * low) if low > 0 else third)
 
 
 def first_arms(hunt: Hunt) -> list[Arm]:
@@ -192,7 +193,7 @@ def _fill(hunt: Hunt, arm: Arm, filling: Filling, seed: int) -> None:
     _sliced(hunt, arm, steps, (HOT, SETTLE_COLD), int(rng.integers(2**31)), part)
     take_over(filling, costs, arm.state)
     left = 0.0
-    while left == 0 and not hunt.search.should_stop():
+    while left == 0 and hunt.search.gap > OPTIMAL_GAP and not hunt.search.should_stop():
         caps = likely_caps(filling, costs, least, arm.target)
         part = partial(settle, costs, caps, arm.state, filling.block, arm.target)
         heats = SETTLE_HOT, SETTLE_COLD
