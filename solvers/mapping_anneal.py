@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from ..formulations.mapping import MappingCosts
 from ..formulations.mapping_bound import Floors
 from ..instances.arrays import Floats, Ints
-from .mapping_moves import admitted, edge_cost, edges_of_slot, exchange_receivers, reverse
+from .mapping_moves import (
+    admitted,
+    best_way,
+    copy_row,
+    edge_cost,
+    edges_of_slot,
+    exchange_receivers,
+    reverse,
+)
 
 #: Ways in which a stage with both terms may share its room.
 WAYS = 24
@@ -178,7 +186,7 @@ def _repair(  # type: ignore[no-untyped-def]
     while step < steps:
         left = 0.0
         for s in range(stages):
-            left += violation[s].min()
+            left += violation[s, best_way(violation, s)]
         if left < 0.5:
             return 0.0
         # a sweep of so many steps, so that the sum above costs little
@@ -186,7 +194,7 @@ def _repair(  # type: ignore[no-untyped-def]
             step += 1
             heat = hot * (cold / hot) ** (min(step, steps) / steps)
             s = np.random.randint(stages)  # noqa: NPY002
-            way = violation[s].argmin()
+            way = best_way(violation, s)
             if violation[s, way] < 0.5:
                 continue
             # the first violated edge from a random one on
@@ -269,7 +277,7 @@ def _repair(  # type: ignore[no-untyped-def]
                     is_changed[x] = True
                     changed[m] = x
                     m += 1
-                    trial[x] = violation[x]
+                    copy_row(trial, violation, x)
                 caps = rings[x] if e < used else messages[x]
                 after = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages,
                                   replicas)  # fmt: skip
@@ -279,12 +287,13 @@ def _repair(  # type: ignore[no-untyped-def]
             for j in range(m):
                 x = changed[j]
                 is_changed[x] = False
-                change += trial[x].min() - violation[x].min()
+                change += trial[x, best_way(trial, x)]
+                change -= violation[x, best_way(violation, x)]
             if change <= 0 or np.random.random() < np.exp(-change / heat):  # noqa: NPY002
                 if kind == 0:
                     place[slot[a]], place[slot[b]] = a, b
                 for j in range(m):
-                    violation[changed[j]] = trial[changed[j]]
+                    copy_row(violation, trial, changed[j])
             elif kind == 0:
                 slot[a], slot[b] = slot[b], slot[a]
             elif kind == 1:

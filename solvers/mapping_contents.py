@@ -122,8 +122,8 @@ def _stage_value(s, inside, used, weights, replicas):  # type: ignore[no-untyped
     ring_inside = replicas - ring_across
     best = np.inf
     for k in range(weights.shape[1]):
-        w = weights[s, k]
-        value = inside[s] * w[0] + across * w[1] + ring_inside * w[2] + ring_across * w[3]
+        value = inside[s] * weights[s, k, 0] + across * weights[s, k, 1]
+        value += ring_inside * weights[s, k, 2] + ring_across * weights[s, k, 3]
         best = min(best, value)
     return best
 
@@ -160,6 +160,14 @@ def _exchange(held, inside, used, b, c, s, t, length, count):  # type: ignore[no
 
 
 @njit(cache=True)
+def _copy(target, source):  # type: ignore[no-untyped-def]
+    """As `target[:] = source`, which takes numba seconds to compile."""
+    for b in range(source.shape[0]):
+        for s in range(source.shape[1]):
+            target[b, s] = source[b, s]
+
+
+@njit(cache=True)
 def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: ignore[no-untyped-def]
     """Exchange devices, runs of one device per stage, and all that equal blocks hold."""
     np.random.seed(seed)  # noqa: NPY002
@@ -167,16 +175,23 @@ def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: i
     inside, used = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
     size = np.zeros(blocks, np.int64)
     for b in range(blocks):
-        size[b] = held[b].sum()
+        size[b] = held[b, stages]
         for s in range(stages):
+            size[b] += held[b, s]
             used[s] += held[b, s] > 0
             if s + 1 < stages:
                 inside[s] += min(held[b, s], held[b, s + 1])
     value = np.empty(stages)
     for s in range(stages):
         value[s] = _stage_value(s, inside, used, weights, replicas)
-    total = value.sum() + (held * prices).sum()
-    best, kept = total, held.copy()
+    total = 0.0
+    for s in range(stages):
+        total += value[s]
+    for b in range(blocks):
+        for s in range(stages + 1):
+            total += held[b, s] * prices[b, s]
+    best, kept = total, np.empty_like(held)
+    _copy(kept, held)
     trial, is_touched = np.empty(stages), np.zeros(stages + 1, np.bool_)
     for step in range(steps):
         heat = hot * (cold / hot) ** (step / steps)
@@ -193,7 +208,7 @@ def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: i
                 total += change
                 if total < best - 1e-9:
                     best = total
-                    kept[:] = held
+                    _copy(kept, held)
             continue
         s, t = np.random.randint(stages + 1), np.random.randint(stages + 1)  # noqa: NPY002
         if s == t or held[b, s] == 0 or held[c, t] == 0:
@@ -207,8 +222,9 @@ def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: i
                 length += 1
             length = 1 + np.random.randint(length)  # noqa: NPY002
         _exchange(held, inside, used, b, c, s, t, length, count)
-        is_touched[max(0, s - 1) : s + length] = True
-        is_touched[max(0, t - 1) : t + length] = True
+        for j in range(-1, length):
+            is_touched[max(0, s + j)] = True
+            is_touched[max(0, t + j)] = True
         change = 0.0
         for j in range(length):
             change += count * (prices[b, t + j] - prices[b, s + j])
@@ -221,13 +237,13 @@ def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: i
         for x in range(stages):
             if is_touched[x] and accept:
                 value[x] = trial[x]
-        is_touched[:] = False
+            is_touched[x] = False
         if not accept:
             _exchange(held, inside, used, c, b, s, t, length, count)
             continue
         total += change
         if total < best - 1e-9:
             best = total
-            kept[:] = held
-    held[:] = kept
+            _copy(kept, held)
+    _copy(held, kept)
     return best

@@ -92,3 +92,20 @@ def reverse(slot, place, sends_to, came_from, s, first, length, replicas, stages
             exchange_receivers(sends_to, came_from, s, x, y)
         if s > 0:
             exchange_receivers(sends_to, came_from, s - 1, came_from[s, x], came_from[s, y])
+
+
+@njit(cache=True)
+def best_way(violation, s):  # type: ignore[no-untyped-def]
+    """The way in which stage s violates least (numba takes longer to compile `argmin`)."""
+    best = 0
+    for k in range(1, violation.shape[1]):
+        if violation[s, k] < violation[s, best]:
+            best = k
+    return best
+
+
+@njit(cache=True)
+def copy_row(target, source, s):  # type: ignore[no-untyped-def]
+    """Copy row s."""
+    for k in range(source.shape[1]):
+        target[s, k] = source[s, k]

@@ -14,7 +14,15 @@ from numba import njit
 from ..formulations.mapping import MappingCosts
 from ..instances.arrays import Floats, Ints
 from .mapping_anneal import LEAST, SCALE, State, add_violation
-from .mapping_moves import admitted, edge_cost, edges_of_slot, exchange_receivers, reverse
+from .mapping_moves import (
+    admitted,
+    best_way,
+    copy_row,
+    edge_cost,
+    edges_of_slot,
+    exchange_receivers,
+    reverse,
+)
 
 #: How often a violated edge's end just changes places with another device of its block.
 SHUFFLE = 0.15
@@ -77,7 +85,7 @@ def _count(trial, violation, is_changed, e, sign, tables, messages, rings, scale
     s = (e if e < used else e - used) // replicas
     if not is_changed[s]:
         is_changed[s] = True
-        trial[s] = violation[s]
+        copy_row(trial, violation, s)
     cost = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, replicas)
     add_violation(trial[s], cost, rings[s] if e < used else messages[s], scale, sign)
 
@@ -129,14 +137,14 @@ def _settle(  # type: ignore[no-untyped-def]
     while step < steps:
         left = 0.0
         for s in range(stages):
-            left += violation[s].min()
+            left += violation[s, best_way(violation, s)]
         if left < 0.5:
             return 0.0
         for _ in range(stages):
             step += 1
             heat = hot * (cold / hot) ** (min(step, steps) / steps)
             s = np.random.randint(stages)  # noqa: NPY002
-            way = violation[s].argmin()
+            way = best_way(violation, s)
             if violation[s, way] < 0.5:
                 continue
             start, e, cost = np.random.randint(2 * replicas), -1, 0.0  # noqa: NPY002
@@ -258,11 +266,12 @@ def _settle(  # type: ignore[no-untyped-def]
             change = 0.0
             for x in range(stages):
                 if is_changed[x]:
-                    change += trial[x].min() - violation[x].min()
+                    change += trial[x, best_way(trial, x)]
+                    change -= violation[x, best_way(violation, x)]
             accept = change <= 0 or np.random.random() < np.exp(-change / heat)  # noqa: NPY002
             for x in range(stages):
                 if is_changed[x] and accept:
-                    violation[x] = trial[x]
+                    copy_row(violation, trial, x)
                 is_changed[x] = False
             if accept:
                 continue
