@@ -24,7 +24,10 @@ from .mapping_moves import (
     edge_cost,
     edges_of_slot,
     exchange_receivers,
+    places,
     reverse,
+    violated_edge,
+    violation_left,
 )
 
 #: Ways in which a stage with both terms may share its room.
@@ -164,13 +167,7 @@ def _repair(  # type: ignore[no-untyped-def]
     np.random.seed(seed)  # noqa: NPY002
     stages, replicas = sends_to.shape
     size, used, count = len(slot), stages * replicas, messages.shape[1]
-    place = np.empty(size, np.int64)
-    for k in range(size):
-        place[slot[k]] = k
-    came_from = np.zeros((stages, replicas), np.int64)
-    for s in range(stages - 1):
-        for i in range(replicas):
-            came_from[s + 1, sends_to[s, i]] = i
+    place, came_from = places(slot, sends_to)
     violation = np.zeros((stages, count))
     for e in range(2 * used):
         s = (e if e < used else e - used) // replicas
@@ -184,9 +181,7 @@ def _repair(  # type: ignore[no-untyped-def]
     step = 0
     left = 1.0
     while step < steps:
-        left = 0.0
-        for s in range(stages):
-            left += violation[s, best_way(violation, s)]
+        left = violation_left(violation)
         if left < 0.5:
             return 0.0
         # a sweep of so many steps, so that the sum above costs little
@@ -197,23 +192,16 @@ def _repair(  # type: ignore[no-untyped-def]
             way = best_way(violation, s)
             if violation[s, way] < 0.5:
                 continue
-            # the first violated edge from a random one on
-            start, e, cost = np.random.randint(2 * replicas), -1, 0.0  # noqa: NPY002
-            for j in range(2 * replicas):
-                i = (start + j) % (2 * replicas)
-                e = s * replicas + i if i < replicas else used + s * replicas + i - replicas
-                cost = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages,
-                                 replicas)  # fmt: skip
-                if cost > (rings[s, way] if i < replicas else messages[s, way]):
-                    break
-            on_ring = e < used
+            start = np.random.randint(2 * replicas)  # noqa: NPY002
+            near, far, on_ring = violated_edge(
+                latency, inverse, boundary, ring, slot, sends_to, s, start, messages[s, way],
+                rings[s, way],
+            )  # fmt: skip
+            if near < 0:
+                continue
+            factors, cap = boundary[s], messages[s, way]
             if on_ring:
-                near, far = e, s * replicas + (e + 1) % replicas
-                far = s * replicas + (e - s * replicas + 1) % replicas
                 factors, cap = ring[s], rings[s, way]
-            else:
-                near, far = e - used, (s + 1) * replicas + sends_to[s, (e - used) % replicas]
-                factors, cap = boundary[s], messages[s, way]
             if np.random.random() < 0.5:  # noqa: NPY002
                 near, far = far, near
             # a neighbour of `near` that would do, to take the place of `far`

@@ -7,6 +7,7 @@ ring.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 
@@ -92,6 +93,52 @@ def reverse(slot, place, sends_to, came_from, s, first, length, replicas, stages
             exchange_receivers(sends_to, came_from, s, x, y)
         if s > 0:
             exchange_receivers(sends_to, came_from, s - 1, came_from[s, x], came_from[s, y])
+
+
+@njit(cache=True)
+def places(slot, sends_to):  # type: ignore[no-untyped-def]
+    """Where each device stands, and from which replica each receives."""
+    stages, replicas = sends_to.shape
+    place = np.empty(len(slot), np.int64)
+    for k in range(len(slot)):
+        place[slot[k]] = k
+    came_from = np.zeros((stages, replicas), np.int64)
+    for s in range(stages - 1):
+        for i in range(replicas):
+            came_from[s + 1, sends_to[s, i]] = i
+    return place, came_from
+
+
+@njit(cache=True)
+def violated_edge(  # type: ignore[no-untyped-def]
+    latency, inverse, boundary, ring, slot, sends_to, s, start, message_cap, ring_cap
+):
+    """The first edge of stage s above its cap, from number `start` on.
+
+    Returns its ends as slots, and whether it is on the ring; −1 and −1 if there is none.
+    """
+    stages, replicas = sends_to.shape
+    used = stages * replicas
+    for j in range(2 * replicas):
+        i = (start + j) % (2 * replicas)
+        on_ring = i < replicas
+        near = s * replicas + i % replicas
+        e = near if on_ring else used + near
+        cost = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, replicas)
+        if cost > (ring_cap if on_ring else message_cap):
+            if on_ring:
+                return near, s * replicas + (i + 1) % replicas, True
+            return near, (s + 1) * replicas + sends_to[s, i - replicas], False
+    return -1, -1, False
+
+
+@njit(cache=True)
+def violation_left(violation):  # type: ignore[no-untyped-def]
+    """Sum over stages of what each violates in its best way."""
+    left = 0.0
+    for s in range(len(violation)):
+        left += violation[s, best_way(violation, s)]
+    return left
 
 
 @njit(cache=True)
