@@ -88,6 +88,12 @@ class MappingCosts:
         steps, by_bytes = self.ring[s]
         return float(self.replicas * by_bytes / max(steps, 1.0))
 
+    def numbers(self, slots: Ints) -> Ints:
+        """Return the numbers of usable devices in each slot of a solution; undoes `read_back`."""
+        where = np.full(int(self.devices.max()) + 1, -1)
+        where[self.devices] = np.arange(self.size)
+        return np.asarray(where[slots])
+
     def read_back(self, stage: Ints, slots: Ints, sends_to: Ints) -> Mapped:
         """Return the solution, given the numbers of usable devices in each slot."""
         return Mapped(stage, self.devices[slots], sends_to)

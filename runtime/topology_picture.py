@@ -15,7 +15,7 @@ from .check_mapping import MappingReport
 from .pictures import names_as_they_are, save_picture
 
 #: Links beyond this many are left out; the picture would be a blot.
-MAX_LINKS = 3000
+MAX_LINKS = 1000
 BUSIEST, LINK, SPARE, SWITCH = "#c0392b", "#bbbbbb", "#ffffff", "#666666"
 
 

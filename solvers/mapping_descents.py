@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..instances import Mapped
 from .mapping_cheapest import descend
 from .mapping_hunt import Hunt
@@ -40,8 +38,6 @@ def _descent(hunt: Hunt, heat: float, turn: int) -> None:
     best = search.best
     assert isinstance(best, Mapped)
     with search.phase("descents"):
-        where = np.full(int(costs.devices.max()) + 1, -1)
-        where[costs.devices] = np.arange(costs.size)
         seed = (search.limits.seed * 7919 + turn) % 2**31
-        slots, _ = descend(costs, where[best.slots], best.sends_to, STEPS, seed, hot=heat)
+        slots, _ = descend(costs, costs.numbers(best.slots), best.sends_to, STEPS, seed, hot=heat)
         hunt.offer(slots, matched(costs, slots))

@@ -243,6 +243,4 @@ def _offer(hunt: Hunt, arm: Arm, left: float) -> None:
 def _incumbent(hunt: Hunt, order: np.ndarray) -> State:
     best = hunt.search.best
     assert isinstance(best, Mapped)
-    where = np.full(int(hunt.costs.devices.max()) + 1, -1)
-    where[hunt.costs.devices] = np.arange(hunt.costs.size)
-    return new_state(hunt.costs, where[best.slots], best.sends_to, order)
+    return new_state(hunt.costs, hunt.costs.numbers(best.slots), best.sends_to, order)

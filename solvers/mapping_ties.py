@@ -31,9 +31,7 @@ def break_ties(task: Task, search: Search[Solution]) -> None:
         return
     with search.phase("ties"):
         costs = mapping_costs(stage_costs(task.workload, best.stage, problem.stages), problem)
-        where = np.full(problem.topology.size, -1)
-        where[costs.devices] = np.arange(costs.size)
-        used = where[best.slots]
+        used = costs.numbers(best.slots)
         slot = np.concatenate([used.ravel(), np.setdiff1d(np.arange(costs.size), used)])
         sends_to = best.sends_to.copy()
         times = stage_times(costs, used, sends_to)
