@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..formulations.task import Task
@@ -11,11 +13,11 @@ from ..instances.arrays import Ints
 from .search import Search
 
 
-def equi(task: Task, search: Search[Solution]) -> None:
+def equi(task: Task, search: Search[Solution], enough: Callable[[], bool] = lambda: False) -> None:
     """Cut one topological order into equal shares of time, with one d and t for all stages.
 
     Every number of stages, every tensor degree, recomputation everywhere or nowhere, and the
-    largest d for which there are devices are tried.
+    largest d for which there are devices are tried, until it is `enough`.
 
     References
     ----------
@@ -28,8 +30,8 @@ def equi(task: Task, search: Search[Solution]) -> None:
             options = _options(staging, t, again)
             if options is None:
                 continue
-            for stages in range(1, staging.size + 1):
-                if search.should_stop():
+            for stages in range(1, min(staging.size, int(staging.count.max())) + 1):
+                if enough() or search.should_stop():
                     return
                 _offer(task, staging, search, t, options, stages)
 
@@ -42,6 +44,16 @@ def data_parallel(task: Task, search: Search[Solution]) -> None:
             options = _options(staging, t, again)
             if options is not None:
                 _offer(task, staging, search, t, options, 1)
+
+
+def first_plan(task: Task, search: Search[Solution]) -> None:
+    """Offer data parallelism; if it breaks a rule, equal stages until there is a plan."""
+    if search.best is None:
+        search.method = "data-parallel"
+        data_parallel(task, search)
+    if search.best is None:
+        search.method = "equi"
+        equi(task, search, enough=lambda: search.best is not None)
 
 
 def _options(staging: Staging, t: int, again: bool) -> Ints | None:

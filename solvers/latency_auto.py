@@ -8,7 +8,7 @@ from ..formulations.latency_paths import heavy_paths
 from ..formulations.task import Task
 from ..instances import Solution
 from .latency_dp import PATH_BOUND
-from .latency_greedy import greedy
+from .latency_greedy import first_plans, greedy
 from .latency_lns import linear, local_search
 from .latency_prove import label_dp
 from .search import Search
@@ -24,12 +24,14 @@ BOUND_SHARE = 0.4
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by the size of the graph.
 
-    Greedy and the label DP on one order give a plan; the label DP proves the best one. On graphs
+    First plans, for which nothing is compiled, are the CPUs and filled accelerators. Greedy and
+    the label DP on one order give a better one; the label DP proves the best one. On graphs
     of more than 1500 units the path-interval bound stands in for the proof, and comes before the
     DP on one order; then local search improves the plan. So it does where the DP ends without
     proof, and there the integer program follows if it is small.
     """
     search.method = "greedy"
+    first_plans(task, search)
     greedy(task, search)
     graph = latency_graph(task, whole_colours=task.latency.calls == 1)
     large = graph.size > MOST_UNITS

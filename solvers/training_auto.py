@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from ..formulations.task import Task
 from ..instances import Solution
+from .equi import first_plan
 from .search import Search
 from .training_dp import training_dp
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
-    """Choose the DP where devices are alike, else the integer program."""
+    """Choose the DP where devices are alike, else the integer program.
+
+    A first plan, for which nothing is compiled, is the first of data parallelism and equal stages.
+    """
+    first_plan(task, search)
     kinds = [kind.name for kind in task.cluster.kinds if kind.count and not kind.host]
     if len(kinds) > 1:
         from .training_milp import milp  # with Pyomo, which takes a second to import
