@@ -32,36 +32,42 @@ from stagecut.solvers.highs import Outcome
 Case = tuple[Workload, Cluster | None, Problem, str]
 
 #: With how long a silent solver is waited for, and all other lies are told.
-LIMITS = Limits(seconds=20, nodes=2000)
+LIMITS = Limits(seconds=20, nodes=20)
 
 
 def _throughput(split: str, method: str = "milp") -> Case:
-    workload, cluster = random_case(21, max_nodes=7, max_accelerators=3)
+    workload, cluster = random_case(2)
     return workload, cluster, Throughput(split=split), method  # type: ignore[arg-type]
 
 
 def _training() -> Case:
-    workload, cluster, problem = random_training_case(6, kinds=2)
+    workload, cluster, problem = random_training_case(1, kinds=2, max_nodes=3)
     return workload, cluster, problem, "milp"
 
 
-def _mapping(method: str, objective: str = "stage-time") -> Case:
-    workload = network(np.random.default_rng(2), 5, backward=False)
-    where = topology("random_blk_1:8@seed=3") if objective != "stage-time" else topology("ring:5")
-    problem = Mapping(where, 2, 2, mode="both", collective="ring", objective=objective)  # type: ignore[arg-type]
+def _mapping(method: str) -> Case:
+    workload = network(np.random.default_rng(0), 4, backward=False)
+    problem = Mapping(topology("mesh2d:2x2"), 2, 2, mode="both", collective="ring")
     return workload, None, problem, method
+
+
+def _islands() -> Case:
+    workload = network(np.random.default_rng(0), 8, backward=False)
+    where = topology("random_blk_1:16@seed=3")
+    problem = Mapping(where, 4, 4, mode="both", collective="ring", objective="busiest-link")
+    return workload, None, problem, "layouts"
 
 
 DRIVERS: dict[str, Callable[[], Case]] = {
     "compact, non-contiguous": lambda: _throughput("noncontiguous"),
     "compact, contiguous": lambda: _throughput("contiguous"),
     "compact, per device": lambda: _throughput("per-device"),
-    "latency, potentials": lambda: (*random_case(8, max_nodes=5), Latency(1), "milp"),
-    "latency, big-M": lambda: (*random_case(8, max_nodes=5), Latency(2), "milp-big-m"),
+    "latency, potentials": lambda: (*random_case(53, max_nodes=6), Latency(1), "milp"),
+    "latency, big-M": lambda: (*random_case(1, max_nodes=6), Latency(2), "milp-big-m"),
     "training": _training,
     "mapping": lambda: _mapping("milp"),
     "mapping, joint": lambda: _mapping("joint"),
-    "mapping, islands": lambda: _mapping("auto", "busiest-link"),
+    "mapping, islands": _islands,
 }
 
 
