@@ -55,7 +55,7 @@ MUCH_BETTER = 0.5
 #: Columns up to which answers are proved again, and seconds that this may take: of an answer that
 #: is believed anyway, a part of the time that it took; of one that is not, much more.
 CHECK_COLUMNS = 1500
-CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 0.5, 0.25, 20.0
+CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 2.0, 0.25, 20.0
 #: Relaxations likewise.
 CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 

@@ -21,7 +21,6 @@ from stagecut import (
     Result,
     Throughput,
     Workload,
-    accelerators_and_cpus,
     solve,
     verify,
 )
@@ -71,56 +70,56 @@ DRIVERS: dict[str, Callable[[], Case]] = {
 }
 
 
-def _outcome(linear, **claims: object) -> Outcome:
+def _outcome(**claims: object) -> Outcome:
     honest = Outcome("no solution", "none", None, math.inf, -math.inf, 0)
     return replace(honest, **claims)
 
 
-def infeasible(linear, search, **_: object) -> Outcome:
-    return _outcome(linear, status="infeasible", objective=math.inf, bound=math.inf)
+def infeasible(_linear, _search, **_: object) -> Outcome:
+    return _outcome(status="infeasible", objective=math.inf, bound=math.inf)
 
 
-def bound_too_high(linear, search, *, on_bound, **_: object) -> Outcome:
+def bound_too_high(_linear, _search, *, on_bound, **_: object) -> Outcome:
     """Of any program the objective is about 1000 at the incumbent."""
     on_bound(1e7)
-    return _outcome(linear, status="feasible", limit="nodes", bound=1e7)
+    return _outcome(status="feasible", limit="nodes", bound=1e7)
 
 
-def bound_slightly_too_high(linear, search, *, on_bound, **_: object) -> Outcome:
+def bound_slightly_too_high(_linear, _search, *, on_bound, **_: object) -> Outcome:
     on_bound(1000.0 * (1 - 1e-9))
-    return _outcome(linear, status="feasible", limit="nodes", bound=1000.0 * (1 - 1e-9))
+    return _outcome(status="feasible", limit="nodes", bound=1000.0 * (1 - 1e-9))
 
 
-def bound_of_nothing(linear, search, *, on_bound, **_: object) -> Outcome:
+def bound_of_nothing(_linear, _search, *, on_bound, **_: object) -> Outcome:
     for bound in (math.inf, math.nan, 1e300):
         on_bound(bound)
-    return _outcome(linear, status="optimal", bound=math.nan)
+    return _outcome(status="optimal", bound=math.nan)
 
 
-def rows_broken(linear, search, *, on_incumbent, **_: object) -> Outcome:
+def rows_broken(linear, _search, *, on_incumbent, **_: object) -> Outcome:
     x = np.where(np.isfinite(linear.column_lower), linear.column_lower, 0.0)
     on_incumbent(x)
-    return _outcome(linear, status="optimal", x=x, objective=0.0, bound=0.0)
+    return _outcome(status="optimal", x=x, objective=0.0, bound=0.0)
 
 
-def all_ones(linear, search, *, on_incumbent, **_: object) -> Outcome:
+def all_ones(linear, _search, *, on_incumbent, **_: object) -> Outcome:
     x = np.ones(len(linear.cost))
     on_incumbent(x)
-    return _outcome(linear, status="optimal", x=x, objective=1.0, bound=1.0)
+    return _outcome(status="optimal", x=x, objective=1.0, bound=1.0)
 
 
-def status_without_solution(linear, search, **_: object) -> Outcome:
-    return _outcome(linear, status="optimal")
+def status_without_solution(_linear, _search, **_: object) -> Outcome:
+    return _outcome(status="optimal")
 
 
-def failure(linear, search, **_: object) -> Outcome:
+def failure(_linear, _search, **_: object) -> Outcome:
     raise StagecutError("HiGHS ended with 'Unknown'")
 
 
-def silence(linear, search, **_: object) -> Outcome:
+def silence(_linear, search, **_: object) -> Outcome:
     while not search.should_stop():
         time.sleep(0.01)
-    return _outcome(linear, limit="time", abandoned=True)
+    return _outcome(limit="time", abandoned=True)
 
 
 LIES = (
