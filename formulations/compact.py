@@ -35,8 +35,9 @@ from .compact_links import in_some_order, over_links
 from .compact_order import break_symmetry, convex_per_device, in_pipeline_order
 from .compact_slots import Slot, slot_of_device, slots_of, tied_units
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
-from .infeasible import MEMORY_SLACK, why_infeasible
+from .infeasible import why_infeasible
 from .task import Task
+from .whole_bytes import MEMORY_SLACK
 
 #: What a memory limit is scaled to: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
 MEMORY_SCALE = 1e4
