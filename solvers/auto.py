@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from ..formulations.counting import counting_bound
 from ..formulations.hypergraph import hypergraph
 from ..formulations.task import Task
 from ..instances import Solution
 from .dp import ideal_dp, linearised_dp
+from .first_bounds import raise_first_bounds
 from .greedy import greedy
 from .linked_search import improve_linked
 from .search import Search
 from .set_partitioning import set_partitioning
 from .swaps import swap_devices
-
-#: What rounding in sums can make the counting bound too high by, relatively.
-COUNTING_SLACK = 1e-7
 
 #: Units times devices up to which the compact program is solved to the end in no time.
 SMALL_PROGRAM = 150
@@ -23,11 +20,12 @@ SMALL_PROGRAM = 150
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
-    A first plan comes from greedy, a first bound from counting. Contiguous splits go to the DP
+    The first bounds are those that cost nothing, a first plan comes from greedy. Contiguous splits go to the DP
     over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to set
     partitioning, unless the compact program is small; that program also goes on where the others
     end. Relayed data only the DP can price, so there it is all.
     """
+    raise_first_bounds(task, search)
     if task.throughput.relayed:
         search.method = "dp"
         search.note("auto: the DP over ideals, for data that is relayed")
@@ -36,9 +34,6 @@ def auto(task: Task, search: Search[Solution]) -> None:
         return
     search.method = "greedy"
     greedy(task, search)
-    graph = hypergraph(task)
-    bound = counting_bound(task, graph) * (1 - COUNTING_SLACK)
-    search.raise_bound(bound, "counting heavy units")
     if search.should_stop():
         return
     if task.throughput.split == "noncontiguous":
@@ -47,7 +42,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
         improve_linked(task, search)
         if search.should_stop():
             return
-        if graph.size * task.cluster.size > SMALL_PROGRAM:
+        if hypergraph(task).size * task.cluster.size > SMALL_PROGRAM:
             search.method = "setpart"
             search.note("auto: set partitioning, for a non-contiguous split")
             set_partitioning(task, search, patient=False)

@@ -14,6 +14,7 @@ from ..formulations.infeasible import why_infeasible
 from ..formulations.task import Task
 from ..instances import InputError, Placement, Solution
 from .column_generation import Climb, Market, Outcome, climb, first_prices, market
+from .first_bounds import raise_first_bounds
 from .greedy import greedy
 from .linear_split import linear_split
 from .neighbourhood import Neighbourhood
@@ -67,6 +68,7 @@ def set_partitioning(task: Task, search: Search[Solution], *, patient: bool = Tr
     if reason is not None:
         search.prove_infeasible(reason)
         return
+    raise_first_bounds(task, search)
     rng = np.random.default_rng(search.limits.seed)
     with search.phase("frontier"):
         sold = market(task, graph)
