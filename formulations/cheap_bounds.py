@@ -30,18 +30,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..instances import Throughput
+from ..instances import Latency, Throughput
 from ..instances.arrays import Floats
 from .certificate import PROOF_MARGIN
 from .counting import count_out
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
+from .latency_cheap_bounds import latency_cheap_bounds
 from .task import Task
 
 
 def cheap_bounds(task: Task, graph: Hypergraph | None = None) -> Iterator[tuple[float, str]]:
     """Yield bounds on the objective with their origins, the quickest first.
 
-    Nothing for problems other than throughput, and where a unit fits on no device.
+    Those of latency are in `latency_cheap_bounds`; none for other problems, and none where a unit
+    fits on no device.
 
     Parameters
     ----------
@@ -52,6 +54,8 @@ def cheap_bounds(task: Task, graph: Hypergraph | None = None) -> Iterator[tuple[
     -----
     O(K U) for K kinds and U units, a linear program of K U columns where K > 1, and `counting`.
     """
+    if isinstance(task.problem, Latency):
+        yield from latency_cheap_bounds(task)
     if not isinstance(task.problem, Throughput):
         return
     graph = graph or hypergraph(task, units_of_split(task))

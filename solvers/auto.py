@@ -16,6 +16,9 @@ from .swaps import swap_devices
 #: Units times devices up to which the compact program is solved to the end in no time.
 SMALL_PROGRAM = 150
 
+#: Part of the time left for set partitioning where it moves by other loads than those asked for.
+SHARE = 0.25
+
 
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by what fits the problem.
@@ -45,7 +48,8 @@ def auto(task: Task, search: Search[Solution]) -> None:
         if hypergraph(task).size * task.cluster.size > SMALL_PROGRAM:
             search.method = "setpart"
             search.note("auto: set partitioning, for a non-contiguous split")
-            set_partitioning(task, search, patient=False)
+            part = SHARE if _by_other_loads(task) else 1.0
+            set_partitioning(task, search, patient=False, part=part)
     else:
         search.method = "dp"
         search.note(f"auto: the DP over ideals, for a split that is {task.throughput.split}")
@@ -58,3 +62,15 @@ def auto(task: Task, search: Search[Solution]) -> None:
     search.method = "milp"
     search.note("auto: the compact integer program, from the best plan so far")
     compact(task, search)
+
+
+def _by_other_loads(task: Task) -> bool:
+    """Whether set partitioning leaves out what matters, and the compact program counts it.
+
+    That is GPipe's two maxima, transfers beside compute, and memories too small to hold all.
+    """
+    problem, costs = task.throughput, task.costs
+    fast = (costs.count > 0) & ~costs.host
+    room = (costs.capacity_bytes[fast] * costs.count[fast]).sum()
+    scarce = bool(fast.any()) and costs.memory_bytes.sum() > room
+    return problem.pipeline == "gpipe" or problem.overlap or scarce
