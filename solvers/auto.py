@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..formulations.counting import counting_bound
+from ..formulations.counting import COUNTING_SLACK, counting_bound
 from ..formulations.hypergraph import hypergraph
 from ..formulations.task import Task
 from ..instances import Solution
@@ -12,9 +12,6 @@ from .linked_search import improve_linked
 from .search import Search
 from .set_partitioning import set_partitioning
 from .swaps import swap_devices
-
-#: What rounding in sums can make the counting bound too high by, relatively.
-COUNTING_SLACK = 1e-7
 
 #: Units times devices up to which the compact program is solved to the end in no time.
 SMALL_PROGRAM = 150
