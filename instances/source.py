@@ -14,6 +14,11 @@ from .errors import InputError, shown
 
 T = TypeVar("T")
 
+
+class Record(msgspec.Struct, forbid_unknown_fields=True):
+    """Part of a file: every key is known, so that a misspelt one is an error."""
+
+
 #: Deeper than any format read here; what is nested deeper can only exhaust the stack.
 MAX_DEPTH = 50
 
