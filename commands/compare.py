@@ -52,6 +52,7 @@ def compare(
     todo = cases(workloads, names, options, time_limit, cluster=cluster)
     table = _empty_table()
     shown: list[Row] = []
+    notices: list[str] = []
 
     with Live(table, console=ERR, auto_refresh=False) as live:
 
@@ -61,7 +62,11 @@ def compare(
             table.caption = f"{len(shown)} of {len(todo)} cases"
             live.refresh()
 
-        result = run_comparison(todo, output, jobs=jobs, scheduler=scheduler, on_row=show)
+        result = run_comparison(
+            todo, output, jobs=jobs, scheduler=scheduler, on_row=show, on_notice=notices.append
+        )
+    for notice in notices:
+        ERR.print(notice, highlight=False, soft_wrap=True)
     if plot is not None:
         from ..runtime.comparison_chart import draw_comparison
 

@@ -20,12 +20,21 @@ from rich.live import Live
 from rich.text import Text
 
 from ..instances import InputError
+from ..instances.escape import plain
 from ..instances.writing import PICTURES, check_target
 from ..solvers import Progress
 
-#: Names of workloads and devices are printed as they are, square brackets included.
-OUT = Console(emoji=False, markup=False)
-ERR = Console(stderr=True, emoji=False, markup=False)
+
+class _Plain(Console):
+    """A console for names from files: no markup, no emoji, no escapes of a terminal's."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return what is printed for a text, in tables too."""
+        return super().render_str(plain(text), **options)
+
+
+OUT = _Plain(emoji=False, markup=False)
+ERR = _Plain(stderr=True, emoji=False, markup=False)
 
 BAD_INPUT, INFEASIBLE, NO_PLAN = 2, 3, 4
 
@@ -99,7 +108,7 @@ def show_gap(gap: float) -> str:
 
 def print_json(value: dict[str, Any]) -> None:
     """Print exactly one JSON object on standard output; infinities become null."""
-    sys.stdout.write(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_finite(value), allow_nan=False) + "\n")
     sys.stdout.flush()
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..instances import InputError, Placement, Plan, Workload
+from ..instances.escape import shell
 from ..instances.files import load, load_plan
 from ..instances.writing import write_whole
 from .console import OUT, need
@@ -142,5 +143,5 @@ def _write_python(
         title=f"{ready.plan.workload_name}, planned by {ready.plan.method}",
     )
     write_whole(output, text)
-    start = f"torchrun --nproc-per-node {len(ready.devices)} {output}"
+    start = f"torchrun --nproc-per-node {len(ready.devices)} {shell(str(output))}"
     return [f"{len(ready.pieces)} stages on {len(ready.devices)} ranks; start: {start}"]

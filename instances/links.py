@@ -124,6 +124,10 @@ def number(value: object, what: str) -> float:
     """Return `value` as a float; raises InputError if it is no number, or finite and too large."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{what} is {shown(value)}; it must be a number")
-    if abs(value) > MOST and not math.isinf(value):
-        raise InputError(f"{what} is {shown(value)}; it must be at most {MOST:g}")
-    return float(value)
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.nan
+    if math.isnan(found) or MOST < abs(found) < math.inf:
+        raise InputError(f"{what} is {shown(value)}; it must be a number up to {MOST:g}")
+    return found
