@@ -12,7 +12,7 @@ from ..instances import InputError, Placement, Plan, Workload
 from ..instances.escape import shell
 from ..instances.files import load, load_plan
 from ..instances.writing import write_whole
-from .console import OUT, need
+from .console import OUT, check_outputs, file_of, need
 
 
 class To(StrEnum):
@@ -60,6 +60,8 @@ def export(
     """
     _check_options(to, {"--schedule": schedule, "--microbatches": microbatches}, ("python", "csv"))
     _check_options(to, {"--model": model, "--batch": batch}, ("python",))
+    inputs = [plan, workload, None if model is None else file_of(model)]
+    check_outputs(output, inputs=inputs)
     loaded = None if workload is None else load(workload)
     if to is To.python:
         if model is None:

@@ -61,7 +61,7 @@ def report(
     from ..runtime.execution.recording_file import load_recording
     from ..runtime.plan_stages import stages_of
 
-    check_outputs(trace, csv, calibrate, pictures=[plot])
+    check_outputs(trace, csv, calibrate, pictures=[plot], inputs=[workload, plan, recording])
     loaded = load(workload)
     made = load_plan(plan, loaded)
     stages = stages_of(loaded, made)
