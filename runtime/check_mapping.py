@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 
 import numpy as np
@@ -53,15 +53,28 @@ class MappingReport(Report):
     ----------
     mapped
         The stages, first to last.
-    busiest_link
-        Its two nodes, in the direction of travel; None if nothing is sent.
-    busiest_link_s
-        Seconds per batch that its messages would take if they had it to themselves in turn.
+    traffic
+        Returns the link that carries most for its bandwidth and the seconds that takes; asked for
+        when somebody wants to know, as it needs whole routes.
     """
 
     mapped: tuple[MappedStage, ...] = ()
-    busiest_link: tuple[int, int] | None = None
-    busiest_link_s: float = 0.0
+    traffic: Callable[[], tuple[Pair | None, float]] = lambda: (None, 0.0)
+
+    @cached_property
+    def busiest(self) -> tuple[Pair | None, float]:
+        """The busiest link and its seconds."""
+        return self.traffic()
+
+    @property
+    def busiest_link(self) -> Pair | None:
+        """Its two nodes, in the direction of travel; None if nothing is sent."""
+        return self.busiest[0]
+
+    @property
+    def busiest_link_s(self) -> float:
+        """Seconds per batch that its messages would take if they had it to themselves in turn."""
+        return self.busiest[1]
 
 
 def check(
@@ -74,7 +87,7 @@ def check(
         return MappingReport(math.inf, (), tuple(broken))
     costs = stage_costs(workload, solution.stage, problem.stages)
     stages = stage_reports(costs, problem, solution.slots, solution.sends_to)
-    link, seconds = busiest_link(costs, problem, solution.slots, solution.sends_to)
+    traffic = partial(busiest_link, costs, problem, solution.slots, solution.sends_to)
     unit = TIME_UNITS[workload.time_unit]
     nodes: list[list[int]] = [[] for _ in range(problem.stages)]
     for v, s in enumerate(solution.stage.tolist()):
@@ -105,15 +118,14 @@ def check(
             )
         )
     worst = max(stage.total_s for stage in stages)
-    objective = (seconds if problem.objective == "busiest-link" else worst) / unit
+    objective = (traffic()[1] if problem.objective == "busiest-link" else worst) / unit
     return MappingReport(
         objective,
         tuple(devices),
         tuple(broken),
         tie=sum(stage.total_s for stage in stages) / unit,
         mapped=stages,
-        busiest_link=link,
-        busiest_link_s=seconds,
+        traffic=traffic,
     )
 
 

@@ -234,6 +234,8 @@ def _fewest_hops(devices, nodes, start, target, latency, bandwidth):  # type: ig
         while head < tail:
             u = queue[head]
             head += 1
+            if tail == nodes and hops[u] == hops[queue[tail - 1]]:
+                break  # nothing is farther than u
             for k in range(start[u], start[u + 1]):
                 v = target[k]
                 if hops[v] < 0:
