@@ -16,7 +16,6 @@ from ..formulations.task import Task
 from ..instances import InputError, Placement, Solution
 from ..instances.arrays import Floats
 from .compiled_model import compile_model
-from .first_bounds import raise_first_bounds
 from .greedy import greedy
 from .linear import Linear
 from .milp_driver import Program, TimeIsUp, solve_program
@@ -37,7 +36,6 @@ def compact(task: Task, search: Search[Solution]) -> None:
     if search.best is None:
         with search.phase("start"):
             greedy(task, search)
-    raise_first_bounds(task, search)
     solve_program(lambda: _program(task, search), search, solver=solver)
 
 
