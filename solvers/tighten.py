@@ -25,7 +25,7 @@ from .activity import EXACT, Entries, Sums, activity, entries_of, propagate
 from .linear import Linear
 from .safe_bound import EPS
 
-#: Entries below this share of the largest one in their row are lost on a solver.
+#: Entries below this share of the largest one in their row are lost on HiGHS.
 SMALL = 1e-9
 
 #: Rows whose entries are all smaller are scaled up: a solver drops what is below 1e-9.
@@ -51,7 +51,7 @@ class Spread:
     ratio: float
 
 
-def tighten(linear: Linear, cutoff: float = math.inf) -> Linear | None:
+def tighten(linear: Linear, cutoff: float = math.inf, *, small: float = SMALL) -> Linear | None:
     """Return a program with the same columns for the solutions not above `cutoff`.
 
     Bounds are propagated through rows and cutoff. Then fixed columns leave the rows, rows of whole
@@ -70,6 +70,8 @@ def tighten(linear: Linear, cutoff: float = math.inf) -> Linear | None:
         A minimisation.
     cutoff
         In the unit of the objective.
+    small
+        Entries below this share of the largest one in their row leave; 0: none do.
 
     Returns
     -------
@@ -103,7 +105,7 @@ def tighten(linear: Linear, cutoff: float = math.inf) -> Linear | None:
         return None
     lower, upper = _settled(entries, linear, lower, upper)
     entries = _without(entries, lower, upper, (lower == upper)[entries.column])
-    entries = _without(entries, lower, upper, _small(entries, lower, upper))
+    entries = _without(entries, lower, upper, _below(small, entries, lower, upper))
     return _assembled(linear, entries, lower, upper)
 
 
@@ -203,13 +205,13 @@ def _without(entries: Entries, lower: Floats, upper: Floats, gone: Bools) -> Ent
     )
 
 
-def _small(entries: Entries, lower: Floats, upper: Floats) -> Bools:
+def _below(share: float, entries: Entries, lower: Floats, upper: Floats) -> Bools:
     """Return which entries are too small beside the largest one of their row.
 
     Not those whose column may have any value: the row would say nothing without them.
     """
     largest, _ = _extremes(entries)
-    small = np.abs(entries.value) < SMALL * largest[entries.row]
+    small = np.abs(entries.value) < share * largest[entries.row]
     bounded = np.isfinite(lower) & np.isfinite(upper)
     return np.asarray(small & bounded[entries.column])
 
