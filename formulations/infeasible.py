@@ -100,7 +100,7 @@ def _describe(task: Task, graph: Hypergraph, unit: int) -> str:
     if len(members) == 1:
         return f"node {workload.ids[members[0]]}"
     colours = set(workload.colours[list(members)].tolist())
-    if len(colours) == 1:
+    if len(colours) == 1 and -1 not in colours:
         return f"colour {workload.colour_labels[colours.pop()]} ({len(members)} nodes)"
     shown = ", ".join(str(workload.ids[v]) for v in members[:4])
     more = ", …" if len(members) > 4 else ""
