@@ -65,7 +65,8 @@ def solve(
     on_progress
         Called with every better incumbent or bound.
     options
-        What only some methods read: ``solver`` names the MILP solver.
+        What only some methods read, as `stagecut.solvers.METHODS` says: ``solver`` names the MILP
+        solver.
     started
         `time.monotonic()` from which the deadline counts; default: now.
 
@@ -91,7 +92,7 @@ def solve(
         if start.cluster != cluster:
             raise InputError("start: the plan was made for another cluster; plan without it")
     relayed = isinstance(problem, Throughput) and problem.relayed
-    run = solver(problem.name, method, relayed=relayed)
+    run = solver(problem.name, method, relayed=relayed, options=options)
     task = pose(workload, cluster, problem, start, options)
 
     def judge(solution: Solution) -> float:

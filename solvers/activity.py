@@ -132,10 +132,11 @@ def _sums(entries: Entries, at: Floats) -> Sums:
     number = np.bincount(entries.row, minlength=rows)
     whole = (at == 0) | ((entries.value == np.rint(entries.value)) & (at == np.rint(at)))
     exact = (np.bincount(entries.row, ~whole & finite, rows) == 0) & (size < EXACT)
+    total: Floats = np.bincount(entries.row, closed, rows).astype(np.float64, copy=False)
     return Sums(
         term=term,
         open=np.bincount(entries.row, ~finite, rows).astype(np.int64),
-        total=np.bincount(entries.row, closed, rows),
+        total=total,
         error=np.where(exact, 0.0, (number + 3) * EPS * size),
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..formulations.counting import COUNTING_SLACK, counting_bound
 from ..formulations.hypergraph import hypergraph
 from ..formulations.task import Task
 from ..instances import Solution
 from .dp import ideal_dp, linearised_dp
+from .first_bounds import raise_first_bounds
 from .greedy import greedy
 from .linked_search import improve_linked
 from .search import Search
@@ -16,16 +16,20 @@ from .swaps import swap_devices
 #: Units times devices up to which the compact program is solved to the end in no time.
 SMALL_PROGRAM = 150
 
+#: Part of the time left for set partitioning where it moves by other loads than those asked for.
+SHARE = 0.25
+
 
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
-    A first plan comes from greedy, a first bound from counting. Contiguous splits go to the DP
+    The first bounds are those that cost nothing, a first plan comes from greedy. Contiguous splits go to the DP
     over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to set
     partitioning, unless the compact program is small; that program also goes on where the others
     end. Where memories are so tight that neither greedy nor the linearised DP finds a plan, packing
     comes first. Relayed data only the DP can price, so there it is all.
     """
+    raise_first_bounds(task, search)
     if task.throughput.relayed:
         search.method = "dp"
         search.note("auto: the DP over ideals, for data that is relayed")
@@ -34,9 +38,6 @@ def auto(task: Task, search: Search[Solution]) -> None:
         return
     search.method = "greedy"
     greedy(task, search)
-    graph = hypergraph(task)
-    bound = counting_bound(task, graph) * (1 - COUNTING_SLACK)
-    search.raise_bound(bound, "counting heavy units")
     if search.should_stop():
         return
     if task.throughput.split == "noncontiguous":
@@ -49,10 +50,11 @@ def auto(task: Task, search: Search[Solution]) -> None:
         improve_linked(task, search)
         if search.should_stop():
             return
-        if graph.size * task.cluster.size > SMALL_PROGRAM:
+        if hypergraph(task).size * task.cluster.size > SMALL_PROGRAM:
             search.method = "setpart"
             search.note("auto: set partitioning, for a non-contiguous split")
-            set_partitioning(task, search, patient=False)
+            part = SHARE if _by_other_loads(task) else 1.0
+            set_partitioning(task, search, patient=False, part=part)
     else:
         search.method = "dp"
         search.note(f"auto: the DP over ideals, for a split that is {task.throughput.split}")
@@ -65,3 +67,15 @@ def auto(task: Task, search: Search[Solution]) -> None:
     search.method = "milp"
     search.note("auto: the compact integer program, from the best plan so far")
     compact(task, search)
+
+
+def _by_other_loads(task: Task) -> bool:
+    """Whether set partitioning leaves out what matters, and the compact program counts it.
+
+    That is GPipe's two maxima, transfers beside compute, and memories too small to hold all.
+    """
+    problem, costs = task.throughput, task.costs
+    fast = (costs.count > 0) & ~costs.host
+    room = (costs.capacity_bytes[fast] * costs.count[fast]).sum()
+    scarce = bool(fast.any()) and costs.memory_bytes.sum() > room
+    return problem.pipeline == "gpipe" or problem.overlap or scarce

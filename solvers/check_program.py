@@ -1,4 +1,4 @@
-"""Branch and bound that proves what it says: for small programs whose numbers a solver cannot carry.
+"""Branch and bound that proves what it says: for small programs with numbers of all sizes.
 
 HiGHS solves the relaxations, and is not believed: a node is closed by propagation (`tighten`), by
 its multipliers (`safe_bound`), or, once all whole numbers are fixed, in rational numbers.

@@ -57,7 +57,8 @@ def evaluate(linear: Linear, relaxation: Relaxation) -> ExactBasis | None:
     if x is None or y is None:
         return None
     return ExactBasis(
-        x=x if keeps(linear, rows, x) else None, bound=_bound(linear, rows, dict(zip(tight, y)))
+        x=x if keeps(linear, rows, x) else None,
+        bound=_bound(linear, rows, dict(zip(tight, y, strict=True))),
     )
 
 

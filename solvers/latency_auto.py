@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..formulations.latency import latency_graph
 from ..formulations.task import Task
 from ..instances import Solution
+from .first_bounds import raise_first_bounds
 from .latency_dp import raise_path_bound
 from .latency_greedy import greedy
 from .latency_lns import linear, local_search
@@ -22,11 +23,13 @@ BOUND_SHARE = 0.4
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by the size of the graph.
 
-    Greedy and the label DP on one order give a plan; the label DP proves the best one. On graphs
-    of more than 1500 units the path-interval bound stands in for the proof, and comes before the
-    DP on one order; then local search improves the plan. So it does where the DP ends without
-    proof, and there the integer program follows if it is small.
+    The first bounds are those that cost nothing. Greedy and the label DP on one order give a plan;
+    the label DP proves the best one. On graphs of more than 1500 units the path-interval bound
+    stands in for the proof, and comes before the DP on one order; then local search improves the
+    plan. So it does where the DP ends without proof, and there the integer program follows if it
+    is small.
     """
+    raise_first_bounds(task, search)
     search.method = "greedy"
     greedy(task, search)
     graph = latency_graph(task, whole_colours=task.latency.calls == 1)

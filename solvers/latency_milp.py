@@ -48,7 +48,7 @@ def _program(task: Task, search: Search[Solution], *, potentials: bool) -> Progr
         start = compiled.start(stated.start(search.best))
     return Program(
         compiled=compiled,
-        read=lambda x: stated.plan(lambda var: compiled.value(var, x)),
+        read=lambda x: stated.read(lambda var: compiled.value(var, x)),
         scale=stated.scale,
         origin="MILP with potentials" if potentials else "big-M MILP",
         infeasible=explain(task),

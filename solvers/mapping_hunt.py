@@ -135,6 +135,9 @@ class Hunt:
                 self._take(best.stage)
                 self._layouts()
         self.raise_bound(0.0, "no time is below 0")
+        if self.problem.objective == "stage-time":
+            compute = max(self.costs.floor, float(self.costs.base.max()))
+            self.raise_bound(compute, "compute of the longest stage")
 
     def _layouts(self) -> None:
         for slots, sends_to in layouts(self.costs):
@@ -145,11 +148,9 @@ class Hunt:
     def bound_stages(self) -> None:
         """Raise the bound: stages alone, then those that blocks keep together."""
         search, costs = self.search, self.costs
+        if search.should_stop():
+            return
         with search.phase("bound"):
-            compute = max(costs.floor, float(costs.base.max()))
-            self.raise_bound(compute, "compute of the longest stage")
-            if search.should_stop():
-                return
             self.least = floors(costs, search.should_stop)
             alone = float((costs.base + self.least.transfer + self.least.allreduce).max())
             self.raise_bound(alone, "each stage alone")

@@ -40,9 +40,7 @@ def joint(task: Task, search: Search[Solution]) -> None:
     if problem.mode != "p2p" and problem.replicas > 1 and problem.collective != "ring":
         raise InputError("joint: it knows rings alone; set collective to ring")
     _two_phases(task, search)
-    solve_program(
-        lambda: _program(task, problem, search), search, gap=min(search.limits.gap, 1e-7)
-    )
+    solve_program(lambda: _program(task, problem, search), search, gap=min(search.limits.gap, 1e-7))
 
 
 def _program(task: Task, problem: Mapping, search: Search[Solution]) -> Program[Solution]:

@@ -11,13 +11,12 @@ import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.compact import compact as state
-from ..formulations.counting import COUNTING_SLACK, counting_bound
-from ..formulations.hypergraph import hypergraph
 from ..formulations.pyomo_tools import hushed
 from ..formulations.task import Task
 from ..instances import InputError, Placement, Solution
 from ..instances.arrays import Floats
 from .compiled_model import compile_model
+from .first_bounds import raise_first_bounds
 from .greedy import greedy
 from .linear import Linear
 from .milp_driver import Program, TimeIsUp, solve_program
@@ -38,9 +37,7 @@ def compact(task: Task, search: Search[Solution]) -> None:
     if search.best is None:
         with search.phase("start"):
             greedy(task, search)
-    with search.phase("bound"):
-        by_count = counting_bound(task, hypergraph(task))
-        search.raise_bound(by_count * (1 - COUNTING_SLACK), "counting heavy units")
+    raise_first_bounds(task, search)
     solve_program(lambda: _program(task, search), search, solver=solver)
 
 

@@ -52,8 +52,12 @@ LARGEST = 1e8
 #: Part of an objective below which a better solution is worth stating the program anew.
 MUCH_BETTER = 0.5
 
-#: Columns up to which answers are proved again, and the nodes and seconds that this may take.
-CHECK_COLUMNS, CHECK_NODES, CHECK_SECONDS = 1500, 2000, 5.0
+#: Columns up to which answers are proved again, and seconds that this may take: of an answer that
+#: is believed anyway, a part of the time that it took; of one that is not, much more.
+CHECK_COLUMNS = 1500
+CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 2.0, 0.25, 20.0
+#: Relaxations likewise.
+CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +223,12 @@ class _Solve(Generic[S]):
     def _offer(self, x: Floats) -> None:
         if self.program.read is not None and not self.search.done:
             # what comes once it is done, while the solver stops, would depend on the machine
-            self.search.offer(self.program.read(x))
+            try:
+                solution = self.program.read(x)
+            except (IndexError, KeyError, ValueError):  # readers rely on the rows
+                self.search.note(f"{self.name} gave a solution that keeps no rule; it is not used")
+                return
+            self.search.offer(solution)
 
     def _on_incumbent(self, x: Floats) -> bool:
         self._offer(x)
@@ -268,8 +277,13 @@ class _Solve(Generic[S]):
         assert linear is not None
         if len(linear.cost) > CHECK_COLUMNS:
             return None
-        until = search.seconds + min(CHECK_SECONDS, search.seconds_left)
+        brief = self.believed and math.isfinite(target)
+        seconds = CHECK_SECONDS + CHECK_PART * search.phases["solve"]
+        until = search.seconds + (seconds if brief else UNBELIEVED_SECONDS)
         with search.phase("prove again"):
             return check(
-                linear, target, should_stop=lambda: search.seconds > until, nodes=CHECK_NODES
+                linear,
+                target,
+                should_stop=lambda: search.seconds > until or search.seconds_left <= 0,
+                nodes=CHECK_NODES if brief else UNBELIEVED_NODES,
             )

@@ -49,9 +49,7 @@ def relax(linear: Linear) -> Relaxation:
     cost = linear.cost * columns
     unit = _power(1.0 / np.abs(cost).max()) if cost.any() else np.float64(1.0)
     matrix = linear.matrix.copy()
-    matrix.data = (
-        matrix.data * rows[matrix.indices] * np.repeat(columns, np.diff(matrix.indptr))
-    )
+    matrix.data = matrix.data * rows[matrix.indices] * np.repeat(columns, np.diff(matrix.indptr))
     scaled = replace(
         linear,
         cost=cost * unit,

@@ -1,8 +1,8 @@
 """Proofs by multipliers of rows, valid whatever the solver's tolerances were.
 
-For any y, with y_i > 0 only where row i has a lower side, and y_i < 0 only where it has an upper one,
+For any y, with side_i the lower side of row i where y_i > 0, its upper one where y_i < 0,
 
-    cost·x ≥ Σ_i (y_i > 0 ? row_lower_i : row_upper_i) y_i + Σ_j min_{x_j in its box} (c_j − yᵀA_j) x_j
+    cost·x ≥ Σ_i y_i side_i + Σ_j min_{x_j in its box} (c_j − yᵀA_j) x_j
 
 for every x within rows and box. The right side is computed here with all rounding counted against
 it, so what comes out is a proof, however poor the multipliers are. The numbers of the program are

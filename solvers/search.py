@@ -220,7 +220,7 @@ class Search(Generic[S]):
         self._defect(f"{origin} claims {claim}{known}")
 
     def _defect(self, what: str) -> None:
-        self.notes.append(f"{what}: not used; a defect of Stagecut or its solver, please report it")
+        self.note(f"{what}: not used; a defect of Stagecut or its solver, please report it")
 
     def prove_infeasible(self, because: str) -> None:
         """Note that no solution exists; `because` names the device, colour or bytes at fault.
@@ -294,8 +294,9 @@ class Search(Generic[S]):
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin
 
     def note(self, text: str) -> None:
-        """Keep a remark for the user, such as what `auto` chose and why."""
-        self.notes.append(text)
+        """Keep a remark for the user, such as what `auto` chose and why; each only once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _record(self) -> None:
         self.trace.append(Point(self.seconds, self.objective, self.bound))

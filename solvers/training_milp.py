@@ -80,4 +80,3 @@ def _work_share(staging: Staging) -> float:
         for v in range(staging.size)
     )
     return least / float((staging.count / staging.slowdown).sum())
-
