@@ -6,7 +6,6 @@ from ..formulations.hypergraph import hypergraph
 from ..formulations.task import Task
 from ..instances import Solution
 from .dp import ideal_dp, linearised_dp
-from .first_bounds import raise_first_bounds
 from .greedy import greedy
 from .linked_search import improve_linked
 from .search import Search
@@ -29,7 +28,6 @@ def auto(task: Task, search: Search[Solution]) -> None:
     others end. Where memories are so tight that neither greedy nor the linearised DP finds a plan,
     packing comes first. Relayed data only the DP can price, so there it is all.
     """
-    raise_first_bounds(task, search)
     if task.throughput.relayed:
         search.method = "dp"
         search.note("auto: the DP over ideals, for data that is relayed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..formulations.latency import latency_graph
 from ..formulations.task import Task
 from ..instances import Solution
-from .first_bounds import raise_first_bounds
 from .latency_dp import raise_path_bound
 from .latency_greedy import greedy
 from .latency_lns import linear, local_search
@@ -29,7 +28,6 @@ def auto(task: Task, search: Search[Solution]) -> None:
     plan. So it does where the DP ends without proof, and there the integer program follows if it
     is small.
     """
-    raise_first_bounds(task, search)
     search.method = "greedy"
     greedy(task, search)
     graph = latency_graph(task, whole_colours=task.latency.calls == 1)
