@@ -22,11 +22,10 @@ SHARE = 0.25
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
-    The first bounds are those that cost nothing, a first plan comes from greedy. Contiguous splits
-    go to the DP over ideals, which is exact while its lattice is small enough. Non-contiguous ones
-    go to set partitioning, unless the compact program is small; that program also goes on where the
-    others end. Where memories are so tight that neither greedy nor the linearised DP finds a plan,
-    packing comes first. Relayed data only the DP can price, so there it is all.
+    The first bounds are those that cost nothing, a first plan comes from greedy. Contiguous splits go to the DP
+    over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to set
+    partitioning, unless the compact program is small; that program also goes on where the others
+    end. Relayed data only the DP can price, so there it is all.
     """
     if task.throughput.relayed:
         search.method = "dp"
@@ -41,10 +40,6 @@ def auto(task: Task, search: Search[Solution]) -> None:
     if task.throughput.split == "noncontiguous":
         search.method = "dpl"
         linearised_dp(task, search)
-        if search.best is None and not search.should_stop():
-            from .packing import packing  # as below
-
-            packing(task, hypergraph(task), search)
         improve_linked(task, search)
         if search.should_stop():
             return
@@ -60,7 +55,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
     improve_linked(task, search)
     if search.should_stop():
         return
-    from .milp import compact  # Pyomo takes a second to import; most of the above do without
+    from .milp import compact  # Pyomo takes a second to import, which the methods above do without
 
     search.method = "milp"
     search.note("auto: the compact integer program, from the best plan so far")
