@@ -4,7 +4,7 @@
 supports, and that fit into its memory M_k; n_k is the number of such devices.
 
     symbol    meaning                                                             in the model
-    x_{S,k}   1 if a device of kind k holds the units S                           x[number of (S, k)]
+    x_{S,k}   1 if a device of kind k holds the units S                           x[i], i-th (S, k)
     T         the max-load                                                        T
 
 A split of max-load at most T exists if and only if there is x ∈ {0, 1} with
