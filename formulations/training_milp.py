@@ -198,12 +198,12 @@ def _pipeline(m: pyo.ConcreteModel, menu: Menu) -> None:
     """Edges never run back, and those that must not be cut are not."""
     slots, edges = range(menu.slots), menu.staging.edges.tolist()
 
-    def up_to(v: int, i: int) -> pyo.Expression:
+    def up_to(m: pyo.ConcreteModel, v: int, i: int) -> pyo.Expression:
         return pyo.quicksum(_x(m, menu, v, j) for j in range(i + 1))
 
     def forward(m: pyo.ConcreteModel, e: int, i: int) -> object:
         """(6) Σ_{j ≤ i} x_{b,j} ≤ Σ_{j ≤ i} x_{a,j}  for all edges e = (a, b), slots i."""
-        return up_to(edges[e][1], i) <= up_to(edges[e][0], i)
+        return up_to(m, edges[e][1], i) <= up_to(m, edges[e][0], i)
 
     def uncut(m: pyo.ConcreteModel, a: int, b: int, i: int) -> object:
         """(7) x_{a,i} = x_{b,i}  for all a and b that must share a stage, slots i."""
