@@ -9,8 +9,9 @@ from ..instances import InfeasibleError
 from ..instances.arrays import Floats
 from .compact_slots import Slot, slots_of, tied_units
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
-from .infeasible import MEMORY_SLACK, why_infeasible
+from .infeasible import why_infeasible
 from .task import Task
+from .whole_bytes import MEMORY_SLACK
 
 
 @dataclass(frozen=True, eq=False)

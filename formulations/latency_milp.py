@@ -57,13 +57,13 @@ import numpy as np
 import pyomo.environ as pyo
 
 from ..instances import Calls
-from .infeasible import MEMORY_SLACK
 from .latency_execute import execute, flatten, slots_of
 from .latency_links import CallLinks, add_links, call_links
 from .latency_milp_data import CPUS, LatencyData, latency_data
 from .latency_potentials import add_potentials
 from .program import Start, Value
 from .task import Task
+from .whole_bytes import MEMORY_SLACK
 
 
 @dataclass(frozen=True, eq=False)

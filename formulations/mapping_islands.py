@@ -1,7 +1,7 @@
 """The busiest link by islands: what leaves an island passes the least cut between it and the rest.
 
-A relaxation of the mapping for the busiest link (`mapping_links`), in milliseconds. S stages × R
-replicas, islands i of V_i usable devices:
+A relaxation of the mapping for the busiest link (`mapping_links`). S stages × R replicas, islands i
+of V_i usable devices:
 
     symbol      meaning                                                         in the model
     n_{s,i}     devices of stage s in island i                                  n[s,i]
@@ -70,14 +70,16 @@ def island_cuts(topology: Topology, traffic: LinkTraffic, names: Ints) -> Floats
     return np.array(cuts)
 
 
-def island_milp(problem: Mapping, traffic: LinkTraffic, names: Ints) -> pyo.ConcreteModel:
-    """Return the program over the islands `names`."""
+def island_milp(
+    problem: Mapping, traffic: LinkTraffic, names: Ints, per_s: float
+) -> pyo.ConcreteModel:
+    """Return the program over the islands `names`, in units of which `per_s` are a second."""
     topology = problem.topology
     size = np.array([(topology.island[topology.usable] == i).sum() for i in names])
     m = pyo.ConcreteModel("busiest link by islands")
     _variables(m, problem, size)
     _devices(m, problem, size)
-    _loads(m, problem, traffic, island_cuts(topology, traffic, names))
+    _loads(m, problem, traffic, island_cuts(topology, traffic, names) / per_s)
     m.objective = pyo.Objective(expr=m.T)
     return m
 
@@ -132,11 +134,11 @@ def _devices(m: pyo.ConcreteModel, problem: Mapping, size: Ints) -> None:
 
 
 def _loads(m: pyo.ConcreteModel, problem: Mapping, traffic: LinkTraffic, cut: Floats) -> None:
-    """What passes the cut of each island, either way."""
+    """What passes the cut of each island, either way; its bandwidth in bytes per unit of time."""
     stages = range(problem.stages)
 
     def load(m: pyo.ConcreteModel, i: int, down: Floats, up: Floats) -> pyo.Expression:
-        down, up, ring = (1e3 * sent / cut[i] for sent in (down, up, traffic.ring))
+        down, up, ring = (sent / cut[i] for sent in (down, up, traffic.ring))
         messages = pyo.quicksum(
             float(down[s]) * (m.n[s, i] - m.stay[s, i])
             + float(up[s]) * (m.n[s + 1, i] - m.stay[s, i])

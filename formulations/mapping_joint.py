@@ -1,6 +1,6 @@
 """Partition and mapping in one mixed-integer program: which stage holds what, and where it runs.
 
-Who does what is x, y, w with (1) to (8) of `mapping_places`; times are in milliseconds.
+Who does what is x, y, w with (1) to (8) of `mapping_places`.
 
     symbol        meaning                                                       in the model
     C_{v,s}       1 if unit v is in stage s or before                           C[v,s]
@@ -104,11 +104,14 @@ class JointModel:
         What it is stated over.
     places
         Who does what; its `model` is the Pyomo model.
+    per_s
+        Units of the program's times per second.
     """
 
     data: JointData
     problem: Mapping
     places: Places
+    per_s: float
 
     @property
     def model(self) -> pyo.ConcreteModel:
@@ -131,7 +134,7 @@ class JointModel:
         return values + self.places.start(slots, sends_to)
 
 
-def joint_milp(data: JointData, problem: Mapping) -> JointModel:
+def joint_milp(data: JointData, problem: Mapping, per_s: float) -> JointModel:
     """Return the program, with its reader."""
     stages, replicas = problem.stages, problem.replicas
     sends = problem.mode != "allr" and stages > 1
@@ -139,7 +142,7 @@ def joint_milp(data: JointData, problem: Mapping) -> JointModel:
     m = pyo.ConcreteModel("partition and mapping")
     boundaries, rings = range(stages - 1 if sends else 0), range(stages if reduces else 0)
     places = Places(m, stages, replicas, len(problem.topology.usable), boundaries, rings)
-    stated = JointModel(data, problem, places)
+    stated = JointModel(data, problem, places, per_s)
     add_places(places)
     _variables(stated)
     _stages(stated)
@@ -237,8 +240,8 @@ def _messages(stated: JointModel) -> None:
     m, data, places = stated.model, stated.data, stated.places
     back = int(stated.problem.gradients)
     routes, usable = stated.problem.topology.routes, stated.problem.topology.usable
-    lat = 1e3 * routes.latency_s[np.ix_(usable, usable)]
-    inv = 1e3 / routes.bytes_per_s[np.ix_(usable, usable)]
+    lat = stated.per_s * routes.latency_s[np.ix_(usable, usable)]
+    inv = stated.per_s / routes.bytes_per_s[np.ix_(usable, usable)]
     apart = ~np.eye(len(usable), dtype=np.bool_)
     lat_least = float(lat.min(where=apart, initial=np.inf))
     inv_least = float(inv.min(where=apart, initial=np.inf))
@@ -289,7 +292,7 @@ def _stage_times(stated: JointModel) -> None:
 
     def compute(m: pyo.ConcreteModel, s: int) -> pyo.Expression:
         return stated.problem.microbatches * sum(
-            1e3 * float(units.seconds[v]) * _inside(m, v, s) for v in range(units.size)
+            stated.per_s * float(units.seconds[v]) * _inside(m, v, s) for v in range(units.size)
         )
 
     def longest(m: pyo.ConcreteModel, s: int) -> object:

@@ -1,6 +1,6 @@
 """Mapping as a mixed-integer program in Pyomo: the declarative reference, for few devices.
 
-Who does what is x, y, w with (1) to (8) of `mapping_places`. Times are in milliseconds.
+Who does what is x, y, w with (1) to (8) of `mapping_places`.
 
     symbol      meaning                                                         in the model
     P_s         longest message of boundary s                                   P[s]
@@ -34,11 +34,13 @@ from .mapping_links import LinkTraffic
 from .mapping_places import Places, add_places
 
 
-def mapping_milp(costs: MappingCosts, traffic: LinkTraffic | None = None) -> Places:
+def mapping_milp(costs: MappingCosts, per_s: float, traffic: LinkTraffic | None = None) -> Places:
     """Return the program, with its reader. For a handful of devices.
 
     Parameters
     ----------
+    per_s
+        Units of the program's times per second.
     traffic
         For the busiest link; without, for the longest stage.
     """
@@ -49,20 +51,20 @@ def mapping_milp(costs: MappingCosts, traffic: LinkTraffic | None = None) -> Pla
     add_places(places)
     m.P = pyo.Var(range(costs.stages), domain=pyo.NonNegativeReals)
     m.A = pyo.Var(range(costs.stages), domain=pyo.NonNegativeReals)
-    m.T = pyo.Var(bounds=(1e3 * costs.floor, None))
+    m.T = pyo.Var(bounds=(per_s * costs.floor, None))
     m.objective = pyo.Objective(expr=m.T)
-    _messages(places, costs)
+    _messages(places, costs, per_s)
     if traffic is None:
-        _stage_times(places, costs)
+        _stage_times(places, costs, per_s)
     else:
-        _link_loads(places, costs, traffic)
+        _link_loads(places, costs, per_s, traffic)
     return places
 
 
-def _messages(places: Places, costs: MappingCosts) -> None:
+def _messages(places: Places, costs: MappingCosts, per_s: float) -> None:
     m = places.model
-    c = {s: 1e3 * costs.boundary_costs(s) for s in places.boundaries}
-    g = {s: 1e3 * costs.ring_costs(s) for s in places.rings}
+    c = {s: per_s * costs.boundary_costs(s) for s in places.boundaries}
+    g = {s: per_s * costs.ring_costs(s) for s in places.rings}
 
     def transfer(m: pyo.ConcreteModel, s: int, d: int, e: int) -> object:
         """(9) P_s ≥ c_{s,d,e} y_{s,d,e}  for all boundaries s, d ≠ e."""
@@ -76,17 +78,17 @@ def _messages(places: Places, costs: MappingCosts) -> None:
     m.reduces = pyo.Constraint(places.rings, places.pairs, rule=reduces)
 
 
-def _stage_times(places: Places, costs: MappingCosts) -> None:
+def _stage_times(places: Places, costs: MappingCosts, per_s: float) -> None:
     m = places.model
 
     def longest(m: pyo.ConcreteModel, s: int) -> object:
         """(11) base_s + P_s + A_s ≤ T  for all stages s."""
-        return 1e3 * float(costs.base[s]) + m.P[s] + m.A[s] <= m.T
+        return per_s * float(costs.base[s]) + m.P[s] + m.A[s] <= m.T
 
     m.longest = pyo.Constraint(range(costs.stages), rule=longest)
 
 
-def _link_loads(places: Places, costs: MappingCosts, traffic: LinkTraffic) -> None:
+def _link_loads(places: Places, costs: MappingCosts, per_s: float, traffic: LinkTraffic) -> None:
     m, over = places.model, _pairs_by_link(costs, traffic)
 
     def busiest(m: pyo.ConcreteModel, link: int) -> object:
@@ -102,7 +104,7 @@ def _link_loads(places: Places, costs: MappingCosts, traffic: LinkTraffic) -> No
         ) + pyo.quicksum(
             float(traffic.ring[s]) * m.w[s, d, e] for d, e in over[link] for s in places.rings
         )
-        return load * (1e3 / bandwidth) <= m.T
+        return load * (per_s / bandwidth) <= m.T
 
     m.busiest = pyo.Constraint(range(len(over)), rule=busiest)
 

@@ -82,23 +82,20 @@ class Places:
 
     def start(self, slots: Ints, sends_to: Ints) -> Start:
         """Return the values of the binary variables for a known mapping."""
-        m, numbers = self.model, range(self.replicas)
+        m, columns = self.model, range(self.replicas)
         after = np.roll(slots, -1, axis=1)
-        ones = {(m.x.name, (int(d), s)) for s in range(self.stages) for d in slots[s]}
-        ones |= {
-            (m.y.name, (s, int(slots[s, i]), int(slots[s + 1, sends_to[s, i]])))
+        serves = {(int(d), s) for s in range(self.stages) for d in slots[s]}
+        sends = {
+            (s, int(slots[s, i]), int(slots[s + 1, sends_to[s, i]]))
             for s in self.boundaries
-            for i in numbers
+            for i in columns
         }
-        ones |= {
-            (m.w.name, (s, int(slots[s, i]), int(after[s, i]))) for s in self.rings for i in numbers
-        }
-        ones |= {(m.h.name, (s, int(slots[s, 0]))) for s in self.rings}
-        return [
-            (var, float((kind.name, index) in ones))
-            for kind in (m.x, m.y, m.w, m.h)
-            for index, var in kind.items()
-        ]
+        follows = {(s, int(slots[s, i]), int(after[s, i])) for s in self.rings for i in columns}
+        roots = {(s, int(slots[s, 0])) for s in self.rings}
+        values: Start = []
+        for variable, ones in ((m.x, serves), (m.y, sends), (m.w, follows), (m.h, roots)):
+            values += [(variable[index], float(index in ones)) for index in variable]
+        return values
 
 
 def add_places(places: Places) -> None:

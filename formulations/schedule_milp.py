@@ -47,8 +47,8 @@ import numpy as np
 import pyomo.environ as pyo
 
 from ..instances.arrays import Floats
-from .infeasible import MEMORY_SLACK
 from .program import Start, Value
+from .whole_bytes import MEMORY_SLACK
 
 
 class Operation(NamedTuple):

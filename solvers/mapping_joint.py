@@ -9,21 +9,18 @@ import numpy as np
 import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
 
-from ..formulations.mapping_joint import JointData, joint_data, joint_milp, read_stages, stage_start
-from ..formulations.mapping_milp import mapping_start, read_back
+from ..formulations.mapping_joint import joint_data, joint_milp
 from ..formulations.task import Task
 from ..instances import InputError, Mapped, Mapping, Solution
 from ..instances.arrays import Floats
 from ..instances.units import TIME_UNITS
 from . import mapping
 from .compiled_model import compile_model
-from .highs import run_highs
+from .milp_driver import Program, solve_program
 from .search import Search
 
 #: Part of the time for the two-phase answer.
 SHARE = 0.2
-#: What HiGHS's tolerances can make a bound too high by, relatively.
-SLACK = 5e-7
 
 
 def joint(task: Task, search: Search[Solution]) -> None:
@@ -42,44 +39,40 @@ def joint(task: Task, search: Search[Solution]) -> None:
     if problem.mode != "p2p" and problem.replicas > 1 and problem.collective != "ring":
         raise InputError("joint: it knows rings alone; set collective to ring")
     _two_phases(task, search)
-    if search.should_stop():
-        return
-    with search.phase("build"), PauseGC():
-        data = joint_data(task.workload)
-        model = joint_milp(data, problem)
-        compiled = compile_model(model)
-    if compiled.linear is None or search.should_stop():
-        return
+    solve_program(lambda: _program(task, problem, search), search, gap=min(search.limits.gap, 1e-7))
 
-    def offer(x: Floats) -> None:
+
+def _program(task: Task, problem: Mapping, search: Search[Solution]) -> Program[Solution]:
+    """State the program for the best solution known."""
+    unit = TIME_UNITS[task.workload.time_unit]
+    known = 0 < search.objective < math.inf
+    per_s = 1000.0 / (search.objective * unit) if known else 1000.0
+    with PauseGC():
+        data = joint_data(task.workload)
+        stated = joint_milp(data, problem, per_s)
+        compiled = compile_model(stated.model)
+
+    def read(x: Floats) -> Solution:
         def value(var: pyo.Var) -> float:
             return float(var.value) if var.fixed else compiled.value(var, x)
 
-        slots, sends_to = read_back(model, value)
-        stage = read_stages(model, value)[data.unit_of]
-        search.offer(Mapped(stage, problem.topology.usable[slots], sends_to))
+        stage, slots, sends_to = stated.read(value)
+        return Mapped(stage[data.unit_of], problem.topology.usable[slots], sends_to)
 
-    def raise_bound(milliseconds: float) -> None:
-        if math.isfinite(milliseconds):
-            bound = milliseconds / 1e3 * (1 - SLACK) / TIME_UNITS[task.workload.time_unit]
-            search.raise_bound(min(bound, search.objective), "partition and mapping, HiGHS")
-
-    start = compiled.start(_start(model, data, problem, search))
-    with search.phase("solve"):
-        outcome = run_highs(
-            compiled.linear,
-            search,
-            start=start,
-            on_incumbent=offer,
-            on_bound=raise_bound,
-            gap=min(search.limits.gap, 1e-7),
-            options={"mip_abs_gap": 0.0},
-        )
-    if outcome.x is not None:
-        offer(outcome.x)
-    raise_bound(outcome.bound)
-    if outcome.limit == "nodes" or outcome.limit == "time":
-        search.stop_for(outcome.limit)
+    start = None
+    if isinstance(search.best, Mapped):
+        of_unit = np.zeros(data.units.size, np.int64)
+        of_unit[data.unit_of] = search.best.stage
+        at = problem.topology.usable_index[search.best.slots]
+        start = compiled.start(stated.start(of_unit, at, search.best.sends_to))
+    return Program(
+        compiled=compiled,
+        read=read,
+        scale=1 / (per_s * unit),
+        origin="partition and mapping",
+        infeasible="no partition into stages keeps the rules",
+        start=start,
+    )
 
 
 def _two_phases(task: Task, search: Search[Solution]) -> None:
@@ -96,16 +89,3 @@ def _two_phases(task: Task, search: Search[Solution]) -> None:
         search.note(
             f"partition first, mapping after: {inner.objective:.6g} {task.workload.time_unit}"
         )
-
-
-def _start(
-    model: pyo.ConcreteModel, data: JointData, problem: Mapping, search: Search[Solution]
-) -> list[tuple[pyo.Var, float]]:
-    best = search.best
-    if not isinstance(best, Mapped):
-        return []
-    first = np.zeros(data.units.size, np.int64)
-    first[data.unit_of] = best.stage
-    where = np.full(problem.topology.size, -1)
-    where[problem.topology.usable] = np.arange(len(problem.topology.usable))
-    return stage_start(model, first) + mapping_start(model, where[best.slots], best.sends_to)
