@@ -11,13 +11,13 @@ import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.compact import compact as state
+from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
 from ..formulations.task import Task
 from ..instances import InputError, Placement, Solution
 from ..instances.arrays import Floats
 from .compiled_model import compile_model
 from .greedy import greedy
-from .linear import Linear
 from .milp_driver import Program, TimeIsUp, solve_program
 from .milp_slots import improve_slots
 from .other_solvers import check_solver

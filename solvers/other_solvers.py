@@ -10,11 +10,11 @@ import numpy as np
 import pyomo.environ as pyo
 from pyomo.opt import TerminationCondition
 
+from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
 from ..instances import InputError, StagecutError
 from .compiled_model import Compiled
 from .highs import Outcome
-from .linear import Linear
 from .search import S, Search
 
 #: What each solver calls the relative gap at which it may stop; others stop at their own.

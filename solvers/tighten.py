@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse import csc_array
 
+from ..formulations.linear import Linear
 from ..instances.arrays import Bools, Floats
 from .activity import EXACT, Entries, Sums, activity, entries_of, propagate
-from .linear import Linear
 from .safe_bound import EPS
 
 #: Entries below this share of the largest one in their row are lost on a solver.
