@@ -13,10 +13,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from ..formulations.linear import Linear
 from ..instances.arrays import Floats
 from .activity import entries_of
 from .exact_basis import evaluate
-from .linear import Linear
 from .relaxation import Relaxation, relax
 from .safe_bound import dual_bound, refuted
 from .tighten import tighten

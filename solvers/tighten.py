@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse import csc_array
 
+from ..formulations.linear import Linear
 from ..instances.arrays import Bools, Floats
 from .activity import EXACT, Entries, Sums, activity, entries_of, propagate
-from .linear import Linear
 from .safe_bound import EPS
 
 #: Share of a row's largest step by which a small entry that leaves may change the row; and for

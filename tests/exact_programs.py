@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 from scipy.sparse import csc_array
 
-from stagecut.solvers.linear import Linear
+from stagecut.formulations.linear import Linear
 
 Point = tuple[Fraction, ...]
 Row = list[Fraction]

@@ -14,11 +14,11 @@ from scipy.sparse import csc_array
 
 from stagecut import InfeasibleError, Throughput
 from stagecut.formulations.compact import compact
+from stagecut.formulations.linear import Linear
 from stagecut.formulations.task import pose
 from stagecut.solvers import check_program
 from stagecut.solvers.check_program import check
 from stagecut.solvers.compiled_model import compile_model
-from stagecut.solvers.linear import Linear
 from stagecut.solvers.relaxation import Relaxation
 
 

@@ -11,7 +11,7 @@ import pytest
 from exact_programs import keeps, loosened, random_program, solutions
 from scipy.sparse import csc_array
 
-from stagecut.solvers.linear import Linear
+from stagecut.formulations.linear import Linear
 from stagecut.solvers.tighten import spread, tighten
 
 
