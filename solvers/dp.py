@@ -74,9 +74,7 @@ class _Run:
     def weight(self) -> float:
         """Sum of all times and transfers: what rounding is relative to where nothing limits it."""
         rows = [row for row in self.pipe.rows if row.criterion != "memory"]
-        return float(
-            sum(row.unit[np.isfinite(row.unit)].sum() + 2 * row.net.sum() for row in rows)
-        )
+        return float(sum(row.unit[np.isfinite(row.unit)].sum() + 2 * row.net.sum() for row in rows))
 
     def find(
         self, minimise: Criterion, limits: dict[Criterion, float], floor: float = 0.0

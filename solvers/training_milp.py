@@ -1,4 +1,4 @@
-"""Training plans by integer programming: for devices that differ, and to prove the DP."""
+"""Training plans by integer programming: slow, and a proof of the DP by other means."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.task import Task
-from ..formulations.training import Staging, state_staging
+from ..formulations.training import Staging
+from ..formulations.training_bound import simple_bound
 from ..formulations.training_milp import Slots, training_milp
 from ..instances import InfeasibleError, Solution, Stages, in_stages
 from ..instances.arrays import Floats
 from .compiled_model import compile_model
 from .highs import run_highs
 from .search import Search
-from .training_dp import plan_on_one_kind, training_dp
+from .training_dp import training_dp
+from .training_start import staged
 
 #: What the solver's tolerances can make a bound too high by, relatively.
 BOUND_SLACK = 1e-7
@@ -24,17 +26,14 @@ TIME_SCALE = 1000.0
 
 
 def milp(task: Task, search: Search[Solution]) -> None:
-    """Solve the integer program, from the DP's plan; where devices differ, on one kind of them.
+    """Solve the integer program, from the DP's plan.
 
     ``task.options["start"]`` set to ``none`` leaves the DP out.
     """
-    staging = state_staging(task)
+    staging = staged(task, search)
     if task.options.get("start") != "none":
         with search.phase("start"):
-            if len(staging.kinds) == 1:
-                training_dp(task, search)
-            else:
-                plan_on_one_kind(task, staging, search)
+            training_dp(task, search)
         if search.should_stop():
             return
     solve_slots(task, staging, search)
@@ -42,12 +41,10 @@ def milp(task: Task, search: Search[Solution]) -> None:
 
 def solve_slots(task: Task, staging: Staging, search: Search[Solution]) -> None:
     """Solve the integer program from the best solution known."""
-    if staging.problem.objective == "time-per-sample":
-        search.raise_bound(_work_share(staging) * (1 - 1e-12), "work over devices")
-    scale = search.objective if math.isfinite(search.objective) else _work_share(staging)
+    scale = search.objective if math.isfinite(search.objective) else simple_bound(staging)
     try:
         with search.phase("build"), PauseGC():
-            stated = training_milp(staging, scale / TIME_SCALE or 1.0)
+            stated = training_milp(staging, scale / TIME_SCALE if 0 < scale < math.inf else 1.0)
             compiled = compile_model(stated.model)
     except InfeasibleError as error:
         search.prove_infeasible(str(error))
@@ -89,19 +86,6 @@ def _raise_bound(stated: Slots, search: Search[Solution], bound: float) -> None:
     if math.isfinite(bound):
         proved = bound * stated.menu.scale * (1 - BOUND_SLACK)
         search.raise_bound(min(proved, search.objective), "HiGHS on the program over stage slots")
-
-
-def _work_share(staging: Staging) -> float:
-    """Work over devices: about as long as a stage will take."""
-    least = sum(
-        min(
-            float(staging.time[c] * degree)
-            for t, degree in enumerate(staging.degrees.tolist())
-            for c in staging.choices(v, t)
-        )
-        for v in range(staging.size)
-    )
-    return least / float((staging.count / staging.slowdown).sum())
 
 
 def _unkept(because: str) -> str:
