@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..formulations.task import Task
-from ..formulations.training import Staging
+from ..formulations.training import Staging, state_staging
 from ..instances import Solution, in_stages
 from ..instances.arrays import Ints
 from .search import Search
-from .training_start import staged
 
 
 def equi(task: Task, search: Search[Solution]) -> None:
@@ -29,7 +28,7 @@ def equi(task: Task, search: Search[Solution]) -> None:
     blocks by their name; here they are the layers with weights and activations of one size, if
     these are more than half, else all layers.
     """
-    staging = staged(task, search)
+    staging = state_staging(task)
     cuts = list(_cuts(staging))
     for t in range(len(staging.degrees)):
         for again in (False, True):
@@ -44,7 +43,7 @@ def equi(task: Task, search: Search[Solution]) -> None:
 
 def data_parallel(task: Task, search: Search[Solution]) -> None:
     """Make one stage of everything, with as many replicas as there are devices for."""
-    staging = staged(task, search)
+    staging = state_staging(task)
     for t in range(len(staging.degrees)):
         for again in (False, True):
             options = _options(staging, t, again)

@@ -20,13 +20,12 @@ import numpy as np
 from numba import njit
 
 from ..formulations.task import Task
-from ..formulations.training import Staging
+from ..formulations.training import Staging, state_staging
 from ..instances import Solution, Stage, in_stages
 from ..instances.arrays import Floats
 from .lattice import Lattice, chain, list_ideals
 from .search import Search
 from .training_kernels import ideal_sums
-from .training_start import staged
 
 #: States beyond which only those of one topological order are used: the effort is cubic.
 MOST_STATES = 700
@@ -37,7 +36,7 @@ def pipedream(task: Task, search: Search[Solution]) -> None:
 
     Where devices differ, on those of one kind. It knows no tensor degrees, and fills servers.
     """
-    staging = staged(task, search)
+    staging = state_staging(task)
     if staging.degrees[0] != 1 or any(not staging.choices(v, 0) for v in range(staging.size)):
         search.note("pipedream: it knows no tensor degrees, and some layer is not allowed degree 1")
         return

@@ -22,12 +22,12 @@ import math
 import numpy as np
 
 from ..formulations.task import Task
-from ..formulations.training_bound import least_stage_time
+from ..formulations.training import state_staging
+from ..formulations.training_cheap_bounds import least_stage_time
 from ..instances import Solution
 from .lattice import chain, list_ideals
 from .search import Search
 from .training_planner import Chosen, Planner
-from .training_start import staged
 
 #: Relative width of the bracket at which the search ends.
 CLOSE = 1e-9
@@ -50,7 +50,7 @@ def piper(task: Task, search: Search[Solution]) -> None:
 
 
 def _run(task: Task, search: Search[Solution], greedy: bool) -> None:
-    staging = staged(task, search)
+    staging = state_staging(task)
     with search.phase("build"):
         line = Planner(task, staging, chain(np.arange(staging.size)), greedy)
     with search.phase("solve"):

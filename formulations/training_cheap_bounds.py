@@ -15,10 +15,13 @@ TPS_i, is at least N times the largest TPS_i.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ..instances.arrays import Floats, Ints
-from .training import Staging
+from .task import Task
+from .training import Staging, state_staging
 
 #: What rounding in sums can make these bounds too high by, relatively.
 SLACK = 1e-11
@@ -26,16 +29,23 @@ SLACK = 1e-11
 ROUNDS = 80
 
 
-def simple_bound(staging: Staging) -> float:
-    """Return a bound on the problem's objective; `inf` if some layer fits on no device alone."""
-    least = least_stage_time(staging)
-    return least * staging.microbatches if staging.problem.objective == "batch" else least
+def training_cheap_bounds(task: Task) -> Iterator[tuple[float, str]]:
+    """Yield bounds on the objective with their origins; none where a layer fits on no device."""
+    staging = state_staging(task)
+    times = staging.microbatches if staging.problem.objective == "batch" else 1
+    longest = _heaviest(staging) * (1 - SLACK)
+    if np.isfinite(longest):
+        yield longest * times, "longest layer"
+        yield _share(staging) * times, "total work over all devices"
 
 
 def least_stage_time(staging: Staging) -> float:
-    """Return a bound on the time of the longest stage."""
-    share = _work(staging) / float((staging.count / staging.slowdown).sum())
-    return max(share, _heaviest(staging)) * (1 - SLACK)
+    """Return a bound on the time of the longest stage; `inf` if a layer fits on no device."""
+    return max(_share(staging), _heaviest(staging) * (1 - SLACK))
+
+
+def _share(staging: Staging) -> float:
+    return _work(staging) / float((staging.count / staging.slowdown).sum()) * (1 - SLACK)
 
 
 def _work(staging: Staging) -> float:
