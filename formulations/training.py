@@ -31,7 +31,7 @@ import numpy as np
 
 from ..instances import TIME_UNITS, InputError, Layers, Stage, Training, Workload, layers_of
 from ..instances.arrays import Bools, Floats, Ints, frozen
-from .infeasible import MEMORY_SLACK
+from .whole_bytes import MEMORY_SLACK
 from .task import Task
 
 #: Optimizer state in bytes per byte of weights, by precision and optimizer.

@@ -134,9 +134,11 @@ def left_over(board, used, k, more):  # type: ignore[no-untyped-def]
     return speed
 
 
-@njit(cache=True)
-def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def grow(low, high, board, ask, labels, halt):  # type: ignore[no-untyped-def]
     """Extend the labels of ideals low … high − 1 by every stage; return the labels.
+
+    It ends at once when another thread sets `halt`, shape (1,).
 
     All supersets of an ideal are listed by adding units in increasing order: each is met once.
     """
@@ -187,6 +189,8 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
         at_ideal[0] = ideal
         at_step[0] = board.start[ideal]
         while depth >= 0:
+            if halt[0]:
+                return labels
             step = at_step[depth]
             after = units[depth - 1] if depth > 0 else -1
             while step < board.start[at_ideal[depth] + 1] and board.unit[step] <= after:

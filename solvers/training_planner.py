@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +27,8 @@ from .training_kernels import (
 )
 from .training_labels import Labels, no_labels
 
-#: Steps of the lattice that are taken between two looks at the clock.
-SLICE_STEPS = 2_000
+#: Seconds between two looks at the clock.
+LOOK_S = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,14 +107,10 @@ class Planner:
             rest=rest,
         )
         labels = no_labels(lattice.size, len(slowdown))
-        low = 0
-        while low < lattice.size - 1:
-            if search.should_stop():
-                return None
-            high = int(np.searchsorted(lattice.start, lattice.start[low] + SLICE_STEPS))
-            high = min(max(low + 1, high), lattice.size - 1)
-            labels = grow(low, high, self.board, ask, labels)
-            low = high
+        with halted(search) as halt:
+            labels = grow(0, lattice.size - 1, self.board, ask, labels, halt)
+        if halt[0]:
+            return None
         self.gave_up |= bool(labels.tally[1])
         ends = []
         label = int(labels.head[-1])
@@ -201,6 +200,32 @@ class Planner:
             terms["optimizer state"] += state
             terms["workspace"] += fixed - weights
         return sum(terms.values()), terms
+
+
+@contextmanager
+def halted(search: Search[Solution]) -> Iterator[Ints]:
+    """Yield a flag, shape (1,), that is set as soon as the search should stop.
+
+    The stages that can follow one ideal may be more than fit into the time left, so a kernel cannot
+    wait for the next ideal to look at the clock.
+    """
+    halt = np.zeros(1, np.int64)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            if search.should_stop():
+                halt[0] = 1
+                return
+            over.wait(LOOK_S)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield halt
+    finally:
+        over.set()
+        watcher.join()
 
 
 def make_board(staging: Staging, lattice: Lattice, greedy: bool) -> Board:
