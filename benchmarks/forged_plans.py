@@ -34,7 +34,7 @@ def main() -> None:
             rng = random.Random(f"{options.seed} plan {k}")
             workload, plan = found[k % len(found)]
             try:
-                what: str = fate(workload, plan, changed(workload, plan, rng), Path(name))
+                what: str = fate(workload, changed(workload, plan, rng), Path(name))
             except Exception as error:
                 what = "defect"
                 print(f"plan {k}: {type(error).__name__}: {str(error)[:300]}", flush=True)
