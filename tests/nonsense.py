@@ -6,10 +6,11 @@ import io
 import json
 import warnings
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import typer.main
@@ -21,6 +22,10 @@ NONSENSE = [
     "0x10", "1.5", "1,2", "x", "None", "true", "[]", "{}", "{0}", "%s", "$(id)", "../..", "/", ".",
     "\n", "\x1b[31m", "\u2028", "½", "x" * 5000, "a\0b",
 ]  # fmt: skip
+
+
+#: The command line as it is, but made once.
+COMMANDS: Any = typer.main.get_command(cli.app)
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 def options_of(command: str) -> Iterator[tuple[str, bool]]:
     """Yield the options of a command, and its arguments; and whether it is an option."""
-    found: Any = typer.main.get_command(cli.app)
+    found = COMMANDS
     for name in command.split():
         found = found.commands[name]
     for parameter in found.params:
@@ -98,8 +103,7 @@ def attack(command: str, given: list[str], option: str, is_option: bool, value: 
         arguments = [*words, *given[1:], "--", value] if given else words
     out, err = io.StringIO(), io.StringIO()
     try:
-        with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with redirect_stdout(out), redirect_stderr(err), made_once():
             code = cli.run_command(arguments)
     except BaseException as error:
         return Outcome(1, f"{type(error).__name__}: {str(error)[:200]}")
@@ -113,6 +117,14 @@ def attack(command: str, given: list[str], option: str, is_option: bool, value: 
         if len(lines[0]) > 6000:
             return Outcome(code, f"its line has {len(lines[0])} characters")
     return Outcome(code)
+
+
+@contextmanager
+def made_once() -> Iterator[None]:
+    """Take the command line that is made, without the warnings that only tests see."""
+    with patch.object(cli, "app", COMMANDS), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def no_cases_run(case: comparison.Case) -> comparison.Row:
