@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..formulations.counting import counting_bound
 from ..formulations.hypergraph import hypergraph
 from ..formulations.task import Task
 from ..instances import Solution
@@ -13,17 +12,17 @@ from .search import Search
 from .set_partitioning import set_partitioning
 from .swaps import swap_devices
 
-#: What rounding in sums can make the counting bound too high by, relatively.
-COUNTING_SLACK = 1e-7
-
 #: Units times devices up to which the compact program is solved to the end in no time.
 SMALL_PROGRAM = 150
+
+#: Part of the time left for set partitioning where it moves by other loads than those asked for.
+SHARE = 0.25
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
-    A first plan comes from greedy, a first bound from counting. Contiguous splits go to the DP
+    The first bounds are those that cost nothing, a first plan comes from greedy. Contiguous splits go to the DP
     over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to set
     partitioning, unless the compact program is small; that program also goes on where the others
     end. Relayed data only the DP can price, so there it is all.
@@ -36,9 +35,6 @@ def auto(task: Task, search: Search[Solution]) -> None:
         return
     search.method = "greedy"
     greedy(task, search)
-    graph = hypergraph(task)
-    bound = counting_bound(task, graph) * (1 - COUNTING_SLACK)
-    search.raise_bound(bound, "counting heavy units")
     if search.should_stop():
         return
     if task.throughput.split == "noncontiguous":
@@ -47,10 +43,11 @@ def auto(task: Task, search: Search[Solution]) -> None:
         improve_linked(task, search)
         if search.should_stop():
             return
-        if graph.size * task.cluster.size > SMALL_PROGRAM:
+        if hypergraph(task).size * task.cluster.size > SMALL_PROGRAM:
             search.method = "setpart"
             search.note("auto: set partitioning, for a non-contiguous split")
-            set_partitioning(task, search, patient=False)
+            part = SHARE if _by_other_loads(task) else 1.0
+            set_partitioning(task, search, patient=False, part=part)
     else:
         search.method = "dp"
         search.note(f"auto: the DP over ideals, for a split that is {task.throughput.split}")
@@ -63,3 +60,15 @@ def auto(task: Task, search: Search[Solution]) -> None:
     search.method = "milp"
     search.note("auto: the compact integer program, from the best plan so far")
     compact(task, search)
+
+
+def _by_other_loads(task: Task) -> bool:
+    """Whether set partitioning leaves out what matters, and the compact program counts it.
+
+    That is GPipe's two maxima, transfers beside compute, and memories too small to hold all.
+    """
+    problem, costs = task.throughput, task.costs
+    fast = (costs.count > 0) & ~costs.host
+    room = (costs.capacity_bytes[fast] * costs.count[fast]).sum()
+    scarce = bool(fast.any()) and costs.memory_bytes.sum() > room
+    return problem.pipeline == "gpipe" or problem.overlap or scarce

@@ -36,7 +36,7 @@ from .frontier import (
     orders,
 )
 from .price_model import Column, PriceModel, Trial
-from .search import S, Search
+from .search import Stoppable
 
 Outcome = Literal["proved", "stalled", "stopped"]
 
@@ -171,7 +171,7 @@ def climb(
     sold: Market,
     target: float,
     on_proof: Callable[[float, Prices], None],
-    search: Search[S],
+    search: Stoppable,
     pricings: int,
 ) -> Outcome:
     """Look for prices that prove that every split has a max-load above `target`.
@@ -183,7 +183,7 @@ def climb(
     on_proof
         Called with every value that is proved on the way, and the prices that prove it.
     search
-        For its limits; nothing is offered to it here.
+        When to stop.
     pricings
         Most pricings.
 

@@ -11,7 +11,7 @@ from ..instances import Placement, Solution
 from ..instances.arrays import Ints
 from .frontier import Incidence
 from .pair_kernels import loads, resplit
-from .search import Search
+from .search import Search, Stoppable
 
 #: Share of moves that relieve the most loaded device; the others make room anywhere.
 RELIEF = 0.6
@@ -55,11 +55,18 @@ class Neighbourhood:
         self._best_where = self.where.copy()
         self._failures = 0
 
-    def walk(self, search: Search[Solution], moves: int) -> bool:
-        """Make some moves, offer what is better, and return whether any was."""
+    def walk(self, search: Search[Solution], moves: int, clock: Stoppable | None = None) -> bool:
+        """Make some moves, offer what is better, and return whether any was.
+
+        Parameters
+        ----------
+        clock
+            When to stop; default: when the search must.
+        """
         better = False
+        clock = clock or search
         for _ in range(moves):
-            if search.should_stop():
+            if clock.should_stop():
                 break
             self._move()
             if self.load.max() < self.best * (1 - 1e-12):

@@ -18,6 +18,7 @@ from .greedy import greedy
 from .linear_split import linear_split
 from .neighbourhood import Neighbourhood
 from .search import OPTIMAL_GAP, Search
+from .share import Share
 
 ORIGIN = "set partitioning"
 
@@ -40,7 +41,9 @@ RESOLUTION = 1e-5
 ENOUGH = 12
 
 
-def set_partitioning(task: Task, search: Search[Solution], *, patient: bool = True) -> None:
+def set_partitioning(
+    task: Task, search: Search[Solution], *, patient: bool = True, part: float = 1.0
+) -> None:
     """Find a non-contiguous split and a bound with its certificate, until the gap or a limit.
 
     Under GPipe's objective and with overlap, the neighbourhood search goes by the sums of
@@ -51,6 +54,8 @@ def set_partitioning(task: Task, search: Search[Solution], *, patient: bool = Tr
     ----------
     patient
         Whether to use all the time there is; else it ends when nothing gets better for long.
+    part
+        Of the time left, for splits and bounds in turn.
 
     Raises
     ------
@@ -79,7 +84,7 @@ def set_partitioning(task: Task, search: Search[Solution], *, patient: bool = Tr
             packing(task, graph, search)
     if search.best is None or search.done:
         return
-    _alternate(task, graph, sold, rng, search, patient=patient)
+    _alternate(task, graph, sold, rng, search, Share(search, part), patient=patient)
 
 
 def _start(
@@ -103,6 +108,7 @@ def _alternate(
     sold: Market,
     rng: np.random.Generator,
     search: Search[Solution],
+    share: Share,
     *,
     patient: bool,
 ) -> None:
@@ -118,18 +124,18 @@ def _alternate(
             evidence = certificate(task, graph, prices, bound, sold.orders[0])
             search.raise_bound(bound, ORIGIN, evidence)
 
-    while not search.should_stop() and search.gap > OPTIMAL_GAP:
+    while not share.should_stop() and search.gap > OPTIMAL_GAP:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             search.stop_for("nodes")
             return
         rounds += 1
         before = search.bound
         with search.phase("split"):
-            better = walk.walk(search, moves)
+            better = walk.walk(search, moves, share)
         target = targets.next()
-        if target is not None and not search.should_stop():
+        if target is not None and not share.should_stop():
             with search.phase("bound"):
-                outcome = climb(state, sold, target, prove, search, pricings)
+                outcome = climb(state, sold, target, prove, share, pricings)
             targets.learn(target, outcome)
         idle = 0 if better or search.bound > before or target is not None else idle + 1
         if idle >= ENOUGH and not (patient and search.limits.seconds is not None):

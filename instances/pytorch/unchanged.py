@@ -54,14 +54,20 @@ def unchanged(model: nn.Module, inputs: Any = ()) -> Iterator[None]:
         for values, before in lists:
             values[:] = before
         for table, entries in mappings:
-            table.clear()
-            table.update(entries)
+            if not _identical(table, entries):  # a configuration may refuse every change
+                table.clear()
+                table.update(entries)
         with torch.no_grad():
             for tensor, value in kept:
                 if not torch.equal(tensor, value):
                     tensor.copy_(value)
         for parameter, gradient in gradients:
             parameter.grad = gradient
+
+
+def _identical(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
+    """Whether two mappings have the same objects in the same order."""
+    return [*map(id, now), *map(id, now.values())] == [*map(id, before), *map(id, before.values())]
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

@@ -107,6 +107,13 @@ class Topology:
         return frozen([d for d in range(self.size) if d not in out], np.int64)
 
     @cached_property
+    def usable_index(self) -> Ints:
+        """Place of each device among the usable ones, shape (D,); −1 for those excluded."""
+        index = np.full(self.size, -1)
+        index[self.usable] = np.arange(len(self.usable))
+        return frozen(index, np.int64)
+
+    @cached_property
     def routes(self) -> Routes:
         """The point-to-point look-up table; computed when first asked for.
 

@@ -1,0 +1,28 @@
+"""A part of the time that a search has left."""
+
+from __future__ import annotations
+
+from .search import S, Search, Stoppable
+
+
+class Share(Stoppable):
+    """Tells a part of a search to stop when it has had its share, or the search must stop.
+
+    Parameters
+    ----------
+    part
+        Of the time left now; without deadline there is no end to it.
+    """
+
+    def __init__(self, search: Search[S], part: float = 1.0) -> None:
+        self._search = search
+        self._ends = search.seconds + part * search.seconds_left
+
+    def should_stop(self) -> bool:
+        """Whether to stop soon."""
+        return self._search.should_stop() or self.seconds_left <= 0
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the share is used up; `inf` without a deadline."""
+        return max(0.0, min(self._search.seconds_left, self._ends - self._search.seconds))
