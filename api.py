@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 
-from .formulations.task import pose
+from .formulations.task import Task, pose
 from .instances import (
     Cluster,
     InputError,
@@ -26,7 +26,7 @@ from .instances import (
     accelerators_and_cpus,
 )
 from .runtime import evaluate
-from .solvers import Limits, Progress, Result, Search, solver
+from .solvers import Limits, Progress, Result, Search, Solver, raise_first_bounds, solver
 
 #: Seconds that a solver may go on after it should have stopped.
 GRACE_S = 1.2
@@ -108,8 +108,15 @@ def solve(
     with _interrupts(search):
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")
-        _run_beside(partial(run, task, search), search)
+        _run_beside(partial(_solve, run, task, search), search)
     return _result(workload, cluster, problem, search)
+
+
+def _solve(run: Solver, task: Task, search: Search[Solution]) -> None:
+    """Raise the bounds that cost nothing, then let the method go on."""
+    raise_first_bounds(task, search)
+    if not search.should_stop():
+        run(task, search)
 
 
 def _result(

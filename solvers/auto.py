@@ -6,7 +6,6 @@ from ..formulations.hypergraph import hypergraph
 from ..formulations.task import Task
 from ..instances import Solution
 from .dp import ideal_dp, linearised_dp
-from .first_bounds import raise_first_bounds
 from .greedy import greedy
 from .linked_search import improve_linked
 from .search import Search
@@ -24,13 +23,11 @@ SHARE = 0.25
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
-    What costs nothing comes first: bounds, and one device and greedy, for which nothing is
-    compiled, as plans. Contiguous splits go to the DP
-    over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to set
-    partitioning, unless the compact program is small; that program also goes on where the others
-    end. Relayed data only the DP can price, so there it is all.
+    First plans, for which nothing is compiled, are one device and greedy. Contiguous splits go to
+    the DP over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to
+    set partitioning, unless the compact program is small; that program also goes on where the
+    others end. Relayed data only the DP can price, so there it is all.
     """
-    raise_first_bounds(task, search)
     search.method = "single"
     single_device(task, search)
     if task.throughput.relayed:

@@ -15,7 +15,6 @@ from ..formulations.infeasible import memories, why_infeasible
 from ..formulations.task import Task
 from ..instances import Placement, Solution, VerificationError
 from ..instances.arrays import Ints
-from .first_bounds import raise_first_bounds
 from .lattice import Lattice, chain, count_ideals, list_ideals
 from .search import Search
 from .stage_dp import Found, bytes_needed, least_maximum, states_of
@@ -149,7 +148,6 @@ def pipedream(task: Task, search: Search[Solution]) -> None:
 
 def linearised(task: Task, search: Search[Solution], units: Ints | None = None) -> Pipeline | None:
     """Offer the best splits of some topological orders of the units; None if nothing can fit."""
-    raise_first_bounds(task, search)
     with search.phase("build"):
         pipe = pipeline(task, units)
         reason = why_infeasible(task)  # colours alone hold for every split, and explain it better

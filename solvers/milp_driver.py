@@ -29,12 +29,12 @@ from typing import Generic
 
 import numpy as np
 
+from ..formulations.linear import Linear
 from ..instances import InfeasibleError, StagecutError
 from ..instances.arrays import Floats
 from .check_program import check
 from .compiled_model import Compiled
 from .highs import Outcome, run_highs
-from .linear import Linear
 from .other_solvers import run_other
 from .search import S, Search
 from .tighten import tighten
