@@ -229,7 +229,7 @@ def schedule_model(shop: Shop, horizon: float) -> ScheduleModel:
     def memory(_: pyo.ConcreteModel, f: int) -> object:
         device = operations[f].device
         cap = shop.capacity_bytes[device] * (1 + MEMORY_SLACK)
-        scale = max(1.0, cap)
+        scale = cap or 1.0
         held = sum(
             operations[g].memory_bytes / scale * comes_before(g, f)
             for g in shop.own[device]
