@@ -12,7 +12,8 @@ from brute_latency import least_latency
 from cases import random_case
 from training_cases import best_objective, random_training_case
 
-from stagecut import Latency, Problem, Throughput, Training, Workload, solve
+from stagecut import Latency, Throughput, Training, Workload, solve
+from stagecut.instances import Problem
 from stagecut.solvers import Result
 
 #: What a certificate may be off by, relatively.
