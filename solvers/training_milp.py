@@ -52,7 +52,7 @@ def _program(task: Task, staging: Staging, search: Search[Solution]) -> Program[
         start = None if values is None else compiled.start(values)
 
     def read(x: Floats) -> Solution:
-        return in_stages(stated.stages(lambda var: compiled.value(var, x)), task.cluster)
+        return in_stages(stated.read(lambda var: compiled.value(var, x)), task.cluster)
 
     return Program(
         compiled=compiled,
