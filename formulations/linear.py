@@ -35,7 +35,7 @@ class Linear:
     row_lower, row_upper
         Shape (m,); `-inf` and `inf` where open.
     row_names
-        Name of each row, where it was built with names.
+        Name of each row, such as ``full[3]``; empty for a program that Pyomo stated.
     """
 
     cost: Floats
@@ -48,12 +48,6 @@ class Linear:
     offset: float = 0.0
     maximise: bool = False
     row_names: tuple[str, ...] = ()
-
-    def broken_rows(self, x: Floats, tolerance: float = 1e-6) -> list[str]:
-        """Return the names of the rows that values of the columns, shape (n,), do not keep."""
-        activity: Floats = np.asarray(self.matrix @ x)
-        broken = (activity < self.row_lower - tolerance) | (activity > self.row_upper + tolerance)
-        return [self.row_names[i] for i in np.flatnonzero(broken)]
 
 
 class LinearBuilder:
