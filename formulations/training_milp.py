@@ -68,21 +68,15 @@ class Slots:
             if value(model.u[i, o]) < 0.5:
                 continue
             option = self.menu.options[o]
-            pairs = sorted(
-                (int(staging.node_of[v]), int(staging.configuration[c]))
+            chosen = [
+                (v, c)
                 for v, own in enumerate(self.menu.choices)
                 for p, c in own
                 if p == o and value(model.z[i, o, c]) > 0.5
-            )
-            stages.append(
-                Stage(
-                    nodes=tuple(v for v, _ in pairs),
-                    configuration=tuple(c for _, c in pairs),
-                    replicas=self.menu.replicas(o),
-                    degree=int(staging.degrees[option.degree]),
-                    kind=int(staging.kinds[option.kind]),
-                )
-            )
+            ]
+            units, options = zip(*chosen, strict=True) if chosen else ((), ())
+            replicas = self.menu.replicas(o)
+            stages.append(staging.stage(units, options, replicas, option.degree, option.kind))
         return stages
 
     def start(self, plan: Stages) -> Start | None:

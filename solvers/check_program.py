@@ -88,7 +88,7 @@ def check(
 
 def _node(linear: Linear, lower: Floats, upper: Floats, target: float) -> _Node | None:
     """Return what is left of the program in a box, or None if nothing below the target is."""
-    program = tighten(replace(linear, column_lower=lower, column_upper=upper), target)
+    program = tighten(replace(linear, column_lower=lower, column_upper=upper), target, exact=True)
     return None if program is None else _Node(program, relax(program))
 
 

@@ -180,7 +180,7 @@ class Hunt:
                 bound = threshold_bound(
                     costs, least, self.objective_s, enough, self.test, self.bound_s, BLOCK_WIDTH
                 )
-                self.raise_bound(bound, "counts of devices per block")
+                self.raise_bound(bound, "counts of devices per block (HiGHS)")
 
     def _runs(self) -> None:
         """Bound and constructions from stages that blocks keep together."""

@@ -87,7 +87,7 @@ def _count(hunt: Hunt, costs: MappingCosts, least: Floors) -> None:
     bound = threshold_bound(
         costs, least, hunt.objective_s, enough, BlockTest(search, block), hunt.bound_s, width=1e-4
     )
-    hunt.raise_bound(bound, "narrowest links of routes, counts per island")
+    hunt.raise_bound(bound, "narrowest links of routes, counts per island (HiGHS)")
 
 
 def _anneal(hunt: Hunt, traffic: LinkTraffic) -> None:

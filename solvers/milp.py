@@ -11,6 +11,7 @@ import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.compact import compact as state
+from ..formulations.hypergraph import hypergraph
 from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
 from ..formulations.task import Task
@@ -21,6 +22,7 @@ from .greedy import greedy
 from .milp_driver import Program, TimeIsUp, solve_program
 from .milp_slots import improve_slots
 from .other_solvers import check_solver
+from .packing import packing
 from .search import Search
 
 FORMATS = (".mps", ".lp")
@@ -36,6 +38,8 @@ def compact(task: Task, search: Search[Solution]) -> None:
     if search.best is None:
         with search.phase("start"):
             greedy(task, search)
+            if search.best is None:
+                packing(task, hypergraph(task), search)
     solve_program(lambda: _program(task, search), search, solver=solver)
 
 
