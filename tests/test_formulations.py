@@ -45,6 +45,7 @@ from stagecut.formulations.linear import Linear
 from stagecut.formulations.mapping import mapping_costs, stage_times
 from stagecut.formulations.mapping_blocks import find_blocks
 from stagecut.formulations.mapping_bound import caps, floors
+from stagecut.formulations.mapping_joint_data import joint_data
 from stagecut.formulations.mapping_links import link_traffic
 from stagecut.formulations.mapping_ways import count_blocks
 from stagecut.formulations.task import pose
@@ -136,7 +137,7 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
         texts = (mapping_milp, mapping_places, mapping_joint)
         yield "mapping", texts[:2], mapping_milp.mapping_milp(arrays, 1e3).model
         yield "links", texts[:2], mapping_milp.mapping_milp(arrays, 1e3, traffic).model
-        data = mapping_joint.joint_data(workload)
+        data = joint_data(workload)
         yield "joint", texts[1:], mapping_joint.joint_milp(data, problem, 1e3).model
         names = np.unique(place.island)
         islands = mapping_islands.island_milp(problem, traffic, names, 1e3)
