@@ -31,8 +31,8 @@ import numpy as np
 
 from ..instances import TIME_UNITS, InputError, Layers, Stage, Training, Workload, layers_of
 from ..instances.arrays import Bools, Floats, Ints, frozen
-from .whole_bytes import MEMORY_SLACK
 from .task import Task
+from .whole_bytes import MEMORY_SLACK
 
 #: Optimizer state in bytes per byte of weights, by precision and optimizer.
 STATE_PER_WEIGHT = {

@@ -146,7 +146,9 @@ def _minimise_batch(planner: Planner, search: Search[Solution], exact: bool) -> 
             bound = sum(times) + more * a
             if a < b and bound < search.objective * (1 - CLOSE):
                 heapq.heappush(heap, (bound, a, b))
-    if not heap and not search.should_stop() and exact and not planner.gave_up:
+    if search.best is None or heap or search.should_stop():
+        return
+    if exact and not planner.gave_up:
         search.raise_bound(search.objective * (1 - CLOSE), ORIGIN)
 
 
