@@ -25,10 +25,11 @@ BOUND_SHARE = 0.4
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by the size of the graph.
 
-    The first bounds are those that cost nothing. Greedy and the label DP on one order give a plan; the label DP proves the best one. On graphs
-    of more than 1500 units the path-interval bound stands in for the proof, and comes before the
-    DP on one order; then local search improves the plan. So it does where the DP ends without
-    proof, and there the integer program follows if it is small.
+    The first bounds are those that cost nothing. Greedy and the label DP on one order give a plan;
+    the label DP proves the best one. On graphs of more than 1500 units the path-interval bound
+    stands in for the proof, and comes before the DP on one order; then local search improves the
+    plan. So it does where the DP ends without proof, and there the integer program follows if it is
+    small.
     """
     raise_first_bounds(task, search)
     search.method = "greedy"

@@ -21,12 +21,13 @@ from stagecut import (
     Throughput,
     Workload,
     accelerators_and_cpus,
-    solve,
 )
 from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
+from stagecut.instances import Solution
 from stagecut.solvers import Search
-from stagecut.solvers.limits import Limits as SolverLimits
+from stagecut.solvers.registry import solver
+from stagecut.solvers.share import Share
 
 PROBLEMS = [
     Throughput(split=split, cpu_split=cpu, pipeline=pipeline, overlap=overlap)
@@ -140,16 +141,14 @@ def test_a_search_that_may_take_no_time_has_a_bound(
     method: str, problem: Throughput | Latency
 ) -> None:
     workload = chain([1.0] * 12, [0.0] * 12, [9.0] * 12)
-    result = solve(
-        workload, accelerators_and_cpus(3), problem, method=method, limits=Limits(seconds=0.0)
-    )
+    task = pose(workload, accelerators_and_cpus(3), problem)
+    search: Search[Solution] = Search(Limits(seconds=1e-9), lambda _: math.inf)
+    solver(problem.name, method)(task, search)
     least = 4.0 if isinstance(problem, Throughput) else 12.0
-    assert result.bound >= least * (1 - 1e-6)
+    assert search.bound >= least * (1 - 1e-6)
 
 
 def test_set_partitioning_stops_when_its_share_of_the_time_is_used_up() -> None:
-    from stagecut.solvers.share import Share
-
     class Clock(Search[object]):
         now = 0.0
 
@@ -157,7 +156,7 @@ def test_set_partitioning_stops_when_its_share_of_the_time_is_used_up() -> None:
         def seconds(self) -> float:
             return self.now
 
-    search = Clock(SolverLimits(seconds=10.0), lambda _: 0.0)
+    search = Clock(Limits(seconds=10.0), lambda _: 0.0)
     search.now = 2.0
     share = Share(search, 0.25)
     assert share.seconds_left == pytest.approx(2.0)
