@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 
-from .formulations.task import pose
+from .formulations.task import Task, pose
 from .instances import (
     Cluster,
     InputError,
@@ -22,12 +22,11 @@ from .instances import (
     Solution,
     Throughput,
     Training,
-    VerificationError,
     Workload,
     accelerators_and_cpus,
 )
 from .runtime import evaluate
-from .solvers import Limits, Progress, Result, Search, solver
+from .solvers import Limits, Progress, Result, Search, Solver, raise_first_bounds, solver
 
 #: Seconds that a solver may go on after it should have stopped.
 GRACE_S = 1.2
@@ -66,7 +65,8 @@ def solve(
     on_progress
         Called with every better incumbent or bound.
     options
-        What only some methods read: ``solver`` names the MILP solver.
+        What only some methods read, as `stagecut.solvers.METHODS` says: ``solver`` names the MILP
+        solver.
     started
         `time.monotonic()` from which the deadline counts; default: now.
 
@@ -92,7 +92,7 @@ def solve(
         if start.cluster != cluster:
             raise InputError("start: the plan was made for another cluster; plan without it")
     relayed = isinstance(problem, Throughput) and problem.relayed
-    run = solver(problem.name, method, relayed=relayed)
+    run = solver(problem.name, method, relayed=relayed, options=options)
     task = pose(workload, cluster, problem, start, options)
 
     def judge(solution: Solution) -> float:
@@ -108,8 +108,15 @@ def solve(
     with _interrupts(search):
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")
-        _run_beside(partial(run, task, search), search)
+        _run_beside(partial(_solve, run, task, search), search)
     return _result(workload, cluster, problem, search)
+
+
+def _solve(run: Solver, task: Task, search: Search[Solution]) -> None:
+    """Raise the bounds that cost nothing, then let the method go on."""
+    raise_first_bounds(task, search)
+    if not search.should_stop():
+        run(task, search)
 
 
 def _result(
@@ -118,11 +125,6 @@ def _result(
     versions = {"stagecut": _version("stagecut"), "highspy": _version("highspy")}
     plan = None
     if search.best is not None:
-        if search.bound > search.objective * (1 + 1e-6) + 1e-12:
-            raise VerificationError(
-                f"{search.bound_origin} claims bound {search.bound!r}, but a verified plan has "
-                f"objective {search.objective!r}: a defect of Stagecut or its solver; report it"
-            )
         plan = Plan(
             workload_name=workload.name,
             workload_fingerprint=workload.fingerprint,
@@ -130,7 +132,7 @@ def _result(
             problem=problem,
             solution=search.best,
             objective=search.objective,
-            bound=min(search.bound, search.objective),
+            bound=search.bound,
             method=search.method,
             time_unit=workload.time_unit,
             certificate={"origin": search.bound_origin, **search.certificate},
@@ -140,7 +142,7 @@ def _result(
         status=search.status,
         limit=search.hit,
         plan=plan,
-        bound=min(search.bound, search.objective),
+        bound=search.bound,
         bound_origin=search.bound_origin,
         method=search.method,
         seconds=search.seconds,

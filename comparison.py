@@ -6,6 +6,7 @@ appended to a record beside the table, so that a comparison resumes where it sto
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -16,12 +17,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pandas as pd
 
 from .instances import InputError
+from .instances.escape import csv
 from .instances.files import load, load_cluster
+from .instances.source import Record
 from .instances.writing import write_whole
 from .solvers import solver
+
+#: Endings of the record beside a table, and of its damaged lines.
+RECORD, DAMAGED = ".jsonl", ".damaged"
 
 #: Seconds that a case may run past its time limit before its process is killed.
 GRACE_S = 30.0
@@ -160,6 +167,7 @@ def compare(
     jobs: int = 1,
     scheduler: str | None = None,
     on_row: Callable[[Row], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
     """Run the cases that are not in the record yet; write the table, and return it.
 
@@ -175,6 +183,8 @@ def compare(
         Address of a Dask scheduler whose workers run the cases instead.
     on_row
         Called with every row, those of the record first.
+    on_notice
+        Called with what a user should know, such as damage of the record.
 
     Returns
     -------
@@ -182,15 +192,23 @@ def compare(
         One row per case: workload, method, status, limit, objective, bound, gap, seconds,
         ratio (objective over the best bound of the workload), error.
     """
-    record = output.with_name(output.name + ".jsonl")
-    known = read_record(record)
+    record = output.with_name(output.name + RECORD)
+    known, damaged = read_record(record)
+    if damaged or _cut_off(record):
+        write_whole(record, "".join(map(_line, known.items())))
+    if damaged:
+        aside = record.with_name(record.name + DAMAGED)
+        write_whole(aside, b"".join(line + b"\n" for line in damaged))
+        if on_notice is not None:
+            on_notice(
+                f"{record}: {len(damaged)} of its lines are damaged: they are in {aside} now, and "
+                "their cases run again"
+            )
     rows = {case.key: known[case.key] for case in todo if case.key in known}
     for row in rows.values():
         if on_row is not None:
             on_row(row)
     missing = [case for case in todo if case.key not in rows]
-    if record.exists() and not record.read_bytes().endswith(b"\n"):  # what follows needs its own
-        write_whole(record, "".join(map(_line, known.items())))
     with record.open("a", encoding="utf-8") as file:
         for case, row in _run_all(missing, jobs, scheduler):
             rows[case.key] = row
@@ -201,31 +219,79 @@ def compare(
                 on_row(row)
     table = tabulate([rows[case.key] for case in todo])
     unfinished = output.with_name(output.name + ".part")
-    table.drop(columns="trace").to_csv(unfinished, index=False)
+    table.drop(columns="trace").map(csv).to_csv(unfinished, index=False)
     unfinished.replace(output)
     return table
 
 
 def _line(entry: tuple[str, Row]) -> str:
-    return json.dumps({"key": entry[0], "row": entry[1]}) + "\n"
+    key, row = entry
+    return json.dumps({"key": key, "row": row, "check": _check(key, row)}) + "\n"
 
 
-def read_record(record: Path) -> dict[str, Row]:
-    """Return the rows of a record by key; a last line that was cut off is left out."""
-    if not record.exists():
-        return {}
-    rows = {}
-    lines = record.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
+def _check(key: str, row: Row) -> str:
+    """Return what shows whether a line is as it was written."""
+    stated = msgspec.to_builtins(msgspec.convert(row, RowRecord))  # 1 is 1.0 when read back
+    text = json.dumps([key, stated], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _cut_off(record: Path) -> bool:
+    """Whether the last line has no end, so that the next one would continue it."""
+    return record.exists() and record.read_bytes()[-1:] not in (b"", b"\n")
+
+
+class RowRecord(Record, omit_defaults=True):
+    """A row of the record: what a case came to; of a crash the status and its error alone."""
+
+    workload: str
+    method: str
+    status: str
+    limit: str | None = None
+    objective: float | None = None
+    bound: float | None = None
+    gap: float | None = None
+    seconds: float | None = None
+    verified: bool | None = None
+    trace: list[tuple[float, float | None, float | None]] | None = None
+    found_by: str | None = None
+    error: str | None = None
+
+
+class EntryRecord(Record):
+    """A line of the record; older ones have no `check`."""
+
+    key: str
+    row: RowRecord
+    check: str | None = None
+
+
+def read_record(record: Path) -> tuple[dict[str, Row], list[bytes]]:
+    """Return the rows of a record by key, and the lines that are damaged.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read.
+    """
+    try:
+        lines = record.read_bytes().split(b"\n") if record.exists() else []
+    except OSError as error:
+        raise InputError(f"{record}: it cannot be read: {error.strerror}") from None
+    rows: dict[str, Row] = {}
+    damaged = []
+    for line in filter(None, lines):
         try:
-            entry = json.loads(line)
-            rows[entry["key"]] = entry["row"]
-        except (ValueError, KeyError, TypeError):
-            if number < len(lines):
-                raise InputError(
-                    f"{record}: line {number} is damaged; remove the line, or the file"
-                ) from None
-    return rows
+            entry = msgspec.json.decode(line, type=EntryRecord)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            damaged.append(line)
+            continue
+        row = msgspec.to_builtins(entry.row)
+        if entry.check in (None, _check(entry.key, row)):
+            rows[entry.key] = row
+        else:
+            damaged.append(line)
+    return rows, damaged
 
 
 def tabulate(rows: Sequence[Row]) -> pd.DataFrame:

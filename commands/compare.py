@@ -9,8 +9,9 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from ..comparison import Row, cases
+from ..comparison import RECORD, Row, cases
 from ..comparison import compare as run_comparison
+from ..instances import InputError
 from .console import ERR, OUT, check_outputs, parse_bytes
 
 
@@ -32,7 +33,7 @@ def compare(
         str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
-    jobs: Annotated[int, typer.Option(help="Cases at a time.", min=1)] = 1,
+    jobs: Annotated[int | None, typer.Option(help="Cases at a time; default: 1.", min=1)] = None,
     scheduler: Annotated[
         str | None, typer.Option(help="Address of a Dask scheduler that runs the cases.")
     ] = None,
@@ -43,7 +44,10 @@ def compare(
     Resumes where it stopped: finished cases are kept in OUTPUT.jsonl. A case that crashes is a
     row of the table.
     """
-    check_outputs(output, pictures=[plot])
+    record = output.with_name(output.name + RECORD)
+    check_outputs(output, record, pictures=[plot], inputs=[*workloads, cluster])
+    if scheduler is not None and jobs is not None:
+        raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
     options = ["--gap", str(gap), "--seed", str(seed), "--split", split]
     parse_bytes(memory, "--memory")  # raises if it is none
     for option, value in (("accelerators", accelerators), ("cpus", cpus), ("memory", memory)):
@@ -52,6 +56,7 @@ def compare(
     todo = cases(workloads, names, options, time_limit, cluster=cluster)
     table = _empty_table()
     shown: list[Row] = []
+    notices: list[str] = []
 
     with Live(table, console=ERR, auto_refresh=False) as live:
 
@@ -61,7 +66,11 @@ def compare(
             table.caption = f"{len(shown)} of {len(todo)} cases"
             live.refresh()
 
-        result = run_comparison(todo, output, jobs=jobs, scheduler=scheduler, on_row=show)
+        result = run_comparison(
+            todo, output, jobs=jobs or 1, scheduler=scheduler, on_row=show, on_notice=notices.append
+        )
+    for notice in notices:
+        ERR.print(notice, highlight=False, soft_wrap=True)
     if plot is not None:
         from ..runtime.comparison_chart import draw_comparison
 

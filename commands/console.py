@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 import threading
@@ -20,12 +21,21 @@ from rich.live import Live
 from rich.text import Text
 
 from ..instances import InputError
+from ..instances.escape import plain
 from ..instances.writing import PICTURES, check_target
 from ..solvers import Progress
 
-#: Names of workloads and devices are printed as they are, square brackets included.
-OUT = Console(emoji=False, markup=False)
-ERR = Console(stderr=True, emoji=False, markup=False)
+
+class _Plain(Console):
+    """A console for names from files: no markup, no emoji, no escapes of a terminal's."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return what is printed for a text, in tables too."""
+        return super().render_str(plain(text), **options)
+
+
+OUT = _Plain(emoji=False, markup=False)
+ERR = _Plain(stderr=True, emoji=False, markup=False)
 
 BAD_INPUT, INFEASIBLE, NO_PLAN = 2, 3, 4
 
@@ -58,14 +68,51 @@ def parse_bytes(text: str | None, option: str) -> float | None:
     return number * unit
 
 
-def check_outputs(*files: Path | None, pictures: Sequence[Path | None] = ()) -> None:
-    """Refuse files that could not be written, before the work; None stands for none."""
+def check_outputs(
+    *files: Path | None,
+    pictures: Sequence[Path | None] = (),
+    inputs: Sequence[str | Path | None] = (),
+) -> None:
+    """Refuse, before the work, files that could not be written; None stands for none.
+
+    Parameters
+    ----------
+    inputs
+        What is read: no output may be one of them, nor two outputs one file.
+    """
     for path in files:
         if path is not None:
             check_target(path)
     for path in pictures:
         if path is not None:
             check_target(path, PICTURES)
+    read = {_identity(Path(given)): given for given in inputs if given is not None}
+    seen: set[object] = set()
+    for path in (*files, *pictures):
+        if path is None or (path.exists() and not path.is_file()):
+            continue  # a pipe or terminal takes everything
+        if _identity(path) in read:
+            raise InputError(f"{path}: it is an input, and would be lost; write to another file")
+        if _identity(path) in seen:
+            raise InputError(f"{path}: two outputs go there; give each a file of its own")
+        seen.add(_identity(path))
+
+
+def _identity(path: Path) -> object:
+    """Return what is the same for all names of one file."""
+    try:
+        there = path.stat()
+        return there.st_dev, there.st_ino
+    except (OSError, ValueError):
+        return os.path.realpath(path) if "\0" not in str(path) else str(path)
+
+
+def file_of(reference: str) -> str | None:
+    """Return the file that a reference such as ``model.py:make`` or ``nvidia:FILE`` names."""
+    before, colon, behind = reference.partition("@")[0].rpartition(":")
+    if not colon:
+        return behind
+    return behind if before == "nvidia" else before
 
 
 def show_bytes(size: float) -> str:
@@ -99,7 +146,7 @@ def show_gap(gap: float) -> str:
 
 def print_json(value: dict[str, Any]) -> None:
     """Print exactly one JSON object on standard output; infinities become null."""
-    sys.stdout.write(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_finite(value), allow_nan=False) + "\n")
     sys.stdout.flush()
 
 

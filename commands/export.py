@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from ..instances import InputError, Placement, Plan, Workload
+from ..instances.escape import shell
 from ..instances.files import load, load_plan
 from ..instances.writing import write_whole
-from .console import OUT, need
+from .console import OUT, check_outputs, file_of, need
 
 
 class To(StrEnum):
@@ -59,6 +60,8 @@ def export(
     """
     _check_options(to, {"--schedule": schedule, "--microbatches": microbatches}, ("python", "csv"))
     _check_options(to, {"--model": model, "--batch": batch}, ("python",))
+    inputs = [plan, workload, None if model is None else file_of(model)]
+    check_outputs(output, inputs=inputs)
     loaded = None if workload is None else load(workload)
     if to is To.python:
         if model is None:
@@ -142,5 +145,5 @@ def _write_python(
         title=f"{ready.plan.workload_name}, planned by {ready.plan.method}",
     )
     write_whole(output, text)
-    start = f"torchrun --nproc-per-node {len(ready.devices)} {output}"
+    start = f"torchrun --nproc-per-node {len(ready.devices)} {shell(str(output))}"
     return [f"{len(ready.pieces)} stages on {len(ready.devices)} ranks; start: {start}"]

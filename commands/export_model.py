@@ -9,7 +9,7 @@ import typer
 
 from ..formulations.task import pose
 from ..instances.files import load
-from .console import OUT, parse_bytes
+from .console import OUT, check_outputs, parse_bytes
 from .solve import choose_cluster, pose_problem
 
 
@@ -33,6 +33,7 @@ def export_model(
     """
     from ..solvers.milp import export_model as write_model  # Pyomo takes a second to import
 
+    check_outputs(output, inputs=[workload, cluster])
     loaded = load(workload)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     options: dict[str, object] = {"split": split, "cpu_split": cpu_split}

@@ -13,7 +13,7 @@ from ..instances.files import load, save
 from ..instances.published import SERVER, default_folder
 from ..instances.published import fetch as fetch_files
 from ..instances.training_layers import training_layers
-from .console import ERR, OUT, print_json, show_bytes
+from .console import ERR, OUT, check_outputs, print_json, show_bytes
 
 app = typer.Typer(help="List, show and convert workloads.", no_args_is_help=True)
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -73,6 +73,7 @@ def convert(
     ] = False,
 ) -> None:
     """Write a workload as Stagecut's own JSON."""
+    check_outputs(output, inputs=[workload])
     loaded = load(workload)
     save(training_layers(loaded) if layers else loaded, output)
     OUT.print(f"written: {output}", highlight=False)

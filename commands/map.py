@@ -14,7 +14,7 @@ from ..instances.topologies import topology as read_topology
 from ..runtime import evaluate
 from ..runtime.check_mapping import MappingReport
 from ..solvers import Limits
-from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, print_json, progress
+from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, file_of, print_json, progress
 from .show_mapping import answer, print_mapping
 
 
@@ -68,7 +68,7 @@ def map_stages(
     """
     from ..cli import STARTED
 
-    check_outputs(output, pictures=[plot])
+    check_outputs(output, pictures=[plot], inputs=[workload, file_of(topology)])
     if joint and method not in ("auto", "joint"):
         raise InputError(f"--joint: the method is {method}; leave one of the two out")
     method = "joint" if joint else method

@@ -11,7 +11,7 @@ import typer
 from ..instances import InputError, Workload
 from ..instances.files import save
 from ..instances.training_layers import training_layers
-from .console import ERR, OUT, check_outputs, need, show_bytes
+from .console import ERR, OUT, check_outputs, file_of, need, show_bytes
 
 
 class Tied(StrEnum):
@@ -57,11 +57,16 @@ def profile(
     The factory returns a torch.nn.Module, or (module, inputs); inputs are a tensor, a tuple or a
     dictionary. Then: stagecut solve WORKLOAD.
     """
-    check_outputs(output)
+    if estimate is not None and threads is not None:
+        raise InputError("--threads: an estimate runs nothing; leave one of the two out")
+    check_outputs(output, inputs=[model, file_of(model)])
     if layers and not train:
         raise InputError("--layers: layers are planned for training; add --train")
     if model.endswith(".onnx"):
-        for option, given in (("--train", train), ("--device", device), ("--dtype", dtype)):
+        for option, given in (
+            ("--train", train), ("--device", device), ("--dtype", dtype), ("--input", shape),
+            ("--threads", threads),
+        ):  # fmt: skip
             if given:
                 raise InputError(f"{option}: an ONNX file is a graph for inference; leave it out")
         if estimate is None:

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from ..instances import Plan
+from ..instances.escape import csv as csv_cell
 from ..instances.files import load, load_plan, save
 from ..instances.writing import write_whole
 from .console import OUT, check_outputs, print_json
@@ -60,7 +61,7 @@ def report(
     from ..runtime.execution.recording_file import load_recording
     from ..runtime.plan_stages import stages_of
 
-    check_outputs(trace, csv, calibrate, pictures=[plot])
+    check_outputs(trace, csv, calibrate, pictures=[plot], inputs=[workload, plan, recording])
     loaded = load(workload)
     made = load_plan(plan, loaded)
     stages = stages_of(loaded, made)
@@ -123,7 +124,7 @@ def _write(
         write_whole(trace, json.dumps(comparison_trace(comparison), ensure_ascii=False))
         written.append(trace)
     if csv is not None:
-        write_whole(csv, comparison.actions.to_csv(index=False))
+        write_whole(csv, comparison.actions.map(csv_cell).to_csv(index=False))
         written.append(csv)
     return written
 

@@ -11,7 +11,7 @@ import typer
 
 from ..instances import InputError
 from ..instances.files import load, load_plan
-from .console import OUT, check_outputs, need
+from .console import OUT, check_outputs, file_of, need
 
 if TYPE_CHECKING:
     from ..runtime.execution.run import Step
@@ -83,7 +83,7 @@ def run(
     need("torch", "runtime")
     if report and record is None:
         raise InputError("--report: it compares what --record writes; give both")
-    check_outputs(record)
+    check_outputs(record, inputs=[plan, workload, file_of(model)])
     import torch
 
     from ..instances.pytorch.factory import make

@@ -89,7 +89,7 @@ def simulate(
     from ..runtime.schedules import read_csv, write_csv
     from ..runtime.simulator import simulate_stages
 
-    check_outputs(trace, csv, pictures=[graph])
+    check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
     if plot is not None:
         check_target(plot, (*PICTURES, *PAGES))
     if not 0 <= weight_share <= 1:

@@ -84,7 +84,10 @@ def solve(
     ] = None,
     precision: Annotated[str | None, typer.Option(help="Training: fp32 or mixed.")] = None,
     method: Annotated[str, typer.Option(help="auto chooses and says what it chose.")] = "auto",
-    solver: Annotated[str, typer.Option(help="MILP solver that Pyomo knows.")] = "highs",
+    solver: Annotated[
+        str | None,
+        typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
+    ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
     gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = 0.01,
     node_limit: Annotated[int | None, typer.Option(help="Stop after so many nodes.")] = None,
@@ -135,7 +138,7 @@ def solve(
             },
         },
     )
-    check_outputs(output, pictures=[plot])
+    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
     if plot is not None and not isinstance(problem, Throughput):
         raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
     limits = Limits(seconds=time_limit, gap=gap, nodes=node_limit, seed=seed)
@@ -149,7 +152,7 @@ def solve(
             limits=limits,
             start=first,
             on_progress=on_progress,
-            options={"solver": solver},
+            options={} if solver is None else {"solver": solver},
             started=STARTED,
         )
     report = None

@@ -1,14 +1,28 @@
 """The compact integer program of throughput: which unit on which slot, and what T that takes.
 
-Symbols, as in the paper; a *unit* v is a set of nodes that share a device (`hypergraph`), a net e
-a set of units among which data flows, a *slot* d a device, or a place for one in the pipeline:
+A *unit* v is a set of nodes that share a device, a *net* e a set of units among which data flows
+(`hypergraph`); a *slot* d is a device, or a place for one in the pipeline (`compact_slots`).
 
-    x_{v,d}   1 if unit v is on slot d
-    in_{e,d}  1 if data of net e enters slot d (or leaves it: see `root`)
-    out_{e,d} the other direction
-    p_{v,d}   time of unit v on slot d              w_{e,d}  time of a transfer of net e at slot d
-    m_v, M_d  memory of a unit, of a slot           T        the max-load
-    z_{v,d}   1 if node v or a later one is on d    b_{v,s}  1 if v is before position s
+    symbol     meaning                                                         in the model
+    x_{v,d}    1 if unit v is on slot d                                        x[v,d]
+    in_{e,d}   1 if data of net e enters slot d (or leaves it: see *root*)     enters[e,d]
+    out_{e,d}  1 if it goes the other direction                                leaves[e,d]
+    T_i        the max-load of bundle i of passes                              T[i]
+    z_{v,d}    1 if node v or a later one is on slot d                         z[v,d]
+    b_{v,s}    1 if v is before position s                                     b[v,s]
+    y_d        1 if the kind of slot d takes the slot's position               y[d]
+    p_{v,d}    time of unit v on slot d
+    w_{e,d}    time of a transfer of net e at slot d
+    m_v, M_d   memory of a unit, of a slot
+    H          no load above it is of interest: that of a known plan
+
+`CompactData` has what is given. (1) to (7) are below, with contiguity and the order of devices in
+`compact_order`, (8) to (17), and links between devices in `compact_links`, (18) to (27):
+
+    minimise  Σ_i T_i                                                                     (0)
+
+with one bundle of both passes, or, for GPipe, one of each. In a file that `stagecut export-model`
+writes, x[v,d] is x(v_d), and row (1) of unit v is placed_once(v), with a prefix of Pyomo's.
 
 In the paper a net is one node u and its successors, and in, out are told by u: data enters d where
 a successor is on d and u is not. A net that adds up several transfers has no single u; any pin, its
@@ -29,13 +43,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ..instances import InfeasibleError
 from ..instances.arrays import Ints
-from .compact_links import in_some_order, over_links
+from .compact_data import CompactData, compact_data
+from .compact_links import Flows, add_flows, flows_of, in_some_order
 from .compact_order import break_symmetry, convex_per_device, in_pipeline_order
-from .compact_slots import Slot, slot_of_device, slots_of, tied_units
-from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
-from .infeasible import MEMORY_SLACK, why_infeasible
+from .compact_slots import Slot, slot_of_device
+from .hypergraph import Hypergraph
+from .program import Start, Value, at
 from .task import Task
 
 #: What a memory limit is scaled to: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
@@ -48,35 +62,40 @@ class Compact:
 
     Parameters
     ----------
+    data
+        What it is stated over.
     model
         The Pyomo model; its objective times `scale` is in the workload's time unit.
-    graph
-        Units and nets.
-    slots
-        What x is indexed by, besides units.
-    allowed
-        (unit, slot) pairs that have an x.
-    scale
-        Time units per unit of the model.
     """
 
-    task: Task
+    data: CompactData
     model: pyo.ConcreteModel
-    graph: Hypergraph
-    slots: tuple[Slot, ...]
-    allowed: frozenset[tuple[int, int]]
-    scale: float
 
-    def placement(self, value: Callable[[pyo.Var], float]) -> Ints:
+    @property
+    def graph(self) -> Hypergraph:
+        """Units and nets."""
+        return self.data.graph
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """What x is indexed by, besides units."""
+        return self.data.slots
+
+    @property
+    def scale(self) -> float:
+        """Time units of the workload per unit of the model."""
+        return self.data.scale
+
+    def placement(self, value: Value) -> Ints:
         """Return the device of each node, given the value of each variable."""
-        costs = self.task.costs
+        costs, graph = self.data.task.costs, self.graph
         used = [0] * len(costs.count)
         first = np.concatenate([[0], np.cumsum(costs.count)])
         device = np.full(len(self.slots), -1)
-        taken = np.zeros(self.graph.size, dtype=np.int64)
-        best = np.full(self.graph.size, -1.0)
-        for v, d in sorted(self.allowed):
-            here = value(self.model.x[v, d])
+        taken = np.zeros(graph.size, dtype=np.int64)
+        best = np.full(graph.size, -1.0)
+        for (v, d), var in self.model.x.items():
+            here = value(var)
             if here > best[v]:
                 taken[v], best[v] = d, here
         for d, slot in enumerate(self.slots):
@@ -85,25 +104,25 @@ class Compact:
             elif (taken == d).any():
                 device[d] = first[slot.kind] + used[slot.kind]
                 used[slot.kind] += 1
-        return self.graph.expand(device[taken])
+        return graph.expand(device[taken])
 
-    def start(self, placement: Ints) -> list[tuple[pyo.Var, float]] | None:
+    def start(self, placement: Ints) -> Start | None:
         """Return the values of the whole-number variables for a placement of the nodes.
 
         None if the program leaves the placement out: it breaks a rule.
         """
-        units = self.graph.restrict(placement)
-        if not np.array_equal(self.graph.expand(units), placement):
+        data, m = self.data, self.model
+        units = data.graph.restrict(placement)
+        if not np.array_equal(data.graph.expand(units), placement):
             return None
-        slots = slot_of_device(self.task, self.graph, self.slots, placement)
+        slots = slot_of_device(data.task, data.graph, data.slots, placement)
         if slots is None:
             return None
         slot_of = [slots[int(d)] for d in units]
-        if any((v, d) not in self.allowed for v, d in enumerate(slot_of)):
+        if any((v, d) not in data.allowed for v, d in enumerate(slot_of)):
             return None
-        m = self.model
-        values = [(m.x[v, d], float(slot_of[v] == d)) for v, d in sorted(self.allowed)]
-        return values + [(m.w[d], float(d in slots.values())) for d in m.w]
+        values = [(var, float(slot_of[v] == d)) for (v, d), var in m.x.items()]
+        return values + [(var, float(d in slots.values())) for d, var in m.y.items()]
 
 
 def compact(
@@ -126,7 +145,8 @@ def compact(
     reference
         A likely objective: times are scaled to make it 1000. Default: times as they are.
     cutoff
-        Leave out placements with a higher objective than this.
+        Leave out placements with a higher objective than this: units and nets that alone take
+        longer have no place, and no coefficient.
     floor
         No placement has a lower objective than this.
     watch
@@ -137,129 +157,126 @@ def compact(
     InfeasibleError
         If some node fits on no device, or the sizes are too large in all.
     """
-    problem, costs = task.throughput, task.costs
-    slots = slots_of(task)
-    ordered = problem.split == "contiguous"
-    linked = bool(task.cluster.links)
-    free = problem.cpu_split == "free"
-    gaps = ordered and free and any(costs.host[slot.kind] for slot in slots)
-    graph = hypergraph(task, pipeline_units(task) if ordered and not gaps else colour_units(task))
-    because = why_infeasible(task, graph)
-    if because is not None:
-        raise InfeasibleError(because)
-    scale = 1.0 if reference is None or not reference > 0 else reference / 1000.0
-    p = graph.compute / scale  # (K, 2, U)
-    w = graph.weight / scale  # (K, 2, E)
-    limit = cutoff / scale * (1 + 1e-6)
-    capacity = costs.capacity_bytes * (1 + MEMORY_SLACK)
-    never = tied_units(task, graph) if gaps else frozenset()
-    kind = [slot.kind for slot in slots]
-    allowed = [
-        (v, d)
-        for v in range(graph.size)
-        for d, k in enumerate(kind)
-        if p[k, :, v].sum() <= min(limit, 1e300)
-        and graph.memory_bytes[v] <= capacity[k]
-        and not (costs.host[k] and v in never)
-    ]
-    has_x = frozenset(allowed)
-    units_on: list[list[int]] = [[] for _ in slots]
-    slots_for: list[list[int]] = [[] for _ in range(graph.size)]
-    for v, d in allowed:
-        units_on[d].append(v)
-        slots_for[v].append(d)
-    for v, own in enumerate(slots_for):
-        if not own:  # it may still be that only contiguity is at fault
-            nodes = ", ".join(str(task.workload.ids[u]) for u in graph.members[v][:5])
-            raise InfeasibleError(
-                f"nodes {nodes} must share a device and wait for others between them, which no "
-                "kind of device that takes them allows under a contiguous split"
-            )
-    cuts = [
-        (e, d)
-        for d, k in enumerate(kind)
-        for e, pins in enumerate(() if linked else graph.pins)
-        if w[k, :, e].any() and any((v, d) in has_x for v in pins)
-    ]
-    cuts_on: list[list[int]] = [[] for _ in slots]
-    for e, d in cuts:
-        cuts_on[d].append(e)
-
+    data = compact_data(task, reference, cutoff, floor)
     m = pyo.ConcreteModel(task.workload.name)
-    m.x = pyo.Var(allowed, domain=pyo.Binary)
-    m.enters = pyo.Var(cuts, bounds=(0, 1))
-    m.leaves = pyo.Var(cuts, bounds=(0, 1))
+    _variables(m, data)
+    _placements(m, data)
+    flows = flows_of(data) if data.linked else None
+    if flows is None:
+        _transfers(m, data, watch)
+    else:
+        add_flows(m, flows)
+    _loads(m, data, flows)
+    _objective(m, data)
+    if not data.linked:  # else devices of a kind differ by their links
+        break_symmetry(m, data)
+    if data.ordered and data.linked:
+        in_some_order(m, data)
+    elif data.ordered:
+        in_pipeline_order(m, data)
+    elif task.throughput.split == "per-device":
+        convex_per_device(m, data)
+    return Compact(data, m)
 
-    def x(v: int, d: int) -> pyo.Var | float:
-        return m.x[v, d] if (v, d) in has_x else 0.0
+
+def _variables(m: pyo.ConcreteModel, data: CompactData) -> None:
+    m.x = pyo.Var(sorted(data.allowed), domain=pyo.Binary)
+    m.enters = pyo.Var(data.cuts, bounds=(0, 1))
+    m.leaves = pyo.Var(data.cuts, bounds=(0, 1))
+    longest = data.limit if math.isfinite(data.limit) else None
+    m.T = pyo.Var(range(len(_bundles(data))), bounds=(0, longest))
+    m.y = pyo.Var([d for d, s in enumerate(data.slots) if s.chosen], domain=pyo.Binary)
+
+
+def _placements(m: pyo.ConcreteModel, data: CompactData) -> None:
+    """Every unit on one slot, within the memories."""
+    memory, capacity = data.graph.memory_bytes, data.capacity[data.kind]
 
     def placed_once(m: pyo.ConcreteModel, v: int) -> object:
-        """Σ_d x_{v,d} = 1."""
-        return pyo.quicksum(m.x[v, d] for d in slots_for[v]) == 1
+        """(1) Σ_d x_{v,d} = 1  for all units v."""
+        return pyo.quicksum(m.x[v, d] for d in data.slots_for[v]) == 1
 
     def fits(m: pyo.ConcreteModel, d: int) -> object:
-        """Σ_v m_v x_{v,d} ≤ M_d."""
-        unit = capacity[kind[d]] / MEMORY_SCALE if capacity[kind[d]] > 0 else 1.0
-        used = [(graph.memory_bytes[v] / unit, m.x[v, d]) for v in units_on[d]]
-        return pyo.quicksum(c * var for c, var in used if c > 0) <= capacity[kind[d]] / unit
+        """(2) Σ_v m_v x_{v,d} ≤ M_d  for all slots d that not all units would fit on."""
+        unit = capacity[d] / MEMORY_SCALE if capacity[d] > 0 else 1.0
+        sizes = [(memory[v] / unit, m.x[v, d]) for v in data.units_on[d]]
+        return pyo.quicksum(size * var for size, var in sizes if size > 0) <= capacity[d] / unit
+
+    full = [d for d, units in enumerate(data.units_on) if memory[units].sum() > capacity[d]]
+    m.placed_once = pyo.Constraint(range(data.graph.size), rule=placed_once)
+    m.fits = pyo.Constraint(full, rule=fits)
+
+
+def _transfers(m: pyo.ConcreteModel, data: CompactData, watch: Callable[[], None]) -> None:
+    """Which nets a slot cuts: some pins are on it and some are not."""
+    pins = data.graph.pins
 
     def entering(m: pyo.ConcreteModel, e: int, v: int, d: int) -> object:
-        """in_{e,d} ≥ x_{v,d} − x_{root,d}."""
+        """(3) in_{e,d} ≥ x_{v,d} − x_{root,d}  for all nets e with w_{e,d} ≤ H, other pins v."""
         watch()
-        return m.enters[e, d] >= x(v, d) - x(graph.pins[e][0], d)
+        return m.enters[e, d] >= at(m, v, d) - at(m, pins[e][0], d)
 
     def leaving(m: pyo.ConcreteModel, e: int, v: int, d: int) -> object:
-        """out_{e,d} ≥ x_{root,d} − x_{v,d}."""
-        return m.leaves[e, d] >= x(graph.pins[e][0], d) - x(v, d)
+        """(4) out_{e,d} ≥ x_{root,d} − x_{v,d}  for all nets e with w_{e,d} ≤ H, other pins v."""
+        return m.leaves[e, d] >= at(m, pins[e][0], d) - at(m, v, d)
 
-    full = [
-        d
-        for d, k in enumerate(kind)
-        if sum(graph.memory_bytes[v] for v in units_on[d]) > capacity[k]
-    ]
-    m.placed_once = pyo.Constraint(range(graph.size), rule=placed_once)
-    m.fits = pyo.Constraint(full, rule=fits)
-    others = [(e, v, d) for e, d in cuts for v in graph.pins[e][1:]]
-    m.entering = pyo.Constraint([i for i in others if (i[1], i[2]) in has_x], rule=entering)
+    def uncut(m: pyo.ConcreteModel, e: int, v: int, d: int) -> object:
+        """(5) in_{e,d} = out_{e,d} = 0, so x_{v,d} = x_{root,d}, for nets e with w_{e,d} > H."""
+        return at(m, v, d) == at(m, pins[e][0], d)
+
+    def some(pairs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        return [(e, v, d) for e, d in pairs for v in pins[e][1:]]
+
+    in_x = data.allowed
+    others = some(data.cuts)
+    m.entering = pyo.Constraint([i for i in others if i[1:] in in_x], rule=entering)
     m.leaving = pyo.Constraint(
-        [i for i in others if (graph.pins[i[0]][0], i[2]) in has_x], rule=leaving
+        [(e, v, d) for e, v, d in others if (pins[e][0], d) in in_x], rule=leaving
+    )
+    m.uncut = pyo.Constraint(
+        [(e, v, d) for e, v, d in some(data.uncut) if (v, d) in in_x or (pins[e][0], d) in in_x],
+        rule=uncut,
     )
 
-    # Loads: which passes are added up under which T, and whether transfers count beside compute.
-    paid = over_links(m, task, graph, x, scale) if linked else None
-    gpipe = problem.pipeline == "gpipe"
-    bundles: list[tuple[int, ...]] = [(0,), (1,)] if gpipe else [(0, 1)]
-    parts = ("compute", "transfer") if problem.overlap else ("both",)
-    m.T = pyo.Var(range(len(bundles)), bounds=(0, limit if math.isfinite(limit) else None))
 
-    def under_max_load(m: pyo.ConcreteModel, d: int, bundle: int, part: str) -> object:
-        """load_d = Σ_v p_{v,d} x_{v,d} + Σ_e w_{e,d} (in_{e,d} + out_{e,d}) ≤ T."""
+def _bundles(data: CompactData) -> list[list[int]]:
+    """Return the passes (0 forward, 1 backward) that are added up under each T."""
+    return [[0], [1]] if data.task.throughput.pipeline == "gpipe" else [[0, 1]]
+
+
+def _loads(m: pyo.ConcreteModel, data: CompactData, flows: Flows | None) -> None:
+    """What the slots take; compute and transfers apart where they overlap."""
+    bundles, kind = _bundles(data), data.kind
+    parts = ("compute", "transfer") if data.task.throughput.overlap else ("both",)
+    cuts_on: list[list[int]] = [[] for _ in data.slots]
+    for e, d in data.cuts:
+        cuts_on[d].append(e)
+
+    def under_max_load(m: pyo.ConcreteModel, d: int, i: int, part: str) -> object:
+        """(6) load_{d,i} = Σ_v p_{v,d} x_{v,d} + Σ_e w_{e,d} (in_{e,d} + out_{e,d}) ≤ T_i
+        for all slots d, bundles i; the two sums apart with overlap, and (22) in place of the
+        second with links."""
         terms = []
-        sides = list(bundles[bundle])
         if part != "transfer":
-            times = p[kind[d], sides].sum(axis=0)
-            terms += [times[v] * m.x[v, d] for v in units_on[d] if times[v] > 0]
+            times = data.p[kind[d], bundles[i]].sum(axis=0)
+            terms += [times[v] * m.x[v, d] for v in data.units_on[d] if times[v] > 0]
         if part != "compute":
-            times = w[kind[d], sides].sum(axis=0)
+            times = data.w[kind[d], bundles[i]].sum(axis=0)
             terms += [times[e] * m.enters[e, d] for e in cuts_on[d] if times[e] > 0]
             terms += [times[e] * m.leaves[e, d] for e in cuts_on[d] if times[e] > 0]
-            terms += paid(d, sides) if paid is not None else []
-        return pyo.quicksum(terms) <= m.T[bundle] if terms else pyo.Constraint.Skip
+            terms += [] if flows is None else flows.paid(m, d, bundles[i])
+        return pyo.quicksum(terms) <= m.T[i] if terms else pyo.Constraint.Skip
 
     m.under_max_load = pyo.Constraint(
-        range(len(slots)), range(len(bundles)), parts, rule=under_max_load
+        range(len(data.slots)), range(len(bundles)), parts, rule=under_max_load
     )
-    objective = pyo.quicksum(m.T.values())
-    if floor > 0:
-        m.at_least = pyo.Constraint(expr=objective >= floor / scale)
-    m.max_load = pyo.Objective(expr=objective, sense=pyo.minimize)
-    m.w = pyo.Var([d for d, s in enumerate(slots) if s.chosen], domain=pyo.Binary)
-    if not linked:  # else devices of a kind differ by their links
-        break_symmetry(m, graph, slots, units_on)
-    if ordered and linked:
-        in_some_order(m, task, graph, slots, x, gaps)
-    elif ordered:
-        in_pipeline_order(m, task, graph, slots, x, gaps)
-    elif problem.split == "per-device":
-        convex_per_device(m, task, graph, slots, x)
-    return Compact(task, m, graph, slots, has_x, scale)
+
+
+def _objective(m: pyo.ConcreteModel, data: CompactData) -> None:
+    def above_floor(m: pyo.ConcreteModel) -> object:
+        """(7) Σ_i T_i ≥ what is known to be a bound."""
+        return pyo.quicksum(m.T.values()) >= data.floor
+
+    if data.floor > 0:
+        m.above_floor = pyo.Constraint(rule=above_floor)
+    m.max_load = pyo.Objective(expr=pyo.quicksum(m.T.values()), sense=pyo.minimize)

@@ -19,6 +19,9 @@ from ..instances.arrays import Floats, Ints
 from .hypergraph import Hypergraph
 from .task import Task
 
+#: What rounding in sums can make the bound too high by, relatively.
+COUNTING_SLACK = 1e-7
+
 #: Units in the largest set tried: what counts is few and heavy.
 MOST = 500
 

@@ -41,8 +41,8 @@ import numpy as np
 from ..instances.arrays import Bools, Floats, Ints, frozen
 from .absorb import absorb
 from .hypergraph import Hypergraph, hypergraph, pipeline_units
-from .infeasible import MEMORY_SLACK
 from .task import Task
+from .whole_bytes import MEMORY_SLACK
 
 Criterion = Literal["load", "forward", "backward", "memory"]
 

@@ -7,9 +7,7 @@ import numpy as np
 from ..instances.arrays import Bools
 from .hypergraph import Hypergraph, hypergraph
 from .task import Task
-
-#: Share of a memory by which sums of sizes may pass it: rounding. The same as the verifier's.
-MEMORY_SLACK = 1e-9
+from .whole_bytes import MEMORY_SLACK, whole_bytes
 
 
 def why_infeasible(task: Task, graph: Hypergraph | None = None) -> str | None:
@@ -77,7 +75,7 @@ def _too_much(task: Task, graph: Hypergraph, able: Bools) -> str | None:
         bound = ~(able & ~support[:, None]).any(axis=0)  # units that no other kind supports
         size = graph.memory_bytes[bound].sum()
         room = (costs.capacity_bytes[support] * costs.count[support]).sum()
-        if size > room * (1 + MEMORY_SLACK):
+        if size > room and _passes(task, graph, bound, support):
             number = sum(len(graph.members[unit]) for unit in np.flatnonzero(bound))
             return (
                 f"{number} nodes can run only on {_kinds(task, support)} and take {size:.0f} "
@@ -87,13 +85,22 @@ def _too_much(task: Task, graph: Hypergraph, able: Bools) -> str | None:
     return None
 
 
+def _passes(task: Task, graph: Hypergraph, units: Bools, kinds: Bools) -> bool:
+    """Whether the sizes of some units are larger than all devices of some kinds, exactly."""
+    whole = whole_bytes(task, graph)
+    rooms = [(whole.rooms[k], int(task.costs.count[k])) for k in np.flatnonzero(kinds)]
+    there = sum(count * room for room, count in rooms if room is not None)
+    endless = any(room is None for room, _ in rooms)
+    return not endless and sum(whole.units[u] for u in np.flatnonzero(units)) > there
+
+
 def _describe(task: Task, graph: Hypergraph, unit: int) -> str:
     """Return how the user knows a unit: its only node, its colour, or the first of its nodes."""
     workload, members = task.workload, graph.members[unit]
     if len(members) == 1:
         return f"node {workload.ids[members[0]]}"
     colours = set(workload.colours[list(members)].tolist())
-    if len(colours) == 1:
+    if len(colours) == 1 and -1 not in colours:
         return f"colour {workload.colour_labels[colours.pop()]} ({len(members)} nodes)"
     shown = ", ".join(str(workload.ids[v]) for v in members[:4])
     more = ", …" if len(members) > 4 else ""

@@ -46,8 +46,10 @@ def island_cuts(topology: Topology, traffic: LinkTraffic, names: Ints) -> Floats
     return np.array(cuts)
 
 
-def island_milp(problem: Mapping, traffic: LinkTraffic, names: Ints) -> pyo.ConcreteModel:
-    """Return the program; its objective in milliseconds."""
+def island_milp(
+    problem: Mapping, traffic: LinkTraffic, names: Ints, per_s: float
+) -> pyo.ConcreteModel:
+    """Return the program; its objective in units of which `per_s` are a second."""
     topology, replicas = problem.topology, problem.replicas
     room = np.array([(topology.island[topology.usable] == b).sum() for b in names])
     cut = island_cuts(topology, traffic, names)
@@ -84,17 +86,17 @@ def island_milp(problem: Mapping, traffic: LinkTraffic, names: Ints) -> pyo.Conc
         return m.n[s, b] <= most[b] * (m.u[s, b] + m.w[s, b])
 
     def load(m: pyo.ConcreteModel, b: int, down: Floats, up: Floats) -> object:
-        milliseconds = {
-            name: 1e3 * values / cut[b]
+        time = {
+            name: per_s * values / cut[b]
             for name, values in (("down", down), ("up", up), ("ring", traffic.ring))
         }
         return (
             sum(
-                float(milliseconds["down"][s]) * (m.n[s, b] - m.e[s, b])
-                + float(milliseconds["up"][s]) * (m.n[s + 1, b] - m.e[s, b])
+                float(time["down"][s]) * (m.n[s, b] - m.e[s, b])
+                + float(time["up"][s]) * (m.n[s + 1, b] - m.e[s, b])
                 for s in m.E
             )
-            + sum(float(milliseconds["ring"][s]) * m.u[s, b] for s in m.S)
+            + sum(float(time["ring"][s]) * m.u[s, b] for s in m.S)
             <= m.T
         )
 

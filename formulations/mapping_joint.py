@@ -1,6 +1,6 @@
 """Partition and mapping in one mixed-integer program: which stage holds what, and where it runs.
 
-With the devices placed as in `mapping_milp` (x, y, w), and in milliseconds
+With the devices placed as in `mapping_milp` (x, y, w), and in units of time
 
     C_{u,s}        unit u is in stage s or before          C_us ≤ C_u,s+1,  C_vs ≤ C_us for u → v
     f_{e,s}, b_es  tensor e crosses boundary s down, up    f_es ≥ C_maker,s − C_user,s, and back
@@ -69,13 +69,13 @@ def joint_data(workload: Workload) -> JointData:
     return JointData(unit_of, units, tensors, held.astype(np.float64))
 
 
-def joint_milp(data: JointData, problem: Mapping) -> pyo.ConcreteModel:
-    """Return the program."""
+def joint_milp(data: JointData, problem: Mapping, per_s: float) -> pyo.ConcreteModel:
+    """Return the program; its times in units of which `per_s` are a second."""
     topology, units = problem.topology, data.units
     stages, replicas, m = problem.stages, problem.replicas, problem.microbatches
     among = np.ix_(topology.usable, topology.usable)
-    latency = 1e3 * topology.routes.latency_s[among]
-    inverse = 1e3 / topology.routes.bytes_per_s[among]
+    latency = per_s * topology.routes.latency_s[among]
+    inverse = per_s / topology.routes.bytes_per_s[among]
     apart = ~np.eye(len(latency), dtype=np.bool_)
     quickest = float(latency.min(where=apart, initial=np.inf))
     widest = float(inverse.min(where=apart, initial=np.inf))
@@ -168,7 +168,7 @@ def joint_milp(data: JointData, problem: Mapping) -> pyo.ConcreteModel:
         return model.A[s] >= 2 * (replicas - 1) * cost
 
     def compute(model: pyo.ConcreteModel, s: int) -> pyo.Expression:
-        return m * sum(1e3 * float(units.seconds[u]) * inside(model, u, s) for u in model.U)
+        return m * sum(per_s * float(units.seconds[u]) * inside(model, u, s) for u in model.U)
 
     def longest(model: pyo.ConcreteModel, s: int) -> object:
         alone = 0.0 if problem.overlap else compute(model, s)

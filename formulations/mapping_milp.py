@@ -26,11 +26,15 @@ from .mapping import MappingCosts
 from .mapping_links import LinkTraffic
 
 
-def mapping_milp(costs: MappingCosts, traffic: LinkTraffic | None = None) -> pyo.ConcreteModel:
-    """Return the program; times in milliseconds. For a handful of devices.
+def mapping_milp(
+    costs: MappingCosts, per_s: float, traffic: LinkTraffic | None = None
+) -> pyo.ConcreteModel:
+    """Return the program, for a handful of devices.
 
     Parameters
     ----------
+    per_s
+        Units of the program's times per second.
     traffic
         For the busiest link; without, for the longest stage.
     """
@@ -38,11 +42,11 @@ def mapping_milp(costs: MappingCosts, traffic: LinkTraffic | None = None) -> pyo
     boundaries = [s for s in range(costs.stages - 1) if costs.boundary[s].any()]
     rings = [s for s in range(costs.stages) if costs.ring[s].any()]
     place_stages(model, costs.stages, costs.replicas, costs.size, boundaries, rings)
-    send = {s: 1e3 * costs.boundary_costs(s) for s in boundaries}
-    step = {s: 1e3 * costs.ring_costs(s) for s in rings}
+    send = {s: per_s * costs.boundary_costs(s) for s in boundaries}
+    step = {s: per_s * costs.ring_costs(s) for s in rings}
     model.P = pyo.Var(model.S, domain=pyo.NonNegativeReals)
     model.A = pyo.Var(model.S, domain=pyo.NonNegativeReals)
-    model.T = pyo.Var(bounds=(1e3 * costs.floor, None))
+    model.T = pyo.Var(bounds=(per_s * costs.floor, None))
     model.objective = pyo.Objective(expr=model.T)
 
     def transfer(m: pyo.ConcreteModel, s: int, d: int, e: int) -> object:
@@ -52,7 +56,7 @@ def mapping_milp(costs: MappingCosts, traffic: LinkTraffic | None = None) -> pyo
         return m.A[s] >= float(step[s][d, e]) * m.w[s, d, e]
 
     def longest(m: pyo.ConcreteModel, s: int) -> object:
-        return 1e3 * float(costs.base[s]) + m.P[s] + m.A[s] <= m.T
+        return per_s * float(costs.base[s]) + m.P[s] + m.A[s] <= m.T
 
     model.transfer_rule = pyo.Constraint(model.B, model.pairs, rule=transfer)
     model.reduces_rule = pyo.Constraint(model.O, model.pairs, rule=reduces)
@@ -71,7 +75,7 @@ def mapping_milp(costs: MappingCosts, traffic: LinkTraffic | None = None) -> pyo
         bandwidth = float(traffic.bytes_per_s[link // 2])
         if not over[link] or bandwidth == np.inf:
             return pyo.Constraint.Skip
-        return load * (1e3 / bandwidth) <= m.T
+        return load * (per_s / bandwidth) <= m.T
 
     model.busiest_rule = pyo.Constraint(model.L, rule=busiest)
     return model

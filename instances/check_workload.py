@@ -12,7 +12,7 @@ import numpy as np
 from .arrays import Floats
 from .errors import InputError, shown
 from .layers import Layers
-from .units import TIME_UNITS, UNSPECIFIED, NodeId
+from .units import MOST, TIME_UNITS, UNSPECIFIED, NodeId
 
 if TYPE_CHECKING:
     from .workload import Workload
@@ -98,14 +98,22 @@ def _check_costs(workload: Workload) -> None:
             continue
         if len(values) != n:
             raise InputError(f"{where}: {what} has {len(values)} values for {n} nodes")
-        wrong = np.isnan(values) | (values < 0)
-        if not what.startswith("time on"):
-            wrong |= np.isinf(values)
+        right = (values >= 0) & (values <= MOST)
+        if what.startswith("time on"):
+            right |= np.isposinf(values)
+        if not right.all():
+            v = int(np.argmin(right))
+            raise InputError(
+                f"{where}: node {workload.ids[v]}: {what} is {values[v]:g}; "
+                f"it must be a number of at least 0 and at most {MOST:g}"
+            )
+    for key, values in workload.extra.items():
+        wrong = np.abs(values) > MOST
         if wrong.any():
             v = int(np.argmax(wrong))
             raise InputError(
-                f"{where}: node {workload.ids[v]}: {what} is {values[v]:g}; "
-                "it must be a number of at least 0"
+                f"{where}: node {workload.ids[v]}: extra {shown(key)} is {values[v]:g}; "
+                f"it must be a number of at most {MOST:g}"
             )
 
 

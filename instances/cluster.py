@@ -13,6 +13,7 @@ import pandas as pd
 from .arrays import Ints
 from .errors import InputError, shown
 from .links import Link, PairLink, link_table, number
+from .units import LEAST
 
 ACCELERATOR = "accelerator"
 CPU = "cpu"
@@ -72,7 +73,7 @@ class DeviceKind:
             raise InputError(f"{self.name}: link is {shown(self.link)}; it must be a Link")
         if not self.memory_bytes >= 0:
             raise InputError(f"{self.name}: memory_bytes is {self.memory_bytes:g}; must be ≥ 0")
-        if not (self.slowdown > 0 and math.isfinite(self.slowdown)):
+        if not (self.slowdown >= LEAST and math.isfinite(self.slowdown)):
             raise InputError(f"{self.name}: slowdown is {self.slowdown:g}; it must be above 0")
         if self.host and not math.isinf(self.memory_bytes):
             raise InputError(

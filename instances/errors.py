@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .escape import one_line
+
 
 class StagecutError(Exception):
     """Base of every error that Stagecut raises on purpose.
@@ -14,9 +16,7 @@ class StagecutError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.split())
-        printable = (c if c.isprintable() else f"\\u{ord(c):04x}" for c in line)
-        super().__init__("".join(printable))
+        super().__init__(one_line(message))
 
 
 class InputError(StagecutError):

@@ -16,6 +16,7 @@ from . import (
     placement_json,
     plan_json,
     stagecut_json,
+    versions,
 )
 from .catalogue import shipped
 from .cluster import Cluster
@@ -81,7 +82,7 @@ def load(name_or_path: str | Path) -> Workload:
             _fail_unknown(name_or_path, list(ready))
     source = read_source(name_or_path)
     for reader in READERS:
-        if stagecut_json.says(source) not in ("", stagecut_json.WORKLOAD):
+        if stagecut_json.says(source) not in ("", versions.WORKLOAD):
             break
         if reader.sniff(source):
             return reader.read(source)
@@ -194,9 +195,9 @@ def _fail_no_workload(source: Source) -> NoReturn:
     if source.flaw:
         source.fail(source.flaw)
     named = stagecut_json.says(source)
-    if named == stagecut_json.PLAN:
+    if named == versions.PLAN:
         source.fail("it is a plan, not a workload; load the workload that it names first")
-    if named == stagecut_json.CLUSTER:
+    if named == versions.CLUSTER:
         source.fail("it is a cluster, not a workload; name a workload file")
     if named:
         source.fail(f"unknown format {shown(named)}; known are {_formats()}")

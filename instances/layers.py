@@ -9,10 +9,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
-from .arrays import Bools, Floats, Ints, frozen
-from .errors import InputError
+from .arrays import Bools, Floats, Ints, checked, frozen
+from .errors import InputError, shown
+from .units import LEAST, MOST, MOST_COUNT
 
 if TYPE_CHECKING:
     from .workload import Workload
@@ -71,12 +73,14 @@ class Layers:
     def __post_init__(self) -> None:
         put = object.__setattr__
         for key in ("node", "degree"):
-            put(self, key, frozen(getattr(self, key), "int64"))
+            put(self, key, checked(getattr(self, key), np.int64, f"layers: {key}"))
         put(self, "recomputes", frozen(self.recomputes, "bool"))
         for key in ("time", "weight_bytes", "bytes_per_microbatch", "fixed_bytes", "edge_bytes"):
             values = frozen(getattr(self, key), "float64")
-            if not (values >= 0).all() or (values == float("inf")).any():
-                raise InputError(f"layers: {key} holds a number that is negative or not finite")
+            for value in values[~((values >= 0) & (values <= MOST))][:1].tolist():
+                raise InputError(
+                    f"layers: {key} holds {shown(value)}; numbers must be from 0 to {MOST:g}"
+                )
             put(self, key, values)
         put(self, "label", tuple(self.label))
         put(self, "sync_bytes", tuple(MappingProxyType(dict(sync)) for sync in self.sync_bytes))
@@ -87,8 +91,8 @@ class Layers:
                     f"layers: {key} has {len(getattr(self, key))} values "
                     f"for {len(self.node)} configurations"
                 )
-        if (self.degree < 1).any():
-            raise InputError("layers: a tensor degree is below 1")
+        if ((self.degree < 1) | (self.degree > MOST_COUNT)).any():
+            raise InputError(f"layers: a tensor degree is not from 1 to {MOST_COUNT}")
         _check_suggestions(self)
 
     @property
@@ -148,7 +152,19 @@ def layers_of(workload: Workload) -> Layers:
 
 
 def _check_suggestions(layers: Layers) -> None:
-    if layers.microbatches is not None and layers.microbatches < 1:
-        raise InputError(f"layers: microbatches is {layers.microbatches}; it must be at least 1")
-    if layers.bandwidth is not None and not layers.bandwidth > 0:
-        raise InputError(f"layers: bandwidth is {layers.bandwidth:g}; it must be above 0")
+    if layers.microbatches is not None and not 1 <= layers.microbatches <= MOST_COUNT:
+        raise InputError(
+            f"layers: microbatches is {shown(layers.microbatches)}; it must be from 1 to "
+            f"{MOST_COUNT}"
+        )
+    if layers.bandwidth is not None and not LEAST <= layers.bandwidth <= MOST:
+        raise InputError(
+            f"layers: bandwidth is {shown(layers.bandwidth)}; it must be above 0 and at most "
+            f"{MOST:g}"
+        )
+    for sync in layers.sync_bytes:
+        for value in sync.values():
+            if not 0 <= value <= MOST:
+                raise InputError(
+                    f"layers: sync_bytes holds {shown(value)}; numbers must be from 0 to {MOST:g}"
+                )

@@ -11,6 +11,7 @@ import numpy as np
 
 from .arrays import Floats, Ints, frozen
 from .errors import InputError, shown
+from .units import LEAST, MOST
 
 #: Devices of a cluster with links between them: the table of pairs grows with the square.
 MAX_LINKED_DEVICES = 2_000
@@ -36,7 +37,7 @@ class Link:
             object.__setattr__(self, key, number(getattr(self, key), f"link: {key}"))
         if not (self.latency_s >= 0 and math.isfinite(self.latency_s)):
             raise InputError(f"link: latency_s is {self.latency_s:g}; it must be at least 0")
-        if not self.bytes_per_s > 0:
+        if not self.bytes_per_s >= LEAST:
             raise InputError(f"link: bytes_per_s is {self.bytes_per_s:g}; it must be above 0")
 
     def seconds(self, size_bytes: float) -> float:
@@ -120,7 +121,13 @@ def link_table(links: Sequence[PairLink], named: Mapping[str, Sequence[int]], si
 
 
 def number(value: object, what: str) -> float:
-    """Return `value` as a float; raises InputError if it is no number."""
+    """Return `value` as a float; raises InputError if it is no number, or finite and too large."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{what} is {shown(value)}; it must be a number")
-    return float(value)
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.nan
+    if math.isnan(found) or MOST < abs(found) < math.inf:
+        raise InputError(f"{what} is {shown(value)}; it must be a number up to {MOST:g}")
+    return found

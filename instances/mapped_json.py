@@ -11,8 +11,7 @@ from .cluster import Cluster
 from .errors import InputError, shown
 from .problem import Collective, MapObjective, Mode
 from .solution import Mapped
-from .source import plain_id
-from .stagecut_json import Record
+from .source import Record, plain_id
 from .units import NodeId
 from .workload import Workload
 

@@ -13,8 +13,9 @@ from .errors import shown
 from .plan import Plan, gap_between
 from .plan_json import PlanFile, write_plan
 from .source import Source, read_source
-from .stagecut_json import PLAN, make_cluster, read_file
+from .stagecut_json import make_cluster, read_file
 from .units import NodeId
+from .versions import PLAN
 from .workload import Workload
 
 

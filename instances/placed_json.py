@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from .cluster import Cluster
 from .errors import InputError, shown
 from .solution import Calls, Placement
-from .source import plain_id
-from .stagecut_json import Record
+from .source import Record, plain_id
 from .units import NodeId
 from .workload import Workload
 
@@ -31,7 +29,7 @@ class PlacementRecord(Record):
     """
 
     devices: list[DeviceRecord]
-    order: list[int] = msgspec.field(default_factory=list)
+    order: list[int]
 
 
 class CallRecord(Record):

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from .certificate import PRICES, price_certificate
 from .cluster import Cluster
 from .errors import InputError, blamed_on, shown
 from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
@@ -30,13 +31,10 @@ from .placed_json import (
 from .plan import Plan
 from .problem import Latency, Mapping, Problem, Throughput, Training
 from .solution import Solution
-from .source import Source, explain, plain_id
+from .source import Record, Source, explain, plain_id
 from .stagecut_json import (
-    PLAN,
-    VERSION,
     KindRecord,
     PairLinkRecord,
-    Record,
     finite,
     kinds_of,
     links_of,
@@ -47,10 +45,11 @@ from .stages_json import StagesRecord, decode_stages, encode_stages
 from .topologies import write_topology
 from .topologies.topology_json import TopologyFile, make_topology
 from .units import NodeId
+from .versions import NEWEST, PLAN
 from .workload import Workload
 
-#: Options that files of this version may lack, for they are younger; their defaults hold.
-LATER = ("relayed",)
+#: By which part of the objective a bound may exceed it, for rounding.
+BOUND_SLACK = 1e-6
 
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
@@ -67,14 +66,14 @@ class ClusterRecord(Record):
 
     fingerprint: str
     kinds: list[KindRecord]
-    links: list[PairLinkRecord] = msgspec.field(default_factory=list)
+    links: list[PairLinkRecord]
 
 
 class PlanFile(Record):
     """A plan file; problem and solution have a shape per problem."""
 
     format: Literal["stagecut-plan"]
-    version: Literal[1]
+    version: Literal[2]
     workload: WorkloadRecord
     problem: dict[str, Any]
     objective: float
@@ -84,8 +83,8 @@ class PlanFile(Record):
     method: str
     cluster: ClusterRecord
     solution: dict[str, Any]
-    certificate: dict[str, Any] = msgspec.field(default_factory=dict)
-    provenance: dict[str, Any] = msgspec.field(default_factory=dict)
+    certificate: dict[str, Any]
+    provenance: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
     record = CODECS[plan.problem.name].encode(plan.solution, workload, plan.cluster)
     return {
         "format": PLAN,
-        "version": VERSION,
+        "version": NEWEST[PLAN],
         "workload": {"name": plan.workload_name, "fingerprint": plan.workload_fingerprint},
         "problem": {"name": plan.problem.name, **_options(plan.problem)},
         "objective": plan.objective,
@@ -212,6 +211,13 @@ def read_plan(
             certificate=_read_mapping(file.certificate),
             provenance=_read_mapping(file.provenance),
         )
+        if plan.certificate.get("origin") == PRICES:
+            price_certificate(plan.certificate, workload.n, len(made_on.kinds))
+    if plan.bound > plan.objective * (1 + BOUND_SLACK):
+        source.fail(
+            f"bound is {shown(file.bound)}, above the objective {shown(file.objective)}; "
+            "the file was changed: plan again"
+        )
     gap = math.inf if file.gap is None else file.gap
     if not math.isclose(gap, plan.gap, rel_tol=1e-9, abs_tol=1e-12):
         source.fail(
@@ -259,7 +265,7 @@ def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Code
         if key not in known:
             source.fail(f"problem: unknown key {shown(key)}; remove it or correct its spelling")
     for key in known:
-        if key not in options and key not in LATER:
+        if key not in options:
             source.fail(f"problem: {key} is missing; add it")
     if codec.problem is Mapping:
         file = _convert(source, options["topology"], TopologyFile, "problem: topology")

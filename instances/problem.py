@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from .errors import InputError
+from .errors import InputError, shown
 from .topologies import Topology
+from .units import LEAST, MOST, MOST_COUNT
 
 Split = Literal["contiguous", "per-device", "noncontiguous"]
 CpuSplit = Literal["contiguous", "free"]
 Pipeline = Literal["pipedream", "gpipe"]
+
+#: Calls per accelerator; no workload has use for more.
+MAX_CALLS = 1000
 
 SPLITS: tuple[Split, ...] = ("contiguous", "per-device", "noncontiguous")
 
@@ -186,8 +189,10 @@ class Training:
             _degrees(what, None if getattr(self, what) is None else (getattr(self, what),))
         for what in ("bandwidth", "server_bandwidth"):
             value = getattr(self, what)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{what}: {value:g}; it must be a number above 0")
+            if value is not None and not LEAST <= value <= MOST:
+                raise InputError(
+                    f"{what}: {shown(value)}; it must be a number above 0 and at most {MOST:g}"
+                )
         if (self.server_devices is None) != (self.server_bandwidth is None):
             raise InputError("server: give server_devices and server_bandwidth, or neither")
 
@@ -222,8 +227,7 @@ class Latency:
     calls: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.calls, bool) or not isinstance(self.calls, int) or self.calls < 1:
-            raise InputError(f"calls: {self.calls!r}; it must be a whole number of at least 1")
+        _count("calls", self.calls, MAX_CALLS)
 
     @property
     def name(self) -> str:
@@ -316,9 +320,7 @@ class Mapping:
                 "rings: leave collective out"
             )
         for what in ("stages", "replicas", "microbatches"):
-            value = getattr(self, what)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{what}: {value!r}; it must be a whole number of at least 1")
+            _count(what, getattr(self, what))
         usable, used = len(self.topology.usable), self.stages * self.replicas
         if used > usable:
             raise InputError(
@@ -337,12 +339,18 @@ Problem = Throughput | Latency | Training | Mapping
 
 def _degrees(option: str, values: tuple[int, ...] | None) -> None:
     for value in values or ():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{option}: {value!r}; it must be a whole number of at least 1")
+        _count(option, value)
     if values == ():
         raise InputError(f"{option}: empty; allow at least one, or give None for all")
 
 
+def _count(option: str, value: object, most: int = MOST_COUNT) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{option}: {shown(value)}; it must be a whole number of at least 1")
+    if value > most:
+        raise InputError(f"{option}: {shown(value)}; it must be at most {most}")
+
+
 def _one_of(option: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise InputError(f"{option}: {value!r} is not one of {', '.join(known)}")
+        raise InputError(f"{option}: {shown(value)} is not one of {', '.join(known)}")

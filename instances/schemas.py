@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from .plan_json import CODECS, LATER, PlanFile
+from .certificate import PRICES, PriceCertificate
+from .plan_json import CODECS, PlanFile
 from .stagecut_json import ClusterFile, WorkloadFile
 
 #: Where the published schemas lie.
@@ -46,12 +47,15 @@ def _plan_schema() -> dict[str, Any]:
     """Return the schema of plans: what problem and solution look like goes by the problem."""
     stated = {name: codec.statement or codec.problem for name, codec in CODECS.items()}
     used = [kind for name, codec in CODECS.items() for kind in (stated[name], codec.record)]
-    schema = _schema(PlanFile, *used)
+    schema = _schema(PlanFile, PriceCertificate, *used)
+    other = {"type": "object", "properties": {"origin": {"not": {"const": PRICES}}}}
+    known = {"$ref": f"#/$defs/{PriceCertificate.__name__}"}
+    schema["$defs"]["PlanFile"]["properties"]["certificate"] = {"anyOf": [known, other]}
     choices = []
     for name, codec in CODECS.items():
         problem = schema["$defs"][stated[name].__name__]
         problem["properties"] = {"name": {"const": name}, **problem["properties"]}
-        problem["required"] = [key for key in problem["properties"] if key not in LATER]
+        problem["required"] = list(problem["properties"])
         problem["additionalProperties"] = False
         kinds = {"problem": stated[name], "solution": codec.record}
         parts = {key: {"$ref": f"#/$defs/{kind.__name__}"} for key, kind in kinds.items()}

@@ -7,6 +7,7 @@ or bandwidth without limit, an extra number that is not known.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -17,20 +18,12 @@ from .cluster import Cluster, DeviceKind
 from .errors import blamed_on, shown
 from .layers_json import ConfigurationRecord, LayersRecord, read_layers, write_layers
 from .links import Link, PairLink
-from .source import Source, plain_id
+from .source import Record, Source, plain_id
 from .units import NodeId
+from .versions import CLUSTER, NEWEST, WORKLOAD, upgraded
 from .workload import Workload
 
 T = TypeVar("T")
-
-VERSION = 1
-WORKLOAD = "stagecut-workload"
-CLUSTER = "stagecut-cluster"
-PLAN = "stagecut-plan"
-
-
-class Record(msgspec.Struct, forbid_unknown_fields=True):
-    """Part of a file: every key is known, so that a misspelt one is an error."""
 
 
 class LinkRecord(Record, kw_only=True):
@@ -118,14 +111,16 @@ def read_file(source: Source, kind: type[T], wanted: str) -> T:
         what = f"its format is {shown(says(source))}" if says(source) else "it names no format"
         source.fail(f"{what}; a file with format {shown(wanted)} is needed here")
     version = source.data.get("version")
-    if type(version) is int and version > VERSION:
+    newest = NEWEST[wanted]
+    if type(version) is int and version > newest:
         source.fail(
             f"version is {shown(version)}, written by a newer Stagecut; this one reads up to "
-            f"version {VERSION}: update it"
+            f"version {newest}: update it"
         )
-    if type(version) is not int or version != VERSION:
-        source.fail(f"version is {shown(version)}; it must be {VERSION}")
-    return source.convert(kind)
+    if type(version) is not int or version < 1:
+        up_to = f"a whole number from 1 to {newest}" if newest > 1 else "1"
+        source.fail(f"version is {shown(version)}; it must be {up_to}")
+    return replace(source, data=upgraded(source.data, version)).convert(kind)
 
 
 def is_workload(source: Source) -> bool:
@@ -241,7 +236,7 @@ def write_workload(workload: Workload) -> dict[str, object]:
             record["configurations"] = given
     return {
         "format": WORKLOAD,
-        "version": VERSION,
+        "version": NEWEST[WORKLOAD],
         "name": workload.name,
         "time_unit": workload.time_unit,
         "provenance": dict(workload.provenance),
@@ -268,7 +263,7 @@ def read_cluster(source: Source) -> Cluster:
 def write_cluster(cluster: Cluster) -> dict[str, object]:
     """Return the file of `cluster`, as JSON values."""
     kinds, links = kinds_of(cluster), links_of(cluster)
-    return {"format": CLUSTER, "version": VERSION, "kinds": kinds, "links": links}
+    return {"format": CLUSTER, "version": NEWEST[CLUSTER], "kinds": kinds, "links": links}
 
 
 def make_cluster(source: Source, kinds: list[KindRecord], links: list[PairLinkRecord]) -> Cluster:

@@ -9,8 +9,7 @@ from .cluster import Cluster
 from .errors import InputError, shown
 from .layers import Layers, layers_of
 from .solution import Stage, Stages, in_stages
-from .source import plain_id
-from .stagecut_json import Record
+from .source import Record, plain_id
 from .units import NodeId
 from .workload import Workload
 

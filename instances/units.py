@@ -11,5 +11,13 @@ NodeId = int | str
 TIME_UNITS: Mapping[str, float] = MappingProxyType({"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9})
 UNSPECIFIED = "unspecified"
 
+#: Largest time, size or rate that files and callers may give: products of three, and sums over all
+#: that a computer can hold, are still finite. The smallest rate and factor is 1 / MOST.
+MOST = 1e100
+LEAST = 1 / MOST
+
+#: Largest number of microbatches, degrees, calls and the like: products with them are whole.
+MOST_COUNT = 10**9
+
 #: What the outermost module's own operators are called in workloads made from models.
 ROOT_MODULE = "model"

@@ -19,7 +19,6 @@ greater value and the smaller load, so that V_k is never too small.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +34,8 @@ from ..instances import (
     without_links,
 )
 from ..instances.arrays import Floats, Ints
+from ..instances.certificate import PRICES, price_certificate
+from ..instances.errors import shown
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
@@ -47,8 +48,6 @@ ROUNDING = 1e-10
 
 #: Slack of memories, as in the check of plans.
 MEMORY_SLACK = 1e-9
-
-ORIGIN = "set partitioning"
 
 
 @dataclass(frozen=True)
@@ -107,19 +106,19 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
         If the certificate does not prove the bound, or not within the means of this check.
     """
     plan.check_made_for(workload)
-    data, problem = plan.certificate, plan.problem
-    if data.get("origin") != ORIGIN or not isinstance(problem, Throughput):
+    problem, origin = plan.problem, plan.certificate.get("origin")
+    if origin != PRICES or not isinstance(problem, Throughput):
+        said = f"its bound comes from {shown(origin)}" if origin else "it has no bound"
+        if origin is None and not math.isinf(plan.bound):
+            said = "it does not say where its bound comes from"
         raise InputError(
-            f"plan: its bound comes from {data.get('origin') or 'nowhere'}, without a certificate "
-            "that can be checked; the only method that gives one is setpart, for the throughput "
-            "of non-contiguous splits"
+            f"plan: {said}, without a certificate that can be checked; the only method that "
+            "gives one is setpart, for the throughput of non-contiguous splits"
         )
     costs = without_links(price(workload, plan.cluster), returning=False)
-    kinds = len(costs.count)
-    prices = _numbers(data, "prices", workload.n)
-    memory_prices = _numbers(data, "memory_prices", kinds)
-    transfer_prices = _numbers(data, "transfer_prices", kinds)
-    target = float(_numbers(data, "target", 1)[0])
+    data = price_certificate(plan.certificate, workload.n, len(costs.count))
+    prices, target = np.array(data.prices), data.target
+    memory_prices, transfer_prices = np.array(data.memory_prices), np.array(data.transfer_prices)
     if (memory_prices < 0).any() or (transfer_prices < 0).any():
         raise VerificationError("certificate: a price of memory or transfers is negative")
     if transfer_prices.any() and not problem.overlap:
@@ -127,7 +126,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     if not plan.bound <= target:
         raise VerificationError(f"certificate: its target {target!r} is below {plan.bound!r}")
 
-    blocks = _blocks(workload, data.get("order"))
+    blocks = _blocks(workload, data.order)
     devices, fixed, counts = [], [], []
     for k in np.flatnonzero(costs.count):
         room = costs.capacity_bytes[k] * (1 + MEMORY_SLACK)
@@ -153,23 +152,15 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     return BoundCheck(target, value, held)
 
 
-def _numbers(data: Mapping[str, object], key: str, size: int) -> Floats:
-    found = np.atleast_1d(np.asarray(data.get(key, ()), dtype=np.float64))
-    if found.shape != (size,) or not np.isfinite(found).all():
-        raise InputError(f"certificate: {key} must be {size} finite numbers")
-    return found
-
-
-def _blocks(workload: Workload, hint: object) -> list[tuple[int, ...]]:
+def _blocks(workload: Workload, order: list[int]) -> list[tuple[int, ...]]:
     """Return the nodes that stay together, in the order in which they are enumerated.
 
     Any order is right; the certificate's only makes the check fast.
     """
     together = {v: members for members in workload.colour_classes for v in members}
-    order = hint if isinstance(hint, Sequence) else []
     seen: set[int] = set()
     blocks = []
-    for v in [*(int(v) for v in order if 0 <= int(v) < workload.n), *range(workload.n)]:
+    for v in [*order, *range(workload.n)]:
         if v not in seen:
             blocks.append(tuple(together.get(v, (v,))))
             seen.update(blocks[-1])
@@ -327,7 +318,7 @@ def _merged(parts: list[_Labels], target: float, steps: int) -> _Labels:
     load, value = load[within], value[within]
     if len(load) == 0:
         return load, value
-    step: Ints = (load * (steps / target if target > 0 else 0.0)).astype(np.int64)
+    step: Ints = (load / target * steps if target > 0 else 0.0 * load).astype(np.int64)
     order = np.argsort(step, kind="stable")
     first = np.flatnonzero(np.diff(step[order], prepend=-1))
     least, most = np.minimum.reduceat(load[order], first), np.maximum.reduceat(value[order], first)

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from ..instances.escape import plain
 from .pictures import names_as_they_are, save_picture
 
 
@@ -55,7 +56,7 @@ def _draw_ratios(
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), list(map(plain, names)))
     axes.invert_yaxis()
     axes.set_xlabel("objective / best bound")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
@@ -82,7 +83,7 @@ def _draw_traces(
                 )
     if math.isfinite(best) and best > 0:
         axes.set_ylim(0.85 * best, 1.3 * best)
-    axes.set_title(name, loc="left", fontsize=9)
+    axes.set_title(plain(name), loc="left", fontsize=9)
     axes.set_xlabel("seconds (plan solid, bound dotted)", fontsize=8)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ..instances import Plan, Workload
+from ..instances.escape import graphviz, markup, plain
 from ..instances.writing import PICTURES, check_target
 from .pictures import names_as_they_are, save_picture
 from .plan_stages import stages_of
@@ -48,9 +49,9 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     else:
         graph = _by_stages(workload, plan, stages_of(workload, plan))
     used = sorted({int(d) for d in plan.placement.tolist()})
-    legend = [(plan.device_names[d], FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
+    legend = [(plain(plan.device_names[d]), FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
     fill = dict(zip(used, [colour for _, colour in legend], strict=True))
-    title = f"{workload.name}: {plan.method}, objective {plan.objective:.6g}"
+    title = plain(f"{workload.name}: {plan.method}, objective {plan.objective:.6g}")
     dot = shutil.which("dot")
     if dot is not None and _with_graphviz(dot, graph, fill, legend, title, path):
         return
@@ -60,7 +61,7 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
 def _by_nodes(workload: Workload, plan: Plan) -> nx.DiGraph[int]:
     graph: nx.DiGraph[int] = nx.DiGraph()
     for v in range(workload.n):
-        name = workload.names[v]
+        name = plain(workload.names[v])
         graph.add_node(
             v,
             label=name if len(name) <= 26 else f"{name[:12]}…{name[-12:]}",
@@ -101,11 +102,11 @@ def _with_graphviz(
 ) -> bool:
     """Draw with Graphviz; False if it takes too long."""
     cells = "".join(
-        f'<TD BGCOLOR="{colour}" CELLPADDING="5">{_escape(name)}</TD>' for name, colour in legend
+        f'<TD BGCOLOR="{colour}" CELLPADDING="5">{markup(name)}</TD>' for name, colour in legend
     )
     heading = (
         f'<<TABLE BORDER="0" CELLSPACING="6"><TR><TD COLSPAN="{len(legend)}" ALIGN="LEFT">'
-        f"{_escape(title)}</TD></TR><TR>{cells}</TR></TABLE>>"
+        f"{markup(title)}</TD></TR><TR>{cells}</TR></TABLE>>"
     )
     lines = [
         "digraph plan {",
@@ -117,7 +118,7 @@ def _with_graphviz(
     ]
     for v, node in graph.nodes(data=True):
         style = ', style="filled,rounded,dashed"' if node["backward"] else ""
-        text = _quoted(node["label"])
+        text = graphviz(node["label"])
         lines.append(f'{v} [label={text}, fillcolor="{fill[node["device"]]}"{style}];')
     lines += [f"{u} -> {v};" for u, v in graph.edges]
     kind = path.suffix.lower()[1:]
@@ -130,15 +131,6 @@ def _with_graphviz(
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 @names_as_they_are

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
-import json
+import re
 from pathlib import Path
 
+from ..instances.escape import markup, script
 from .gantt import DEVICE_COLOURS
 from .simulator_result import Simulation
 from .timeline import COLOURS, bands, drawn, few_boxes, lanes, memory_steps
@@ -45,14 +45,14 @@ def html_page(simulation: Simulation, *, title: str = "") -> str:
         "path": [[step.where, step.what, step.start, step.end] for step in _short(simulation)],
     }
     name = title or f"{simulation.schedule.name}, {simulation.schedule.microbatches} microbatches"
-    embedded = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return (
-        PAGE.read_text(encoding="utf-8")
-        .replace("@TITLE@", html.escape(name))
-        .replace("@FACTS@", _facts(simulation))
-        .replace("@TABLE@", _table(simulation))
-        .replace("@DATA@", embedded)
-    )
+    filled = {
+        "TITLE": markup(name),
+        "FACTS": _facts(simulation),
+        "TABLE": _table(simulation),
+        "DATA": script(data),
+    }
+    page = PAGE.read_text(encoding="utf-8")
+    return re.sub("@(TITLE|FACTS|TABLE|DATA)@", lambda found: filled[found[1]], page)
 
 
 def write_html(simulation: Simulation, path: Path, *, title: str = "") -> None:
@@ -75,7 +75,7 @@ def _facts(simulation: Simulation) -> str:
         "highest memory": _bytes(peak),
     }
     return "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
+        f"<div><dt>{markup(name)}</dt><dd>{markup(value)}</dd></div>"
         for name, value in facts.items()
     )
 
@@ -91,7 +91,7 @@ def _table(simulation: Simulation) -> str:
     head = "".join(f"<th>{text}</th>" for text in ["device", *columns.values()])
     rows = []
     for name, row in frame.iterrows():
-        cells = [f"<th>{html.escape(str(name))}</th>"]
+        cells = [f"<th>{markup(str(name))}</th>"]
         for column in columns:
             value = float(row[column])
             if column.endswith("_bytes"):

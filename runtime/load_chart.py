@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from ..instances import Plan
+from ..instances.escape import plain
 from .pictures import names_as_they_are, save_picture
 from .report import Report
 
@@ -33,12 +34,13 @@ def draw_loads(report: Report, plan: Plan, path: Path) -> None:
     loads.axvline(plan.objective, color=LINE, label=f"objective {plan.objective:.6g}")
     if math.isfinite(plan.bound):
         loads.axvline(plan.bound, color=LINE, linestyle=":", label=f"bound {plan.bound:.6g}")
-    loads.set_yticks(rows, [device.name for device in report.devices])
+    loads.set_yticks(rows, [plain(device.name) for device in report.devices])
     loads.invert_yaxis()
     unit = "" if plan.time_unit == "unspecified" else f" ({plan.time_unit})"
     loads.set_xlabel(f"load per sample{unit}")
     figure.legend(*loads.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    loads.set_title(f"{plan.workload_name}: {plan.method}, gap {100 * plan.gap:.2f} %", loc="left")
+    title = f"{plan.workload_name}: {plan.method}, gap {100 * plan.gap:.2f} %"
+    loads.set_title(plain(title), loc="left")
 
     limited = [device for device in report.devices if math.isfinite(device.capacity_bytes)]
     shares = [

@@ -10,13 +10,10 @@ import numpy as np
 from ..instances.arrays import Floats
 from .network import Network
 from .schedules import SCHEDULES, Schedule, make_schedule
-from .schedules.actions import PER_BATCH
+from .schedules.actions import MOST_ACTIONS, PER_BATCH
 from .simulator_engine import execute
 from .simulator_program import compile_program
 from .stages import StageGraph
-
-#: Runs for the steady state hold at most this many actions.
-MOST_ACTIONS = 20_000_000
 
 
 def time_per_sample(

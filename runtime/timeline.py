@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..instances import InputError
+from ..instances.escape import plain
 from .schedules.actions import Action, Kind
 from .simulator_result import Simulation
 
@@ -67,7 +68,8 @@ def lanes(simulation: Simulation, *, picture: bool = False) -> list[str]:
     links = simulation.link_load
     if picture and len(links) > MOST_LINKS:
         links = links.nlargest(MOST_LINKS, "busy")
-    return [simulation.stages.devices[d] for d in devices] + list(links.index)
+    names = [simulation.stages.devices[d] for d in devices] + list(links.index)
+    return [plain(name) for name in names]
 
 
 def boxes(simulation: Simulation, *, picture: bool = False) -> Iterator[Box]:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..instances import Mapped, Mapping
+from ..instances.escape import plain
 from ..instances.topologies import Topology
 from .check_mapping import MappingReport
 from .pictures import names_as_they_are, save_picture
@@ -55,7 +56,8 @@ def draw_mapping(problem: Mapping, solution: Mapped, report: MappingReport, path
         axes.scatter(switches[:, 0], switches[:, 1], s=size / 2, marker="s", color=SWITCH, zorder=3)
     ticks = MaxNLocator(integer=True)
     figure.colorbar(shown, ax=axes, label="stage", shrink=0.7, ticks=ticks)
-    axes.set_title(f"{topology.name}: {problem.stages} × {problem.replicas}, {problem.mode}")
+    title = f"{topology.name}: {problem.stages} × {problem.replicas}, {problem.mode}"
+    axes.set_title(plain(title))
     axes.set_axis_off()
     axes.set_aspect("equal")
     save_picture(figure, path)

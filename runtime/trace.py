@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from ..instances import InputError
 from ..instances.units import TIME_UNITS, UNSPECIFIED
 from .schedules.actions import Action, Kind
 from .simulator_result import Simulation
 from .timeline import COLOURS, boxes, lanes, memory_steps, rows
 
 DEVICES, LINKS = 1, 2  # process ids
+
+#: Most actions of a trace: its file has some 500 bytes for each.
+MOST_TRACED = 500_000
 
 
 def trace_events(simulation: Simulation) -> dict[str, Any]:
@@ -20,7 +24,17 @@ def trace_events(simulation: Simulation) -> dict[str, Any]:
     A track per device and per link; a slice per action with its reception, computation and
     sending inside; arrows from where data is produced to where it is used; counters of memory.
     Times are in microseconds; a workload without a time unit counts as if in milliseconds.
+
+    Raises
+    ------
+    InputError
+        If there is more than a viewer loads.
     """
+    if simulation.schedule.size > MOST_TRACED:
+        raise InputError(
+            f"trace: {simulation.schedule.size} actions are too many (most: {MOST_TRACED}); "
+            "simulate fewer microbatches"
+        )
     unit = simulation.stages.time_unit
     scale = 1e6 * TIME_UNITS["ms" if unit == UNSPECIFIED else unit]
     names = lanes(simulation)

@@ -6,7 +6,6 @@ from ..formulations.hypergraph import hypergraph
 from ..formulations.task import Task
 from ..instances import Solution
 from .dp import ideal_dp, linearised_dp
-from .first_bounds import raise_first_bounds
 from .greedy import greedy
 from .linked_search import improve_linked
 from .search import Search
@@ -28,7 +27,6 @@ def auto(task: Task, search: Search[Solution]) -> None:
     go to set partitioning, unless the compact program is small; that program also goes on where the
     others end. Relayed data only the DP can price, so there it is all.
     """
-    raise_first_bounds(task, search)
     if task.throughput.relayed:
         search.method = "dp"
         search.note("auto: the DP over ideals, for data that is relayed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import psutil
@@ -14,7 +15,6 @@ from ..formulations.infeasible import memories, why_infeasible
 from ..formulations.task import Task
 from ..instances import Placement, Solution, VerificationError
 from ..instances.arrays import Ints
-from .first_bounds import raise_first_bounds
 from .lattice import Lattice, chain, count_ideals, list_ideals
 from .search import Search
 from .stage_dp import Found, bytes_needed, least_maximum, states_of
@@ -24,6 +24,9 @@ SAME = 1e-11
 
 #: Relative distance up to which the verifier must confirm a plan's value.
 CLAIM_TOLERANCE = 1e-9
+
+#: Share of a limit below which a plan is priced again, under its own load as the limit.
+PRECISE = 1e-3
 
 #: Ideals that are simply listed; beyond, they are counted first. Classes looked at for counting.
 LISTED_AT_ONCE = 300_000
@@ -67,6 +70,12 @@ class _Run:
     proves: bool = False
     work: Work = field(default_factory=Work)
 
+    @cached_property
+    def weight(self) -> float:
+        """Sum of all times and transfers: what rounding is relative to where nothing limits it."""
+        rows = [row for row in self.pipe.rows if row.criterion != "memory"]
+        return float(sum(row.unit[np.isfinite(row.unit)].sum() + 2 * row.net.sum() for row in rows))
+
     def find(
         self, minimise: Criterion, limits: dict[Criterion, float], floor: float = 0.0
     ) -> Found:
@@ -80,7 +89,7 @@ class _Run:
             self.search.offer(
                 Placement(self.pipe.graph.expand(placement), order if self.pipe.relayed else ())
             )
-            slack = CLAIM_TOLERANCE * max(found.value, _share(self.pipe))
+            slack = CLAIM_TOLERANCE * max(found.value, min(limits[minimise], self.weight))
             summed = self.task.throughput.pipeline == "pipedream" and not self.task.cluster.links
             if self.search.objective > (found.value + slack if summed else np.finfo(float).max):
                 raise VerificationError(
@@ -139,12 +148,11 @@ def pipedream(task: Task, search: Search[Solution]) -> None:
 
 def linearised(task: Task, search: Search[Solution], units: Ints | None = None) -> Pipeline | None:
     """Offer the best splits of some topological orders of the units; None if nothing can fit."""
-    raise_first_bounds(task, search)
     with search.phase("build"):
         pipe = pipeline(task, units)
-        reason = why_infeasible(task, pipe.graph)
-        if reason is not None:  # colours alone explain it better, and hold for every split
-            reason = why_infeasible(task) or (reason if _exact(task) else None)
+        reason = why_infeasible(task)  # colours alone hold for every split, and explain it better
+        if reason is None and units is None and _exact(task):
+            reason = why_infeasible(task, pipe.graph)
     if reason is not None:
         search.prove_infeasible(reason)
         return None
@@ -232,9 +240,12 @@ def _solve(run: _Run, coarse: bool = False) -> float | None:
             work.refuted = target
         if found.pairs > cheap:
             break
-    found = run.find("load", {"load": search.objective}, floor=work.refuted)
-    if not found.complete:
-        return None
+    limit = math.inf
+    while search.objective < limit * PRECISE:  # loads are exact relative to the limit alone
+        limit = search.objective
+        found = run.find("load", {"load": limit}, floor=work.refuted)
+        if not found.complete:
+            return None
     return min(found.value, search.objective)
 
 

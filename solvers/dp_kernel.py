@@ -5,6 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+#: A sum that has fallen by this factor is added up again: what was subtracted has left its rounding
+#: behind.
+FALLEN = 1e3
+
 
 @njit(cache=True)
 def windows(first, last, start, unit, to, weights, total, used, left, inside, alive):  # type: ignore[no-untyped-def]
@@ -86,13 +90,18 @@ def splits(  # type: ignore[no-untyped-def]
     """Fill in, shape (N, C), the weight of the nets that each ideal splits."""
     one = np.uint64(1)
     known = np.zeros(len(members), np.bool_)
+    most = np.zeros(split.shape)  # the greatest sum since it was added up
+    held = np.zeros(len(net_weight), np.int64)
+    none = np.zeros(len(net_weight), np.bool_)
     for ideal in range(len(members)):
         for step in range(start[ideal], start[ideal + 1]):
             reached, v = to[step], unit[step]
             if known[reached]:
                 continue
             known[reached] = True
-            split[reached] = split[ideal]
+            for n in range(split.shape[1]):
+                split[reached, n] = split[ideal, n]
+                most[reached, n] = most[ideal, n]
             for a in range(of_start[v], of_start[v + 1]):
                 e = of[a]
                 inside = 0
@@ -100,9 +109,32 @@ def splits(  # type: ignore[no-untyped-def]
                     u = pin[p]
                     inside += (members[ideal, u >> 6] >> np.uint64(u & 63)) & one
                 if inside == 0:
-                    split[reached] += net_weight[e]
+                    for n in range(split.shape[1]):
+                        split[reached, n] += net_weight[e, n]
+                        most[reached, n] = max(most[reached, n], split[reached, n])
                 elif inside == pin_start[e + 1] - pin_start[e] - 1:
-                    split[reached] -= net_weight[e]
+                    for n in range(split.shape[1]):
+                        split[reached, n] -= net_weight[e, n]
+            for n in range(split.shape[1]):
+                if most[reached, n] > FALLEN * split[reached, n]:
+                    for e in range(len(held)):
+                        held[e] = 0
+                        for p in range(pin_start[e], pin_start[e + 1]):
+                            u = pin[p]
+                            held[e] += (members[reached, u >> 6] >> np.uint64(u & 63)) & one
+                    split[reached, n] = most[reached, n] = _open(
+                        held, none, pin_start, net_weight, n
+                    )
+
+
+@njit(cache=True)
+def _open(held, inside, pin_start, net_weight, n):  # type: ignore[no-untyped-def]
+    """Return the weight in lane n of the nets not `inside` of which some pins are held."""
+    total = 0.0
+    for e in range(len(held)):
+        if 0 < held[e] < pin_start[e + 1] - pin_start[e] and not inside[e]:
+            total += net_weight[e, n]
+    return total
 
 
 @njit(cache=True)
@@ -158,6 +190,7 @@ def relax(  # type: ignore[no-untyped-def]
     added = np.full(units + 1, -1, np.int64)
     fixed = np.zeros((units + 1, lanes))
     loose = np.zeros((units + 1, charged))
+    most = np.zeros((units + 1, charged))  # the greatest `loose` since it was added up
     open_state = np.zeros(states, np.int64)
     open_value = np.zeros(states)
     fits = np.zeros(kinds, np.bool_)
@@ -218,6 +251,7 @@ def relax(  # type: ignore[no-untyped-def]
                 continue
             for n in range(charged):
                 loose[deep, n] = loose[depth, n]
+                most[deep, n] = most[depth, n]
             for a in range(of_start[v], of_start[v + 1]):
                 e = of[a]
                 held[e] += 1
@@ -228,10 +262,14 @@ def relax(  # type: ignore[no-untyped-def]
                     else:
                         for n in range(charged):
                             loose[deep, n] += net_weight[e, n]
+                            most[deep, n] = max(most[deep, n], loose[deep, n])
                 elif held[e] == pin_start[e + 1] - pin_start[e]:
                     for n in range(charged):
                         loose[deep, n] -= net_weight[e, n]
             grows = False
+            for n in range(charged):
+                if most[deep, n] > FALLEN * (fixed[deep, n] + loose[deep, n]):
+                    loose[deep, n] = most[deep, n] = _open(held, inside, pin_start, net_weight, n)
             for n in range(charged):
                 if fixed[deep, n] > lane_limit[n]:
                     fits[lane_kind[n]] = False

@@ -137,7 +137,7 @@ def run_highs(
     if start is not None:
         first = _complete(linear, start, until)
         started = first is not None
-    highs = _load(linear, settings)
+    highs = load(linear, settings)
     if first is not None:
         columns = np.arange(len(first), dtype=np.int32)
         _check(highs.setSolution(len(first), columns, first), "the start")
@@ -186,14 +186,14 @@ def _complete(
     if outside.any():
         return None
     rest = replace(linear, column_lower=lower, column_upper=upper, integer=linear.integer & ~known)
-    highs = _load(rest, {})
+    highs = load(rest, {})
     if not until(highs, Monitor(rest)):
         return None
     solution = highs.getSolution()
     return np.array(solution.col_value) if solution.value_valid and _found(highs) else None
 
 
-def _load(linear: Linear, settings: Mapping[str, bool | int | float | str]) -> highspy.Highs:
+def load(linear: Linear, settings: Mapping[str, bool | int | float | str]) -> highspy.Highs:
     """Return a fresh HiGHS that holds the program: a used one would start from its old ends."""
     highs = highspy.Highs()
     _option(highs, "log_to_console", False)

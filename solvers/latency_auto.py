@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from ..formulations.latency import LatencyGraph, latency_graph
-from ..formulations.latency_bound import cut_data, path_bound
-from ..formulations.latency_paths import heavy_paths
+from ..formulations.latency import latency_graph
 from ..formulations.task import Task
 from ..instances import Solution
-from .first_bounds import raise_first_bounds
-from .latency_dp import PATH_BOUND
+from .latency_dp import raise_path_bound
 from .latency_greedy import greedy
 from .latency_lns import linear, local_search
 from .latency_prove import label_dp
@@ -28,10 +25,9 @@ def auto(task: Task, search: Search[Solution]) -> None:
     The first bounds are those that cost nothing. Greedy and the label DP on one order give a plan;
     the label DP proves the best one. On graphs of more than 1500 units the path-interval bound
     stands in for the proof, and comes before the DP on one order; then local search improves the
-    plan. So it does where the DP ends without proof, and there the integer program follows if it is
-    small.
+    plan. So it does where the DP ends without proof, and there the integer program follows if it
+    is small.
     """
-    raise_first_bounds(task, search)
     search.method = "greedy"
     greedy(task, search)
     graph = latency_graph(task, whole_colours=task.latency.calls == 1)
@@ -39,7 +35,13 @@ def auto(task: Task, search: Search[Solution]) -> None:
     if large:
         search.note(f"auto: {graph.size} units are too many for the label DP")
         with search.phase("bound"):
-            _bound(task, search, graph)
+            until = search.seconds + BOUND_SHARE * search.seconds_left
+            raise_path_bound(
+                task,
+                search,
+                graph,
+                lambda: search.should_stop() or search.seconds > until,
+            )
     search.method = "linear"
     with search.phase("start"):
         linear(task, search)
@@ -61,17 +63,3 @@ def auto(task: Task, search: Search[Solution]) -> None:
         search.method = "milp"
         search.note("auto: the integer program, for what the label DP left open")
         strong(task, search)
-
-
-def _bound(task: Task, search: Search[Solution], graph: LatencyGraph) -> None:
-    """Raise the path-interval bound, in a part of the time left: told to stop, it is weaker."""
-    until = search.seconds + BOUND_SHARE * search.seconds_left
-
-    def enough() -> bool:
-        return search.should_stop() or search.seconds > until
-
-    data = cut_data(task, graph)
-    total = task.latency.calls * int(graph.count.sum())
-    for path in heavy_paths(graph, count=1):
-        bound = path_bound(task, graph, data, path, total, enough)
-        search.raise_bound(bound.value, PATH_BOUND)

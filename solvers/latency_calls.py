@@ -44,11 +44,11 @@ def several_calls(task: Task, search: Search[Solution]) -> None:
     with search.phase("bound"):
         data, lines = cut_data(task, graph), heavy_paths(graph)
         paths = core_paths(task, core, graph, data, lines, sum(counts), search.should_stop)
-        for path in paths:
-            search.raise_bound(path.value, PATH_BOUND)
-    if math.isinf(search.bound) and search.bound > 0:
+    proved = max((path.value for path in paths), default=0.0)
+    if math.isinf(proved):
         search.prove_infeasible(explain(task))
         return
+    search.raise_bound(proved, PATH_BOUND)
 
     with search.phase("one call each"):
         one_call(

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..formulations.infeasible import memories, why_infeasible
 from ..formulations.latency import LatencyGraph, latency_graph
-from ..formulations.latency_bound import cut_data
+from ..formulations.latency_bound import cut_data, path_bound
 from ..formulations.latency_paths import heavy_paths
 from ..formulations.task import Task
 from ..instances import Calls, Solution
@@ -50,6 +50,7 @@ from .latency_core import MOST_CODES, Core, core_of, core_paths, kernel_graph
 from .latency_kernel import run
 from .latency_knapsack import knapsack
 from .latency_labels import rehash
+from .search import Search
 
 PATH_BOUND = "path-interval bound"
 
@@ -92,10 +93,10 @@ def one_call(
     data = cut_data(task, graph)
     paths = core_paths(task, core, graph, data, heavy_paths(graph), sum(counts), should_stop)
     proved = max((path.value for path in paths), default=0.0)
-    raise_bound(proved, PATH_BOUND)
     if math.isinf(proved):
         prove_infeasible(explain(task))
         return
+    raise_bound(proved, PATH_BOUND)
     if math.prod(c + 1 for c in counts) > MOST_CODES:
         return
     kernel = kernel_graph(task, core, counts, paths)
@@ -115,6 +116,26 @@ def one_call(
         raise_bound(proved, "label DP")
         if steps is not None:
             return
+
+
+def raise_path_bound(
+    task: Task, search: Search[Solution], graph: LatencyGraph, should_stop: Callable[[], bool]
+) -> None:
+    """Raise the path-interval bound along the heaviest path; it may be infinite, and proves that.
+
+    Parameters
+    ----------
+    should_stop
+        Ends it with a weaker bound.
+    """
+    data = cut_data(task, graph)
+    calls = task.latency.calls * int(graph.count.sum())
+    for path in heavy_paths(graph, count=1):
+        bound = path_bound(task, graph, data, path, calls, should_stop).value
+        if math.isinf(bound):
+            search.prove_infeasible(explain(task))
+            return
+        search.raise_bound(bound, PATH_BOUND)
 
 
 def explain(task: Task) -> str:

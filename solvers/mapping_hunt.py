@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -81,6 +82,11 @@ class Hunt:
         """Proved bound in seconds."""
         return self.search.bound * self.unit
 
+    @property
+    def program_units_per_s(self) -> float:
+        """Units per second in which integer programs are stated: the incumbent takes 1000."""
+        return 1000.0 / self.objective_s if 0 < self.objective_s < math.inf else 1000.0
+
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Name what is at work, until its end only if it improves nothing: then what did stays."""
@@ -118,9 +124,7 @@ class Hunt:
     def raise_bound(self, bound_s: float, origin: str) -> None:
         """Tell the search of a proved bound for the given stages, rounding of sums taken off."""
         origin = f"{origin}, stages given"
-        self.search.raise_bound(
-            min(bound_s * (1 - 1e-12) / self.unit, self.search.objective), origin
-        )
+        self.search.raise_bound(bound_s * (1 - 1e-12) / self.unit, origin)
 
     def layouts(self) -> None:
         """Offer the constructions; if the first mapping is better, its stages are those to map."""
@@ -176,7 +180,7 @@ class Hunt:
                 bound = threshold_bound(
                     costs, least, self.objective_s, enough, self.test, self.bound_s, BLOCK_WIDTH
                 )
-                self.raise_bound(bound, "counts of devices per block")
+                self.raise_bound(bound, "counts of devices per block (HiGHS)")
 
     def _runs(self) -> None:
         """Bound and constructions from stages that blocks keep together."""

@@ -17,13 +17,11 @@ from ..instances.arrays import Floats
 from ..instances.units import TIME_UNITS
 from . import mapping
 from .compiled_model import compile_model
-from .highs import run_highs
+from .milp_driver import Program, solve_program
 from .search import Search
 
 #: Part of the time for the two-phase answer.
 SHARE = 0.2
-#: What HiGHS's tolerances can make a bound too high by, relatively.
-SLACK = 5e-7
 
 
 def joint(task: Task, search: Search[Solution]) -> None:
@@ -42,44 +40,35 @@ def joint(task: Task, search: Search[Solution]) -> None:
     if problem.mode != "p2p" and problem.replicas > 1 and problem.collective != "ring":
         raise InputError("joint: it knows rings alone; set collective to ring")
     _two_phases(task, search)
-    if search.should_stop():
-        return
-    with search.phase("build"), PauseGC():
-        data = joint_data(task.workload)
-        model = joint_milp(data, problem)
-        compiled = compile_model(model)
-    if compiled.linear is None or search.should_stop():
-        return
+    solve_program(lambda: _program(task, problem, search), search, gap=min(search.limits.gap, 1e-7))
 
-    def offer(x: Floats) -> None:
+
+def _program(task: Task, problem: Mapping, search: Search[Solution]) -> Program[Solution]:
+    """State the program for the best solution known."""
+    unit = TIME_UNITS[task.workload.time_unit]
+    known = 0 < search.objective < math.inf
+    per_s = 1000.0 / (search.objective * unit) if known else 1000.0
+    with PauseGC():
+        data = joint_data(task.workload)
+        model = joint_milp(data, problem, per_s)
+        compiled = compile_model(model)
+
+    def read(x: Floats) -> Solution:
         def value(var: pyo.Var) -> float:
             return float(var.value) if var.fixed else compiled.value(var, x)
 
         slots, sends_to = read_back(model, value)
         stage = read_stages(model, value)[data.unit_of]
-        search.offer(Mapped(stage, problem.topology.usable[slots], sends_to))
+        return Mapped(stage, problem.topology.usable[slots], sends_to)
 
-    def raise_bound(milliseconds: float) -> None:
-        if math.isfinite(milliseconds):
-            bound = milliseconds / 1e3 * (1 - SLACK) / TIME_UNITS[task.workload.time_unit]
-            search.raise_bound(min(bound, search.objective), "partition and mapping, HiGHS")
-
-    start = compiled.start(_start(model, data, problem, search))
-    with search.phase("solve"):
-        outcome = run_highs(
-            compiled.linear,
-            search,
-            start=start,
-            on_incumbent=offer,
-            on_bound=raise_bound,
-            gap=min(search.limits.gap, 1e-7),
-            options={"mip_abs_gap": 0.0},
-        )
-    if outcome.x is not None:
-        offer(outcome.x)
-    raise_bound(outcome.bound)
-    if outcome.limit == "nodes" or outcome.limit == "time":
-        search.stop_for(outcome.limit)
+    return Program(
+        compiled=compiled,
+        read=read,
+        scale=1 / (per_s * unit),
+        origin="partition and mapping",
+        infeasible="no partition into stages keeps the rules",
+        start=compiled.start(_start(model, data, problem, search)),
+    )
 
 
 def _two_phases(task: Task, search: Search[Solution]) -> None:
@@ -106,6 +95,5 @@ def _start(
         return []
     first = np.zeros(data.units.size, np.int64)
     first[data.unit_of] = best.stage
-    where = np.full(problem.topology.size, -1)
-    where[problem.topology.usable] = np.arange(len(problem.topology.usable))
-    return stage_start(model, first) + mapping_start(model, where[best.slots], best.sends_to)
+    at = problem.topology.usable_index[best.slots]
+    return stage_start(model, first) + mapping_start(model, at, best.sends_to)

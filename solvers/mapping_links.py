@@ -14,7 +14,6 @@ from ..formulations.mapping_links import (
 )
 from ..formulations.task import Task
 from ..instances import Mapped, Solution
-from .highs import run_highs
 from .mapping_blocks import BlockTest
 from .mapping_hunt import Hunt
 from .mapping_links_kernel import descend
@@ -68,20 +67,10 @@ def _bound(hunt: Hunt, traffic: LinkTraffic) -> None:
     names = np.unique(topology.island[topology.usable])
     if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
         return
-    # Pyomo takes a second to import, which the bounds above do without
-    from ..formulations.mapping_islands import island_milp
-    from .compiled_model import compile_model
-
-    compiled = compile_model(island_milp(hunt.problem, traffic, names))
-    if compiled.linear is None:
-        return
-
-    def raise_bound(milliseconds: float) -> None:
-        hunt.raise_bound(milliseconds / 1e3 * (1 - 5e-7), "traffic between islands")
+    from .mapping_islands import bound_by_islands  # with Pyomo, which takes a second to import
 
     seconds = min(ISLAND_SECONDS, 0.3 * search.seconds_left)
-    outcome = run_highs(compiled.linear, search, on_bound=raise_bound, seconds=seconds, gap=0.0)
-    raise_bound(outcome.bound)
+    bound_by_islands(hunt, traffic, names, seconds)
 
 
 def _count(hunt: Hunt, costs: MappingCosts, least: Floors) -> None:
@@ -98,7 +87,7 @@ def _count(hunt: Hunt, costs: MappingCosts, least: Floors) -> None:
     bound = threshold_bound(
         costs, least, hunt.objective_s, enough, BlockTest(search, block), hunt.bound_s, width=1e-4
     )
-    hunt.raise_bound(bound, "narrowest links of routes, counts per island")
+    hunt.raise_bound(bound, "narrowest links of routes, counts per island (HiGHS)")
 
 
 def _anneal(hunt: Hunt, traffic: LinkTraffic) -> None:

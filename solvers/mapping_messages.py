@@ -18,7 +18,7 @@ from .search import OPTIMAL_GAP
 
 Test = MessageTest[Solution]
 
-ORIGIN = "messages of the tight boundaries"
+ORIGIN = "messages of the tight boundaries (HiGHS)"
 #: Admitted pairs between blocks, per device, up to which a boundary counts as tight: in turn.
 MOST_PAIRS = 4.0, 4.0, 16.0
 #: Seconds for one program, at most, in turn; and part of what is left.

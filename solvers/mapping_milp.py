@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from ..formulations.mapping_links import link_traffic
-from ..formulations.mapping_milp import mapping_milp, read_back
+from ..formulations.mapping_milp import mapping_milp, mapping_start, read_back
 from ..formulations.task import Task
-from ..instances import InputError, Solution
+from ..instances import InputError, Mapped, Solution
 from ..instances.arrays import Floats
 from .compiled_model import compile_model
-from .highs import run_highs
 from .mapping_hunt import Hunt
+from .milp_driver import Program, solve_program
 from .search import Search
-
-#: What HiGHS's tolerances can make a bound too high by, relatively; less than the gap up to which
-#: a plan is called optimal.
-BOUND_SLACK = 5e-7
 
 
 def milp(task: Task, search: Search[Solution]) -> None:
@@ -30,28 +26,28 @@ def milp(task: Task, search: Search[Solution]) -> None:
     if not (of_links or hunt.rings_only):
         raise InputError("milp: it knows rings alone; set collective to ring")
     hunt.layouts()
-    with search.phase("build"):
-        traffic = link_traffic(hunt.stages, hunt.problem) if of_links else None
-        model = mapping_milp(hunt.costs, traffic)
+    traffic = link_traffic(hunt.stages, hunt.problem) if of_links else None
+
+    def state() -> Program[Solution]:
+        per_s = hunt.program_units_per_s
+        model = mapping_milp(hunt.costs, per_s, traffic)
         compiled = compile_model(model)
-    if compiled.linear is None or search.should_stop():
-        return
 
-    def on_incumbent(x: Floats) -> None:
-        hunt.offer(*read_back(model, lambda var: compiled.value(var, x)))
+        def read(x: Floats) -> Solution:
+            slots, sends_to = read_back(model, lambda var: compiled.value(var, x))
+            return hunt.costs.read_back(hunt.stage, slots, sends_to)
 
-    def on_bound(bound: float) -> None:
-        hunt.raise_bound(bound / 1e3 * (1 - BOUND_SLACK), "HiGHS")
-
-    with search.phase("solve"):
-        outcome = run_highs(
-            compiled.linear,
-            search,
-            on_incumbent=on_incumbent,
-            on_bound=on_bound,
-            gap=0.0,
-            options={"mip_abs_gap": 0.0},  # some stages take less than a microsecond
+        start = None
+        if isinstance(search.best, Mapped):
+            at = hunt.problem.topology.usable_index[search.best.slots]
+            start = compiled.start(mapping_start(model, at, search.best.sends_to))
+        return Program(
+            compiled=compiled,
+            read=read,
+            start=start,
+            scale=1 / (per_s * hunt.unit),
+            origin="mapping MILP, stages given",
+            infeasible="no mapping of the given stages keeps the rules",
         )
-    if outcome.x is not None:
-        on_incumbent(outcome.x)
-    on_bound(outcome.bound)
+
+    solve_program(state, search, gap=0.0)

@@ -14,7 +14,7 @@ from .mapping_hunt import Hunt
 from .mapping_possible_rings import RingTest
 from .search import OPTIMAL_GAP
 
-ORIGIN = "rings of the tight stages"
+ORIGIN = "rings of the tight stages (HiGHS)"
 #: Admitted pairs between blocks, per device, up to which a stage counts as tight: first, then.
 MOST_PAIRS = 2.0, 8.0
 #: Devices up to which tables of their pairs are worth it.

@@ -165,7 +165,7 @@ def _counts(hunt: Hunt, arm: Arm, seed: int) -> None:
     costs = hunt.costs
     arm.work += PROGRAM_WORK
     if hunt.test.count(costs, hunt.least, arm.target, first=False) is None:
-        hunt.raise_bound(arm.target, "counts of devices per block")
+        hunt.raise_bound(arm.target, "counts of devices per block (HiGHS)")
         arm.next(hunt, failed=True)
         return
     slots = hunt.test.slots(costs)

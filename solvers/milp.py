@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
 
-from ..formulations.compact import Compact
 from ..formulations.compact import compact as state
-from ..formulations.counting import counting_bound
 from ..formulations.hypergraph import hypergraph
 from ..formulations.pyomo_tools import hushed
 from ..formulations.task import Task
-from ..instances import InfeasibleError, InputError, Placement, Solution
+from ..instances import InputError, Placement, Solution
 from ..instances.arrays import Floats
 from .compiled_model import compile_model
 from .greedy import greedy
-from .highs import Outcome, run_highs
+from .linear import Linear
+from .milp_driver import Program, TimeIsUp, solve_program
 from .milp_slots import improve_slots
-from .other_solvers import check_solver, run_other
+from .other_solvers import check_solver
+from .packing import packing
 from .search import Search
 
-#: What HiGHS's tolerances can make a bound too high by, relatively.
-BOUND_SLACK = 1e-7
-ORIGIN = "compact MILP"
 FORMATS = (".mps", ".lp")
 
 
@@ -41,110 +38,54 @@ def compact(task: Task, search: Search[Solution]) -> None:
     if search.best is None:
         with search.phase("start"):
             greedy(task, search)
-    with search.phase("bound"):
-        by_count = counting_bound(task, hypergraph(task))
-        search.raise_bound(by_count * (1 - BOUND_SLACK), "counting heavy units")
-    if search.should_stop():
-        return
-    try:
-        with search.phase("build"):
-            stated = _state(task, search)
-    except _TimeIsUp:
-        return
-    except InfeasibleError as error:
-        search.prove_infeasible(str(error))
-        return
-    if solver == "highs":
-        _by_highs(stated, search)
-    else:
-        _by_other(solver, stated, search)
+            if search.best is None:
+                packing(task, hypergraph(task), search)
+    solve_program(lambda: _program(task, search), search, solver=solver)
 
 
-class _TimeIsUp(Exception):
-    """Building was given up."""
+def _program(task: Task, search: Search[Solution]) -> Program[Solution]:
+    """State the program for the best solution known."""
 
-
-def _state(task: Task, search: Search[Solution]) -> Compact:
     def watch() -> None:
         if search.should_stop():
-            raise _TimeIsUp
+            raise TimeIsUp
 
     known = math.isfinite(search.objective)
     with PauseGC(), hushed():
-        return state(
+        stated = state(
             task,
             reference=search.objective if known else _reference(task),
             cutoff=search.objective,
             floor=search.bound,
             watch=watch,
         )
+        compiled = compile_model(stated.model)
+    start = None
+    if isinstance(search.best, Placement):
+        values = stated.start(search.best.device)
+        start = None if values is None else compiled.start(values)
+
+    def read(x: Floats) -> Solution:
+        return Placement(stated.placement(lambda var: compiled.value(var, x)))
+
+    def improve(linear: Linear, start: Floats, offer: Callable[[Floats], None]) -> Floats:
+        return improve_slots(stated, compiled, linear, search, start, offer)
+
+    return Program(
+        compiled=compiled,
+        read=read,
+        scale=stated.scale,
+        origin="compact MILP",
+        infeasible="no placement keeps all rules of memory, colours and contiguity",
+        start=start,
+        improve=improve,
+    )
 
 
 def _reference(task: Task) -> float:
     """Even share of the least times: a scale for the objective where no plan is known."""
     least = task.costs.compute[task.costs.count > 0].min(axis=0)
     return float(least[np.isfinite(least)].sum()) / len(task.costs.kind_of)
-
-
-def _by_highs(stated: Compact, search: Search[Solution]) -> None:
-    with search.phase("hand over"):
-        compiled = compile_model(stated.model)
-        start = None
-        had_plan = search.best is not None
-        if search.best is not None:
-            values = stated.start(search.best.device)
-            start = None if values is None else compiled.start(values)
-    if compiled.linear is None:
-        search.prove_infeasible("no placement keeps all rules: " + compiled.why_infeasible)
-        return
-
-    def offer(x: Floats) -> None:
-        if not search.done:  # or what comes while HiGHS is stopping would depend on the machine
-            found = stated.placement(lambda var: compiled.value(var, x))
-            search.offer(Placement(found))
-
-    def raise_bound(bound: float) -> None:
-        _raise_bound(stated, search, bound, "HiGHS")
-
-    if start is not None:
-        with search.phase("improve"):
-            start = improve_slots(stated, compiled, compiled.linear, search, start, offer)
-    with search.phase("solve"):
-        outcome = run_highs(
-            compiled.linear, search, start=start, on_incumbent=offer, on_bound=raise_bound
-        )
-    if outcome.x is not None:
-        offer(outcome.x)
-    _conclude(stated, search, outcome, "HiGHS")
-    if had_plan and (start is None or outcome.start_used is False):
-        search.note("HiGHS did not take the plan known before as its start")
-
-
-def _by_other(solver: str, stated: Compact, search: Search[Solution]) -> None:
-    with search.phase("solve"):
-        outcome = run_other(solver, stated.model, search)
-    if math.isfinite(outcome.objective):
-        search.offer(Placement(stated.placement(lambda var: float(pyo.value(var)))))
-    _conclude(stated, search, outcome, solver)
-
-
-def _conclude(stated: Compact, search: Search[Solution], outcome: Outcome, solver: str) -> None:
-    if outcome.status != "infeasible":
-        _raise_bound(stated, search, outcome.bound, solver)
-    elif search.best is None:
-        search.prove_infeasible("no placement keeps all rules of memory, colours and contiguity")
-    else:
-        search.note(
-            f"{solver} claims that there is no plan, though one is known: its bound is not used"
-        )
-    if outcome.limit == "nodes" or outcome.limit == "time":
-        search.stop_for(outcome.limit)
-
-
-def _raise_bound(stated: Compact, search: Search[Solution], bound: float, solver: str) -> None:
-    if math.isfinite(bound):
-        safe = bound * stated.scale * (1 - BOUND_SLACK)
-        search.raise_bound(safe, f"{ORIGIN} ({solver})")
 
 
 def export_model(task: Task, path: str | Path) -> None:

@@ -6,12 +6,15 @@ import math
 import subprocess
 from typing import Literal
 
+import numpy as np
 import pyomo.environ as pyo
 from pyomo.opt import TerminationCondition
 
 from ..formulations.pyomo_tools import hushed
 from ..instances import InputError, StagecutError
+from .compiled_model import Compiled
 from .highs import Outcome
+from .linear import Linear
 from .search import S, Search
 
 #: What each solver calls the relative gap at which it may stop; others stop at their own.
@@ -42,11 +45,15 @@ def check_solver(name: str) -> None:
         )
 
 
-def run_other(name: str, model: pyo.ConcreteModel, search: Search[S]) -> Outcome:
+def run_other(name: str, compiled: Compiled, linear: Linear, search: Search[S]) -> Outcome:
     """Solve a Pyomo model that minimises with the solver called `name`; see `run_highs`.
 
-    The values go into the model's variables. Progress, a start and a stop before the limit are
-    more than Pyomo offers for all of them.
+    Progress, a start and a stop before the limit are more than Pyomo offers for all of them.
+
+    Parameters
+    ----------
+    linear
+        The compiled program with tighter bounds of columns: columns that these fix are fixed.
 
     Raises
     ------
@@ -56,6 +63,11 @@ def run_other(name: str, model: pyo.ConcreteModel, search: Search[S]) -> Outcome
         If it fails.
     """
     check_solver(name)
+    fixed = linear.column_lower == linear.column_upper
+    for var, value in zip(compiled.columns, linear.column_lower.tolist(), strict=True):
+        if fixed[compiled.column(var)]:
+            var.fix(value)
+    model = compiled.columns[0].model()
     solver = pyo.SolverFactory(name)
     arguments = {}
     if math.isfinite(search.seconds_left):
@@ -74,16 +86,17 @@ def run_other(name: str, model: pyo.ConcreteModel, search: Search[S]) -> Outcome
     ended = results.solver.termination_condition
     if ended == TerminationCondition.infeasible:
         return Outcome("infeasible", "none", None, math.inf, math.inf, 0)
-    objective = math.inf
+    objective, x = math.inf, None
     if len(results.solution):
         objective = float(pyo.value(next(model.component_data_objects(pyo.Objective))))
+        x = np.array([float(pyo.value(var)) for var in compiled.columns])
     if ended == TerminationCondition.optimal:
         gap = search.limits.gap if name in GAP_OPTIONS else 1e-4
-        return Outcome("optimal", "none", None, objective, objective * (1 - gap), 0)
+        return Outcome("optimal", "none", x, objective, objective * (1 - gap), 0)
     claimed = results.problem.lower_bound
     bound = float(claimed) if isinstance(claimed, (int, float)) else -math.inf
     if not bound < objective * (1 - 1e-9):  # glpk's reader gives the objective as its bound
         bound = -math.inf
     status: Literal["feasible", "no solution"]
     status = "feasible" if math.isfinite(objective) else "no solution"
-    return Outcome(status, "time", None, objective, bound, 0)
+    return Outcome(status, "time", x, objective, bound, 0)

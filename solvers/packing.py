@@ -2,24 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 from scipy.sparse import csc_array
 
 from ..formulations.certificate import PROOF_MARGIN
 from ..formulations.hypergraph import Hypergraph
 from ..formulations.task import Task
+from ..formulations.whole_bytes import whole_bytes
 from ..instances import Placement, Solution
+from ..instances.arrays import Ints
+from .exact_packing import RoomClass, pack
 from .highs import run_highs
 from .linear import Linear
 from .search import Search
 
 
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """What is known about assignments of units to devices that keep all memories.
+
+    Parameters
+    ----------
+    device
+        Shape (U,): device of each unit; None if no assignment was found.
+    why_infeasible
+        In words, where it is proved that there is none; else None.
+    """
+
+    device: Ints | None
+    why_infeasible: str | None
+
+
+def prove_unpackable(
+    task: Task, graph: Hypergraph, should_stop: Callable[[], bool] = lambda: False
+) -> Packing:
+    """Find an assignment that keeps all memories, or prove that there is none, or give up.
+
+    Transfers and contiguity are left out, so the proof holds for every split whose units contain
+    those of `graph`. In whole numbers of bytes: no tolerance plays a part.
+    """
+    costs = task.costs
+    whole = whole_bytes(task, graph)
+    supported = np.isfinite(graph.compute).all(axis=1) & (costs.count > 0)[:, None]  # (K, U)
+    device = np.full(graph.size, -1)
+    first = np.concatenate([[0], np.cumsum(costs.count)])
+    for k in [k for k, room in enumerate(whole.rooms) if room is None]:
+        device[(device < 0) & supported[k]] = first[k]  # they take nothing from others there
+    rest = np.flatnonzero(device < 0).tolist()
+    packed = pack(
+        [whole.units[u] for u in rest],
+        [
+            RoomClass(room or 0, int(count))
+            for room, count in zip(whole.rooms, costs.count, strict=True)
+        ],
+        [np.flatnonzero(supported[:, u]).tolist() for u in rest],
+        should_stop,
+    )
+    if packed.place is not None:
+        device[rest] = [first[k] + number for k, number in packed.place]
+        return Packing(device, None)
+    return Packing(
+        None,
+        f"no assignment of the {graph.size} units (nodes that must stay together) to the devices "
+        "keeps all memories; give more memory or more devices"
+        if packed.proved
+        else None,
+    )
+
+
 def packing(task: Task, graph: Hypergraph, search: Search[Solution]) -> None:
     """Offer a split that keeps all memories, of about the least maximal compute time.
 
-    A small program for HiGHS: x_{v,d} = 1 if device d holds unit v; transfers are left out. Ends
-    with the first split within a tenth of the best, or proves that there is none.
+    Where there is one: `prove_unpackable` comes first. Then a small program for HiGHS: x_{v,d} = 1
+    if device d holds unit v; transfers are left out. Ends with the first split within a tenth of
+    the best. If HiGHS finds none, that proves nothing.
     """
+    exact = prove_unpackable(task, graph, search.should_stop)
+    if exact.why_infeasible is not None:
+        search.prove_infeasible(exact.why_infeasible)
+        return
+    if exact.device is not None:
+        search.offer(Placement(graph.expand(exact.device)))
     kind_of = task.costs.kind_of
     size, devices = graph.size, len(kind_of)
     time = graph.compute.sum(axis=1)[kind_of]  # (D, U)
@@ -52,9 +118,4 @@ def packing(task: Task, graph: Hypergraph, search: Search[Solution]) -> None:
         held = x[:-1].reshape(devices, size) > 0.5
         return search.offer(Placement(graph.expand(held.argmax(axis=0))))
 
-    outcome = run_highs(linear, search, on_incumbent=offer, gap=0.1)
-    if outcome.status == "infeasible":
-        search.prove_infeasible(
-            f"no assignment of the {size} units (nodes that must stay together) to the devices "
-            "keeps all memories; give more memory or more devices"
-        )
+    run_highs(linear, search, on_incumbent=offer, gap=0.1)

@@ -2,55 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from ..formulations.task import Task
 from ..instances import InputError, Solution
+from ..instances.errors import shown
 from .search import Search
 
 #: A solver reads the task, offers its finds to the search, raises its bound, stops when told.
 Solver = Callable[[Task, Search[Solution]], None]
 
-#: Problem → method → where its solver is; modules are imported when first asked for.
-METHODS: dict[str, dict[str, str]] = {
+
+@dataclass(frozen=True)
+class Method:
+    """A method of one problem.
+
+    Parameters
+    ----------
+    where
+        Module and function of its solver; imported when first asked for.
+    reads
+        The options of `solve` that it reads, and the values that each may have; () for any text.
+    """
+
+    where: str
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+#: Names the solver of integer programs.
+_SOLVER: Mapping[str, tuple[str, ...]] = {"solver": ()}
+
+#: Problem → method → where its solver is, and what it reads.
+METHODS: dict[str, dict[str, Method]] = {
     "throughput": {
-        "auto": "auto:auto",
-        "dp": "dp:ideal_dp",
-        "dpl": "dp:linearised_dp",
-        "pipedream": "dp:pipedream",
-        "milp": "milp:compact",
-        "setpart": "set_partitioning:set_partitioning",
-        "greedy": "greedy:greedy",
-        "local-search": "local_search:local_search",
-        "random": "local_search:random_best",
-        "single": "single_device:single_device",
-        "metis": "partitioner:metis",
+        "auto": Method("auto:auto", _SOLVER),
+        "dp": Method("dp:ideal_dp"),
+        "dpl": Method("dp:linearised_dp"),
+        "pipedream": Method("dp:pipedream"),
+        "milp": Method("milp:compact", _SOLVER),
+        "setpart": Method("set_partitioning:set_partitioning"),
+        "greedy": Method("greedy:greedy"),
+        "local-search": Method("local_search:local_search"),
+        "random": Method("local_search:random_best"),
+        "single": Method("single_device:single_device"),
+        "metis": Method("partitioner:metis"),
     },
     "mapping": {
-        "auto": "mapping_auto:auto",
-        "layouts": "mapping_auto:layouts",
-        "milp": "mapping_milp:milp",
-        "joint": "mapping_joint:joint",
+        "auto": Method("mapping_auto:auto"),
+        "layouts": Method("mapping_auto:layouts"),
+        "milp": Method("mapping_milp:milp"),
+        "joint": Method("mapping_joint:joint"),
     },
     "training": {
-        "auto": "training_auto:auto",
-        "dp": "training_dp:training_dp",
-        "milp": "training_milp:milp",
-        "piper": "training_dp:piper",
-        "equi": "equi:equi",
-        "data-parallel": "equi:data_parallel",
-        "pipedream": "pipedream:pipedream",
+        "auto": Method("training_auto:auto"),
+        "dp": Method("training_dp:training_dp"),
+        "milp": Method("training_milp:milp", {"start": ("none",)}),
+        "piper": Method("training_dp:piper"),
+        "equi": Method("equi:equi"),
+        "data-parallel": Method("equi:data_parallel"),
+        "pipedream": Method("pipedream:pipedream"),
     },
     "latency": {
-        "auto": "latency_auto:auto",
-        "dp": "latency_prove:label_dp",
-        "milp": "latency_milp:strong",
-        "milp-big-m": "latency_milp:big_m",
-        "lns": "latency_lns:local_search",
-        "linear": "latency_lns:linear",
-        "greedy": "latency_greedy:greedy",
-        "max-load": "latency_greedy:max_load",
+        "auto": Method("latency_auto:auto"),
+        "dp": Method("latency_prove:label_dp"),
+        "milp": Method("latency_milp:strong"),
+        "milp-big-m": Method("latency_milp:big_m"),
+        "lns": Method("latency_lns:local_search"),
+        "linear": Method("latency_lns:linear"),
+        "greedy": Method("latency_greedy:greedy"),
+        "max-load": Method("latency_greedy:max_load"),
     },
 }
 
@@ -59,18 +81,27 @@ METHODS: dict[str, dict[str, str]] = {
 RELAYED = ("auto", "dp", "dpl", "pipedream")
 
 
-def solver(problem: str, method: str, *, relayed: bool = False) -> Solver:
+def solver(
+    problem: str,
+    method: str,
+    *,
+    relayed: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> Solver:
     """Return the solver called `method`.
 
     Parameters
     ----------
     relayed
         Whether it must price relayed data.
+    options
+        Of `solve`: what it must read.
 
     Raises
     ------
     InputError
-        If there is none for this problem; the message names those there are.
+        If there is none for this problem, or it does not read an option; the message names those
+        there are, and those that do.
     """
     known = METHODS[problem]
     if method not in known:
@@ -79,6 +110,22 @@ def solver(problem: str, method: str, *, relayed: bool = False) -> Solver:
         raise InputError(
             f"method: {method} cannot price relayed data; use one of {', '.join(RELAYED)}"
         )
-    module, function = known[method].split(":")
+    for name, value in (options or {}).items():
+        _check_option(problem, method, name, value)
+    module, function = known[method].where.split(":")
     found: Solver = getattr(import_module(f".{module}", __package__), function)
     return found
+
+
+def _check_option(problem: str, method: str, name: str, value: str) -> None:
+    reads = METHODS[problem][method].reads
+    if name not in reads:
+        others = [other for other, it in METHODS[problem].items() if name in it.reads]
+        who = f"only {' and '.join(others)} do" if others else f"no method for {problem} does"
+        raise InputError(f"{name}: method {method} does not read it; {who}: leave it out")
+    if reads[name] and value not in reads[name]:
+        raise InputError(f"{name}: {shown(value)} is not one of {', '.join(reads[name])}")
+    if name == "solver":
+        from .other_solvers import check_solver  # with Pyomo, which takes a second to import
+
+        check_solver(value)

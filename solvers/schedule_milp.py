@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ..formulations.schedule_milp import Shop, schedule_model
 from ..instances.arrays import Floats
 from .compiled_model import compile_model
-from .highs import run_highs
+from .milp_driver import Program, solve_program
 from .search import Search
-
-#: What HiGHS's tolerances can make a bound too high by, relatively.
-BOUND_SLACK = 1e-6
-ORIGIN = "schedule MILP (HiGHS)"
 
 #: The operations of each device, in order.
 Orders = tuple[tuple[int, ...], ...]
@@ -24,38 +21,29 @@ def schedule_milp(shop: Shop, search: Search[Orders]) -> None:
     Without one, the horizon is that of doing everything one after the other.
     """
     search.raise_bound(max(map(shop.work, range(len(shop.own)))), "work of one device")
-    if search.should_stop():
-        return
+    solve_program(lambda: _program(shop, search), search)
+
+
+def _program(shop: Shop, search: Search[Orders]) -> Program[Orders]:
+    """State the program for the best order known."""
     horizon = search.objective
     if not math.isfinite(horizon):
         horizon = sum(operation.duration for operation in shop.operations)
-    with search.phase("build"):
-        stated = schedule_model(shop, horizon)
-        compiled = compile_model(stated.model)
-    if compiled.linear is None:
-        search.prove_infeasible(f"no order keeps the memory: {compiled.why_infeasible}")
-        return
+    scale = horizon / 1000.0 if horizon > 0 else 1.0
+    operations = tuple(o._replace(duration=o.duration / scale) for o in shop.operations)
+    stated = schedule_model(replace(shop, operations=operations), horizon / scale)
+    compiled = compile_model(stated.model)
     start = None if search.best is None else compiled.start(stated.start(search.best))
 
-    def offer(x: Floats) -> None:
+    def read(x: Floats) -> Orders:
         begin = [compiled.value(stated.model.s[i], x) for i in range(len(shop.operations))]
-        search.offer(tuple(tuple(order) for order in stated.orders(begin)))
+        return tuple(tuple(order) for order in stated.orders(begin))
 
-    def raise_bound(bound: float) -> None:
-        safe = bound - BOUND_SLACK * max(1.0, abs(bound))
-        search.raise_bound(min(safe, search.objective), ORIGIN)
-
-    with search.phase("solve"):
-        outcome = run_highs(
-            compiled.linear, search, start=start, on_incumbent=offer, on_bound=raise_bound
-        )
-    if outcome.x is not None:
-        offer(outcome.x)
-    if outcome.status == "infeasible" and search.best is None:
-        search.prove_infeasible("no order keeps the memory of every device")
-    elif outcome.status == "optimal" and outcome.objective >= search.objective - 1e-6 * horizon:
-        search.raise_bound(search.objective, ORIGIN)  # optimal within HiGHS's tolerance
-    elif math.isfinite(outcome.bound):
-        raise_bound(outcome.bound)
-    if outcome.limit in ("nodes", "time"):
-        search.stop_for(outcome.limit)
+    return Program(
+        compiled=compiled,
+        read=read,
+        scale=scale,
+        origin="schedule MILP",
+        infeasible="no order keeps the memory of every device",
+        start=start,
+    )

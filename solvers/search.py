@@ -42,6 +42,14 @@ class Progress:
     seconds_left: float
 
 
+@dataclass(frozen=True)
+class _Bound:
+    """The best bound of one origin, and the evidence for it."""
+
+    value: float
+    certificate: dict[str, object]
+
+
 class Stoppable(Protocol):
     """What a long computation needs to know of a search."""
 
@@ -85,14 +93,13 @@ class Search(Generic[S]):
         self.method = ""
         self.best: S | None = None
         self.objective = math.inf
-        self.bound = -math.inf
-        self.bound_origin = ""
-        self.certificate: dict[str, object] = {}
         self.infeasible_because: str | None = None
         self.hit: Limit = "none"
         self.trace: list[Point] = []
         self.phases: dict[str, float] = {}
         self.notes: list[str] = []
+        self._bounds: dict[str, _Bound] = {}  # replaced, never changed: other threads read it
+        self._refused: set[str] = set()
         self._judge = judge
         self._tie = tie
         self._on_progress = on_progress
@@ -114,6 +121,22 @@ class Search(Generic[S]):
         return max(0.0, self.limits.seconds - self.seconds)
 
     @property
+    def bound(self) -> float:
+        """No solution has a lower objective; `-inf` while nothing is proved."""
+        return max((bound.value for bound in self._bounds.values()), default=-math.inf)
+
+    @property
+    def bound_origin(self) -> str:
+        """What proved the bound: of several the newest; empty while nothing is proved."""
+        bounds = self._bounds
+        return max(reversed(bounds), key=lambda origin: bounds[origin].value, default="")
+
+    @property
+    def certificate(self) -> dict[str, object]:
+        """The evidence for the bound, if its origin gives some."""
+        return self._bounds[self.bound_origin].certificate if self._bounds else {}
+
+    @property
     def gap(self) -> float:
         """Gap between incumbent and bound; `inf` without an incumbent."""
         return math.inf if self.best is None else gap_between(self.objective, self.bound)
@@ -131,6 +154,11 @@ class Search(Generic[S]):
             ):
                 return False
             self.best, self.objective = solution, objective
+            if self.infeasible_because is not None:
+                self._defect(f"infeasibility was claimed ({self.infeasible_because})")
+                self.infeasible_because = None
+            for origin in [o for o, bound in self._bounds.items() if self._exceeds(bound.value)]:
+                self._withdraw(origin, f"bound {self._bounds[origin].value:.9g}")
         self._record()
         return True
 
@@ -143,18 +171,67 @@ class Search(Generic[S]):
     def raise_bound(
         self, bound: float, origin: str, certificate: dict[str, object] | None = None
     ) -> bool:
-        """Note that no solution is better than `bound`, which `origin` has proved."""
+        """Note that no solution is better than `bound`, which `origin` has proved.
+
+        What exceeds the incumbent by rounding alone (a relative `OPTIMAL_GAP`) is taken as the
+        incumbent's objective. A claim that exceeds it by more is wrong, as the judge has verified
+        the incumbent: it is refused, all earlier bounds of the same origin are withdrawn, none is
+        taken from it any more, and a note says so. So it is if a better incumbent shows later
+        that a bound was wrong.
+
+        Parameters
+        ----------
+        bound
+            A finite number; `-inf` says nothing, and `inf` and NaN are refused like a bound that
+            is too high: that no solution exists is said with `prove_infeasible`.
+
+        Returns
+        -------
+        bool
+            Whether the bound of the search is better now.
+        """
         with self._lock:
-            if self._closed or not bound > self.bound:
+            if self._closed or origin in self._refused or bound == -math.inf:
                 return False
-            self.bound, self.bound_origin = bound, origin
-            self.certificate = certificate or {}
+            if not math.isfinite(bound) or self._exceeds(bound):
+                self._withdraw(origin, f"bound {bound:.9g}")
+                return False
+            bound, before = min(bound, self.objective), self.bound
+            if origin not in self._bounds or bound > self._bounds[origin].value:
+                self._bounds = {**self._bounds, origin: _Bound(bound, certificate or {})}
+            if not bound > before:
+                return False
         self._record()
         return True
 
+    def _exceeds(self, bound: float) -> bool:
+        """Whether the incumbent shows that a bound is wrong."""
+        return bound - self.objective > OPTIMAL_GAP * abs(self.objective)
+
+    def discredit(self, origin: str, claim: str) -> None:
+        """Withdraw all bounds of an origin, and take none any more: a claim of it is wrong."""
+        with self._lock:
+            self._withdraw(origin, claim)
+
+    def _withdraw(self, origin: str, claim: str) -> None:
+        self._bounds = {o: found for o, found in self._bounds.items() if o != origin}
+        self._refused.add(origin)
+        known = "" if self.best is None else f" and a verified plan has {self.objective:.9g}"
+        self._defect(f"{origin} claims {claim}{known}")
+
+    def _defect(self, what: str) -> None:
+        self.note(f"{what}: not used; a defect of Stagecut or its solver, please report it")
+
     def prove_infeasible(self, because: str) -> None:
-        """Note that no solution exists; `because` names the device, colour or bytes at fault."""
-        self.infeasible_because = because
+        """Note that no solution exists; `because` names the device, colour or bytes at fault.
+
+        While a solution is known this is a defect, which a note reports.
+        """
+        with self._lock:
+            if self.best is None:
+                self.infeasible_because = because
+            else:
+                self._defect(f"infeasibility was claimed ({because}), and a verified plan is known")
 
     def interrupt(self) -> None:
         """Ask the search to stop soon with what it has; safe from signal handlers and threads."""
@@ -217,8 +294,9 @@ class Search(Generic[S]):
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin
 
     def note(self, text: str) -> None:
-        """Keep a remark for the user, such as what `auto` chose and why."""
-        self.notes.append(text)
+        """Keep a remark for the user, such as what `auto` chose and why; each only once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _record(self) -> None:
         self.trace.append(Point(self.seconds, self.objective, self.bound))

@@ -14,7 +14,6 @@ from ..formulations.infeasible import why_infeasible
 from ..formulations.task import Task
 from ..instances import InputError, Placement, Solution
 from .column_generation import Climb, Market, Outcome, climb, first_prices, market
-from .first_bounds import raise_first_bounds
 from .greedy import greedy
 from .linear_split import linear_split
 from .neighbourhood import Neighbourhood
@@ -73,7 +72,6 @@ def set_partitioning(
     if reason is not None:
         search.prove_infeasible(reason)
         return
-    raise_first_bounds(task, search)
     rng = np.random.default_rng(search.limits.seed)
     with search.phase("frontier"):
         sold = market(task, graph)

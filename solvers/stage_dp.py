@@ -220,7 +220,8 @@ def _windows(
 
 
 def _knapsack(weight: Floats, size: Floats, room: float) -> float:
-    """Return the most weight that fits into `room` if the last item may be cut."""
+    """Return the most weight that fits into `room` if the last item may be cut, or a little more."""
+    room *= 1 + SLACK  # else rounding of large sizes cuts small ones off
     may = np.isfinite(size) & (size <= room)
     free = may & (size == 0)
     taken = float(weight[free].sum())
@@ -234,7 +235,11 @@ def _knapsack(weight: Floats, size: Floats, room: float) -> float:
 def _lanes(
     rows: list[Row], lattice: Lattice, caps: Floats, minimise: Criterion
 ) -> tuple[Ints, Floats, Bools, Floats, Floats]:
-    """Return the rows by kind as `dp_kernel.relax` takes them, without those that cannot bind."""
+    """Return the rows by kind as `dp_kernel.relax` takes them, without those that cannot bind.
+
+    A net that alone passes the limit counts as twice the limit: the kernel adds nets and takes
+    them away again, and what one much larger than the rest leaves behind would drown them.
+    """
     lanes: list[tuple[int, float, Row]] = [
         (k, min(float(cap[k]), float(np.finfo(float).max)), row)
         for row, cap in zip(rows, caps, strict=True)
@@ -248,8 +253,15 @@ def _lanes(
         np.array([cap for _, cap, _ in lanes]),
         np.array([row.criterion == minimise for _, _, row in lanes]),
         np.ascontiguousarray(np.array([row.unit[k][lattice.order] for k, _, row in lanes]).T),
-        np.ascontiguousarray(np.array([row.net[k] for k, _, row in lanes])[:charged].T),
+        np.ascontiguousarray(
+            np.array([_forbidding(row.net[k], cap) for k, cap, row in lanes])[:charged].T
+        ),
     )
+
+
+def _forbidding(weight: Floats, limit: float) -> Floats:
+    """Return the weights with all above the limit made one that stays above it in sums."""
+    return np.where(weight > limit, 2 * limit if limit > 0 else 1.0, weight)
 
 
 def _incidence(pipe: Pipeline, lattice: Lattice) -> tuple[Ints, Ints, Ints, Ints]:

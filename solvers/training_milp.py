@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 
-import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.task import Task
 from ..formulations.training import Staging, state_staging
-from ..formulations.training_milp import Slots, training_milp
-from ..instances import InfeasibleError, Solution, Stages, in_stages
+from ..formulations.training_milp import training_milp
+from ..instances import Solution, Stages, in_stages
 from ..instances.arrays import Floats
 from .compiled_model import compile_model
-from .highs import run_highs
+from .milp_driver import Program, solve_program
 from .search import Search
 from .training_dp import plan_on_one_kind, training_dp
 
-#: What the solver's tolerances can make a bound too high by, relatively.
-BOUND_SLACK = 1e-7
 #: The objective in the program's unit of time, about.
 TIME_SCALE = 1000.0
 
@@ -44,51 +41,32 @@ def solve_slots(task: Task, staging: Staging, search: Search[Solution]) -> None:
     """Solve the integer program from the best solution known."""
     if staging.problem.objective == "time-per-sample":
         search.raise_bound(_work_share(staging) * (1 - 1e-12), "work over devices")
+    solve_program(lambda: _program(task, staging, search), search)
+
+
+def _program(task: Task, staging: Staging, search: Search[Solution]) -> Program[Solution]:
+    """State the program for the best solution known."""
     scale = search.objective if math.isfinite(search.objective) else _work_share(staging)
-    try:
-        with search.phase("build"), PauseGC():
-            stated = training_milp(staging, scale / TIME_SCALE or 1.0)
-            compiled = compile_model(stated.model)
-    except InfeasibleError as error:
-        search.prove_infeasible(str(error))
-        return
-    if compiled.linear is None:
-        search.prove_infeasible(_unkept(compiled.why_infeasible))
-        return
+    with PauseGC():
+        stated = training_milp(staging, scale / TIME_SCALE or 1.0)
+        compiled = compile_model(stated.model)
     start = None
     if isinstance(search.best, Stages):
         values = stated.start(search.best)
         start = None if values is None else compiled.start(values)
 
-    def offer(x: Floats) -> None:
-        def value(var: pyo.Var) -> float:
-            return compiled.value(var, x)
+    def read(x: Floats) -> Solution:
+        return in_stages(stated.stages(lambda var: compiled.value(var, x)), task.cluster)
 
-        search.offer(in_stages(stated.stages(value), task.cluster))
-
-    def raise_bound(bound: float) -> None:
-        _raise_bound(stated, search, bound)
-
-    with search.phase("solve"):
-        outcome = run_highs(
-            compiled.linear, search, start=start, on_incumbent=offer, on_bound=raise_bound
-        )
-    if outcome.x is not None:
-        offer(outcome.x)
-    if outcome.status == "infeasible" and search.best is not None:
-        search.note("HiGHS says wrongly that there is no plan; nothing it proved is used")
-        return
-    if outcome.status == "infeasible":
-        search.prove_infeasible(_unkept("the integer program has no solution"))
-    elif outcome.limit in ("time", "nodes"):
-        search.stop_for(outcome.limit)
-    raise_bound(outcome.bound)
-
-
-def _raise_bound(stated: Slots, search: Search[Solution], bound: float) -> None:
-    if math.isfinite(bound):
-        proved = bound * stated.menu.scale * (1 - BOUND_SLACK)
-        search.raise_bound(min(proved, search.objective), "HiGHS on the program over stage slots")
+    return Program(
+        compiled=compiled,
+        read=read,
+        scale=stated.menu.scale,
+        origin="program over stage slots",
+        infeasible="no plan keeps the rules within memory; allow more memory, degrees, replicas, "
+        "stages or devices",
+        start=start,
+    )
 
 
 def _work_share(staging: Staging) -> float:
@@ -102,10 +80,3 @@ def _work_share(staging: Staging) -> float:
         for v in range(staging.size)
     )
     return least / float((staging.count / staging.slowdown).sum())
-
-
-def _unkept(because: str) -> str:
-    return (
-        f"no plan keeps the rules within memory ({because}); "
-        "allow more memory, degrees, replicas, stages or devices"
-    )

@@ -29,7 +29,7 @@ def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
     before = record.read_text()
     table = compare(todo, tmp_path / "table.csv", jobs=2)
     assert record.read_text().startswith(before)  # the first three were not run again
-    assert len(read_record(record)) == 4
+    assert len(read_record(record)[0]) == 4
     assert list(table["objective"]) == [8.0, 8.0, 4.5, 4.5]
     assert (table["ratio"] == 1.0).all()
     assert (tmp_path / "table.csv").read_text().count("\n") == 5
@@ -52,7 +52,7 @@ def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> N
     compare(todo[:1], tmp_path / "table.csv")
     record.write_text(record.read_text() + '{"key": "b", "ro')
     compare(todo, tmp_path / "table.csv")
-    assert list(read_record(record)) == [case.key for case in todo]
+    assert list(read_record(record)[0]) == [case.key for case in todo]
     assert record.read_text().count("\n") == 2
 
 
@@ -66,13 +66,37 @@ def test_the_cluster_can_be_given(tmp_path: Path) -> None:
     assert compare([slow], tmp_path / "table.csv")["objective"][0] == 16.0
 
 
-def test_a_cut_off_last_line_is_run_again_and_other_damage_refused(tmp_path: Path) -> None:
+def test_damaged_lines_are_set_aside_and_their_cases_run_again(tmp_path: Path) -> None:
     record = tmp_path / "table.csv.jsonl"
-    record.write_text('{"key": "a", "row": {"workload": "w"}}\n{"key": "b", "ro')
-    assert list(read_record(record)) == ["a"]
-    record.write_text('{"key": "b", "ro\n{"key": "a", "row": {"workload": "w"}}\n')
-    with pytest.raises(InputError, match="line 1 is damaged"):
-        read_record(record)
+    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], 20)
+    table = compare(todo, tmp_path / "table.csv")
+    whole = record.read_bytes()
+    first, second = whole.splitlines(keepends=True)
+    digit = first.index(b'"objective": ') + len(b'"objective": ')
+    other = b"7" if first[digit : digit + 1] != b"7" else b"8"
+    for damaged, lines in [
+        (first + second[:-20], 1),  # cut off
+        (b"\xff" + first + second, 1),
+        (first[:digit] + other + first[digit + 1 :] + second, 1),
+        (first.replace(b'"bound": ', b'"bound": "x", "y": ') + second, 1),
+        (first + b"[[[\n5\n" + second, 2),
+        (whole[:-1], 0),
+    ]:
+        record.write_bytes(damaged)
+        found, aside = read_record(record)
+        assert len(aside) == lines
+        assert all(
+            row["status"] == "feasible" or row["status"] == "optimal" for row in found.values()
+        )
+        told: list[str] = []
+        again = compare(todo, tmp_path / "table.csv", on_notice=told.append)
+        assert list(again["objective"]) == list(table["objective"])
+        assert len(told) == (lines > 0)
+        assert read_record(record)[1] == []
+        assert len(read_record(record)[0]) == 2
+        if lines:
+            kept = record.with_name(record.name + ".damaged").read_bytes()
+            assert kept == b"".join(line + b"\n" for line in aside)
 
 
 def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:

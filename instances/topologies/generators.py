@@ -6,6 +6,7 @@ Bandwidths and latencies are round numbers of today's hardware: a fast link (NVL
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import combinations
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from ..arrays import Floats, Ints
 from ..errors import InputError
-from .topology import Topology
+from .topology import Topology, check_links, check_size
 
 FAST, NETWORK, GRID = 300e9, 25e9, 50e9
 FAST_LATENCY_S, NETWORK_LATENCY_S, GRID_LATENCY_S = 2e-6, 5e-6, 1e-6
@@ -21,7 +22,8 @@ FAST_LATENCY_S, NETWORK_LATENCY_S, GRID_LATENCY_S = 2e-6, 5e-6, 1e-6
 
 def grid(name: str, sides: tuple[int, ...], wraps: bool) -> Topology:
     """A mesh, or a torus if it wraps; devices in row-major order, links between neighbours."""
-    index = np.arange(int(np.prod(sides))).reshape(sides)
+    check_size(name, math.prod(sides))
+    index = np.arange(math.prod(sides)).reshape(sides)
     pairs = []
     for axis, side in enumerate(sides):
         ahead = np.roll(index, -1, axis)
@@ -41,6 +43,7 @@ def fat_tree(name: str, sides: tuple[int, ...]) -> Topology:
         raise InputError(f"{name}: a fat tree needs an even number of ports, such as fattree:4")
     half = k // 2
     size = k * half * half
+    check_size(name, size)
     edge, aggregation, core = size, size + k * half, size + k * k
     links = []
     for pod in range(k):
@@ -67,6 +70,8 @@ def dragonfly(name: str, sides: tuple[int, ...]) -> Topology:
     """Groups × routers × devices: routers of a group all joined, one link per pair of groups."""
     groups, routers, each = sides
     size = groups * routers * each
+    check_size(name, size)
+    check_links(name, size + groups * routers * (routers - 1) // 2 + groups * (groups - 1) // 2)
     links = [(d, size + d // each) for d in range(size)]
     for g in range(groups):
         links += [
@@ -90,6 +95,7 @@ def islands(name: str, sides: tuple[int, ...]) -> Topology:
     """Nodes × devices: a fast switch inside each node, one network card per node."""
     nodes, each = sides
     size = nodes * each
+    check_size(name, size)
     inside = np.stack([np.arange(size), size + np.arange(size) // each], axis=1)
     across = np.stack([size + np.arange(nodes), np.full(nodes, size + nodes)], axis=1)
     links = np.concatenate([inside, across])
@@ -110,7 +116,7 @@ def random_blocks(name: str, size: int, block: Ints, rng: np.random.Generator) -
 
     Every pair of devices has a link of its own; bandwidths across are drawn log-uniformly.
     """
-    links, a, b = _all_pairs(size)
+    links, a, b = _all_pairs(name, size)
     inside = block[a] == block[b]
     slow = np.exp(rng.uniform(np.log(1e9), np.log(16e9), len(links)))
     fast = rng.uniform(200e9, 300e9, len(links))
@@ -126,11 +132,13 @@ def random_blocks(name: str, size: int, block: Ints, rng: np.random.Generator) -
 
 def random_blk_1(name: str, size: int, rng: np.random.Generator) -> Topology:
     """Random blocks of eight devices."""
+    check_size(name, size)
     return random_blocks(name, size, np.arange(size) // 8, rng)
 
 
 def random_blk_2(name: str, size: int, rng: np.random.Generator) -> Topology:
     """Random blocks of two to sixteen devices."""
+    check_size(name, size)
     sizes: list[int] = []
     while sum(sizes) < size:
         sizes.append(int(rng.integers(2, 17)))
@@ -139,7 +147,8 @@ def random_blk_2(name: str, size: int, rng: np.random.Generator) -> Topology:
 
 def uniform_dist(name: str, size: int, rng: np.random.Generator) -> Topology:
     """A link per pair of devices, its bandwidth uniform between 1 and 50 GB/s."""
-    links, _, _ = _all_pairs(size)
+    check_size(name, size)
+    links, _, _ = _all_pairs(name, size)
     bandwidth = rng.uniform(1e9, 50e9, len(links))
     return _alike(name, _numbered(size), links, bandwidth, NETWORK_LATENCY_S)
 
@@ -163,7 +172,8 @@ RANDOM: dict[str, Callable[[str, int, np.random.Generator], Topology]] = {
 }
 
 
-def _all_pairs(size: int) -> tuple[Ints, Ints, Ints]:
+def _all_pairs(name: str, size: int) -> tuple[Ints, Ints, Ints]:
+    check_links(name, size * (size - 1) // 2)
     a, b = np.triu_indices(size, 1)
     return np.stack([a, b], axis=1), a, b
 

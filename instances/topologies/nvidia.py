@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError, shown
 from ..source import read_source
-from .topology import Topology
+from .topology import Topology, check_size
 
 #: What a pair of GPUs gets, by the way between them: seconds, bytes per second. Measured values
 #: differ by machine: measure, and edit the JSON.
@@ -45,6 +45,7 @@ def read_nvidia(path: Path) -> Topology:
     if head is None:
         source.fail("no line of column names from GPU0 on; save the output of nvidia-smi topo -m")
     columns = re.findall(r"GPU\d+", lines[head])
+    check_size(str(path), len(columns))
     rows: dict[str, list[str]] = {}
     for line in lines[head + 1 :]:
         words = line.split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,14 +12,19 @@ from typing import Literal
 import networkx as nx
 import numpy as np
 
-from ..arrays import Floats, Ints, checked, frozen
+from ..arrays import Bools, Floats, Ints, checked, frozen
 from ..errors import InputError, shown
+from ..units import LEAST, MOST
 from .routing import Routes, route
 
 Routing = Literal["hops", "widest"]
 
 #: A look-up table of all pairs beyond this does not fit into an ordinary machine's memory.
 MAX_DEVICES = 8192
+#: As many forward in the largest fat tree of so many devices, twice over.
+MAX_SWITCHES = 16384
+#: Those of a link per pair of `MAX_DEVICES` take gigabytes; so many take one.
+MAX_LINKS = 12_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +107,13 @@ class Topology:
         return frozen([d for d in range(self.size) if d not in out], np.int64)
 
     @cached_property
+    def usable_index(self) -> Ints:
+        """Place of each device among the usable ones, shape (D,); −1 for those excluded."""
+        index = np.full(self.size, -1)
+        index[self.usable] = np.arange(len(self.usable))
+        return frozen(index, np.int64)
+
+    @cached_property
     def routes(self) -> Routes:
         """The point-to-point look-up table; computed when first asked for.
 
@@ -164,20 +177,36 @@ class Topology:
         return graph
 
 
+def check_size(name: str, devices: int) -> None:
+    """Raise InputError if a topology has too many devices; asked before they are made."""
+    if devices > MAX_DEVICES:
+        raise InputError(f"{name}: {devices} devices; at most {MAX_DEVICES} are mapped to")
+
+
+def check_links(name: str, links: int) -> None:
+    """Raise InputError if a topology has too many links; asked before they are made."""
+    if links > MAX_LINKS:
+        raise InputError(
+            f"{name}: {links} links; at most {MAX_LINKS} are mapped to: take fewer devices"
+        )
+
+
 def _check(topology: Topology) -> None:
     where, nodes = topology.name, topology.size + topology.switches
     if not topology.devices:
         raise InputError(f"{where}: no devices; give at least one")
-    if topology.size > MAX_DEVICES:
-        raise InputError(f"{where}: {topology.size} devices; at most {MAX_DEVICES} are mapped to")
+    check_size(where, topology.size)
     if len(set(topology.devices)) < topology.size:
         seen: set[str] = set()
         for name in topology.devices:
             if name in seen:
                 raise InputError(f"{where}: two devices are called {shown(name)}; rename one")
             seen.add(name)
-    if topology.switches < 0:
-        raise InputError(f"{where}: switches is {topology.switches}; it must be at least 0")
+    if not 0 <= topology.switches <= MAX_SWITCHES:
+        raise InputError(
+            f"{where}: switches is {shown(topology.switches)}; it must be from 0 to {MAX_SWITCHES}"
+        )
+    check_links(where, len(topology.links))
     if topology.routing not in ("hops", "widest"):
         raise InputError(f"{where}: routing is {shown(topology.routing)}; use hops or widest")
     for key in ("latency_s", "bytes_per_s"):
@@ -193,16 +222,21 @@ def _check(topology: Topology) -> None:
         if a == b:
             raise InputError(f"{where}: link {i} joins node {a} to itself; remove it")
     for key, good in (
-        ("latency_s", np.isfinite(topology.latency_s) & (topology.latency_s >= 0)),
-        ("bytes_per_s", topology.bytes_per_s > 0),
+        ("latency_s", (topology.latency_s >= 0) & (topology.latency_s <= MOST)),
+        ("bytes_per_s", _is_rate(topology.bytes_per_s)),
     ):
         for i in np.flatnonzero(~good)[:1].tolist():
             least = "a number ≥ 0" if key == "latency_s" else "above 0"
+            least += f", and at most {MOST:g}"
             value = shown(float(getattr(topology, key)[i]))
             raise InputError(f"{where}: link {i}: {key} is {value}; it must be {least}")
     sides = topology.shape
-    if sides and (min(sides) < 1 or int(np.prod(sides)) != topology.size):
+    if sides and (min(sides) < 1 or math.prod(sides) != topology.size):
         raise InputError(f"{where}: shape {sides} does not have {topology.size} devices")
+
+
+def _is_rate(values: Floats) -> Bools:
+    return (values >= LEAST) & ((values <= MOST) | np.isinf(values))
 
 
 def topology_from_networkx(graph: nx.Graph[int]) -> Topology:

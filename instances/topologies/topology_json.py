@@ -10,12 +10,11 @@ import msgspec
 import numpy as np
 
 from ..errors import blamed_on
-from ..source import Source, read_source
-from ..stagecut_json import VERSION, Record, finite, read_file
+from ..source import Record, Source, read_source
+from ..stagecut_json import finite, read_file
+from ..versions import NEWEST, TOPOLOGY
 from ..writing import layout, write_whole
 from .topology import Topology
-
-FORMAT = "stagecut-topology"
 
 
 class TopologyLinkRecord(Record):
@@ -55,7 +54,7 @@ def load_topology(path: str | Path) -> Topology:
 
 def read_topology(source: Source) -> Topology:
     """Return the topology in one of our files."""
-    file = read_file(source, TopologyFile, FORMAT)
+    file = read_file(source, TopologyFile, TOPOLOGY)
     with blamed_on(source.file, file.name):
         return make_topology(file)
 
@@ -87,8 +86,8 @@ def write_topology(topology: Topology) -> dict[str, object]:
         strict=True,
     )
     return {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": TOPOLOGY,
+        "version": NEWEST[TOPOLOGY],
         "name": topology.name,
         "devices": list(topology.devices),
         "links": [

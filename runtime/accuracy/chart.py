@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...instances import InputError
+from ...instances.escape import plain
 from ..pictures import names_as_they_are, save_picture
 from ..timeline import COLOURS, MOST_BOXES, Box, few_boxes, lanes
 from .join import Comparison
@@ -28,7 +29,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         If there is too much to draw, or the file's ending names no format that can be drawn.
     """
     run = comparison.simulation
-    names = [run.stages.devices[d] for d in run.used]
+    names = [plain(run.stages.devices[d]) for d in run.used]
     predicted = [
         box._replace(start=box.start * comparison.scale, end=box.end * comparison.scale)
         for box in few_boxes(run)

@@ -14,12 +14,11 @@ import numpy as np
 from ...instances import InputError
 from ...instances.arrays import Floats, Ints, frozen
 from ...instances.errors import shown
-from ...instances.source import Source, read_source
-from ...instances.stagecut_json import VERSION, Record, read_file
+from ...instances.source import Record, Source, read_source
+from ...instances.stagecut_json import read_file
+from ...instances.versions import NEWEST, RECORDING
 from ...instances.writing import layout, write_whole
 from ..schedules.actions import Action, parse_action
-
-FORMAT = "stagecut-recording"
 
 
 class Done(NamedTuple):
@@ -159,7 +158,7 @@ def save_recording(recording: RunRecording, path: str | Path) -> None:
 
 def read_recording(source: Source) -> RunRecording:
     """Return the recording in one of our files."""
-    file = read_file(source, RecordingFile, FORMAT)
+    file = read_file(source, RecordingFile, RECORDING)
     try:
         ranks = [
             RankRecording(r.rank, r.host, r.device, tuple(_done(r.rank, d) for d in r.actions))
@@ -179,8 +178,8 @@ def read_recording(source: Source) -> RunRecording:
 def write_recording(recording: RunRecording) -> dict[str, object]:
     """Return the file of `recording`, as JSON values."""
     return {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": RECORDING,
+        "version": NEWEST[RECORDING],
         "workload_fingerprint": recording.workload_fingerprint,
         "placement": recording.placement.tolist(),
         "schedule": recording.schedule,

@@ -9,6 +9,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from ...instances import InputError, Plan, Workload
+from ...instances.escape import docstring
 from .stack import first_number
 from .stages import ModuleStages, feeds, module_stages, modules_of
 
@@ -103,7 +104,7 @@ def write(stages: ModuleStages) -> str:
     """Return a Python module that names the layers and cuts them."""
     layers = [module for own in stages.modules for module in own]
     return _TEMPLATE.format(
-        words=stages.in_words,
+        words=docstring(stages.in_words),
         file="this_file",
         layers="\n".join(f"    {module!r}," for module in layers),
         parts=(0, *accumulate(len(own) for own in stages.modules)),

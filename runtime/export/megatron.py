@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ...instances import InputError, Plan, Workload
+from ...instances.escape import one_line, shell
 from .stack import first_number, stack
 from .stages import ModuleStages, module_stages
 
@@ -50,13 +51,15 @@ def write(stages: ModuleStages) -> str:
         f"--num-layers {sum(layers for _, layers, _ in counts)}",
         f"--tensor-model-parallel-size {stages.degree}",
         f"--pipeline-model-parallel-size {stages.ranks}",
-        f"--pipeline-model-parallel-layout {shlex.quote(layout)}",
+        f"--pipeline-model-parallel-layout {shell(layout)}",
     ]
     if stages.recomputes:
         arguments.append(
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
         )
-    lines = [f"# {stages.in_words}; the data-parallel degree follows from the number of ranks."]
+    lines = [
+        f"# {one_line(stages.in_words)}; the data-parallel degree follows from the number of ranks."
+    ]
     lines += [f"WORLD_SIZE={world}", "MEGATRON_ARGS=("]
     lines += [f"    {argument}" for argument in arguments]
     return "\n".join([*lines, ")"]) + "\n"

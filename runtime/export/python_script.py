@@ -11,6 +11,8 @@ from typing import Any
 from torch import nn
 
 from ...instances import InputError, StagecutError
+from ...instances.errors import shown
+from ...instances.escape import docstring
 from ..execution.split import PieceModule
 from ..schedules import Schedule, read_csv, write_csv
 from ..schedules.actions import Action, Kind, schedule_of
@@ -74,7 +76,7 @@ def python_script(
     order = schedule if training else with_backward(schedule)
     loss_words, loss = _loss(pieces[-1], training)
     text = TEMPLATE.format(
-        title=title,
+        title=docstring(title),
         ranks=len(schedule.actions),
         count=len(pieces),
         final=len(pieces) - 1,
@@ -162,17 +164,22 @@ def _line(piece: PieceModule, rank: int) -> str:
     """Return what a stage holds, in a line."""
     modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in piece.parameters))
     held = f"{modules[0]} … {modules[-1]}" if len(modules) > 2 else ", ".join(modules)
-    return f"    stage {piece.index} on rank {rank}: {held or 'no weights'}"
+    return f"    stage {piece.index} on rank {rank}: {docstring(held) or 'no weights'}"
 
 
 def _importing(factory: str) -> str:
     """Return the lines that import the factory."""
     place, _, name = factory.rpartition(":")
+    module = place.rpartition("/")[2].removesuffix(".py")
+    if not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise InputError(
+            f"--model: a script imports {shown(factory)} by its name, which is none in Python; "
+            "rename file or factory"
+        )
     if not place.endswith(".py"):
         return f'sys.path.insert(0, "")\nfrom {place} import {name}'
-    folder, _, file = place.rpartition("/")
-    path = folder or "."
-    return f"sys.path.insert(0, {path!r})\nfrom {file.removesuffix('.py')} import {name}"
+    folder = place.rpartition("/")[0] or "."
+    return f"sys.path.insert(0, {folder!r})\nfrom {module} import {name}"
 
 
 def _loss(piece: PieceModule, training: bool) -> tuple[str, str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Sequence
 
 from ...instances import InputError, Plan, Workload
+from ...instances.escape import one_line, toml
 from .stages import ModuleStages, module_stages
 
 NAME = "torchtitan"
@@ -27,7 +27,7 @@ def write(stages: ModuleStages) -> str:
     """Return TOML. A field `module_fqns_per_model_part` lists the modules of each stage."""
     schedule = "1F1B" if stages.rounds == 1 else "Interleaved1F1B"
     lines = [
-        f"# {stages.in_words}; stage s runs on pipeline rank s mod {stages.ranks}.",
+        f"# {one_line(stages.in_words)}; stage s runs on pipeline rank s mod {stages.ranks}.",
         "# Older versions call the last field pipeline_parallel_module_fqns_per_model_part.",
         "[parallelism]",
         f"pipeline_parallel_degree = {stages.ranks}",
@@ -37,7 +37,7 @@ def write(stages: ModuleStages) -> str:
         f"tensor_parallel_degree = {stages.degree}",
         "module_fqns_per_model_part = [",
     ]
-    lines += [f"    {json.dumps(list(own))}," for own in stages.modules]
+    lines += [f"    [{', '.join(map(toml, own))}]," for own in stages.modules]
     lines += ["]", "", "[activation_checkpoint]"]
     lines += [f'mode = "{"full" if stages.recomputes else "none"}"']
     return "\n".join(lines) + "\n"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from ...instances import InputError, Plan, Workload
+from ...instances.escape import one_line
 from .stack import first_number, stack
 from .stages import ModuleStages, module_stages
 
@@ -41,7 +42,7 @@ def write(stages: ModuleStages) -> str:
     _, counts = stack(stages, NAME)
     layers = ",".join(str(count) for _, count, _ in counts)
     return (
-        f"# {stages.in_words}\n"
+        f"# {one_line(stages.in_words)}\n"
         f"export {VARIABLE}={layers}\n"
         'vllm serve "${MODEL:-$1}" \\\n'
         f"    --pipeline-parallel-size {stages.ranks} \\\n"

@@ -12,7 +12,7 @@ from ...instances import InputError
 from ...instances.arrays import Ints
 from ..network import HostMemory, Network, settle
 from ..stages import BACKWARD, StageGraph
-from .actions import Action, Kind, Schedule, parse_action, schedule_of
+from .actions import Action, Kind, Schedule, check_size, parse_action, schedule_of
 from .csv import read_csv, write_csv
 from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
 from .greedy import list_schedule
@@ -107,8 +107,7 @@ def make_schedule(
     """
     if name not in SCHEDULES:
         raise InputError(f"schedule: no {name!r}; use one of {', '.join(SCHEDULES)}")
-    if microbatches < 1:
-        raise InputError(f"microbatches: {microbatches}; at least 1 is needed")
+    check_size(stages.count, microbatches)
     network = network or HostMemory()
     schedule = SCHEDULES[name](settle(stages, network), microbatches, network)
     if schedule.versions != "one" or not stages.present[:, BACKWARD].any():

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ...instances import InputError
 from ...instances.arrays import Bools
 from ..stages import StageGraph
-from .actions import PER_BATCH, Action, Kind, Schedule
+from .actions import PER_BATCH, Action, Kind, Schedule, check_size
 from .steps import NEEDS, ScheduleError, deadlock, execution_steps, step_table
 
 
@@ -39,6 +39,7 @@ def check_actions(schedule: Schedule, stages: StageGraph) -> None:
             f"the plan has {len(stages.devices)} device(s), and each needs a row"
         )
     count, m = stages.count, schedule.microbatches
+    check_size(count, m)
     most = max(len(devices) for devices in stages.replicas)
     where = np.full((count, most), -1, dtype=np.int64)
     for s, devices in enumerate(stages.replicas):

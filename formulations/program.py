@@ -1,0 +1,26 @@
+"""What the programs in Pyomo share.
+
+One dialect in all of them: a `…_data` record holds what is given; small functions add variables,
+constraints and the objective to a model; a rule is a named function whose docstring is its equation
+with its number, and its constraint has its name. Each program is a record with `read` (a solution
+from the values of the variables) and, where a solver can begin somewhere, `start` (its inverse).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyomo.environ as pyo
+
+#: The value of a variable in a solution.
+Value = Callable[["pyo.Var"], float]
+#: Values of variables to start from.
+Start = list[tuple["pyo.Var", float]]
+
+
+def at(m: pyo.ConcreteModel, v: int, d: int) -> pyo.Var | float:
+    """Return x_{v,d} of a model: a variable, or 0 where it has none."""
+    # Pyomo's components are no dictionaries: they have no `get`
+    return m.x[v, d] if (v, d) in m.x else 0.0  # noqa: SIM401

@@ -1,0 +1,75 @@
+"""Text from files on its way elsewhere: one function for each language that we write.
+
+Names of workloads, nodes, devices and methods come from files, and may hold anything. Nothing that
+stands in a file may become code, markup or a formula where it is written to.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import shlex
+
+
+def plain(text: str) -> str:
+    """Return a text for terminals and pictures: line breaks stay, other control characters
+    (ANSI escapes, separators of lines, marks of direction) are written as numbers.
+
+    Examples
+    --------
+    >>> plain("a\\x1b[31mb")
+    'a\\\\u001b[31mb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" for c in text)
+
+
+def one_line(text: str) -> str:
+    """Return a text for a comment (of a shell, TOML or Python): one printable line."""
+    return plain(" ".join(text.split()))
+
+
+def docstring(text: str) -> str:
+    """Return a text for inside a Python text between three double quotes: it cannot close it.
+
+    Code itself takes `repr`, which Python reads back whatever the text.
+    """
+    return one_line(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def markup(text: str) -> str:
+    """Return a text for HTML and SVG, inside elements and attributes."""
+    return html.escape(plain(text))
+
+
+def script(value: object) -> str:
+    """Return a value for a script inside an HTML page, as JSON: it cannot close the element."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def graphviz(text: str) -> str:
+    """Return a text of Graphviz's language, with its quotes."""
+    escaped = plain(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def shell(text: str) -> str:
+    """Return a word of a shell's line, with quotes where it needs them."""
+    return shlex.quote(text)
+
+
+def toml(text: str) -> str:
+    """Return a text of TOML, with its quotes."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def csv(value: object) -> object:
+    """Return a cell of a table: a text that a spreadsheet would take for a formula begins with '.
+
+    Quotes and separators are the writer's matter.
+    """
+    if not isinstance(value, str):
+        return value
+    return f"'{value}" if value.lstrip().startswith(("=", "+", "-", "@")) else value

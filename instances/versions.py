@@ -1,0 +1,49 @@
+"""Versions of our file formats: the newest of each, and what older files that lack a field mean.
+
+A field that a version has is missing nowhere in a file of that version. What a format leaves to
+whoever writes a workload, cluster or topology by hand has its default in the format's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+WORKLOAD = "stagecut-workload"
+CLUSTER = "stagecut-cluster"
+PLAN = "stagecut-plan"
+TOPOLOGY = "stagecut-topology"
+RECORDING = "stagecut-recording"
+
+#: The version that is written, by format.
+NEWEST: Mapping[str, int] = MappingProxyType(
+    {WORKLOAD: 1, CLUSTER: 1, PLAN: 2, TOPOLOGY: 1, RECORDING: 1}
+)
+
+
+def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
+    """Return one of our files as the newest version of its format would say it.
+
+    Parameters
+    ----------
+    data
+        The file's outermost object.
+    version
+        The version that it is of.
+    """
+    form = data["format"]
+    if form == PLAN and version < 2:
+        data = {"certificate": {}, "provenance": {}, **data}
+        _fill(data, "cluster", {"links": []})
+        problem = data.get("problem")
+        if isinstance(problem, dict) and problem.get("name") == "throughput":
+            _fill(data, "problem", {"relayed": False})
+            _fill(data, "solution", {"order": []})
+    return {**data, "version": NEWEST[form]}
+
+
+def _fill(data: dict[str, Any], key: str, defaults: dict[str, Any]) -> None:
+    """Give the object at `key`, if it is one, the fields that it lacks."""
+    if isinstance(data.get(key), dict):
+        data[key] = {**defaults, **data[key]}
