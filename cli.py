@@ -6,7 +6,9 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import typer
@@ -26,6 +28,7 @@ from .commands.simulate import simulate
 from .commands.solve import solve
 from .commands.verify import verify
 from .instances import InfeasibleError, StagecutError
+from .instances.escape import one_line
 
 
 def _age_s() -> float:
@@ -44,6 +47,9 @@ def _age_s() -> float:
 
 #: `time.monotonic()` when the process began: deadlines count from there, imports included.
 STARTED = time.monotonic() - _age_s()
+
+#: What wrong options raise: Typer has its own copy of Click, in some releases.
+UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="stagecut",
@@ -70,13 +76,26 @@ app.add_typer(instances.app, name="instances")
 def main() -> None:
     """Run the command line; bad input ends in one line and an exit code, not a traceback."""
     _keep_stdout()
+    _leave(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; see `main`."""
     try:
-        app()
+        code = app(list(arguments), prog_name="stagecut", standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except StagecutError as error:
         ERR.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
-        _leave(INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT)
+        return INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT
+    except UsageError as error:
+        text = error.format_message()
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands, and none named
+            ERR.print(text, highlight=False, soft_wrap=True)
+        else:
+            ERR.print(f"error: {one_line(text)}", style="red", highlight=False, soft_wrap=True)
+        return BAD_INPUT
     except SystemExit as end:
-        _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def _leave(code: int) -> None:

@@ -253,7 +253,7 @@ class RowRecord(Record, omit_defaults=True):
     gap: float | None = None
     seconds: float | None = None
     verified: bool | None = None
-    trace: list[tuple[float, float | None, float | None]] | None = None
+    trace: list[list[float | None]] | None = None
     found_by: str | None = None
     error: str | None = None
 

@@ -44,6 +44,7 @@ def compare(
     Resumes where it stopped: finished cases are kept in OUTPUT.jsonl. A case that crashes is a
     row of the table.
     """
+    check_outputs(output)
     record = output.with_name(output.name + RECORD)
     check_outputs(output, record, pictures=[plot], inputs=[*workloads, cluster])
     if scheduler is not None and jobs is not None:
@@ -66,9 +67,11 @@ def compare(
             table.caption = f"{len(shown)} of {len(todo)} cases"
             live.refresh()
 
+        live.transient = True  # nothing is left of it if there is an error
         result = run_comparison(
             todo, output, jobs=jobs or 1, scheduler=scheduler, on_row=show, on_notice=notices.append
         )
+        live.transient = False
     for notice in notices:
         ERR.print(notice, highlight=False, soft_wrap=True)
     if plot is not None:

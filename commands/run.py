@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances import InputError
+from ..instances.errors import shown
 from ..instances.files import load, load_plan
 from .console import OUT, check_outputs, file_of, need
 
@@ -83,6 +84,8 @@ def run(
     need("torch", "runtime")
     if report and record is None:
         raise InputError("--report: it compares what --record writes; give both")
+    if not 0 <= seed < 2**31:
+        raise InputError(f"--seed: {shown(seed)}; it must be from 0 to {2**31 - 1}")
     check_outputs(record, inputs=[plan, workload, file_of(model)])
     import torch
 

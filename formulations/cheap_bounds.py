@@ -31,20 +31,26 @@ from typing import Any
 
 import numpy as np
 
+<<<<<<< HEAD
 from ..instances import Latency, Throughput
 from ..instances.arrays import Floats, Ints
+=======
+from ..instances import Latency, Throughput, Training
+from ..instances.arrays import Floats
+>>>>>>> main
 from .certificate import PROOF_MARGIN
 from .counting import count_out
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
 from .latency_cheap_bounds import latency_cheap_bounds
 from .task import Task
+from .training_cheap_bounds import training_cheap_bounds
 
 
 def cheap_bounds(task: Task, graph: Hypergraph | None = None) -> Iterator[tuple[float, str]]:
     """Yield bounds on the objective with their origins, the quickest first.
 
-    Those of latency are in `latency_cheap_bounds`; none for other problems, and none where a unit
-    fits on no device.
+    Those of latency are in `latency_cheap_bounds`, those of training in `training_cheap_bounds`;
+    none for mappings, and none where a unit fits on no device.
 
     Parameters
     ----------
@@ -57,6 +63,8 @@ def cheap_bounds(task: Task, graph: Hypergraph | None = None) -> Iterator[tuple[
     """
     if isinstance(task.problem, Latency):
         yield from latency_cheap_bounds(task)
+    if isinstance(task.problem, Training):
+        yield from training_cheap_bounds(task)
     if not isinstance(task.problem, Throughput):
         return
     graph = graph or hypergraph(task, units_of_split(task))

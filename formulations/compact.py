@@ -86,7 +86,7 @@ class Compact:
         """Time units of the workload per unit of the model."""
         return self.data.scale
 
-    def placement(self, value: Value) -> Ints:
+    def read(self, value: Value) -> Ints:
         """Return the device of each node, given the value of each variable."""
         costs, graph = self.data.task.costs, self.graph
         used = [0] * len(costs.count)
@@ -254,8 +254,8 @@ def _loads(m: pyo.ConcreteModel, data: CompactData, flows: Flows | None) -> None
 
     def under_max_load(m: pyo.ConcreteModel, d: int, i: int, part: str) -> object:
         """(6) load_{d,i} = Σ_v p_{v,d} x_{v,d} + Σ_e w_{e,d} (in_{e,d} + out_{e,d}) ≤ T_i
-        for all slots d, bundles i; the two sums apart with overlap, and (22) in place of the
-        second with links."""
+        for all slots d, bundles i; the two sums apart with overlap, and that of
+        `compact_links` in place of the second with links."""
         terms = []
         if part != "transfer":
             times = data.p[kind[d], bundles[i]].sum(axis=0)

@@ -94,12 +94,12 @@ def add_links(m: pyo.ConcreteModel, links: CallLinks, data: LatencyData) -> None
         return m.sends[u, s, r] >= m.x[unit[u], s] + m.x[unit[v], r] - 1
 
     def fetching(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
-        """(21) fetches_{u,s} ≥ x_{v,s} − x_{u,s} − Σ_{r linked with s} x_{u,r}  for all edges, s."""
+        """(21) fetches_{u,s} ≥ x_{v,s} − x_{u,s} − Σ_{r linked with s} x_{u,r}  for edges, s."""
         near = pyo.quicksum(m.x[unit[u], r] for r in (s, *linked[s]))
         return m.fetches[u, s] >= m.x[unit[v], s] - near
 
     def storing(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
-        """(22) stores_{u,s} ≥ x_{u,s} − x_{v,s} − Σ_{r linked with s} x_{v,r}  for all edges, s."""
+        """(22) stores_{u,s} ≥ x_{u,s} − x_{v,s} − Σ_{r linked with s} x_{v,r}  for edges, s."""
         near = pyo.quicksum(m.x[unit[v], r] for r in (s, *linked[s]))
         return m.stores[u, s] >= m.x[unit[u], s] - near
 

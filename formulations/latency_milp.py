@@ -13,8 +13,6 @@ transfers them in, computes, and transfers out. The CPUs are a pool without limi
     done_v       when node v has finished                                      done[v]
     T            the latency                                                   T
     in_{u,v,s}   1 if edge (u, v) enters call s                                into[u,v,s]
-    out_{u,v,s}  1 if edge (u, v) leaves call s                                out_of[u,v,s]
-    π_v          time that any path ending in v takes at least                 potential[v]
     p_{v,s}      time of node v in call s         q_v  on a CPU
     c_{u,s}      time of a transfer of u's output at call s
     m_v, M_d     memory of a node, of an accelerator
@@ -40,13 +38,7 @@ over nodes v, edges (u, v), calls s, and accelerators d. Nodes of a colour share
 call per accelerator they share x; with more, (11) holds for any two. Devices of a kind are
 interchangeable: (12) keeps one order. With links, (6) has `latency_links`'s terms, (20) to (24).
 
-The strong form adds potentials: every path pays every cut, whatever H is.
-
-    in_{u,v,s} ≥ x_{v,s} − x_{u,s}                                                       (14)
-    out_{u,v,s} ≥ x_{u,s} − x_{v,s}                                                      (15)
-    π_v ≥ π_u + time_v + Σ_s c_{u,s} (in_{u,v,s} + out_{u,v,s})                          (16)
-    π_v ≥ time_v,   with time_v = q_v x_{v,C} + Σ_s p_{v,s} x_{v,s}                      (17)
-    π_v ≤ done_v                                                                         (18)
+The strong form adds `latency_potentials`, (14) to (18).
 
 Calls that take no time could wait for each other in a circle without the program noticing; that
 never makes its bound wrong, and the verifier refuses such a plan.
@@ -54,7 +46,7 @@ never makes its bound wrong, and the verifier refuses such a plan.
 References
 ----------
 Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS
-2020, section 4. The potentials are ours.
+2020, section 4.
 """
 
 from __future__ import annotations
@@ -68,6 +60,7 @@ from ..instances import Calls
 from .latency_execute import execute, flatten, slots_of
 from .latency_links import CallLinks, add_links, call_links
 from .latency_milp_data import CPUS, LatencyData, latency_data
+from .latency_potentials import add_potentials
 from .program import Start, Value
 from .task import Task
 from .whole_bytes import MEMORY_SLACK
@@ -156,7 +149,7 @@ def latency_model(task: Task, horizon: float, floor: float, *, potentials: bool)
     _times(m, data, links)
     _order(m, data)
     if potentials:
-        _potentials(m, data)
+        add_potentials(m, data)
     m.objective = pyo.Objective(expr=m.T)
     return LatencyModel(data, m)
 
@@ -294,47 +287,3 @@ def _order(m: pyo.ConcreteModel, data: LatencyData) -> None:
     m.together = pyo.Constraint(nodes, accelerators, rule=together)
     m.alike = pyo.Constraint(accelerators, rule=alike)
     m.last = pyo.Constraint(nodes, rule=last)
-
-
-def _potentials(m: pyo.ConcreteModel, data: LatencyData) -> None:
-    """The strong form: every path pays for its nodes and for each call that it enters or leaves."""
-    unit, p, q, c = data.unit, data.p, data.q, data.c
-    nodes, slots = range(len(unit)), range(len(data.calls))
-    m.into = pyo.Var(data.edges, slots, bounds=(0, 1))
-    m.out_of = pyo.Var(data.edges, slots, bounds=(0, 1))
-    m.potential = pyo.Var(nodes, domain=pyo.NonNegativeReals)
-
-    def time(m: pyo.ConcreteModel, v: int) -> pyo.Expression:
-        where = [(float(q[v]), CPUS), *((float(p[s, v]), s) for s in slots)]
-        return pyo.quicksum(t * m.x[unit[v], s] for t, s in where if np.isfinite(t))
-
-    def enters_edge(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
-        """(14) in_{u,v,s} ≥ x_{v,s} − x_{u,s}  for all edges (u, v), calls s."""
-        return m.into[u, v, s] >= m.x[unit[v], s] - m.x[unit[u], s]
-
-    def leaves_edge(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
-        """(15) out_{u,v,s} ≥ x_{u,s} − x_{v,s}  for all edges (u, v), calls s."""
-        return m.out_of[u, v, s] >= m.x[unit[u], s] - m.x[unit[v], s]
-
-    def onward(m: pyo.ConcreteModel, u: int, v: int) -> object:
-        """(16) π_v ≥ π_u + time_v + Σ_s c_{u,s} (in_{u,v,s} + out_{u,v,s})  for all edges."""
-        paid = 0.0
-        if unit[u] != unit[v]:
-            paid = pyo.quicksum(
-                float(c[s, u]) * (m.into[u, v, s] + m.out_of[u, v, s]) for s in slots
-            )
-        return m.potential[v] >= m.potential[u] + time(m, v) + paid
-
-    def begin(m: pyo.ConcreteModel, v: int) -> object:
-        """(17) π_v ≥ time_v  for all nodes v."""
-        return m.potential[v] >= time(m, v)
-
-    def below(m: pyo.ConcreteModel, v: int) -> object:
-        """(18) π_v ≤ done_v  for all nodes v."""
-        return m.potential[v] <= m.done[v]
-
-    m.enters_edge = pyo.Constraint(data.edges, slots, rule=enters_edge)
-    m.leaves_edge = pyo.Constraint(data.edges, slots, rule=leaves_edge)
-    m.onward = pyo.Constraint(data.task.workload.edges.tolist(), rule=onward)
-    m.begin = pyo.Constraint(nodes, rule=begin)
-    m.below = pyo.Constraint(nodes, rule=below)

@@ -1,130 +1,132 @@
 """A mapping counted by blocks: a small integer program that every mapping of value ≤ T fulfils.
 
-With b a block, s a stage, q one of the ways in which stage s may share its time (`mapping_ways`):
+Of a block b, a stage s, and q one of the ways in which stage s may share its time (`mapping_ways`):
 
-    n_bs   devices of b in stage s          Σ_b n_bs = R,  Σ_s n_bs ≤ |b|,  n_bs ≤ those that fit
-    e_bs   messages of boundary s within b  e_bs ≤ n_bs,  e_bs ≤ n_b,s+1
-    λ_sq   stage s shares its time by q     Σ_q λ_sq = 1
+    symbol      meaning
+    n_{s,b}     devices of b in stage s, at most those that fit
+    k_{s,b}     messages of boundary s within b
+    y_{s,b,c}   messages of boundary s from b to c, where blocks are few
+    λ_{s,q}     1 if stage s shares its time by q
+    u_{s,b}     1 if stage s uses b
+    z_{s,b}     1 if b holds the whole ring of stage s
 
-    n_bs − e_bs ≤ Σ_q λ_sq out_sqb          messages that leave b: a matching from b outwards
-    n_b,s+1 − e_bs ≤ Σ_q λ_sq in_sqb        messages that enter b
-    Σ_b (n_bs − e_bs) ≤ Σ_q λ_sq cross_sq   all messages between blocks: a matching
-    k_bs, z_bs  stage s uses b, uses b alone:  n_bs ≤ |b| k_bs,  n_bs ≥ R z_bs
-    k_bs − z_bs ≤ Σ_q λ_sq ring_sqb         a ring that uses b and others enters and leaves it
-    Σ_b (k_bs − z_bs) ≤ Σ_q λ_sq links_sq   as many links as blocks
-    z_bs ≤ Σ_q λ_sq whole_sqb               whether b holds a whole ring of R
+    Σ_b n_{s,b} = R                                                                 (1) full
+    Σ_q λ_{s,q} = 1                                                                 (2) one_way
+    Σ_s n_{s,b} ≤ |b|                                                               (3) size
+    k_{s,b} ≤ n_{s,b}                                                               (4) from_here
+    k_{s,b} ≤ n_{s+1,b}                                                             (5) to_here
+    n_{s,b} − k_{s,b} ≤ Σ_q λ_{s,q} out_{s,q,b}                                     (6) out
+    n_{s+1,b} − k_{s,b} ≤ Σ_q λ_{s,q} in_{s,q,b}                                    (7) into
+    Σ_b (n_{s,b} − k_{s,b}) ≤ Σ_q λ_{s,q} cross_{s,q}                               (8) cross
+    Σ_c y_{s,b,c} = n_{s,b} − k_{s,b}                                               (9) sent
+    Σ_b y_{s,b,c} = n_{s+1,c} − k_{s,c}                                            (10) got
+    y_{s,b,c} ≤ Σ_q λ_{s,q} pairs_{s,q,b,c}                                        (11) pair
+    Σ_b (u_{s,b} − z_{s,b}) ≤ Σ_q λ_{s,q} links_{s,q}                              (12) links
+    n_{s,b} ≤ |b| u_{s,b}                                                          (13) uses
+    n_{s,b} ≥ R z_{s,b}                                                            (14) whole
+    u_{s,b} − z_{s,b} ≤ Σ_q λ_{s,q} ring_{s,q,b}                                   (15) ring
+    z_{s,b} ≤ Σ_q λ_{s,q} whole_{s,q,b}                                            (16) alone
 
-Where blocks are few, y_bcs, the messages from b to c, are counted too, each below a matching
-between the two. The objective has no meaning for the bound: it counts what crosses, so that
-solutions are good beginnings of a search.
+Matchings of admitted pairs are on the right: messages that leave b (6), enter b (7), cross between
+blocks (8), and go from b to c (11). A ring that uses b and others enters and leaves it (15), over
+as many links as blocks (12); (16) says whether b can hold a ring of R. The objective has no meaning
+for the bound: it counts what crosses, so that solutions are good beginnings of a search.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from scipy.sparse import csr_array
 
-from ..instances.arrays import Bools, Floats, Ints
+from ..instances.arrays import Ints
+from .linear import Linear, LinearBuilder
 from .mapping_ways import BlockCounts
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """The program as rows lower ≤ A x ≤ upper, with bounds and costs of x."""
-
-    matrix: csr_array[np.float64]
-    lower: Floats
-    upper: Floats
-    column_upper: Floats
-    integer: Bools
-    cost: Floats
-
-
-def program(counts: BlockCounts) -> Rows:
-    """Return the program; rows in the order of the module's text."""
-    s, b = counts.fits.shape
-    q = counts.out.shape[1]
-    r = counts.replicas
-    sizes: dict[str, tuple[int, ...]] = {
-        "n": (s, b),
-        "e": (s, b),
-        "l": (s, q),
-        "k": (s, b),
-        "z": (s, b),
-    }
-    if counts.pairs is not None:
-        sizes["y"] = (s, b, b)
-    column: dict[str, Ints] = {}
-    total = 0
-    for name, shape in sizes.items():
-        column[name] = total + np.arange(int(np.prod(shape))).reshape(shape)
-        total += int(np.prod(shape))
+def program(counts: BlockCounts) -> Linear:
+    """Return the program; n comes first, then k and λ, each by stage."""
+    stages, blocks = counts.fits.shape
+    build = LinearBuilder()
     # finite everywhere: HiGHS 1.12 calls some of these programs infeasible without
-    upper = np.full(total, float(r))
-    upper[column["n"]] = counts.fits
-    for name in "lkz":
-        upper[column[name]] = 1.0
-    integer = np.zeros(total, np.bool_)
-    for name in "nlkz":
-        integer[column[name]] = True
-    entries: list[tuple[int, int, float]] = []
-    low: list[float] = []
-    high: list[float] = []
+    n = build.columns((stages, blocks), counts.fits)
+    k = build.columns((stages, blocks), float(counts.replicas), whole=False)
+    lam = build.columns((stages, counts.out.shape[1]))
+    u, z = build.columns((stages, blocks)), build.columns((stages, blocks))
+    for s in range(stages):
+        build.row(f"full[{s}]", n[s], 1.0, counts.replicas, counts.replicas)
+        build.upper[lam[s, counts.ways[s] :]] = 0.0
+        build.row(f"one_way[{s}]", lam[s], 1.0, 1, 1)
+    for b in range(blocks):
+        build.row(f"size[{b}]", n[:, b], 1.0, 0, int(counts.size[b]))
+    y = None
+    if counts.pairs is not None:
+        y = build.columns((stages, blocks, blocks), float(counts.replicas), whole=False)
+    for s in range(stages):
+        if counts.has_boundary[s]:
+            _messages(build, counts, s, n, k, lam)
+            if y is not None:
+                _pairs(build, counts, s, n, k, lam, y[s])
+        if counts.has_ring[s] and counts.replicas > 1:
+            _ring(build, counts, s, n, lam, u[s], z[s])
+    build.cost[k[np.flatnonzero(counts.has_boundary)]] = -1.0
+    build.cost[u] = 1.0
+    return build.build()
 
-    def row(terms: list[tuple[int, float]], least: float, most: float) -> None:
-        entries.extend((len(low), int(j), float(value)) for j, value in terms)
-        low.append(least)
-        high.append(most)
 
-    n, e, lam, k, z = (column[name] for name in "nelkz")
-    for t in range(s):
-        row([(j, 1) for j in n[t]], r, r)
-        upper[lam[t, counts.ways[t] :]] = 0.0
-        row([(j, 1) for j in lam[t]], 1, 1)
-    for i in range(b):
-        row([(j, 1) for j in n[:, i]], 0, int(counts.size[i]))
-    for t in range(s):
-        ways = range(int(counts.ways[t]))
+def _at_most(
+    build: LinearBuilder, name: str, plus: Ints, minus: Ints, ways: Ints, values: Ints
+) -> None:
+    """Add Σ plus − Σ minus ≤ Σ_q values_q λ_q, over the ways that there are."""
+    values = values[: len(ways)]
+    factors = np.r_[np.ones(plus.size), -np.ones(minus.size), -values.astype(np.float64)]
+    build.row(name, np.r_[plus.ravel(), minus.ravel(), ways], factors, -np.inf, 0)
 
-        def by_way(values: Ints, t: int = t, ways: range = ways) -> list[tuple[int, float]]:
-            return [(lam[t, j], -float(values[j])) for j in ways]
 
-        if counts.has_boundary[t]:
-            for i in range(b):
-                row([(e[t, i], 1), (n[t, i], -1)], -np.inf, 0)
-                row([(e[t, i], 1), (n[t + 1, i], -1)], -np.inf, 0)
-                row([(n[t, i], 1), (e[t, i], -1), *by_way(counts.out[t, :, i])], -np.inf, 0)
-                row([(n[t + 1, i], 1), (e[t, i], -1), *by_way(counts.into[t, :, i])], -np.inf, 0)
-            leaving = [(j, 1.0) for j in n[t]] + [(j, -1.0) for j in e[t]]
-            row([*leaving, *by_way(counts.cross[t])], -np.inf, 0)
-            if counts.pairs is not None:
-                y = column["y"][t]
-                for i in range(b):
-                    row([(n[t, i], -1), (e[t, i], 1), *((j, 1) for j in y[i])], 0, 0)
-                    row([(n[t + 1, i], -1), (e[t, i], 1), *((j, 1) for j in y[:, i])], 0, 0)
-                    for c in range(b):
-                        values = counts.pairs[t, :, i, c]
-                        if values.any():
-                            row([(y[i, c], 1), *by_way(values)], -np.inf, 0)
-                        else:
-                            upper[y[i, c]] = 0.0
-        if counts.has_ring[t] and r > 1:
-            entered = [(j, 1.0) for j in k[t]] + [(j, -1.0) for j in z[t]]
-            row([*entered, *by_way(counts.links[t])], -np.inf, 0)
-            for i in range(b):
-                row([(n[t, i], 1), (k[t, i], -float(counts.size[i]))], -np.inf, 0)
-                row([(n[t, i], -1), (z[t, i], r)], -np.inf, 0)
-                row([(k[t, i], 1), (z[t, i], -1), *by_way(counts.ring[t, :, i])], -np.inf, 0)
-                row([(z[t, i], 1), *by_way(counts.whole[t, :, i].astype(np.int64))], -np.inf, 0)
-    cost = np.zeros(total)
-    for t in np.flatnonzero(counts.has_boundary).tolist():
-        cost[e[t]] = -1.0
-    cost[k] = 1.0
-    at, columns, factors = zip(*entries, strict=True)
-    matrix = csr_array(
-        (np.array(factors, np.float64), (np.array(at), np.array(columns))),
-        shape=(len(low), total),
-    )
-    return Rows(matrix, np.array(low), np.array(high), upper, integer, cost)
+def _messages(
+    build: LinearBuilder, counts: BlockCounts, s: int, n: Ints, k: Ints, lam: Ints
+) -> None:
+    """Add (4) to (8) for a boundary."""
+    ways = lam[s, : counts.ways[s]]
+    none = np.zeros(0, np.int64)
+    for b in range(n.shape[1]):
+        at = f"[{s},{b}]"
+        inside, first, second = k[s, b : b + 1], n[s, b : b + 1], n[s + 1, b : b + 1]
+        _at_most(build, "from_here" + at, inside, first, none, none)
+        _at_most(build, "to_here" + at, inside, second, none, none)
+        _at_most(build, "out" + at, first, inside, ways, counts.out[s, :, b])
+        _at_most(build, "into" + at, second, inside, ways, counts.into[s, :, b])
+    _at_most(build, f"cross[{s}]", n[s], k[s], ways, counts.cross[s])
+
+
+def _pairs(
+    build: LinearBuilder, counts: BlockCounts, s: int, n: Ints, k: Ints, lam: Ints, y: Ints
+) -> None:
+    """Add (9) to (11) for a boundary, given its columns y, shape (B, B)."""
+    assert counts.pairs is not None
+    ways, blocks = lam[s, : counts.ways[s]], len(y)
+    signs = np.r_[-1.0, 1.0, np.ones(blocks)]
+    none = np.zeros(0, np.int64)
+    for b in range(blocks):
+        build.row(f"sent[{s},{b}]", np.r_[n[s, b], k[s, b], y[b]], signs, 0, 0)
+        build.row(f"got[{s},{b}]", np.r_[n[s + 1, b], k[s, b], y[:, b]], signs, 0, 0)
+        for c in range(blocks):
+            values = counts.pairs[s, :, b, c]
+            if values.any():
+                _at_most(build, f"pair[{s},{b},{c}]", y[b, c : c + 1], none, ways, values)
+            else:
+                build.upper[y[b, c]] = 0.0
+
+
+def _ring(
+    build: LinearBuilder, counts: BlockCounts, s: int, n: Ints, lam: Ints, u: Ints, z: Ints
+) -> None:
+    """Add (12) to (16) for a ring, given its columns u and z, shape (B,)."""
+    ways = lam[s, : counts.ways[s]]
+    none = np.zeros(0, np.int64)
+    _at_most(build, f"links[{s}]", u, z, ways, counts.links[s])
+    for b in range(len(u)):
+        at = f"[{s},{b}]"
+        used, alone = u[b : b + 1], z[b : b + 1]
+        build.row("uses" + at, [n[s, b], u[b]], [1.0, -float(counts.size[b])], -np.inf, 0)
+        build.row("whole" + at, [n[s, b], z[b]], [-1.0, float(counts.replicas)], -np.inf, 0)
+        _at_most(build, "ring" + at, used, alone, ways, counts.ring[s, :, b])
+        _at_most(build, "alone" + at, alone, none, ways, counts.whole[s, :, b].astype(np.int64))

@@ -1,16 +1,28 @@
 """Which devices serve which stages, given counts per block: an integer program of what crosses.
 
-With x_ds (device d serves stage s), y_sde (d sends to e, in another block, on boundary s) and w_sde
-(d and e, of different blocks, are neighbours on ring s), over pairs admitted at the caps:
+Over pairs of devices of different blocks that are admitted at the caps, given n_{s,b}:
 
-    Σ_s x_ds ≤ 1,  Σ_{d in b} x_ds = n_bs
-    Σ_e y_sde ≤ x_ds,  Σ_d y_sde ≤ x_{e,s+1}
-    Σ_{d in b} (x_ds − Σ_e y_sde) = Σ_{e in b} (x_{e,s+1} − Σ_d y_sde)      the rest stays within b
-    Σ_e w_sde ≤ 2 x_ds,  Σ_{d in b, e} w_sde = 2 h_bs                       rings enter and leave b
-    x_ds ≤ h_bs + z_bs,  Σ_{d in b} x_ds ≥ R z_bs                           or stay within
+    symbol      meaning
+    x_{s,d}     1 if device d serves stage s
+    y_{s,d,e}   1 if d sends to e on boundary s
+    w_{s,d,e}   1 if d and e are neighbours on the ring of stage s
+    h_{s,b}     half the links of the ring of stage s that leave block b
+    z_{s,b}     1 if b holds the whole ring of stage s
 
-Inside a block all pairs count as admitted, and a ring may come out as several: what is left is for
-the annealing. Where more than MOST pairs are admitted per device, the cheapest are taken.
+    Σ_s x_{s,d} ≤ 1                                                                 (1) once
+    Σ_d x_{s,d} = R                                                                 (2) full
+    Σ_{d in b} x_{s,d} = n_{s,b}                                                    (3) held
+    Σ_e y_{s,d,e} ≤ x_{s,d}                                                         (4) sends
+    Σ_d y_{s,d,e} ≤ x_{s+1,e}                                                       (5) receives
+    Σ_{d in b} (x_{s,d} − Σ_e y_{s,d,e}) = Σ_{e in b} (x_{s+1,e} − Σ_d y_{s,d,e})   (6) rest
+    Σ_e w_{s,d,e} ≤ 2 x_{s,d}                                                       (7) two_links
+    Σ_{d in b, e} w_{s,d,e} = 2 h_{s,b}                                             (8) enters
+    Σ_{d in b} x_{s,d} ≥ R z_{s,b}                                                  (9) whole
+    x_{s,d} ≤ h_{s,b} + z_{s,b}                                                    (10) joined
+
+The rest stays within b (6). Rings enter and leave b (8), or stay within it (9). Inside a block all
+pairs count as admitted, and a ring may come out as several: what is left is for the annealing.
+Where more than MOST pairs are admitted per device, the cheapest are taken.
 """
 
 from __future__ import annotations
@@ -18,9 +30,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..instances.arrays import Bools, Floats, Ints
+from .linear import Linear, LinearBuilder
 from .mapping import MappingCosts
-from .mapping_counts import Rows
-from .mapping_rows import RowBuilder
 
 #: Pairs per device that are told apart on one boundary or ring.
 MOST = 12
@@ -28,7 +39,7 @@ MOST = 12
 
 def device_program(
     costs: MappingCosts, block: Ints, on_boundary: Floats, on_ring: Floats, counts: Ints | None
-) -> Rows:
+) -> Linear:
     """Return the program; x comes first, by stage and device.
 
     Parameters
@@ -38,59 +49,63 @@ def device_program(
     counts
         Shape (S, B): n_bs; None to leave them open.
     """
-    stages, blocks = costs.stages, int(block.max()) + 1
-    size, r = costs.size, costs.replicas
-    held = np.full((stages, blocks), -1) if counts is None else counts
-    build = RowBuilder(stages * size)
-    build.upper[: stages * size] = held[:, block].ravel() != 0
-    device = np.arange(size)
-    x = np.arange(stages * size).reshape(stages, size)
+    stages, size, r = costs.stages, costs.size, costs.replicas
+    held = np.full((stages, int(block.max()) + 1), -1) if counts is None else counts
+    serves = held[:, block] != 0
+    build = LinearBuilder()
+    x = build.columns((stages, size), serves)
     for d in range(size):
-        build.row(x[:, d], np.ones(stages), 0, 1)
+        build.row(f"once[{d}]", x[:, d], 1.0, 0, 1)
     for s in range(stages):
-        build.row(x[s], np.ones(size), r, r)
+        build.row(f"full[{s}]", x[s], 1.0, r, r)
         for b in np.flatnonzero(held[s] > 0).tolist():
-            inside = x[s, block == b]
-            build.row(inside, np.ones(len(inside)), held[s, b], held[s, b])
+            build.row(f"held[{s},{b}]", x[s, block == b], 1.0, held[s, b], held[s, b])
     for s in np.flatnonzero(costs.boundary.any(axis=1)).tolist():
-        served, next_ = held[s, block] != 0, held[s + 1, block] != 0
-        a, c = _pairs(costs.boundary_costs(s), on_boundary[s], block, served, next_)
-        y = build.columns(len(a))
-        ones, minus = np.ones(len(a)), np.full(size, -1.0)
-        build.table(np.r_[a, device], np.r_[y, x[s]], np.r_[ones, minus], 0)
-        build.table(np.r_[c, device], np.r_[y, x[s + 1]], np.r_[ones, minus], 0)
-        build.table(
-            np.r_[block, block, block[a], block[c]],
-            np.r_[x[s], x[s + 1], y, y],
-            np.r_[-minus, minus, -ones, ones],
-            0,
-            0,
-        )
+        cost = costs.boundary_costs(s)
+        a, c = _pairs(cost, on_boundary[s], block, serves[s], serves[s + 1])
+        _messages(build, s, x, block, a, c)
     for s in np.flatnonzero(costs.ring.any(axis=1) & np.isfinite(on_ring)).tolist():
-        if r == 1 or (held[s] > 0).sum() == 1:
-            continue
-        served = held[s, block] != 0
-        a, c = _pairs(costs.ring_costs(s), on_ring[s], block, served, served)
-        keep = np.unique(np.minimum(a, c) * size + np.maximum(a, c))
-        a, c = keep // size, keep % size
-        # w, half the links that leave a block, and whether the block holds the whole ring
-        w, h, z = build.columns(len(a)), build.columns(blocks, float(r)), build.columns(blocks)
-        twos = np.full(size, -2.0)
-        build.table(np.r_[a, c, device], np.r_[w, w, x[s]], np.r_[np.ones(2 * len(a)), twos], 0)
-        build.table(
-            np.r_[block[a], block[c], np.arange(blocks)],
-            np.r_[w, w, h],
-            np.r_[np.ones(2 * len(a)), twos[:blocks]],
-            0,
-            0,
-        )
-        for b in np.flatnonzero(held[s]).tolist():
-            inside = x[s, block == b]
-            count = len(inside)
-            build.row(np.r_[inside, z[b]], np.r_[np.ones(count), -r], 0, np.inf)
-            for d in inside.tolist():
-                build.row(np.array([d, z[b], h[b]]), np.array([1.0, -1.0, -1.0]), -np.inf, 0)
-    return build.rows()
+        if r > 1 and (held[s] > 0).sum() != 1:
+            a, c = _pairs(costs.ring_costs(s), on_ring[s], block, serves[s], serves[s])
+            keep = np.unique(np.minimum(a, c) * size + np.maximum(a, c))
+            _ring(build, s, r, x[s], block, held[s], keep // size, keep % size)
+    return build.build()
+
+
+def _messages(build: LinearBuilder, s: int, x: Ints, block: Ints, a: Ints, c: Ints) -> None:
+    """Add y and (4) to (6) for a boundary with the admitted pairs a → c."""
+    device = np.arange(len(block))
+    y = build.columns(len(a))
+    ones, minus = np.ones(len(a)), np.full(len(block), -1.0)
+    build.table(f"sends[{s}]", np.r_[a, device], np.r_[y, x[s]], np.r_[ones, minus], 0)
+    build.table(f"receives[{s}]", np.r_[c, device], np.r_[y, x[s + 1]], np.r_[ones, minus], 0)
+    build.table(
+        f"rest[{s}]",
+        np.r_[block, block, block[a], block[c]],
+        np.r_[x[s], x[s + 1], y, y],
+        np.r_[-minus, minus, -ones, ones],
+        0,
+        0,
+    )
+
+
+def _ring(
+    build: LinearBuilder, s: int, r: int, x: Ints, block: Ints, held: Ints, a: Ints, c: Ints
+) -> None:
+    """Add w, h, z and (7) to (10) for a ring with the admitted pairs {a, c}."""
+    device, blocks = np.arange(len(block)), np.arange(len(held))
+    w, h, z = build.columns(len(a)), build.columns(len(held), float(r)), build.columns(len(held))
+    ends, ones = np.r_[w, w], np.ones(2 * len(a))
+    factors = np.r_[ones, np.full(len(block), -2.0)]
+    build.table(f"two_links[{s}]", np.r_[a, c, device], np.r_[ends, x], factors, 0)
+    factors = np.r_[ones, np.full(len(held), -2.0)]
+    build.table(f"enters[{s}]", np.r_[block[a], block[c], blocks], np.r_[ends, h], factors, 0, 0)
+    for b in np.flatnonzero(held).tolist():
+        inside = np.flatnonzero(block == b)
+        factors = np.r_[np.ones(len(inside)), -float(r)]
+        build.row(f"whole[{s},{b}]", np.r_[x[inside], z[b]], factors, 0, np.inf)
+        for d in inside.tolist():
+            build.row(f"joined[{s},{d}]", [x[d], z[b], h[b]], [1.0, -1.0, -1.0], -np.inf, 0)
 
 
 def _pairs(

@@ -1,8 +1,32 @@
 """The busiest link by islands: what leaves an island passes the least cut between it and the rest.
 
-With n_sb devices of stage s in island b, e_sb messages of boundary s within b, w_sb whether b holds
-the whole ring, u_sb whether the ring leaves b, the program of `island_milp` bounds the load of
-links (`mapping_links`).
+A relaxation of the mapping for the busiest link (`mapping_links`). S stages × R replicas, islands i
+of V_i usable devices:
+
+    symbol      meaning                                                         in the model
+    n_{s,i}     devices of stage s in island i                                  n[s,i]
+    k_{s,i}     messages of boundary s that stay within island i                stay[s,i]
+    z_{s,i}     1 if island i holds the whole ring of stage s                   z[s,i]
+    l_{s,i}     1 if the ring of stage s leaves island i                        leave[s,i]
+    T           the busiest link                                                T
+    f_s, b_s    bytes of messages of boundary s, down and up
+    r_s         bytes over each link of the ring of stage s
+    B_i         bandwidth of the least cut between island i and all other usable devices
+
+    minimise  T                                                                           (0)
+
+    Σ_i n_{s,i} = R                                                                       (1)
+    Σ_s n_{s,i} ≤ V_i                                                                     (2)
+    k_{s,i} ≤ n_{s,i}                                                                     (3)
+    k_{s,i} ≤ n_{s+1,i}                                                                   (4)
+    n_{s,i} ≥ R z_{s,i}                                                                   (5)
+    n_{s,i} ≤ min(V_i, R) (l_{s,i} + z_{s,i})                                             (6)
+    Σ_s f_s (n_{s,i} − k_{s,i}) + b_s (n_{s+1,i} − k_{s,i}) + r_s l_{s,i} ≤ B_i T         (7)
+    Σ_s b_s (n_{s,i} − k_{s,i}) + f_s (n_{s+1,i} − k_{s,i}) + r_s l_{s,i} ≤ B_i T         (8)
+
+What leaves an island (7) are the messages down from its devices and up from those of the next
+stage, less those that stay, and one link of each ring that is not all inside; what enters (8) is
+the mirror image. Links of the cut carry it all, so the busiest one at least its share.
 """
 
 from __future__ import annotations
@@ -49,69 +73,88 @@ def island_cuts(topology: Topology, traffic: LinkTraffic, names: Ints) -> Floats
 def island_milp(
     problem: Mapping, traffic: LinkTraffic, names: Ints, per_s: float
 ) -> pyo.ConcreteModel:
-    """Return the program; its objective in units of which `per_s` are a second."""
-    topology, replicas = problem.topology, problem.replicas
-    room = np.array([(topology.island[topology.usable] == b).sum() for b in names])
-    cut = island_cuts(topology, traffic, names)
-    model = pyo.ConcreteModel("busiest link by islands")
-    model.S = pyo.RangeSet(0, problem.stages - 1)
-    model.E = pyo.RangeSet(0, problem.stages - 2)
-    model.B = pyo.RangeSet(0, len(names) - 1)
-    most = {b: int(min(room[b], replicas)) for b in model.B}
-    model.n = pyo.Var(
-        model.S, model.B, domain=pyo.NonNegativeIntegers, bounds=lambda _m, _s, b: (0, most[b])
-    )
-    model.e = pyo.Var(model.E, model.B, bounds=lambda _m, _s, b: (0, most[b]))
-    model.w = pyo.Var(model.S, model.B, domain=pyo.Binary)
-    model.u = pyo.Var(model.S, model.B, domain=pyo.Binary)
-    model.T = pyo.Var(domain=pyo.NonNegativeReals)
-    model.objective = pyo.Objective(expr=model.T)
+    """Return the program over the islands `names`, in units of which `per_s` are a second."""
+    topology = problem.topology
+    size = np.array([(topology.island[topology.usable] == i).sum() for i in names])
+    m = pyo.ConcreteModel("busiest link by islands")
+    _variables(m, problem, size)
+    _devices(m, problem, size)
+    _loads(m, problem, traffic, island_cuts(topology, traffic, names) / per_s)
+    m.objective = pyo.Objective(expr=m.T)
+    return m
+
+
+def _variables(m: pyo.ConcreteModel, problem: Mapping, size: Ints) -> None:
+    stages, islands = range(problem.stages), range(len(size))
+
+    def most(_m: pyo.ConcreteModel, _s: int, i: int) -> tuple[int, int]:
+        return 0, int(min(size[i], problem.replicas))
+
+    m.n = pyo.Var(stages, islands, domain=pyo.NonNegativeIntegers, bounds=most)
+    m.stay = pyo.Var(stages[:-1], islands, bounds=most)
+    m.z = pyo.Var(stages, islands, domain=pyo.Binary)
+    m.leave = pyo.Var(stages, islands, domain=pyo.Binary)
+    m.T = pyo.Var(domain=pyo.NonNegativeReals)
+
+
+def _devices(m: pyo.ConcreteModel, problem: Mapping, size: Ints) -> None:
+    """Which islands hold how much of a stage, its messages and its ring."""
+    stages, islands, replicas = range(problem.stages), range(len(size)), problem.replicas
 
     def full(m: pyo.ConcreteModel, s: int) -> object:
-        return sum(m.n[s, b] for b in m.B) == replicas
+        """(1) Σ_i n_{s,i} = R  for all stages s."""
+        return pyo.quicksum(m.n[s, i] for i in islands) == replicas
 
-    def fits(m: pyo.ConcreteModel, b: int) -> object:
-        return sum(m.n[s, b] for s in m.S) <= int(room[b])
+    def fits(m: pyo.ConcreteModel, i: int) -> object:
+        """(2) Σ_s n_{s,i} ≤ V_i  for all islands i."""
+        return pyo.quicksum(m.n[s, i] for s in stages) <= int(size[i])
 
-    def from_here(m: pyo.ConcreteModel, s: int, b: int) -> object:
-        return m.e[s, b] <= m.n[s, b]
+    def from_here(m: pyo.ConcreteModel, s: int, i: int) -> object:
+        """(3) k_{s,i} ≤ n_{s,i}  for all boundaries s, islands i."""
+        return m.stay[s, i] <= m.n[s, i]
 
-    def to_here(m: pyo.ConcreteModel, s: int, b: int) -> object:
-        return m.e[s, b] <= m.n[s + 1, b]
+    def to_here(m: pyo.ConcreteModel, s: int, i: int) -> object:
+        """(4) k_{s,i} ≤ n_{s+1,i}  for all boundaries s, islands i."""
+        return m.stay[s, i] <= m.n[s + 1, i]
 
-    def whole(m: pyo.ConcreteModel, s: int, b: int) -> object:
-        return m.n[s, b] >= replicas * m.w[s, b]
+    def whole(m: pyo.ConcreteModel, s: int, i: int) -> object:
+        """(5) n_{s,i} ≥ R z_{s,i}  for all stages s, islands i."""
+        return m.n[s, i] >= replicas * m.z[s, i]
 
-    def ring_leaves(m: pyo.ConcreteModel, s: int, b: int) -> object:
-        return m.n[s, b] <= most[b] * (m.u[s, b] + m.w[s, b])
+    def ring_leaves(m: pyo.ConcreteModel, s: int, i: int) -> object:
+        """(6) n_{s,i} ≤ min(V_i, R) (l_{s,i} + z_{s,i})  for all stages s, islands i."""
+        return m.n[s, i] <= int(min(size[i], replicas)) * (m.leave[s, i] + m.z[s, i])
 
-    def load(m: pyo.ConcreteModel, b: int, down: Floats, up: Floats) -> object:
-        time = {
-            name: per_s * values / cut[b]
-            for name, values in (("down", down), ("up", up), ("ring", traffic.ring))
-        }
-        return (
-            sum(
-                float(time["down"][s]) * (m.n[s, b] - m.e[s, b])
-                + float(time["up"][s]) * (m.n[s + 1, b] - m.e[s, b])
-                for s in m.E
-            )
-            + sum(float(time["ring"][s]) * m.u[s, b] for s in m.S)
-            <= m.T
+    m.full = pyo.Constraint(stages, rule=full)
+    m.fits = pyo.Constraint(islands, rule=fits)
+    m.from_here = pyo.Constraint(stages[:-1], islands, rule=from_here)
+    m.to_here = pyo.Constraint(stages[:-1], islands, rule=to_here)
+    m.whole = pyo.Constraint(stages, islands, rule=whole)
+    m.ring_leaves = pyo.Constraint(stages, islands, rule=ring_leaves)
+
+
+def _loads(m: pyo.ConcreteModel, problem: Mapping, traffic: LinkTraffic, cut: Floats) -> None:
+    """What passes the cut of each island, either way; its bandwidth in bytes per unit of time."""
+    stages = range(problem.stages)
+
+    def load(m: pyo.ConcreteModel, i: int, down: Floats, up: Floats) -> pyo.Expression:
+        down, up, ring = (sent / cut[i] for sent in (down, up, traffic.ring))
+        messages = pyo.quicksum(
+            float(down[s]) * (m.n[s, i] - m.stay[s, i])
+            + float(up[s]) * (m.n[s + 1, i] - m.stay[s, i])
+            for s in stages[:-1]
         )
+        return messages + pyo.quicksum(float(ring[s]) * m.leave[s, i] for s in stages)
 
-    def leaves(m: pyo.ConcreteModel, b: int) -> object:
-        return load(m, b, traffic.forward, traffic.backward)
+    def leaves(m: pyo.ConcreteModel, i: int) -> object:
+        """(7) Σ_s f_s (n_{s,i} − k_{s,i}) + b_s (n_{s+1,i} − k_{s,i}) + r_s l_{s,i} ≤ B_i T  for
+        all islands i."""
+        return load(m, i, traffic.forward, traffic.backward) <= m.T
 
-    def enters(m: pyo.ConcreteModel, b: int) -> object:
-        return load(m, b, traffic.backward, traffic.forward)
+    def enters(m: pyo.ConcreteModel, i: int) -> object:
+        """(8) Σ_s b_s (n_{s,i} − k_{s,i}) + f_s (n_{s+1,i} − k_{s,i}) + r_s l_{s,i} ≤ B_i T  for
+        all islands i."""
+        return load(m, i, traffic.backward, traffic.forward) <= m.T
 
-    model.full_rule = pyo.Constraint(model.S, rule=full)
-    model.fits_rule = pyo.Constraint(model.B, rule=fits)
-    model.from_rule = pyo.Constraint(model.E, model.B, rule=from_here)
-    model.to_rule = pyo.Constraint(model.E, model.B, rule=to_here)
-    model.whole_rule = pyo.Constraint(model.S, model.B, rule=whole)
-    model.ring_rule = pyo.Constraint(model.S, model.B, rule=ring_leaves)
-    model.leaves_rule = pyo.Constraint(model.B, rule=leaves)
-    model.enters_rule = pyo.Constraint(model.B, rule=enters)
-    return model
+    m.leaves = pyo.Constraint(range(len(cut)), rule=leaves)
+    m.enters = pyo.Constraint(range(len(cut)), rule=enters)

@@ -3,15 +3,22 @@
 Where all pairs in a block are admitted to a boundary, the block is a *cell* of it: who sends to
 whom inside does not matter. Elsewhere each device is a cell of its own. For boundaries s
 
-    x_sd   device d, a *gate* with admitted pairs between cells, serves stage s
-    f_sb   devices of block b that serve stage s and are no gates, or gates that do not act as such
-    y_sde  d in stage s sends to e in stage s+1, of another cell
+    symbol      meaning
+    x_{s,d}     1 if device d, a *gate* with admitted pairs between cells, serves stage s
+    f_{s,b}     devices of block b that serve stage s and are no gates, or do not act as such
+    y_{s,d,e}   1 if d in stage s sends to e in stage s + 1, of another cell
+    n_{s,b}     Σ_{d in b} x_{s,d} + f_{s,b}: devices of b that serve stage s
+    R           replicas; a column where as many as possible are sought
 
-    Σ_e y_sde ≤ x_sd,  Σ_d y_sde ≤ x_{s+1,e}        equal, where d (e) is a cell of its own
-    n_sb = Σ_{d in b} x_sd + f_sb
-    n_sb − Σ_{d in b} y_sde = n_{s+1,b} − Σ_{e in b} y_sde           the rest stays in cell b
-    Σ_b n_sb = R,  Σ_s x_sd ≤ 1,  Σ_s n_sb ≤ |b|
+    n_{s,b} ≤ those given                                                           (1) given
+    Σ_b n_{s,b} = R                                                                 (2) full
+    Σ_s x_{s,d} ≤ 1                                                                 (3) once
+    Σ_s n_{s,b} ≤ |b|                                                               (4) size
+    Σ_e y_{s,d,e} ≤ x_{s,d}                                                         (5) sends
+    Σ_d y_{s,d,e} ≤ x_{s+1,e}                                                       (6) receives
+    n_{s,b} − Σ_{d in b} y_{s,d,e} = n_{s+1,b} − Σ_{e in b} y_{s,d,e}               (7) rest
 
+with = in (5), (6) where the device is a cell of its own; in (7) the rest stays within cell b.
 This is exact for the boundaries given, if fill finds devices that fit; those left out are relaxed.
 """
 
@@ -24,8 +31,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ..instances.arrays import Bools, Floats, Ints
-from .mapping_counts import Rows
-from .mapping_rows import RowBuilder
+from .linear import Linear, LinearBuilder
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +40,7 @@ class MessageProgram:
 
     Parameters
     ----------
-    rows
+    linear
         Without costs.
     gate
         Shape (S, D): columns x; -1 where there is none.
@@ -44,7 +50,7 @@ class MessageProgram:
         What it was made of.
     """
 
-    rows: Rows
+    linear: Linear
     gate: Ints
     fill: Ints
     block: Ints
@@ -96,7 +102,7 @@ def message_program(
     """
     stages, size = fits.shape
     blocks = int(block.max()) + 1
-    build = RowBuilder()
+    build = LinearBuilder()
     total = build.columns(1, float(size)) if replicas is None else np.empty(0, np.int64)
     most = float(size if replicas is None else replicas)
     split = np.zeros((stages, blocks), np.bool_)  # all its devices are gates of the stage
@@ -134,37 +140,38 @@ def message_program(
             places = np.r_[gate[s, block == b], fill[s, b]]
             held[s, b] = places[places >= 0]
             if counts is not None and len(held[s, b]):
-                build.row(held[s, b], np.ones(len(held[s, b])), 0, float(counts[s, b]))
+                build.row(f"given[{s},{b}]", held[s, b], 1.0, 0, float(counts[s, b]))
         own = np.concatenate([held[s, b] for b in range(blocks)])
         ones = np.ones(len(own))
         if replicas is None:
-            build.row(np.r_[own, total], np.r_[ones, -1.0], 0, 0)
+            build.row(f"full[{s}]", np.r_[own, total], np.r_[ones, -1.0], 0, 0)
         else:
-            build.row(own, ones, most, most)
+            build.row(f"full[{s}]", own, ones, most, most)
     for d in range(size):
         places = gate[gate[:, d] >= 0, d]
         if len(places) > 1:
-            build.row(places, np.ones(len(places)), 0, 1)
+            build.row(f"once[{d}]", places, 1.0, 0, 1)
     sizes = np.bincount(block, minlength=blocks)
     for b in range(blocks):
         places = np.concatenate([held[s, b] for s in used])
         if len(places):
-            build.row(places, np.ones(len(places)), 0, float(sizes[b]))
+            build.row(f"size[{b}]", places, 1.0, 0, float(sizes[b]))
     for s, (a, c) in pairs.items():
         y = build.columns(len(a))
-        for t, ends in ((s, a), (s + 1, c)):
+        for name, t, ends in (("sends", s, a), ("receives", s + 1, c)):
             for d in np.flatnonzero(gate[t] >= 0).tolist():
                 sent = y[ends == d]
                 alone = not is_cell[s][block[d]]
                 if alone or len(sent):
                     factors = np.r_[np.ones(len(sent)), -1.0]
-                    build.row(np.r_[sent, gate[t, d]], factors, 0 if alone else -np.inf, 0)
+                    low = 0 if alone else -np.inf
+                    build.row(f"{name}[{s},{d}]", np.r_[sent, gate[t, d]], factors, low, 0)
         for b in np.flatnonzero(is_cell[s]).tolist():
             parts = held[s, b], y[block[a] == b], held[s + 1, b], y[block[c] == b]
             signs = np.repeat([1.0, -1.0, -1.0, 1.0], [len(part) for part in parts])
             if len(signs):
-                build.row(np.concatenate(parts), signs, 0, 0)
-    return MessageProgram(build.rows(), gate, fill, block, fits)
+                build.row(f"rest[{s},{b}]", np.concatenate(parts), signs, 0, 0)
+    return MessageProgram(build.build(), gate, fill, block, fits)
 
 
 def _cells(able: Bools, senders: Bools, receivers: Bools, block: Ints, blocks: int) -> Bools:

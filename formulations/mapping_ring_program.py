@@ -3,20 +3,33 @@
 Devices that are admitted to one another are in one *cell*: a block, if all its pairs are, or one
 device. Inside a cell a ring may run as it likes, so only what crosses is told apart. For stage s
 
-    w_e           the ring has the admitted pair e = {d, f} of two cells
-    one_d, two_d  device d has one, two such links;   Σ_{e at d} w_e = one_d + 2 two_d
-    fill_k        devices of cell k without such links
-    paths_k       parts of the ring in cell k with two ends:   Σ_{d in k} one_d = 2 paths_k
-    whole_k       the whole ring lies in cell k
-    used_k        the ring comes to cell k
+    symbol         meaning
+    w_e            1 if the ring has the admitted pair e of devices in two cells
+    one_d, two_d   1 if device d has one, two such links
+    fill_k         devices of cell k without such links
+    paths_k        parts of the ring in cell k with two ends
+    z_k            1 if the whole ring lies in cell k
+    used_k         1 if the ring comes to cell k
+    chosen_c       1 if the ring lies in component c
+    n_k            Σ_{d in k} (one_d + two_d) + fill_k: devices of cell k on the ring
 
-    n_k = Σ_{d in k} (one_d + two_d) + fill_k,   R whole_k ≤ n_k ≤ |k| used_k,   Σ_k n_k = R
-    fill_k ≤ |k| (paths_k + whole_k),   used_k ≤ paths_k + Σ_{d in k} two_d + whole_k
+    Σ_{e at d} w_e = one_d + 2 two_d                                                (1) degree
+    w_e ≤ one_d + two_d,  d an end of e                                             (2) at_ends
+    Σ_{d in k} one_d = 2 paths_k                                                    (3) ends
+    fill_k ≤ |k| (paths_k + z_k)                                                    (4) fills
+    n_k ≥ R z_k                                                                     (5) whole
+    n_k ≤ |k| used_k                                                                (6) uses
+    used_k ≤ paths_k + Σ_{d in k} two_d + z_k                                       (7) comes
+    Σ_k n_k = R                                                                     (8) full
+    Σ_c chosen_c = 1                                                               (9) one_component
+    w_e, z_k ≤ chosen_c,  paths_k ≤ (most paths) chosen_c                          (10) component
+    Σ_s (one_d + two_d) ≤ 1,  over all stages                                      (11) once
+    Σ_s Σ_{k in b} n_k ≤ |b|,  over all stages                                     (12) size
 
 A ring lies in one biconnected component of the admitted pairs: where several have R devices, one is
-chosen. Over all stages no device has two places, and no block more places than devices. What then
-may be wrong is that a ring comes in several pieces: see `mapping_ring_cuts`. Without cuts, and with
-only some of the stages, the program is a relaxation.
+chosen. (11) and (12) say that no device has two places, no block more places than devices. What
+then may be wrong is that a ring comes in several pieces: see `mapping_ring_cuts`. Without cuts, and
+with only some of the stages, the program is a relaxation.
 """
 
 from __future__ import annotations
@@ -27,9 +40,9 @@ import networkx as nx
 import numpy as np
 
 from ..instances.arrays import Bools, Ints
+from .linear import LinearBuilder
 from .mapping import MappingCosts
 from .mapping_rings import ring_core
-from .mapping_rows import RowBuilder
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +120,7 @@ class RingProgram:
     """
 
     def __init__(self, costs: MappingCosts, block: Ints) -> None:
-        self.rows = RowBuilder()
+        self.rows = LinearBuilder()
         self.rings: list[StageRing] = []
         self._replicas = costs.replicas
         self._block = block
@@ -149,9 +162,10 @@ class RingProgram:
             places = ring.places(d)
             links = link[(a == d) | (c == d)]
             factors = np.r_[np.ones(len(links)), [-2.0 if j == two[d] else -1.0 for j in places]]
-            rows.row(np.r_[links, places], factors, 0, 0)
+            rows.row(f"degree[{stage},{d}]", np.r_[links, places], factors, 0, 0)
             for j in links.tolist():
-                rows.row(np.r_[j, places], np.r_[1.0, -np.ones(len(places))], -np.inf, 0)
+                name = f"at_ends[{stage},{d},{j}]"
+                rows.row(name, np.r_[j, places], np.r_[1.0, -np.ones(len(places))], -np.inf, 0)
             self._places[d] += places
         used: list[int] = []
         for k in range(len(members)):
@@ -159,18 +173,20 @@ class RingProgram:
             places = [j for d in inside.tolist() for j in ring.places(d)]
             if fill[k] >= 0:
                 ends = one[inside][one[inside] >= 0]
-                rows.row(np.r_[ends, paths[k]], np.r_[np.ones(len(ends)), -2.0], 0, 0)
+                at = f"[{stage},{k}]"
+                rows.row("ends" + at, np.r_[ends, paths[k]], np.r_[np.ones(len(ends)), -2.0], 0, 0)
                 most = -float(members[k])
-                rows.row(np.r_[fill[k], paths[k], whole[k]], np.r_[1.0, most, most], -np.inf, 0)
+                rows.row("fills" + at, [fill[k], paths[k], whole[k]], [1.0, most, most], -np.inf, 0)
                 places.append(int(fill[k]))
-                rows.row(np.r_[places, whole[k]], np.r_[np.ones(len(places)), -r], 0, np.inf)
-                rows.row(np.r_[places, comes[k]], np.r_[np.ones(len(places)), most], -np.inf, 0)
+                ones = np.ones(len(places))
+                rows.row("whole" + at, np.r_[places, whole[k]], np.r_[ones, -r], 0, np.inf)
+                rows.row("uses" + at, np.r_[places, comes[k]], np.r_[ones, most], -np.inf, 0)
                 through = two[inside][two[inside] >= 0]
                 ways = np.r_[through, paths[k], whole[k], comes[k]]
-                rows.row(ways, np.r_[np.ones(len(ways) - 1), -1.0], 0, np.inf)
+                rows.row("comes" + at, ways, np.r_[np.ones(len(ways) - 1), -1.0], 0, np.inf)
             self._held[int(self._block[inside[0]])] += places
             used += places
-        rows.row(np.array(used), np.ones(len(used)), r, r)
+        rows.row(f"full[{stage}]", used, 1.0, r, r)
         self._choose_component(ring, admitted)
 
     def _choose_component(self, ring: StageRing, admitted: Bools) -> None:
@@ -187,7 +203,7 @@ class RingProgram:
                 of_pair.update(dict.fromkeys(inside, count))
                 count += 1
         chosen = rows.columns(count)
-        rows.row(chosen, np.ones(count), 1, 1)
+        rows.row(f"one_component[{ring.stage}]", chosen, 1.0, 1, 1)
         columns = [*ring.link.tolist()]
         component = [
             of_pair.get(pair, -1) for pair in zip(ring.a.tolist(), ring.c.tolist(), strict=True)
@@ -200,15 +216,15 @@ class RingProgram:
             if name < 0:
                 rows.upper[j] = 0.0
             elif count > 1:
-                pair = np.array([j, chosen[name]])
-                rows.row(pair, np.array([1.0, -max(1.0, rows.upper[j])]), -np.inf, 0)
+                most = -max(1.0, rows.upper[j])
+                rows.row(f"component[{ring.stage},{j}]", [j, chosen[name]], [1.0, most], -np.inf, 0)
 
     def share(self) -> None:
         """Add the rows over all stages; call it once, after the last `add`."""
         counts = np.bincount(self._block)
-        for places, most in [
-            *((places, 1.0) for places in self._places),
-            *((held, float(counts[b])) for b, held in enumerate(self._held)),
-        ]:
+        for d, places in enumerate(self._places):
             if places:
-                self.rows.row(np.array(places), np.ones(len(places)), 0, most)
+                self.rows.row(f"once[{d}]", places, 1.0, 0, 1.0)
+        for b, places in enumerate(self._held):
+            if places:
+                self.rows.row(f"size[{b}]", places, 1.0, 0, float(counts[b]))

@@ -8,7 +8,9 @@ from the values of the variables) and, where a solver can begin somewhere, `star
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,3 +26,15 @@ def at(m: pyo.ConcreteModel, v: int, d: int) -> pyo.Var | float:
     """Return x_{v,d} of a model: a variable, or 0 where it has none."""
     # Pyomo's components are no dictionaries: they have no `get`
     return m.x[v, d] if (v, d) in m.x else 0.0  # noqa: SIM401
+
+
+@contextmanager
+def quiet_pyomo() -> Iterator[None]:
+    """Silence Pyomo's log: it tells of every limit reached and every exception passed on."""
+    log = logging.getLogger("pyomo")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -1,24 +1,31 @@
 """The best order of a pipeline's passes on each device: an integer program for small cases.
 
-Operations i (a pass of a stage for a microbatch) have a device, a duration d_i, and memory: a
-forward takes some when it begins, a weight gradient (or a whole backward) gives it back when it
-ends. Symbols:
+Operations i (a pass of a stage for a microbatch) have a device, a duration, and memory: a forward
+takes some when it begins, a weight gradient (or a whole backward) gives it back when it ends.
 
-    s_i       begin of operation i
-    y_{i,j}   1 if i comes before j on their device, where that is open; else 1 − y_{j,i}
-    C         the makespan
+    symbol    meaning                                                             in the model
+    s_i       begin of operation i                                                s[i]
+    y_{i,j}   1 if i comes before j on their device, where that is open           y[i,j], i < j
+    C         the makespan                                                        C
+    d_i       duration of operation i
+    m_i       bytes that i takes when it begins, or, below 0, gives back when it ends
+    M_d       bytes that device d has for activations
     r_i, q_i  longest path of operations to the begin of i, and from its end on
     H         a makespan known to be possible
 
-    minimise C
-    C ≥ s_i + d_i + q_i                                    for each operation
-    C ≥ min r + Σ d + min q                                over the operations of each device
-    s_j ≥ s_i + d_i                                        where j waits for i
-    s_j ≥ s_i + d_i − (1 − y_{i,j})·M_{i,j}                on one device; likewise for j before i
-    m_f + Σ_g m_g·[g before f] − Σ_w m_w·[w before f] ≤ M_d     when a forward f begins on d
+    minimise  C                                                                           (0)
 
-with M_{i,j} = H − q_i − r_j, the least that is large enough. Microbatches are alike, so each
-stage takes them in order, pass by pass.
+    C ≥ s_i + d_i + q_i                                                                   (1)
+    C ≥ min r + Σ d + min q                                                               (2)
+    s_j ≥ s_i + d_i                                                                       (3)
+    s_j ≥ s_i + d_i − (1 − y_{i,j}) (H − q_i − r_j)                                       (4)
+    m_f + Σ_g m_g y_{g,f} ≤ M_d                                                           (5)
+
+(1) holds for each operation i, (2) over the operations of each device, (3) where j waits for i, (4)
+for all i and j on one device whose order is open, and (5) for each operation f that takes memory on
+a device d. Where the order is known, y_{i,j} is that number, and y_{j,i} = 1 − y_{i,j}. In (4) the
+factor H − q_i − r_j is the least that is large enough. Microbatches are alike, so each stage takes
+them in order, pass by pass.
 
 References
 ----------
@@ -32,7 +39,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import networkx as nx
@@ -40,9 +47,8 @@ import numpy as np
 import pyomo.environ as pyo
 
 from ..instances.arrays import Floats
-
-#: Rounding that sums of sizes may need.
-MEMORY_SLACK = 1e-9
+from .program import Start, Value
+from .whole_bytes import MEMORY_SLACK
 
 
 class Operation(NamedTuple):
@@ -103,6 +109,11 @@ class Shop:
         return _longest(self.graph.reverse(copy=False), [o.duration for o in self.operations])
 
     @cached_property
+    def behind(self) -> list[set[int]]:
+        """All operations that must come after each one."""
+        return [nx.descendants(self.graph, i) for i in range(len(self.operations))]
+
+    @cached_property
     def own(self) -> tuple[tuple[int, ...], ...]:
         """Operations of each device."""
         lists: list[list[int]] = [[] for _ in self.capacity_bytes]
@@ -152,22 +163,25 @@ class ScheduleModel:
     ----------
     shop
         What is scheduled.
+    horizon
+        H.
     model
-        With `s[i]` and `y[i, j]` for the pairs i < j on one device whose order is open.
+        The Pyomo model.
     """
 
     shop: Shop
+    horizon: float
     model: pyo.ConcreteModel
 
-    def orders(self, begin: Sequence[float]) -> list[list[int]]:
+    def read(self, value: Value) -> list[list[int]]:
         """Return the operations of each device by their begins; ties by what waits for what."""
         place = {i: p for p, i in enumerate(nx.topological_sort(self.shop.graph))}
         orders: list[list[int]] = [[] for _ in self.shop.capacity_bytes]
-        for i in sorted(place, key=lambda i: (round(begin[i], 6), place[i])):
+        for i in sorted(place, key=lambda i: (round(value(self.model.s[i]), 6), place[i])):
             orders[self.shop.operations[i].device].append(i)
         return orders
 
-    def start(self, orders: Sequence[Sequence[int]]) -> list[tuple[pyo.Var, float]]:
+    def start(self, orders: Sequence[Sequence[int]]) -> Start:
         """Return the values of y that say the same as `orders`."""
         place = {i: p for order in orders for p, i in enumerate(order)}
         return [(var, float(place[i] < place[j])) for (i, j), var in self.model.y.items()]
@@ -175,69 +189,93 @@ class ScheduleModel:
 
 def schedule_model(shop: Shop, horizon: float) -> ScheduleModel:
     """State the program for makespans up to `horizon`."""
-    operations = shop.operations
-    reach = {i: nx.descendants(shop.graph, i) for i in range(len(operations))}
+    m = pyo.ConcreteModel("schedule")
+    stated = ScheduleModel(shop, horizon, m)
+    _variables(stated)
+    m.objective = pyo.Objective(expr=m.C)
+    _times(stated)
+    _memory(stated)
+    return stated
+
+
+def _variables(stated: ScheduleModel) -> None:
+    shop, m, horizon = stated.shop, stated.model, stated.horizon
+
+    def begins(_: pyo.ConcreteModel, i: int) -> tuple[float, float]:
+        head = float(shop.heads[i])
+        return head, max(head, horizon - shop.operations[i].duration - float(shop.tails[i]))
+
     pairs = [
         (i, j)
-        for mine in shop.own
-        for k, i in enumerate(mine)
-        for j in mine[k + 1 :]
-        if j not in reach[i] and i not in reach[j]
+        for own in shop.own
+        for i, j in combinations(own, 2)
+        if j not in shop.behind[i] and i not in shop.behind[j]
     ]
-    model = pyo.ConcreteModel()
-    model.C = pyo.Var(bounds=(0, horizon))
-    model.objective = pyo.Objective(expr=model.C)
-    model.s = pyo.Var(
-        range(len(operations)),
-        bounds=lambda _, i: (
-            float(shop.heads[i]),
-            max(float(shop.heads[i]), horizon - operations[i].duration - float(shop.tails[i])),
-        ),
-    )
-    model.y = pyo.Var(pairs, domain=pyo.Binary)
+    m.C = pyo.Var(bounds=(0, horizon))
+    m.s = pyo.Var(range(len(shop.operations)), bounds=begins)
+    m.y = pyo.Var(pairs, domain=pyo.Binary)
 
-    def comes_before(i: int, j: int) -> float:
-        """1 if i comes before j: known, or an expression in y, which does as a number here."""
-        if j in reach[i] or i in reach[j]:
-            return float(j in reach[i])
-        return model.y[i, j] if (i, j) in model.y else 1 - model.y[j, i]  # type: ignore[no-any-return]
 
-    @model.Constraint(range(len(operations)))  # type: ignore[untyped-decorator]
-    def ends(model: pyo.ConcreteModel, i: int) -> object:
-        return model.s[i] + operations[i].duration + float(shop.tails[i]) <= model.C
+def _before(shop: Shop, m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression | float:
+    """Return y_{i,j}: a number where the order is known, else an expression."""
+    if j in shop.behind[i] or i in shop.behind[j]:
+        return float(j in shop.behind[i])
+    return m.y[i, j] if (i, j) in m.y else 1 - m.y[j, i]
 
-    @model.Constraint(range(len(shop.own)))  # type: ignore[untyped-decorator]
-    def work(model: pyo.ConcreteModel, d: int) -> object:
-        return shop.work(d) <= model.C
 
-    @model.Constraint(sorted(set(shop.before)))  # type: ignore[untyped-decorator]
-    def waits(model: pyo.ConcreteModel, i: int, j: int) -> object:
-        return model.s[j] >= model.s[i] + operations[i].duration
+def _times(stated: ScheduleModel) -> None:
+    """Paths and devices take their time; what waits begins later; one operation at a time."""
+    shop, m, horizon = stated.shop, stated.model, stated.horizon
+    d = [operation.duration for operation in shop.operations]
 
-    @model.Constraint([*pairs, *((j, i) for i, j in pairs)])  # type: ignore[untyped-decorator]
-    def one_at_a_time(model: pyo.ConcreteModel, i: int, j: int) -> object:
+    def ends(m: pyo.ConcreteModel, i: int) -> object:
+        """(1) C ≥ s_i + d_i + q_i  for all operations i."""
+        return m.s[i] + d[i] + float(shop.tails[i]) <= m.C
+
+    def work(m: pyo.ConcreteModel, device: int) -> object:
+        """(2) C ≥ min r + Σ d + min q  over the operations of each device."""
+        return shop.work(device) <= m.C
+
+    def waits(m: pyo.ConcreteModel, i: int, j: int) -> object:
+        """(3) s_j ≥ s_i + d_i  for all i, j where j waits for i."""
+        return m.s[j] >= m.s[i] + d[i]
+
+    def one_at_a_time(m: pyo.ConcreteModel, i: int, j: int) -> object:
+        """(4) s_j ≥ s_i + d_i − (1 − y_{i,j}) (H − q_i − r_j)  for all i, j in open order."""
         enough = max(0.0, horizon - float(shop.tails[i]) - float(shop.heads[j]))
-        return model.s[j] >= model.s[i] + operations[i].duration - (1 - comes_before(i, j)) * enough
+        return m.s[j] >= m.s[i] + d[i] - (1 - _before(shop, m, i, j)) * enough
 
-    takers = [
-        i
-        for i, o in enumerate(operations)
-        if o.memory_bytes > 0 and math.isfinite(shop.capacity_bytes[o.device])
-    ]
+    pairs = list(m.y)
+    m.ends = pyo.Constraint(range(len(d)), rule=ends)
+    m.work = pyo.Constraint(range(len(shop.own)), rule=work)
+    m.waits = pyo.Constraint(sorted(set(shop.before)), rule=waits)
+    m.one_at_a_time = pyo.Constraint([*pairs, *((j, i) for i, j in pairs)], rule=one_at_a_time)
 
-    @model.Constraint(takers)  # type: ignore[untyped-decorator]
-    def memory(_: pyo.ConcreteModel, f: int) -> object:
+
+def _memory(stated: ScheduleModel) -> None:
+    """What is held when an operation begins."""
+    shop, m = stated.shop, stated.model
+    operations = shop.operations
+
+    def memory(m: pyo.ConcreteModel, f: int) -> object:
+        """(5) m_f + Σ_g m_g y_{g,f} ≤ M_d  for all f with m_f > 0, g on the same device d."""
         device = operations[f].device
-        cap = shop.capacity_bytes[device] * (1 + MEMORY_SLACK)
-        scale = max(1.0, cap)
+        capacity = shop.capacity_bytes[device] * (1 + MEMORY_SLACK)
+        scale = max(1.0, capacity)
         held = sum(
-            operations[g].memory_bytes / scale * comes_before(g, f)
+            operations[g].memory_bytes / scale * _before(shop, m, g, f)
             for g in shop.own[device]
             if g != f and operations[g].memory_bytes
         )
         total = operations[f].memory_bytes / scale + held
         if isinstance(total, float):  # nothing is open
-            return pyo.Constraint.Feasible if total <= cap / scale else pyo.Constraint.Infeasible
-        return total <= cap / scale
+            fits = total <= capacity / scale
+            return pyo.Constraint.Feasible if fits else pyo.Constraint.Infeasible
+        return total <= capacity / scale
 
-    return ScheduleModel(shop, model)
+    takers = [
+        i
+        for i, operation in enumerate(operations)
+        if operation.memory_bytes > 0 and math.isfinite(shop.capacity_bytes[operation.device])
+    ]
+    m.memory = pyo.Constraint(takers, rule=memory)

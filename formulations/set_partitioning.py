@@ -1,11 +1,20 @@
 """Set partitioning: every unit in one set, every set on one device. Program, dual, certificate.
 
 *Program.* Let 𝒮_k(T) be the sets of units whose load on a device of kind k is at most T, that it
-supports, and that fit into its memory M_k; n_k is the number of such devices. A split of max-load
-at most T exists if and only if there is x ∈ {0, 1} with
+supports, and that fit into its memory M_k; n_k is the number of such devices.
 
-    Σ_k Σ_{S ∈ 𝒮_k(T): v ∈ S} x_{S,k} = 1    for each unit v
-    Σ_{S ∈ 𝒮_k(T)} x_{S,k} ≤ n_k             for each kind k
+    symbol    meaning                                                             in the model
+    x_{S,k}   1 if a device of kind k holds the units S                           x[i], i-th (S, k)
+    T         the max-load                                                        T
+
+A split of max-load at most T exists if and only if there is x ∈ {0, 1} with
+
+    Σ_k Σ_{S ∈ 𝒮_k(T): v ∈ S} x_{S,k} = 1    for all units v                               (1)
+    Σ_{S ∈ 𝒮_k(T)} x_{S,k} ≤ n_k             for all kinds k                               (2)
+
+and the least T is that of the program over the sets 𝒮_k(∞), with
+
+    load_k(S) x_{S,k} ≤ T                     for all S and k                               (3)
 
 *Dual.* Give the units any prices π, free in sign, and let V_k(π) = max {Σ_{v∈S} π_v: S ∈ 𝒮_k(T)},
 the empty set included. In a split of max-load at most T each device of kind k holds a set of value
@@ -72,27 +81,28 @@ def model(task: Task, graph: Hypergraph) -> pyo.ConcreteModel:
 
     Minimises the max-load; for small graphs, of up to some 14 units.
     """
-    m = pyo.ConcreteModel()
     columns = list(all_columns(task, graph))
-    m.S = pyo.RangeSet(0, len(columns) - 1)
-    m.x = pyo.Var(m.S, domain=pyo.Binary)
+    count = task.costs.count
+    m = pyo.ConcreteModel("set partitioning")
+    m.x = pyo.Var(range(len(columns)), domain=pyo.Binary)
     m.T = pyo.Var(domain=pyo.NonNegativeReals)
     m.max_load = pyo.Objective(expr=m.T)
 
-    def every_unit_in_one_set(m: pyo.ConcreteModel, v: int) -> pyo.Expression:
+    def every_unit_in_one_set(m: pyo.ConcreteModel, v: int) -> object:
+        """(1) Σ_k Σ_{S: v ∈ S} x_{S,k} = 1  for all units v."""
         held = [m.x[s] for s, (members, _, _) in enumerate(columns) if v in members]
         return pyo.quicksum(held) == 1 if held else pyo.Constraint.Infeasible
 
-    def no_more_sets_than_devices(m: pyo.ConcreteModel, k: int) -> pyo.Expression:
+    def no_more_sets_than_devices(m: pyo.ConcreteModel, k: int) -> object:
+        """(2) Σ_S x_{S,k} ≤ n_k  for all kinds k."""
         used = [m.x[s] for s, (_, kind, _) in enumerate(columns) if kind == k]
-        return pyo.quicksum(used) <= int(task.costs.count[k]) if used else pyo.Constraint.Skip
+        return pyo.quicksum(used) <= int(count[k]) if used else pyo.Constraint.Skip
 
-    def under_max_load(m: pyo.ConcreteModel, s: int) -> pyo.Expression:
+    def under_max_load(m: pyo.ConcreteModel, s: int) -> object:
+        """(3) load_k(S) x_{S,k} ≤ T  for all S and k."""
         return columns[s][2] * m.x[s] <= m.T
 
     m.every_unit_in_one_set = pyo.Constraint(range(graph.size), rule=every_unit_in_one_set)
-    m.no_more_sets_than_devices = pyo.Constraint(
-        range(len(task.costs.count)), rule=no_more_sets_than_devices
-    )
-    m.under_max_load = pyo.Constraint(m.S, rule=under_max_load)
+    m.no_more_sets_than_devices = pyo.Constraint(range(len(count)), rule=no_more_sets_than_devices)
+    m.under_max_load = pyo.Constraint(range(len(columns)), rule=under_max_load)
     return m

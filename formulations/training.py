@@ -29,9 +29,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..instances import TIME_UNITS, InputError, Layers, Training, Workload, layers_of
+from ..instances import TIME_UNITS, InputError, Layers, Stage, Training, Workload, layers_of
 from ..instances.arrays import Bools, Floats, Ints, frozen
 from .task import Task
+from .whole_bytes import MEMORY_SLACK
 
 #: Optimizer state in bytes per byte of weights, by precision and optimizer.
 STATE_PER_WEIGHT = {
@@ -55,7 +56,7 @@ class Staging:
     kinds
         Numbers of the kinds of devices that are not hosts, of which there is at least one.
     count, capacity, slowdown
-        Of those kinds: how many, bytes of one, factor on times.
+        Of those kinds: how many, bytes of one with what rounding may need, factor on times.
     node_of, unit_of
         Node of each unit and back: units run against a topological order.
     degrees
@@ -119,6 +120,22 @@ class Staging:
         """Return the configurations of a unit at degree number t."""
         at = t * self.size + unit
         return range(int(self.first[at]), int(self.first[at + 1]))
+
+    def stage(
+        self, units: Iterable[int], options: Iterable[int], replicas: int, t: int, k: int
+    ) -> Stage:
+        """Return a stage of units with their configurations, at degree number t on kind k."""
+        pairs = sorted(
+            (int(self.node_of[unit]), int(self.configuration[c]))
+            for unit, c in zip(units, options, strict=True)
+        )
+        return Stage(
+            nodes=tuple(v for v, _ in pairs),
+            configuration=tuple(c for _, c in pairs),
+            replicas=replicas,
+            degree=int(self.degrees[t]),
+            kind=int(self.kinds[k]),
+        )
 
     def kappa(self, t: int, replicas: int) -> float:
         """Return κ: time per byte of weights and replica-sample that synchronisation takes."""
@@ -195,7 +212,9 @@ def state_staging(task: Task) -> Staging:
         most_replicas=devices if rounds else microbatches,
         kinds=frozen(kinds, np.int64),
         count=frozen([task.cluster.kinds[k].count for k in kinds], np.int64),
-        capacity=frozen([task.cluster.kinds[k].memory_bytes for k in kinds], np.float64),
+        capacity=frozen(
+            [task.cluster.kinds[k].memory_bytes * (1 + MEMORY_SLACK) for k in kinds], np.float64
+        ),
         slowdown=frozen([task.cluster.kinds[k].slowdown for k in kinds], np.float64),
         node_of=frozen(node_of, np.int64),
         unit_of=frozen(unit_of, np.int64),

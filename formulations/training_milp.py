@@ -1,25 +1,51 @@
 """Training plans as an integer program: slots for stages, and one option for each slot.
 
-Slots i = 0 … R−1 are the stages in pipeline order; a slot takes at most one option
-o = (kind k, degree t, replicas d, microbatches in flight y). Variables:
+Slots i = 0 … R−1 are the stages in pipeline order; a slot takes at most one *option* o: a kind of
+device, a tensor degree t_o, replicas d_o, and microbatches in flight y_o. For given options all is
+linear; `Menu` has the coefficients. Kinds may differ in count, memory and speed: that is what the
+DP cannot take.
 
-    u[i,o] ∈ {0,1}       slot i takes option o
-    z[i,o,c] ∈ {0,1}     a unit is in slot i and has configuration c there, under option o
-    m[e,end,i] ≥ 0       time that edge e costs slot i, where its `end` is
+    symbol      meaning                                                         in the model
+    u_{i,o}     1 if slot i takes option o                                      u[i,o]
+    z_{i,o,c}   1 if configuration c, of some unit, is used in slot i under o   z[i,o,c]
+    x_{v,i}     Σ {z_{i,o,c} : c of unit v, all o}: 1 if unit v is in slot i
+    μ_{e,k,i}   time that edge e costs slot i, where its end k is               move[e,k,i]
+    τ_i         time of stage i per sample                                      time[i]
+    T           the longest of them                                             T
+    p_{c,o}     what configuration c adds to its stage's time under option o
+    l_{c,o,e}   what edge e, if cut, adds to it
+    a_c, b_c    memory of a configuration: a_c per microbatch in flight, and b_c
+    M_k, n_k    memory of a device of kind k, and their number
+    D           most replicas in all
 
-with x[v,i] = Σ_{o, c of v} z[i,o,c]. For given options everything is linear; `Menu` has the
-coefficients. Kinds may differ in count, memory and speed: that is what the DP cannot take.
+    minimise  T,  or, for the time of a batch of N microbatches,  Σ_i τ_i + (N − 1) T     (0)
+
+    Σ_i x_{v,i} = 1                                                                       (1)
+    Σ_o u_{i,o} ≤ 1                                                                       (2)
+    Σ_{c of v} z_{i,o,c} ≤ u_{i,o}                                                        (3)
+    Σ_o u_{i,o} ≥ Σ_o u_{i+1,o}                                                           (4)
+    Σ_v x_{v,i} ≥ Σ_o u_{i,o}                                                             (5)
+    Σ_{j ≤ i} x_{b,j} ≤ Σ_{j ≤ i} x_{a,j}                                                 (6)
+    x_{a,i} = x_{b,i}                                                                     (7)
+    Σ_c (a_c y_o + b_c) z_{i,o,c} ≤ M_k u_{i,o}                                           (8)
+    Σ_{j ≥ i} Σ_o d_o u_{j,o} ≤ Σ_o y_o d_o u_{i,o}                                       (9)
+    Σ_i Σ_{o of kind k} d_o t_o u_{i,o} ≤ n_k                                            (10)
+    Σ_i Σ_o d_o u_{i,o} ≤ D                                                              (11)
+    μ_{e,k,i} ≥ Σ_{o, c of end k} l_{c,o,e} z_{i,o,c} − max l x_{other end,i}            (12)
+    τ_i ≥ Σ_{o,c} p_{c,o} z_{i,o,c} + Σ_{e,k} μ_{e,k,i}                                  (13)
+    τ_i ≤ T                                                                              (14)
+    Σ_k n_k / slowdown_k T ≥ Σ_{i,o,c} t_o time_c z_{i,o,c}                              (15)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyomo.environ as pyo
 
 from ..instances import Stage, Stages
+from .program import Start, Value
 from .training import Staging
 from .training_slots import Menu, Option
 
@@ -34,7 +60,7 @@ class Slots:
     menu: Menu
     model: pyo.ConcreteModel
 
-    def stages(self, value: Callable[[pyo.Var], float]) -> list[Stage]:
+    def read(self, value: Value) -> list[Stage]:
         """Return the stages of a solution, given the value of each variable."""
         staging, model = self.menu.staging, self.model
         stages = []
@@ -42,24 +68,18 @@ class Slots:
             if value(model.u[i, o]) < 0.5:
                 continue
             option = self.menu.options[o]
-            pairs = sorted(
-                (int(staging.node_of[v]), int(staging.configuration[c]))
+            chosen = [
+                (v, c)
                 for v, own in enumerate(self.menu.choices)
                 for p, c in own
                 if p == o and value(model.z[i, o, c]) > 0.5
-            )
-            stages.append(
-                Stage(
-                    nodes=tuple(v for v, _ in pairs),
-                    configuration=tuple(c for _, c in pairs),
-                    replicas=self.menu.replicas(o),
-                    degree=int(staging.degrees[option.degree]),
-                    kind=int(staging.kinds[option.kind]),
-                )
-            )
+            ]
+            units, options = zip(*chosen, strict=True) if chosen else ((), ())
+            replicas = self.menu.replicas(o)
+            stages.append(staging.stage(units, options, replicas, option.degree, option.kind))
         return stages
 
-    def start(self, plan: Stages) -> list[tuple[pyo.Var, float]] | None:
+    def start(self, plan: Stages) -> Start | None:
         """Return the values of the binaries for a plan; None if it has too many stages."""
         staging, model = self.menu.staging, self.model
         if len(plan.stages) > self.menu.slots:
@@ -95,64 +115,106 @@ def training_milp(staging: Staging, scale: float) -> Slots:
     InfeasibleError
         If a layer alone fits on no device.
     """
-    problem, menu = staging.problem, Menu(staging, scale)
-    slots, options, units = range(menu.slots), range(len(menu.options)), range(staging.size)
-    edges = staging.edges.tolist()
-    ends = [(e, end) for e in range(len(edges)) for end in (0, 1)]
-    taken_by: list[list[int]] = [[] for _ in options]
+    menu = Menu(staging, scale)
+    m = pyo.ConcreteModel(staging.workload.name)
+    _variables(m, menu)
+    _options(m, menu)
+    _pipeline(m, menu)
+    _devices(m, menu)
+    _times(m, menu)
+    _objective(m, menu)
+    return Slots(menu, m)
+
+
+def _x(m: pyo.ConcreteModel, menu: Menu, v: int, i: int) -> pyo.Expression:
+    """Return x_{v,i}."""
+    return pyo.quicksum(m.z[i, o, c] for o, c in menu.choices[v])
+
+
+def _used(m: pyo.ConcreteModel, menu: Menu, i: int) -> pyo.Expression:
+    """Return Σ_o u_{i,o}: 1 if slot i is in use."""
+    return pyo.quicksum(m.u[i, o] for o in range(len(menu.options)))
+
+
+def _configurations(menu: Menu) -> list[list[int]]:
+    """Return the configurations that may be used under each option."""
+    lists: list[list[int]] = [[] for _ in menu.options]
     for own in menu.choices:
         for o, c in own:
-            taken_by[o].append(c)
+            lists[o].append(c)
+    return lists
 
-    model = pyo.ConcreteModel(staging.workload.name)
-    model.u = pyo.Var(slots, options, domain=pyo.Binary)
-    model.z = pyo.Var(
-        [(i, o, c) for i in slots for own in menu.choices for o, c in own], domain=pyo.Binary
-    )
-    model.m = pyo.Var(ends, slots, domain=pyo.NonNegativeReals)
-    model.t = pyo.Var(slots, domain=pyo.NonNegativeReals)
-    model.T = pyo.Var(domain=pyo.NonNegativeReals)
 
-    def x(v: int, i: int) -> pyo.Expression:
-        return pyo.quicksum(model.z[i, o, c] for o, c in menu.choices[v])
+def _variables(m: pyo.ConcreteModel, menu: Menu) -> None:
+    slots = range(menu.slots)
+    ends = [(e, k) for e in range(len(menu.staging.edges)) for k in (0, 1)]
+    taken = [(i, o, c) for i in slots for own in menu.choices for o, c in own]
+    m.u = pyo.Var(slots, range(len(menu.options)), domain=pyo.Binary)
+    m.z = pyo.Var(taken, domain=pyo.Binary)
+    m.move = pyo.Var(ends, slots, domain=pyo.NonNegativeReals)
+    m.time = pyo.Var(slots, domain=pyo.NonNegativeReals)
+    m.T = pyo.Var(domain=pyo.NonNegativeReals)
 
-    def used(i: int) -> pyo.Expression:
-        return pyo.quicksum(model.u[i, o] for o in options)
 
-    def up_to(v: int, i: int) -> pyo.Expression:
-        return pyo.quicksum(x(v, j) for j in range(i + 1))
+def _options(m: pyo.ConcreteModel, menu: Menu) -> None:
+    """Every unit in one slot; slots from the first on, with one option each and not empty."""
+    slots, options, units = range(menu.slots), range(len(menu.options)), range(menu.staging.size)
 
     def placed_once(m: pyo.ConcreteModel, v: int) -> object:
-        """Σ_i x_{v,i} = 1."""
+        """(1) Σ_i x_{v,i} = 1  for all units v."""
         return pyo.quicksum(m.z[i, o, c] for i in slots for o, c in menu.choices[v]) == 1
 
     def one_option(m: pyo.ConcreteModel, i: int) -> object:
-        """Σ_o u_{i,o} ≤ 1."""
-        return pyo.quicksum(m.u[i, o] for o in options) <= 1
+        """(2) Σ_o u_{i,o} ≤ 1  for all slots i."""
+        return _used(m, menu, i) <= 1
 
     def under_its_option(m: pyo.ConcreteModel, i: int, o: int, v: int) -> object:
-        """Σ_{c of v} z_{i,o,c} ≤ u_{i,o}."""
+        """(3) Σ_{c of v} z_{i,o,c} ≤ u_{i,o}  for all slots i, options o, units v."""
         own = [m.z[i, o, c] for p, c in menu.choices[v] if p == o]
         return pyo.quicksum(own) <= m.u[i, o] if own else pyo.Constraint.Skip
 
-    def in_turn(_: pyo.ConcreteModel, i: int) -> object:
-        """Slots are used from the first on."""
-        return used(i) >= used(i + 1)
+    def in_turn(m: pyo.ConcreteModel, i: int) -> object:
+        """(4) Σ_o u_{i,o} ≥ Σ_o u_{i+1,o}  for all slots i but the last."""
+        return _used(m, menu, i) >= _used(m, menu, i + 1)
 
-    def not_empty(_: pyo.ConcreteModel, i: int) -> object:
-        """A slot in use has a unit."""
-        return pyo.quicksum(x(v, i) for v in units) >= used(i)
+    def not_empty(m: pyo.ConcreteModel, i: int) -> object:
+        """(5) Σ_v x_{v,i} ≥ Σ_o u_{i,o}  for all slots i."""
+        return pyo.quicksum(_x(m, menu, v, i) for v in units) >= _used(m, menu, i)
 
-    def forward(_: pyo.ConcreteModel, e: int, i: int) -> object:
-        """Edge (a, b): b is in slots 0 … i only if a is."""
-        return up_to(edges[e][1], i) <= up_to(edges[e][0], i)
+    m.placed_once = pyo.Constraint(units, rule=placed_once)
+    m.one_option = pyo.Constraint(slots, rule=one_option)
+    m.under_its_option = pyo.Constraint(slots, options, units, rule=under_its_option)
+    m.in_turn = pyo.Constraint(slots[:-1], rule=in_turn)
+    m.not_empty = pyo.Constraint(slots, rule=not_empty)
 
-    def uncut(_: pyo.ConcreteModel, a: int, b: int, i: int) -> object:
-        """x_{a,i} = x_{b,i}."""
-        return x(a, i) == x(b, i)
+
+def _pipeline(m: pyo.ConcreteModel, menu: Menu) -> None:
+    """Edges never run back, and those that must not be cut are not."""
+    slots, edges = range(menu.slots), menu.staging.edges.tolist()
+
+    def up_to(m: pyo.ConcreteModel, v: int, i: int) -> pyo.Expression:
+        return pyo.quicksum(_x(m, menu, v, j) for j in range(i + 1))
+
+    def forward(m: pyo.ConcreteModel, e: int, i: int) -> object:
+        """(6) Σ_{j ≤ i} x_{b,j} ≤ Σ_{j ≤ i} x_{a,j}  for all edges e = (a, b), slots i."""
+        return up_to(m, edges[e][1], i) <= up_to(m, edges[e][0], i)
+
+    def uncut(m: pyo.ConcreteModel, a: int, b: int, i: int) -> object:
+        """(7) x_{a,i} = x_{b,i}  for all a and b that must share a stage, slots i."""
+        return _x(m, menu, a, i) == _x(m, menu, b, i)
+
+    pairs = [(a, b, i) for a, b in menu.staging.uncut.tolist() if a != b for i in slots]
+    m.forward = pyo.Constraint(range(len(edges)), slots[:-1], rule=forward)
+    m.uncut = pyo.Constraint(pairs, rule=uncut)
+
+
+def _devices(m: pyo.ConcreteModel, menu: Menu) -> None:
+    """Memory, microbatches in flight, and numbers of devices."""
+    staging, slots, options = menu.staging, range(menu.slots), range(len(menu.options))
+    taken_by = _configurations(menu)
 
     def fits(m: pyo.ConcreteModel, i: int, o: int) -> object:
-        """Σ_c (a_c y + b_c) z_{i,o,c} ≤ M u_{i,o}."""
+        """(8) Σ_c (a_c y_o + b_c) z_{i,o,c} ≤ M_k u_{i,o}  for all slots i, options o of kind k."""
         capacity = float(staging.capacity[menu.options[o].kind])
         if math.isinf(capacity) or not taken_by[o]:
             return pyo.Constraint.Skip
@@ -161,61 +223,71 @@ def training_milp(staging: Staging, scale: float) -> Slots:
         return pyo.quicksum(sizes) <= capacity / unit * m.u[i, o]
 
     def in_flight(m: pyo.ConcreteModel, i: int) -> object:
-        """d_i + … + d_r ≤ y_i d_i."""
-        behind = [menu.replicas(o) * m.u[j, o] for j in range(i, menu.slots) for o in options]
+        """(9) Σ_{j ≥ i} Σ_o d_o u_{j,o} ≤ Σ_o y_o d_o u_{i,o}  for all slots i; not for GPipe."""
+        behind = [menu.replicas(o) * m.u[j, o] for j in slots[i:] for o in options]
         room = [menu.replicas(o) * menu.options[o].in_flight * m.u[i, o] for o in options]
         return pyo.quicksum(behind) <= pyo.quicksum(room)
 
     def enough_devices(m: pyo.ConcreteModel, k: int) -> object:
-        """Σ d_i t_i over the stages on a kind is at most its count."""
+        """(10) Σ_i Σ_{o of kind k} d_o t_o u_{i,o} ≤ n_k  for all kinds k."""
         own = [o for o in options if menu.options[o].kind == k]
         taken = [menu.width(o) * m.u[i, o] for i in slots for o in own]
         return pyo.quicksum(taken) <= int(staging.count[k]) if own else pyo.Constraint.Skip
 
-    def cut_edge(m: pyo.ConcreteModel, e: int, end: int, i: int) -> object:
-        """m_{e,end,i} ≥ Σ_{o, c of end} moved_{c,o,e} z_{i,o,c} − (largest) x_{other end,i}."""
-        own = [(menu.moved(c, o, e), o, c) for o, c in menu.choices[edges[e][end]]]
+    def enough_microbatches(m: pyo.ConcreteModel) -> object:
+        """(11) Σ_i Σ_o d_o u_{i,o} ≤ D."""
+        replicas = [menu.replicas(o) * m.u[i, o] for i in slots for o in options]
+        return pyo.quicksum(replicas) <= staging.most_replicas
+
+    m.fits = pyo.Constraint(slots, options, rule=fits)
+    if staging.problem.schedule != "gpipe":
+        m.in_flight = pyo.Constraint(slots, rule=in_flight)
+    m.enough_devices = pyo.Constraint(range(len(staging.kinds)), rule=enough_devices)
+    m.enough_microbatches = pyo.Constraint(rule=enough_microbatches)
+
+
+def _times(m: pyo.ConcreteModel, menu: Menu) -> None:
+    """What the stages take; (15) is implied, but not by the relaxation."""
+    staging, slots, options = menu.staging, range(menu.slots), range(len(menu.options))
+    edges, taken_by = staging.edges.tolist(), _configurations(menu)
+    ends = [(e, k) for e in range(len(edges)) for k in (0, 1)]
+
+    def cut_edge(m: pyo.ConcreteModel, e: int, k: int, i: int) -> object:
+        """(12) μ_{e,k,i} ≥ Σ_{o, c of end k} l_{c,o,e} z_{i,o,c} − max l x_{other end,i}  for all
+        edges e, ends k, slots i."""
+        own = [(menu.moved(c, o, e), o, c) for o, c in menu.choices[edges[e][k]]]
         most = max(time for time, _, _ in own)
         if most == 0:
             return pyo.Constraint.Skip
         paid = pyo.quicksum(time * m.z[i, o, c] for time, o, c in own)
-        return m.m[e, end, i] >= paid - most * x(edges[e][1 - end], i)
+        return m.move[e, k, i] >= paid - most * _x(m, menu, edges[e][1 - k], i)
 
     def stage_time(m: pyo.ConcreteModel, i: int) -> object:
-        """TPS_i = Σ_{o,c} time_{c,o} z_{i,o,c} + Σ m_{e,end,i}."""
+        """(13) τ_i ≥ Σ_{o,c} p_{c,o} z_{i,o,c} + Σ_{e,k} μ_{e,k,i}  for all slots i."""
         compute = [menu.time(c, o) * m.z[i, o, c] for o in options for c in taken_by[o]]
-        return m.t[i] >= pyo.quicksum(compute) + pyo.quicksum(m.m[e, end, i] for e, end in ends)
+        return m.time[i] >= pyo.quicksum(compute) + pyo.quicksum(m.move[e, k, i] for e, k in ends)
 
     def slowest(m: pyo.ConcreteModel, i: int) -> object:
-        """T ≥ TPS_i."""
-        return m.t[i] <= m.T
+        """(14) τ_i ≤ T  for all slots i."""
+        return m.time[i] <= m.T
 
-    model.placed_once = pyo.Constraint(units, rule=placed_once)
-    model.one_option = pyo.Constraint(slots, rule=one_option)
-    model.under_its_option = pyo.Constraint(slots, options, units, rule=under_its_option)
-    model.in_turn = pyo.Constraint(slots[:-1], rule=in_turn)
-    model.not_empty = pyo.Constraint(slots, rule=not_empty)
-    model.forward = pyo.Constraint(range(len(edges)), slots[:-1], rule=forward)
-    pairs = [(a, b, i) for a, b in staging.uncut.tolist() if a != b for i in slots]
-    model.uncut = pyo.Constraint(pairs, rule=uncut)
-    model.fits = pyo.Constraint(slots, options, rule=fits)
-    if problem.schedule != "gpipe":
-        model.in_flight = pyo.Constraint(slots, rule=in_flight)
-    model.enough_devices = pyo.Constraint(range(len(staging.kinds)), rule=enough_devices)
-    replicas = pyo.quicksum(menu.replicas(o) * model.u[i, o] for i in slots for o in options)
-    model.enough_microbatches = pyo.Constraint(expr=replicas <= staging.most_replicas)
-    model.cut_edge = pyo.Constraint(ends, slots, rule=cut_edge)
-    model.stage_time = pyo.Constraint(slots, rule=stage_time)
-    model.slowest = pyo.Constraint(slots, rule=slowest)
-    # Σ_i d_i t_i TPS_i is at least the work: implied, but not by the relaxation
-    share = float((staging.count / staging.slowdown).sum())
-    work = pyo.quicksum(
-        float(staging.degrees[menu.options[o].degree] * staging.time[c]) / scale * var
-        for (_, o, c), var in model.z.items()
-    )
-    model.work_over_devices = pyo.Constraint(expr=share * model.T >= work)
-    objective = model.T
-    if problem.objective == "batch":
-        objective = pyo.quicksum(model.t.values()) + (staging.microbatches - 1) * model.T
-    model.objective = pyo.Objective(expr=objective)
-    return Slots(menu, model)
+    def work_over_devices(m: pyo.ConcreteModel) -> object:
+        """(15) Σ_k n_k / slowdown_k T ≥ Σ_{i,o,c} t_o time_c z_{i,o,c}."""
+        share = float((staging.count / staging.slowdown).sum())
+        work = pyo.quicksum(
+            float(staging.degrees[menu.options[o].degree] * staging.time[c]) / menu.scale * var
+            for (_, o, c), var in m.z.items()
+        )
+        return share * m.T >= work
+
+    m.cut_edge = pyo.Constraint(ends, slots, rule=cut_edge)
+    m.stage_time = pyo.Constraint(slots, rule=stage_time)
+    m.slowest = pyo.Constraint(slots, rule=slowest)
+    m.work_over_devices = pyo.Constraint(rule=work_over_devices)
+
+
+def _objective(m: pyo.ConcreteModel, menu: Menu) -> None:
+    objective = m.T
+    if menu.staging.problem.objective == "batch":
+        objective = pyo.quicksum(m.time.values()) + (menu.staging.microbatches - 1) * m.T
+    m.objective = pyo.Objective(expr=objective)

@@ -184,7 +184,8 @@ def save(
 
 def _fail_unknown(name: str, known: list[str]) -> NoReturn:
     close = get_close_matches(name, known, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"shipped are {', '.join(known)}"
+    few = ", ".join(known[:4]) + (", … (stagecut instances list)" if len(known) > 4 else "")
+    hint = f"did you mean {' or '.join(close)}?" if close else f"shipped are {few}"
     raise InputError(
         f"{name or shown(name)}: no such file, and no shipped workload of this name; "
         f"{hint if known else 'check the path'}"

@@ -79,6 +79,12 @@ def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) ->
                 raise InputError(
                     f"solution: device {shown(d)} is not one of 0 to {cluster.size - 1}"
                 )
+        for receiver in part.sends_to:
+            if not 0 <= receiver < replicas:
+                raise InputError(
+                    f"solution: stage {s}: sends_to {shown(receiver)} is not one of 0 to "
+                    f"{replicas - 1}"
+                )
         for node in part.nodes:
             v = workload.index.get(node)
             if v is None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from .cluster import Cluster
 from .errors import InputError, shown
+from .problem import MAX_CALLS
 from .solution import Calls, Placement
 from .source import Record, plain_id
 from .units import NodeId
@@ -62,6 +63,11 @@ def decode_placement(record: PlacementRecord, workload: Workload, cluster: Clust
     """Return the placement; raises InputError if nodes or devices are wrong."""
     part_of = _part_of(record.devices, workload, cluster)
     device = np.array([record.devices[i].device for i in part_of])
+    for d in record.order:
+        if not 0 <= d < cluster.size:
+            raise InputError(
+                f"solution: order: device {shown(d)} is not one of 0 to {cluster.size - 1}"
+            )
     return Placement(device, tuple(record.order))
 
 
@@ -82,8 +88,11 @@ def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> C
     """Return the calls; raises InputError if nodes, devices or numbers of calls are wrong."""
     part_of = _part_of(record.calls, workload, cluster)
     for part in record.calls:
-        if part.call is not None and part.call < 0:
-            raise InputError(f"solution: call {part.call} on {part.name}; calls number from 0 on")
+        if part.call is not None and not 0 <= part.call < MAX_CALLS:
+            raise InputError(
+                f"solution: call {shown(part.call)} on {shown(part.name)}; calls number from 0 to "
+                f"{MAX_CALLS - 1}"
+            )
     numbers = [-1 if part.call is None else part.call for part in record.calls]
     return Calls(
         np.array([record.calls[i].device for i in part_of]),

@@ -72,6 +72,12 @@ def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) ->
     for s, part in enumerate(record.stages):
         if part.kind not in kinds:
             raise InputError(f"solution: stage {s}: the cluster has no kind {shown(part.kind)}")
+        for what, value in (("replicas", part.replicas), ("degree", part.degree)):
+            if not 1 <= value <= cluster.size:
+                raise InputError(
+                    f"solution: stage {s}: {what} is {shown(value)}; it must be from 1 to "
+                    f"{cluster.size}, the number of devices"
+                )
         chosen = []
         for entry in part.nodes:
             v = workload.index.get(entry.node)

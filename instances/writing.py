@@ -34,10 +34,18 @@ def check_target(path: Path, endings: Sequence[str] = ()) -> None:
     Raises
     ------
     InputError
-        If its folder does not exist, or its name has none of the `endings` (if there are any).
+        If its folder does not exist, it is a folder itself, or its name has none of the `endings`
+        (if there are any).
     """
-    if not path.absolute().parent.is_dir():
+    try:
+        there, taken = path.absolute().parent.is_dir(), path.is_dir()
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a null character
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{str(path)[:200]}: it cannot be written: {reason}") from None
+    if not there:
         raise InputError(f"{path}: its folder does not exist; create it first")
+    if taken:
+        raise InputError(f"{path}: it is a folder; name a file in it")
     if endings and path.suffix.lower() not in endings:
         raise InputError(f"{path}: it must end in {', '.join(endings[:-1])} or {endings[-1]}")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..formulations.linear import Linear
 from ..instances.arrays import Bools, Floats, Ints
-from .linear import Linear
 from .safe_bound import EPS
 
 #: Whole numbers up to here add up exactly.

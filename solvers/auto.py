@@ -22,10 +22,10 @@ SHARE = 0.25
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
-    The first bounds are those that cost nothing, a first plan comes from greedy. Contiguous splits
-    go to the DP over ideals, which is exact while its lattice is small enough. Non-contiguous ones
-    go to set partitioning, unless the compact program is small; that program also goes on where the
-    others end. Relayed data only the DP can price, so there it is all.
+    A first plan comes from greedy. Contiguous splits go to the DP over ideals, which is exact while
+    its lattice is small enough. Non-contiguous ones go to set partitioning, unless the compact
+    program is small; that program also goes on where the others end. Relayed data only the DP can
+    price, so there it is all.
     """
     if task.throughput.relayed:
         search.method = "dp"

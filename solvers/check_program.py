@@ -13,10 +13,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from ..formulations.linear import Linear
 from ..instances.arrays import Floats
 from .activity import entries_of
 from .exact_basis import evaluate
-from .linear import Linear
 from .relaxation import Relaxation, relax
 from .safe_bound import dual_bound, refuted
 from .tighten import tighten
@@ -88,7 +88,7 @@ def check(
 
 def _node(linear: Linear, lower: Floats, upper: Floats, target: float) -> _Node | None:
     """Return what is left of the program in a box, or None if nothing below the target is."""
-    program = tighten(replace(linear, column_lower=lower, column_upper=upper), target)
+    program = tighten(replace(linear, column_lower=lower, column_upper=upper), target, exact=True)
     return None if program is None else _Node(program, relax(program))
 
 

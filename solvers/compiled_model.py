@@ -13,8 +13,8 @@ from pyomo.common.gc_manager import PauseGC
 from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 from scipy.sparse import csc_array
 
+from ..formulations.linear import Linear
 from ..instances.arrays import Floats
-from .linear import Linear
 
 
 @dataclass(frozen=True, eq=False)

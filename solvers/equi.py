@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 import numpy as np
 
 from ..formulations.task import Task
 from ..formulations.training import Staging, state_staging
-from ..instances import Solution, Stage, in_stages
+from ..instances import Solution, in_stages
 from ..instances.arrays import Ints
 from .search import Search
 
 
 def equi(task: Task, search: Search[Solution]) -> None:
-    """Cut one topological order into equal shares of time, with one d and t for all stages.
+    """Give every stage the same number of layers, and all stages one d and t.
 
-    Every number of stages, every tensor degree, recomputation everywhere or nowhere, and the
-    largest d for which there are devices are tried.
+    What is counted are the layers that repeat, such as a transformer's blocks; what comes before
+    the first of them and after the last joins the stages at the ends, or makes two stages of its
+    own. Every number of stages, tensor degree and d is tried, with recomputation everywhere or
+    nowhere.
 
     References
     ----------
-    The baseline of Piper (NeurIPS 2021, section 5); how stages are rounded is ours: a node is in
-    the stage in which its share of the time ends.
+    The baseline of Piper (NeurIPS 2021, section 5), as in the authors' program. That tells the
+    blocks by their name; here they are the layers with weights and activations of one size, if
+    these are more than half, else all layers.
     """
     staging = state_staging(task)
+    cuts = list(_cuts(staging))
     for t in range(len(staging.degrees)):
         for again in (False, True):
             options = _options(staging, t, again)
             if options is None:
                 continue
-            for stages in range(1, staging.size + 1):
+            for stage_of in cuts:
                 if search.should_stop():
                     return
-                _offer(task, staging, search, t, options, stages)
+                _offer(task, staging, search, t, options, stage_of)
 
 
 def data_parallel(task: Task, search: Search[Solution]) -> None:
@@ -41,7 +48,41 @@ def data_parallel(task: Task, search: Search[Solution]) -> None:
         for again in (False, True):
             options = _options(staging, t, again)
             if options is not None:
-                _offer(task, staging, search, t, options, 1)
+                _offer(task, staging, search, t, options, np.zeros(staging.size, np.int64))
+
+
+def _cuts(staging: Staging) -> Iterator[Ints]:
+    """Yield the stage of each unit, for every number of stages, with the ends apart or not."""
+    counted = _repeated(staging)[::-1]  # units run against the edges
+    rank = np.cumsum(counted) - 1  # a layer that is not counted follows the one before it
+    number = int(counted.sum())
+    before, after = rank < 0, np.arange(staging.size) > np.flatnonzero(counted)[-1]
+    for stages in range(1, number + 1):
+        # the last ones have a layer more
+        sizes = np.full(stages, number // stages)
+        sizes[stages - number % stages :] += 1
+        of_rank = np.repeat(np.arange(stages), sizes)
+        stage_of = of_rank[rank.clip(0)]
+        yield stage_of[::-1]
+        if before.any() or after.any():
+            apart = np.where(before, -1, np.where(after, stages, stage_of))
+            yield (apart - apart[0])[::-1]
+
+
+def _repeated(staging: Staging) -> Ints:
+    """Return which units are of the largest group alike in sizes, if that is most of them."""
+    alike = [
+        tuple(
+            (t, float(staging.weight[c]), float(staging.per_microbatch[c]))
+            for t in range(len(staging.degrees))
+            for c in staging.choices(unit, t)
+        )
+        for unit in range(staging.size)
+    ]
+    sizes, count = Counter(alike).most_common(1)[0]
+    if 2 * count <= staging.size:
+        return np.ones(staging.size, np.bool_)
+    return np.array([own == sizes for own in alike])
 
 
 def _options(staging: Staging, t: int, again: bool) -> Ints | None:
@@ -58,29 +99,27 @@ def _options(staging: Staging, t: int, again: bool) -> Ints | None:
 
 
 def _offer(
-    task: Task, staging: Staging, search: Search[Solution], t: int, options: Ints, stages: int
+    task: Task, staging: Staging, search: Search[Solution], t: int, options: Ints, stage_of: Ints
 ) -> None:
-    forward = np.arange(staging.size)[::-1]
-    ends = np.cumsum(staging.time[options[forward]])
-    share = ends / max(ends[-1], 1e-300) * stages
-    stage_of = np.ceil(share - 1e-9).clip(1, stages).astype(np.int64)
-    degree = int(staging.degrees[t])
-    for k, kind in enumerate(staging.kinds.tolist()):
-        room = min(int(staging.count[k]) // degree, staging.most_replicas) // stages
-        replicas = [
-            d
-            for p, d in enumerate(staging.divisors.tolist())
-            if d <= room and staging.allowed[:, p].all()
-        ]
-        parts = [forward[stage_of == s] for s in range(1, stages + 1)]
-        if not replicas or any(len(part) == 0 for part in parts):
-            continue
-        made = []
-        for part in parts:
-            pairs = sorted(
-                (int(staging.node_of[unit]), int(staging.configuration[options[unit]]))
-                for unit in part.tolist()
+    """Offer plans with these stages: from the most replicas on, while fewer are no worse."""
+    stages = int(stage_of.max()) + 1
+    parts = [np.flatnonzero(stage_of == s) for s in range(stages)]
+    for k, count in enumerate(staging.count.tolist()):
+        room = min(count // int(staging.degrees[t]), staging.most_replicas) // stages
+        least = np.inf
+        for p in np.flatnonzero(staging.divisors <= room)[::-1].tolist():
+            if not staging.allowed[:, p].all():
+                continue
+            plan = in_stages(
+                [
+                    staging.stage(part, options[part], int(staging.divisors[p]), t, k)
+                    for part in parts
+                ],
+                task.cluster,
             )
-            nodes, chosen = tuple(v for v, _ in pairs), tuple(c for _, c in pairs)
-            made.append(Stage(nodes, chosen, replicas[-1], degree, kind))
-        search.offer(in_stages(made, task.cluster))
+            value = search.value(plan)
+            if value < search.objective:
+                search.offer(plan)
+            if not value < least:  # fewer replicas do not take less memory either
+                break
+            least = value

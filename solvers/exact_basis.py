@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .linear import Linear
+from ..formulations.linear import Linear
 from .relaxation import Relaxation
 
 #: Largest system of equations that is solved in rational numbers.

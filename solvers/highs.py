@@ -21,10 +21,10 @@ from typing import Literal
 import highspy
 import numpy as np
 
+from ..formulations.linear import Linear
 from ..instances import StagecutError
 from ..instances.arrays import Floats
 from .highs_thread import Monitor, drive, whole
-from .linear import Linear
 from .search import S, Search
 
 #: HiGHS 1.12 can call a feasible program infeasible in its presolve, where columns have no bound

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import highspy
 import numpy as np
 
+from ..formulations.linear import Linear
 from ..instances.arrays import Floats
-from .linear import Linear
 from .search import S, Search
 
 #: Seconds that HiGHS gets to come back after it was asked to stop, before it is left alone. It

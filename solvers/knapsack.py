@@ -64,20 +64,22 @@ def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):  # 
             break
         bound -= step_gain[p]
         room -= step_size[p]
-    if bound > limit * (1 + ROUNDING):
+    if bound > limit * (1 + ROUNDING) + ROUNDING * light_cost:
         return np.inf
-    best, room = light_cost, capacity - light_size
+    room = capacity - light_size
     blocked = np.zeros(items, np.bool_)
     for i in range(items):
         choice[i] = order[head[i]]
     for p in range(steps):
         i = step_item[p]
         if step_size[p] <= room and not blocked[i]:
-            best -= step_gain[p]
             room -= step_size[p]
             choice[i] = step_to[p]
         else:
             blocked[i] = True
+    best = 0.0  # added up afresh: the lightest options may cost far more
+    for i in range(items):
+        best += cost[choice[i]]
     if best <= bound * (1 + ROUNDING) or (decide and best <= limit):
         return best if best <= limit * (1 + ROUNDING) else np.inf
     return _search(
@@ -152,6 +154,7 @@ def _search(  # type: ignore[no-untyped-def]
     """Extend the list of undominated partial choices item by item; see `least_cost`."""
     found = best <= limit * (1 + ROUNDING)
     cut = best * (1 - ROUNDING) if found else limit * (1 + ROUNDING)
+    reach = cut + ROUNDING * light_cost
     sizes = np.zeros(64)
     costs = np.zeros(64)
     parent = np.full(64, -1, np.int64)
@@ -202,7 +205,7 @@ def _search(  # type: ignore[no-untyped-def]
             bound = new_cost[f] + light_cost - gained
             if p < steps:
                 bound -= step_gain[p] * (room - used) / step_size[p]
-            if bound <= cut:
+            if bound <= reach:
                 sizes[high] = new_size[f]
                 costs[high] = new_cost[f]
                 parent[high] = low + f // width
@@ -230,14 +233,13 @@ def ratio_rule(start, cost, size, capacity, limit, choice):  # type: ignore[no-u
     is made until all fits: the rule of Piper's authors.
     """
     items = len(start) - 1
-    total, used = 0.0, 0.0
+    used = 0.0
     for i in range(items):
         best = start[i]
         for o in range(start[i] + 1, start[i + 1]):
             if cost[o] < cost[best] or (cost[o] == cost[best] and size[o] < size[best]):
                 best = o
         choice[i] = best
-        total += cost[best]
         used += size[best]
     while used > capacity:
         item, to, ratio = -1, -1, -1.0
@@ -250,7 +252,9 @@ def ratio_rule(start, cost, size, capacity, limit, choice):  # type: ignore[no-u
                         item, to, ratio = i, o, worth
         if item < 0:
             return np.inf
-        total += cost[to] - cost[choice[item]]
         used += size[to] - size[choice[item]]
         choice[item] = to
+    total = 0.0
+    for i in range(items):
+        total += cost[choice[i]]
     return total if total <= limit * (1 + ROUNDING) else np.inf

@@ -6,7 +6,7 @@ from ..formulations.latency import latency_graph
 from ..formulations.task import Task
 from ..instances import Solution
 from .latency_dp import raise_path_bound
-from .latency_greedy import greedy
+from .latency_greedy import greedy, max_load
 from .latency_lns import linear, local_search
 from .latency_prove import label_dp
 from .search import Search
@@ -15,21 +15,24 @@ from .search import Search
 MOST_UNITS = 1500
 #: Nodes times calls up to which the integer program is worth its while.
 MOST_CHOICES = 3000
-#: Part of the time left that the bound of a large graph may take.
-BOUND_SHARE = 0.4
+#: Parts of the time left that the split for throughput, and the bound of a large graph may take.
+START_SHARE, BOUND_SHARE = 0.2, 0.4
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by the size of the graph.
 
-    The first bounds are those that cost nothing. Greedy and the label DP on one order give a plan;
-    the label DP proves the best one. On graphs of more than 1500 units the path-interval bound
-    stands in for the proof, and comes before the DP on one order; then local search improves the
-    plan. So it does where the DP ends without proof, and there the integer program follows if it
-    is small.
+    The first bounds are those that cost nothing. Greedy, the best split for throughput and the
+    label DP on one order give a plan; the label DP proves the best one. On graphs of more than 1500
+    units the path-interval bound stands in for the proof, and comes before the DP on one order;
+    then local search improves the plan. So it does where the DP ends without proof, and there the
+    integer program follows if it is small.
     """
-    search.method = "greedy"
-    greedy(task, search)
+    with search.phase("first plans"):
+        search.method = "greedy"
+        greedy(task, search)
+        search.method = "max-load"
+        max_load(task, search, START_SHARE)
     graph = latency_graph(task, whole_colours=task.latency.calls == 1)
     large = graph.size > MOST_UNITS
     if large:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..formulations.latency import LatencyGraph, latency_graph
@@ -12,6 +14,7 @@ from .latency_divide import divide
 from .limits import Limits
 from .registry import solver
 from .search import Search
+from .share import Share
 
 
 def greedy(task: Task, search: Search[Solution]) -> None:
@@ -91,8 +94,28 @@ def fill(task: Task, graph: LatencyGraph) -> Ints | None:
     return device
 
 
-def max_load(task: Task, search: Search[Solution]) -> None:
-    """Split for throughput, contiguously, by the DP over ideals; then execute one request."""
+class _Part(Search[Solution]):
+    """A search for another problem, in a share of the time of the one that it is part of."""
+
+    def __init__(self, share: Share, judge: Callable[[Solution], float]) -> None:
+        left = share.seconds_left
+        super().__init__(Limits(seconds=None if np.isinf(left) else max(left, 1e-3)), judge)
+        self._share = share
+
+    def should_stop(self) -> bool:
+        """Whether to stop soon, as the whole search must too."""
+        return self._share.should_stop() or super().should_stop()
+
+
+def max_load(task: Task, search: Search[Solution], part: float = 1.0) -> None:
+    """Split for throughput, contiguously, by the DP over ideals; then execute one request.
+
+    Parameters
+    ----------
+    part
+        Of the time left that it may take.
+    """
+    share = Share(search, part)
     graph = latency_graph(task, whole_colours=True)
     problem = Throughput(split="contiguous")
     throughput = Task(task.workload, task.cluster, problem)
@@ -100,17 +123,12 @@ def max_load(task: Task, search: Search[Solution]) -> None:
     def judge(solution: Solution) -> float:
         return _max_load(throughput, solution.device)
 
-    inner: Search[Solution] = Search(Limits(seconds=_seconds(search)), judge)
+    inner = _Part(share, judge)
     solver("throughput", "dp")(throughput, inner)
     if inner.best is not None:
-        plan, _ = divide(task, graph, inner.best.device, search.should_stop)
+        plan, _ = divide(task, graph, inner.best.device, share.should_stop)
         if plan is not None:
             search.offer(plan)
-
-
-def _seconds(search: Search[Solution]) -> float | None:
-    left = search.seconds_left
-    return None if np.isinf(left) else max(left, 1e-3)
 
 
 def _max_load(task: Task, device: Ints) -> float:

@@ -5,18 +5,19 @@ The programs are those of `formulations.mapping_counts` and `formulations.mappin
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Generic
 
 import numpy as np
 
+from ..formulations.linear import Linear
 from ..formulations.mapping import MappingCosts
 from ..formulations.mapping_bound import Floors
-from ..formulations.mapping_counts import Rows, program
+from ..formulations.mapping_counts import program
 from ..formulations.mapping_devices import device_program
 from ..formulations.mapping_ways import BlockCounts, count_blocks
 from ..instances.arrays import Floats, Ints
 from .highs import Outcome, run_highs
-from .mapping_linear import as_linear
 from .search import S, Search
 
 #: Seconds for one program; what is not refuted by then counts as possible.
@@ -56,9 +57,10 @@ class BlockTest(Generic[S]):
         counts = count_blocks(costs, least, threshold, self._block)
         if counts is None:
             return None
-        rows = program(counts)
+        linear = program(counts)
         # other counts each time
-        outcome = self._run(rows, rows.cost * self._rng.uniform(0.8, 1.2, len(rows.cost)), first)
+        cost = linear.cost * self._rng.uniform(0.8, 1.2, len(linear.cost))
+        outcome = self._run(replace(linear, cost=cost), first)
         if outcome.status == "infeasible":
             return None
         if outcome.x is not None:
@@ -75,19 +77,19 @@ class BlockTest(Generic[S]):
         begin = 2 * stages * blocks  # after n and e
         way = x[begin : begin + counts.caps[:, :, 0].size].reshape(stages, -1).argmax(axis=1)
         caps = counts.caps[np.arange(stages), way]
-        rows = device_program(costs, self._block, caps[:, 0], caps[:, 1], held)
-        if len(rows.cost) > MAX_COLUMNS:
+        linear = device_program(costs, self._block, caps[:, 0], caps[:, 1], held)
+        if len(linear.cost) > MAX_COLUMNS:
             return slots_from(self._block, held)
-        outcome = self._run(rows)
+        outcome = self._run(linear)
         if outcome.x is None:
             return slots_from(self._block, held)
         serves = outcome.x[: stages * costs.size].reshape(stages, costs.size) > 0.5
         members = [np.flatnonzero(row) for row in serves]
         return np.array([row[np.argsort(self._block[row], kind="stable")] for row in members])
 
-    def _run(self, rows: Rows, cost: Floats | None = None, first: bool = True) -> Outcome:
+    def _run(self, linear: Linear, first: bool = True) -> Outcome:
         return run_highs(
-            as_linear(rows, rows.cost if cost is None else cost),
+            linear,
             self._search,
             on_incumbent=lambda _: first,
             seconds=SECONDS if first else BRIEF_SECONDS,

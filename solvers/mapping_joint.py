@@ -9,8 +9,7 @@ import numpy as np
 import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
 
-from ..formulations.mapping_joint import JointData, joint_data, joint_milp, read_stages, stage_start
-from ..formulations.mapping_milp import mapping_start, read_back
+from ..formulations.mapping_joint import joint_data, joint_milp
 from ..formulations.task import Task
 from ..instances import InputError, Mapped, Mapping, Solution
 from ..instances.arrays import Floats
@@ -50,24 +49,29 @@ def _program(task: Task, problem: Mapping, search: Search[Solution]) -> Program[
     per_s = 1000.0 / (search.objective * unit) if known else 1000.0
     with PauseGC():
         data = joint_data(task.workload)
-        model = joint_milp(data, problem, per_s)
-        compiled = compile_model(model)
+        stated = joint_milp(data, problem, per_s)
+        compiled = compile_model(stated.model)
 
     def read(x: Floats) -> Solution:
         def value(var: pyo.Var) -> float:
             return float(var.value) if var.fixed else compiled.value(var, x)
 
-        slots, sends_to = read_back(model, value)
-        stage = read_stages(model, value)[data.unit_of]
-        return Mapped(stage, problem.topology.usable[slots], sends_to)
+        stage, slots, sends_to = stated.read(value)
+        return Mapped(stage[data.unit_of], problem.topology.usable[slots], sends_to)
 
+    start = None
+    if isinstance(search.best, Mapped):
+        of_unit = np.zeros(data.units.size, np.int64)
+        of_unit[data.unit_of] = search.best.stage
+        at = problem.topology.usable_index[search.best.slots]
+        start = compiled.start(stated.start(of_unit, at, search.best.sends_to))
     return Program(
         compiled=compiled,
         read=read,
         scale=1 / (per_s * unit),
         origin="partition and mapping",
         infeasible="no partition into stages keeps the rules",
-        start=compiled.start(_start(model, data, problem, search)),
+        start=start,
     )
 
 
@@ -85,15 +89,3 @@ def _two_phases(task: Task, search: Search[Solution]) -> None:
         search.note(
             f"partition first, mapping after: {inner.objective:.6g} {task.workload.time_unit}"
         )
-
-
-def _start(
-    model: pyo.ConcreteModel, data: JointData, problem: Mapping, search: Search[Solution]
-) -> list[tuple[pyo.Var, float]]:
-    best = search.best
-    if not isinstance(best, Mapped):
-        return []
-    first = np.zeros(data.units.size, np.int64)
-    first[data.unit_of] = best.stage
-    at = problem.topology.usable_index[best.slots]
-    return stage_start(model, first) + mapping_start(model, at, best.sends_to)

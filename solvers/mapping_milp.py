@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..formulations.mapping_links import link_traffic
-from ..formulations.mapping_milp import mapping_milp, mapping_start, read_back
+from ..formulations.mapping_milp import mapping_milp
 from ..formulations.task import Task
 from ..instances import InputError, Mapped, Solution
 from ..instances.arrays import Floats
@@ -30,17 +30,17 @@ def milp(task: Task, search: Search[Solution]) -> None:
 
     def state() -> Program[Solution]:
         per_s = hunt.program_units_per_s
-        model = mapping_milp(hunt.costs, per_s, traffic)
-        compiled = compile_model(model)
+        stated = mapping_milp(hunt.costs, per_s, traffic)
+        compiled = compile_model(stated.model)
 
         def read(x: Floats) -> Solution:
-            slots, sends_to = read_back(model, lambda var: compiled.value(var, x))
+            slots, sends_to = stated.read(lambda var: compiled.value(var, x))
             return hunt.costs.read_back(hunt.stage, slots, sends_to)
 
         start = None
         if isinstance(search.best, Mapped):
             at = hunt.problem.topology.usable_index[search.best.slots]
-            start = compiled.start(mapping_start(model, at, search.best.sends_to))
+            start = compiled.start(stated.start(at, search.best.sends_to))
         return Program(
             compiled=compiled,
             read=read,

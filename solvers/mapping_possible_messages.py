@@ -8,19 +8,19 @@ one after the other, and what is known of one at some thresholds is kept for oth
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Generic
 
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from ..formulations.linear import Linear
 from ..formulations.mapping import MappingCosts
 from ..formulations.mapping_bound import Floors, caps, fitting
-from ..formulations.mapping_counts import Rows
 from ..formulations.mapping_message_program import MessageProgram, message_program
 from ..instances.arrays import Bools, Floats, Ints
 from .highs import Outcome, run_highs
-from .mapping_linear import as_linear
 from .search import S, Search
 
 #: Part of HiGHS's time for its heuristics.
@@ -88,7 +88,7 @@ class MessageTest(Generic[S]):
             found = self._in_columns(costs, admitted, fits, label, threshold)
         else:
             program = message_program(admitted, fits, self._block, costs.replicas)
-            found = self._devices(program, self._run(program.rows))
+            found = self._devices(program, self._run(program.linear))
         if found is None:
             return None
         if found and threshold <= self.threshold:
@@ -115,7 +115,7 @@ class MessageTest(Generic[S]):
             np.fill_diagonal(able, False)
             admitted[s] = _cheapest(able, pair_costs, self._block)
         program = message_program(admitted, fits, self._block, costs.replicas, counts)
-        found = self._devices(program, self._run(program.rows))
+        found = self._devices(program, self._run(program.linear))
         if not found or len(found) < costs.stages:
             return None
         return np.array([found[s] for s in range(costs.stages)])
@@ -155,7 +155,7 @@ class MessageTest(Generic[S]):
                 np.unique(self._block[group], return_inverse=True)[1],
                 None,
             )
-            outcome = self._run(program.rows, most=True)
+            outcome = self._run(program.linear, most=True)
             members = self._devices(program, outcome)
             if members:
                 column.found.append((threshold, {s: group[row] for s, row in members.items()}))
@@ -181,15 +181,15 @@ class MessageTest(Generic[S]):
         found = None if outcome.x is None else program.members(outcome.x)
         return {} if found is None else found
 
-    def _run(self, rows: Rows, *, most: bool = False) -> Outcome:
+    def _run(self, linear: Linear, *, most: bool = False) -> Outcome:
         """Solve for any solution, or for the most columns."""
         # without costs, or with many different ones, HiGHS finds its first solution later
-        cost = self._rng.integers(0, 2, len(rows.cost)).astype(float)
+        cost = self._rng.integers(0, 2, len(linear.cost)).astype(float)
         if most:
             cost[:] = 0.0
             cost[0] = -1.0
         return run_highs(
-            as_linear(rows, cost),
+            replace(linear, cost=cost),
             self._search,
             on_incumbent=lambda _: not most,
             seconds=self._seconds,

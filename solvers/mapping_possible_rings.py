@@ -7,6 +7,7 @@ many find their rings in what the others leave, as a rule, and without them it i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Generic
 
 import numpy as np
@@ -17,7 +18,6 @@ from ..formulations.mapping_ring_cuts import cuts, orders
 from ..formulations.mapping_ring_program import RingProgram, cells_of
 from ..instances.arrays import Bools, Floats, Ints
 from .highs import Outcome, run_highs
-from .mapping_linear import as_linear
 from .search import S, Search
 
 #: Seconds for one program; what is not refuted by then counts as possible.
@@ -107,9 +107,9 @@ class RingTest(Generic[S]):
                 rows = orders(program.rings, outcome.x)
                 return {} if rows is None else rows
             for cut in found:
-                program.rows.row(cut.columns, cut.factors, cut.least, np.inf)
+                program.rows.row("one_piece", cut.columns, cut.factors, cut.least, np.inf)
         return {}
 
     def _run(self, program: RingProgram, cost: Floats, seconds: float) -> Outcome:
-        linear = as_linear(program.rows.rows(), cost)
+        linear = replace(program.rows.build(), cost=cost)
         return run_highs(linear, self._search, on_incumbent=lambda _: True, seconds=seconds)

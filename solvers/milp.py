@@ -12,13 +12,13 @@ from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.compact import compact as state
 from ..formulations.hypergraph import hypergraph
-from ..formulations.pyomo_tools import hushed
+from ..formulations.linear import Linear
+from ..formulations.program import quiet_pyomo
 from ..formulations.task import Task
 from ..instances import InputError, Placement, Solution
 from ..instances.arrays import Floats
 from .compiled_model import compile_model
 from .greedy import greedy
-from .linear import Linear
 from .milp_driver import Program, TimeIsUp, solve_program
 from .milp_slots import improve_slots
 from .other_solvers import check_solver
@@ -51,7 +51,7 @@ def _program(task: Task, search: Search[Solution]) -> Program[Solution]:
             raise TimeIsUp
 
     known = math.isfinite(search.objective)
-    with PauseGC(), hushed():
+    with PauseGC(), quiet_pyomo():
         stated = state(
             task,
             reference=search.objective if known else _reference(task),
@@ -66,7 +66,7 @@ def _program(task: Task, search: Search[Solution]) -> Program[Solution]:
         start = None if values is None else compiled.start(values)
 
     def read(x: Floats) -> Solution:
-        return Placement(stated.placement(lambda var: compiled.value(var, x)))
+        return Placement(stated.read(lambda var: compiled.value(var, x)))
 
     def improve(linear: Linear, start: Floats, offer: Callable[[Floats], None]) -> Floats:
         return improve_slots(stated, compiled, linear, search, start, offer)

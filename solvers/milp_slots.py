@@ -10,11 +10,11 @@ from itertools import combinations
 import numpy as np
 
 from ..formulations.compact import Compact
+from ..formulations.linear import Linear
 from ..instances import Solution
 from ..instances.arrays import Floats, Ints
 from .compiled_model import Compiled
 from .highs import run_highs
-from .linear import Linear
 from .search import Search
 
 #: Limits of one neighbourhood: nodes, and seconds unless the search is limited by nodes.

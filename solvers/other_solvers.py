@@ -10,11 +10,11 @@ import numpy as np
 import pyomo.environ as pyo
 from pyomo.opt import TerminationCondition
 
-from ..formulations.pyomo_tools import hushed
+from ..formulations.linear import Linear
+from ..formulations.program import quiet_pyomo
 from ..instances import InputError, StagecutError
 from .compiled_model import Compiled
 from .highs import Outcome
-from .linear import Linear
 from .search import S, Search
 
 #: What each solver calls the relative gap at which it may stop; others stop at their own.
@@ -74,7 +74,7 @@ def run_other(name: str, compiled: Compiled, linear: Linear, search: Search[S]) 
         arguments["timelimit"] = max(1, int(search.seconds_left))
     if name in GAP_OPTIONS:
         solver.options[GAP_OPTIONS[name]] = search.limits.gap
-    with hushed():
+    with quiet_pyomo():
         try:
             results = solver.solve(model, load_solutions=False, **arguments)
         except subprocess.TimeoutExpired:  # it did not keep the limit, and Pyomo ended it

@@ -10,13 +10,13 @@ from scipy.sparse import csc_array
 
 from ..formulations.certificate import PROOF_MARGIN
 from ..formulations.hypergraph import Hypergraph
+from ..formulations.linear import Linear
 from ..formulations.task import Task
 from ..formulations.whole_bytes import whole_bytes
 from ..instances import Placement, Solution
 from ..instances.arrays import Ints
 from .exact_packing import RoomClass, pack
 from .highs import run_highs
-from .linear import Linear
 from .search import Search
 
 

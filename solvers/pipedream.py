@@ -21,7 +21,7 @@ from numba import njit
 
 from ..formulations.task import Task
 from ..formulations.training import Staging, state_staging
-from ..instances import InputError, Solution, Stage, in_stages
+from ..instances import Solution, Stage, in_stages
 from ..instances.arrays import Floats
 from .lattice import Lattice, chain, list_ideals
 from .search import Search
@@ -32,10 +32,14 @@ MOST_STATES = 700
 
 
 def pipedream(task: Task, search: Search[Solution]) -> None:
-    """Plan as PipeDream does, for `server_devices` per server if the problem says."""
+    """Plan as PipeDream does, for `server_devices` per server if the problem says.
+
+    Where devices differ, on those of one kind. It knows no tensor degrees, and fills servers.
+    """
     staging = state_staging(task)
-    if len(staging.kinds) > 1 or staging.degrees[0] != 1:
-        raise InputError("method: pipedream plans devices that are alike, without tensor degrees")
+    if staging.degrees[0] != 1 or any(not staging.choices(v, 0) for v in range(staging.size)):
+        search.note("pipedream: it knows no tensor degrees, and some layer is not allowed degree 1")
+        return
     with search.phase("build"):
         # an ideal holds what lies behind; states are counted from the pipeline's end
         units = np.arange(staging.size)
@@ -44,49 +48,42 @@ def pipedream(task: Task, search: Search[Solution]) -> None:
             if search.should_stop():
                 return
             lattice = chain(units)
-    with search.phase("solve"):
-        stages = _plan(staging, lattice)
-    if stages is not None:
+    for kind in range(len(staging.kinds)):
+        if search.should_stop():
+            return
+        with search.phase("solve"):
+            stages = _plan(staging, lattice, kind)
         search.offer(in_stages(stages, task.cluster))
 
 
-def _plan(staging: Staging, lattice: Lattice) -> list[Stage] | None:
+def _plan(staging: Staging, lattice: Lattice, kind: int) -> list[Stage]:
     options = [
         min(staging.choices(unit, 0), key=lambda c: (staging.time[c], staging.per_microbatch[c]))
         for unit in range(staging.size)
     ]
-    slowdown = float(staging.slowdown[0])
+    slowdown = float(staging.slowdown[kind])
     time = _between(lattice, staging.time[options] * slowdown)
     weight = _between(lattice, staging.weight[options])
     inside = ~(lattice.members[:, None, :] & ~lattice.members[None, :, :]).any(axis=2)
-    devices = int(staging.count[0])
-    problem = staging.problem
-    per_server = problem.server_devices or devices
-    if devices % per_server:
-        raise InputError(
-            f"method: {devices} devices do not fill servers of {per_server}; "
-            "pipedream needs full servers"
-        )
-    levels = [(per_server, staging.server_bandwidth), (devices // per_server, staging.bandwidth)]
-    if problem.server_devices is None:
+    devices = int(staging.count[kind])
+    if staging.problem.server_devices is None:
         levels = [(devices, staging.bandwidth)]
+    else:
+        per_server = min(staging.problem.server_devices, devices)
+        levels = [
+            (per_server, staging.server_bandwidth), (devices // per_server, staging.bandwidth)
+        ]  # fmt: skip
     tables = []
     for workers, bandwidth in levels:
         best, cut, last = _level(time, weight, inside, workers, 4 / bandwidth)
         tables.append((cut, last, workers))
         time = best[:, :, workers]
-    if np.isinf(time[0, -1]):
-        return None
     found = _unfold(tables, len(tables) - 1, 0, lattice.size - 1, 1)
     stages = []
     for low, high, replicas in found:
         units = np.setdiff1d(lattice.units(high), lattice.units(low), assume_unique=True)
-        pairs = sorted(
-            (int(staging.node_of[unit]), int(staging.configuration[options[unit]]))
-            for unit in units.tolist()
-        )
-        nodes, chosen = tuple(v for v, _ in pairs), tuple(c for _, c in pairs)
-        stages.append(Stage(nodes, chosen, replicas, 1, int(staging.kinds[0])))
+        chosen = [options[unit] for unit in units.tolist()]
+        stages.append(staging.stage(units.tolist(), chosen, replicas, 0, kind))
     return stages[::-1]
 
 

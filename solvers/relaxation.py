@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import highspy
 import numpy as np
 
+from ..formulations.linear import Linear
 from ..instances.arrays import Bools, Floats
 from .highs import load
-from .linear import Linear
 
 #: Passes over rows and columns that even out the size of entries.
 SCALINGS = 4

@@ -21,8 +21,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..formulations.linear import Linear
 from ..instances.arrays import Floats
-from .linear import Linear
 
 #: Twice the unit roundoff: k additions and a product err by less than (k + 1) EPS of the sum of
 #: absolute values, itself computed in floating point.

@@ -36,8 +36,7 @@ def _program(shop: Shop, search: Search[Orders]) -> Program[Orders]:
     start = None if search.best is None else compiled.start(stated.start(search.best))
 
     def read(x: Floats) -> Orders:
-        begin = [compiled.value(stated.model.s[i], x) for i in range(len(shop.operations))]
-        return tuple(tuple(order) for order in stated.orders(begin))
+        return tuple(map(tuple, stated.read(lambda var: compiled.value(var, x))))
 
     return Program(
         compiled=compiled,

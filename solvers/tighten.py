@@ -20,13 +20,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse import csc_array
 
+from ..formulations.linear import Linear
 from ..instances.arrays import Bools, Floats
 from .activity import EXACT, Entries, Sums, activity, entries_of, propagate
-from .linear import Linear
 from .safe_bound import EPS
 
-#: Entries below this share of the largest one in their row are lost on a solver.
-SMALL = 1e-9
+#: Share of a row's largest step by which a small entry that leaves may change the row; and for
+#: continuous columns with a range below `NARROW`, which HiGHS's own tolerance covers.
+SMALL, NARROW = 1e-9, 1e-7
 
 #: Rows whose entries are all smaller are scaled up: a solver drops what is below 1e-9.
 TINY_ROW = 2.0**-10
@@ -51,7 +52,7 @@ class Spread:
     ratio: float
 
 
-def tighten(linear: Linear, cutoff: float = math.inf) -> Linear | None:
+def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) -> Linear | None:
     """Return a program with the same columns for the solutions not above `cutoff`.
 
     Bounds are propagated through rows and cutoff. Then fixed columns leave the rows, rows of whole
@@ -70,6 +71,8 @@ def tighten(linear: Linear, cutoff: float = math.inf) -> Linear | None:
         A minimisation.
     cutoff
         In the unit of the objective.
+    exact
+        Keep small entries.
 
     Returns
     -------
@@ -101,9 +104,14 @@ def tighten(linear: Linear, cutoff: float = math.inf) -> Linear | None:
     entries = _rounded(entries, lower, upper, linear.integer)
     if (entries.lower > entries.upper).any():
         return None
+    if not exact:
+        narrow = ~linear.integer & (upper - lower < NARROW)
+        small = narrow[entries.column] & _negligible(NARROW, entries, lower, upper)
+        entries = _without(entries, lower, upper, small)
     lower, upper = _settled(entries, linear, lower, upper)
     entries = _without(entries, lower, upper, (lower == upper)[entries.column])
-    entries = _without(entries, lower, upper, _small(entries, lower, upper))
+    if not exact:
+        entries = _without(entries, lower, upper, _negligible(SMALL, entries, lower, upper))
     return _assembled(linear, entries, lower, upper)
 
 
@@ -203,15 +211,15 @@ def _without(entries: Entries, lower: Floats, upper: Floats, gone: Bools) -> Ent
     )
 
 
-def _small(entries: Entries, lower: Floats, upper: Floats) -> Bools:
-    """Return which entries are too small beside the largest one of their row.
+def _negligible(share: float, entries: Entries, lower: Floats, upper: Floats) -> Bools:
+    """Return which entries change their row by less than a share of its largest step.
 
-    Not those whose column may have any value: the row would say nothing without them.
+    A step is what a column adds that goes up by 1, or through its range if that is less.
     """
-    largest, _ = _extremes(entries)
-    small = np.abs(entries.value) < SMALL * largest[entries.row]
-    bounded = np.isfinite(lower) & np.isfinite(upper)
-    return np.asarray(small & bounded[entries.column])
+    size, extent = np.abs(entries.value), (upper - lower)[entries.column]
+    largest = np.zeros(len(entries.lower))
+    np.maximum.at(largest, entries.row, size * np.minimum(extent, 1.0))
+    return np.asarray(size * extent < share * largest[entries.row])
 
 
 def _extremes(entries: Entries) -> tuple[Floats, Floats]:

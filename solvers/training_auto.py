@@ -1,4 +1,4 @@
-"""`auto` for training plans: chooses by the kinds of devices, and says what it chose."""
+"""`auto` for training plans: the DP, which is exact."""
 
 from __future__ import annotations
 
@@ -9,15 +9,7 @@ from .training_dp import training_dp
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
-    """Choose the DP where devices are alike, else the integer program."""
-    kinds = [kind.name for kind in task.cluster.kinds if kind.count and not kind.host]
-    if len(kinds) > 1:
-        from .training_milp import milp  # with Pyomo, which takes a second to import
-
-        search.method = "milp"
-        search.note(f"auto: the integer program, because devices differ ({', '.join(kinds)})")
-        milp(task, search)
-    else:
-        search.method = "dp"
-        search.note("auto: the DP over ideals, which is exact for devices that are alike")
-        training_dp(task, search)
+    """Choose the DP, whatever the devices."""
+    search.method = "dp"
+    search.note("auto: the DP over ideals, which is exact")
+    training_dp(task, search)

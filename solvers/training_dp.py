@@ -1,9 +1,9 @@
 """Training plans by dynamic programming over the lattice of ideals, exact.
 
 For a cap T on the time of every stage, a run over the lattice answers whether a plan exists;
-bisection over T brackets the least one. Since the states are only (ideal, devices, replicas) with
-the undominated pairs kept, a cap costs milliseconds on layer graphs. A first bracket comes from
-one topological order alone.
+bisection over T brackets the least one. Since the states are only (ideal, devices of each kind,
+replicas) with the undominated ones kept, a cap costs milliseconds on layer graphs. A first bracket
+comes from one topological order alone.
 
 Complexity: per cap, pairs of nested ideals × degrees × undominated labels. Ideals from which the
 units outside cannot be served by the devices left (Σ least t·p / T > devices) are not extended.
@@ -11,20 +11,20 @@ units outside cannot be served by the devices left (Σ least t·p / T > devices)
 References
 ----------
 The recurrence of Piper (NeurIPS 2021, section 4.1), decided for one cap at a time; its inner
-knapsack is solved exactly instead of by a rule.
+knapsack is solved exactly instead of by a rule. Several kinds of devices are ours.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from ..formulations.task import Task
-from ..formulations.training import Staging, state_staging
-from ..instances import InputError, Solution
+from ..formulations.training import state_staging
+from ..formulations.training_cheap_bounds import least_stage_time
+from ..instances import Solution
 from .lattice import chain, list_ideals
 from .search import Search
 from .training_planner import Chosen, Planner
@@ -51,11 +51,6 @@ def piper(task: Task, search: Search[Solution]) -> None:
 
 def _run(task: Task, search: Search[Solution], greedy: bool) -> None:
     staging = state_staging(task)
-    if len(staging.kinds) > 1:
-        names = ", ".join(task.cluster.kinds[k].name for k in staging.kinds.tolist())
-        raise InputError(
-            f"method: the DP plans for devices that are alike, not for {names}; use milp"
-        )
     with search.phase("build"):
         line = Planner(task, staging, chain(np.arange(staging.size)), greedy)
     with search.phase("solve"):
@@ -80,23 +75,9 @@ def _run(task: Task, search: Search[Solution], greedy: bool) -> None:
         search.note("a knapsack was too hard: the plan may not be the best one")
 
 
-def plan_on_one_kind(task: Task, staging: Staging, search: Search[Solution]) -> None:
-    """Offer plans that use devices of one kind only, along one topological order; no bound."""
-    for k in range(len(staging.kinds)):
-        part = replace(
-            staging,
-            kinds=staging.kinds[k : k + 1],
-            count=staging.count[k : k + 1],
-            capacity=staging.capacity[k : k + 1],
-            slowdown=staging.slowdown[k : k + 1],
-        )
-        line = Planner(task, part, chain(np.arange(staging.size)), greedy=False)
-        _minimise(line, search, exact=False)
-
-
 def _minimise(planner: Planner, search: Search[Solution], exact: bool) -> None:
     """Minimise the problem's objective; raise bounds only if `exact`."""
-    if float(np.max(np.min(planner.board.light, axis=0))) > planner.capacity:
+    if float(np.max(np.min(planner.board.light, axis=0))) > planner.staging.capacity.max():
         return  # one layer alone does not fit
     if planner.staging.problem.objective == "batch":
         _minimise_batch(planner, search, exact)
@@ -106,9 +87,7 @@ def _minimise(planner: Planner, search: Search[Solution], exact: bool) -> None:
 
 def _bisect(planner: Planner, search: Search[Solution], exact: bool) -> None:
     """Bracket the least cap; every plan found pulls the upper end down to its own maximum."""
-    low = float(planner.outside[0]) / planner.devices
-    if exact:
-        search.raise_bound(low, "work over devices")
+    low = least_stage_time(planner.staging)
     high = search.objective
     if math.isinf(high):
         chosen = planner.plan(math.inf, search)
@@ -147,7 +126,7 @@ def _minimise_batch(planner: Planner, search: Search[Solution], exact: bool) -> 
     is better, so the bracket shrinks to below it and is halved.
     """
     more = planner.staging.microbatches - 1
-    floor = float(planner.outside[0]) / planner.devices
+    floor = least_stage_time(planner.staging)
     heap = [(more * floor, floor, math.inf)]
     while heap and not search.should_stop():
         bound, low, high = heapq.heappop(heap)
@@ -167,22 +146,31 @@ def _minimise_batch(planner: Planner, search: Search[Solution], exact: bool) -> 
             bound = sum(times) + more * a
             if a < b and bound < search.objective * (1 - CLOSE):
                 heapq.heappush(heap, (bound, a, b))
-    if not heap and not search.should_stop() and exact and not planner.gave_up:
+    if search.best is None or heap or search.should_stop():
+        return
+    if exact and not planner.gave_up:
         search.raise_bound(search.objective * (1 - CLOSE), ORIGIN)
 
 
 def _why_infeasible(planner: Planner, search: Search[Solution]) -> str:
     """Say which stage needs how many bytes too many, or that memory is not the reason."""
-    chosen = planner.plan(math.inf, search, capacity=math.inf)
+    staging = planner.staging
+    chosen = planner.plan(math.inf, search, capacity=np.full(len(staging.kinds), np.inf))
     if chosen is None:
         return (
-            f"no plan keeps the rules on {planner.devices} devices, however much memory they "
+            f"no plan keeps the rules on {staging.count.sum()} devices, however much memory they "
             "have; allow more degrees, replicas, stages or devices"
         )
-    low, need = planner.capacity, _needed(planner, chosen)
+    memories = [planner.task.cluster.kinds[k].memory_bytes for k in staging.kinds.tolist()]
+    if len(memories) > 1:
+        pairs = zip(staging.count.tolist(), memories, strict=True)
+        there = ", ".join(f"{n} devices of {size:.0f} bytes" for n, size in pairs)
+        return f"no plan fits on {there}; give more memory or more devices"
+    given = memories[0]
+    low, need = given, _needed(planner, chosen)
     best = chosen
     while need > low + 1 and need > low * (1 + 1e-6) and not search.should_stop():
-        tried = planner.plan(math.inf, search, capacity=(low + need) / 2)
+        tried = planner.plan(math.inf, search, capacity=np.array([(low + need) / 2]))
         if tried is None:
             low = (low + need) / 2
         else:
@@ -194,8 +182,8 @@ def _why_infeasible(planner: Planner, search: Search[Solution]) -> str:
     shown = ", ".join(f"{size:.0f} {name}" for name, size in terms.items())
     largest = max(terms, key=lambda name: terms[name])
     return (
-        f"{planner.capacity:.0f} bytes per device are too few: a plan is known that needs "
-        f"{need:.0f}, {need - planner.capacity:.0f} more; its largest stage, with nodes "
+        f"{given:.0f} bytes per device are too few: a plan is known that needs "
+        f"{need:.0f}, {need - given:.0f} more; its largest stage, with nodes "
         f"{ids[nodes[0]]} to {ids[nodes[-1]]}, needs {shown}; {largest} bind"
     )
 

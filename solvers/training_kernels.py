@@ -21,15 +21,17 @@ UNKNOWN = 2**62
 class Board(NamedTuple):
     """What does not change while T does; see `Lattice` and `Staging` for the arrays of theirs.
 
-    `incident` lists the edges at each unit from `incident_start` on, `other` the unit at their
-    other end. `fast` and `light` hold for degree number t and unit u the least time, and the
-    least size with one microbatch in flight (`inf` without configuration). `kappa` has one row
-    per degree, one column per divisor.
+    `devices` (how many) and `slowdown` are by kind. `incident` lists the edges at each unit from
+    `incident_start` on, `other` the unit at their other end. `fast` and `light` hold for degree
+    number t and unit u the least time, and the least size with one microbatch in flight (`inf`
+    without configuration). `kappa` has one row per degree, one column per divisor.
     """
 
     start: NDArray[np.int64]
     unit: NDArray[np.int32]
     to: NDArray[np.int32]
+    devices: NDArray[np.int64]
+    slowdown: NDArray[np.float64]
     degrees: NDArray[np.int64]
     first: NDArray[np.int64]
     time: NDArray[np.float64]
@@ -56,23 +58,23 @@ class Board(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """What is asked: a cap T on TPS, K devices, a cap on stages (0: none), Σ TPS wanted or not.
+    """What is asked: a cap T on TPS, memories, a cap on stages (0: none), Σ TPS wanted or not.
 
-    `rest` has for each ideal how many devices the units outside it need at least, for `within`.
+    `rest` has for each ideal the speed (Σ 1 / slowdown) of the devices that the units outside it
+    need at least, for `within`.
     """
 
     within: float
-    devices: int
-    capacity: float
+    capacity: NDArray[np.float64]
     most_stages: int
     sums: bool
     most_total: float
-    rest: NDArray[np.int64]
+    rest: NDArray[np.float64]
 
 
 @njit(cache=True)
-def price_stage(board, units, count, inside, t, item, cost, size_a, size_b, weight):  # type: ignore[no-untyped-def]
-    """Fill the options of a stage's units at degree number t; return the transfer time.
+def price_stage(board, units, count, inside, k, t, item, cost, size_a, size_b, weight):  # type: ignore[no-untyped-def]
+    """Fill the options of a stage's units on kind k at degree number t; return the transfer time.
 
     `cost` leaves the synchronisation of weights out, which depends on the replicas.
     """
@@ -86,7 +88,7 @@ def price_stage(board, units, count, inside, t, item, cost, size_a, size_b, weig
                 transfer += board.edge_time[board.incident[at]]
         item[i] = options
         for c in range(board.first[t * size + u], board.first[t * size + u + 1]):
-            cost[options] = board.time[c]
+            cost[options] = board.time[c] * board.slowdown[k]
             for at in range(board.sync_start[c], board.sync_start[c + 1]):
                 e = board.sync_edge[at]
                 if not inside[board.edges[e, 0] + board.edges[e, 1] - u]:
@@ -121,14 +123,32 @@ def in_flight(board, d, behind):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
+def left_over(board, used, k, more):  # type: ignore[no-untyped-def]
+    """Return the speed of the devices left if `more` of kind k are taken too; −1 if too many."""
+    speed = 0.0
+    for i in range(len(used)):
+        left = board.devices[i] - used[i] - (more if i == k else 0)
+        if left < 0:
+            return -1.0
+        speed += left / board.slowdown[i]
+    return speed
+
+
+@njit(cache=True, nogil=True)
+def grow(low, high, board, ask, labels, halt):  # type: ignore[no-untyped-def]
     """Extend the labels of ideals low … high − 1 by every stage; return the labels.
+
+    It ends at once when another thread sets `halt`, shape (1,).
 
     All supersets of an ideal are listed by adding units in increasing order: each is met once.
     """
     size = len(board.incident_start) - 1
+    kinds = len(board.devices)
     degrees = len(board.degrees)
     divisors = len(board.divisors)
+    slowest = board.slowdown.max()
+    least_devices = np.zeros(kinds, np.int64)
+    devices = np.zeros(kinds, np.int64)
     within = ask.within * (1 + ROUNDING)
     rounding = ROUNDING * board.edge_time.sum()
     plain = not ask.sums and ask.most_stages == 0
@@ -152,7 +172,7 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
     full = len(labels.head) - 1
     for ideal in range(low, high):
         own = 0
-        least_devices = ask.devices + 1
+        least_devices[:] = board.devices + 1
         least_replicas = UNKNOWN
         label = labels.head[ideal]
         while label >= 0:
@@ -160,7 +180,7 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
                 mine = np.append(mine, np.zeros(own, np.int64))
             mine[own] = label
             own += 1
-            least_devices = min(least_devices, labels.devices[label])
+            least_devices[:] = np.minimum(least_devices, labels.devices[label])
             least_replicas = min(least_replicas, labels.replicas[label])
             label = labels.following[label]
         if own == 0:
@@ -169,6 +189,8 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
         at_ideal[0] = ideal
         at_step[0] = board.start[ideal]
         while depth >= 0:
+            if halt[0]:
+                return labels
             step = at_step[depth]
             after = units[depth - 1] if depth > 0 else -1
             while step < board.start[at_ideal[depth] + 1] and board.unit[step] <= after:
@@ -184,11 +206,11 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
             for t in range(degrees):
                 fast[depth + 1, t] = fast[depth, t] + board.fast[t, unit]
                 light[depth + 1, t] = light[depth, t] + board.light[t, unit]
-                reach = min(largest, (ask.devices - least_devices) // board.degrees[t])
-                if fast[depth + 1, t] <= within * reach and light[depth + 1, t] <= ask.capacity * (
-                    1 + ROUNDING
-                ):
-                    alive = True
+                for k in range(kinds):
+                    reach = min(largest, (board.devices[k] - least_devices[k]) // board.degrees[t])
+                    alive |= fast[depth + 1, t] * board.slowdown[k] <= within * reach and light[
+                        depth + 1, t
+                    ] <= ask.capacity[k] * (1 + ROUNDING)
             if not alive:
                 continue
             moved[depth + 1] = moved[depth]
@@ -202,86 +224,100 @@ def grow(low, high, board, ask, labels):  # type: ignore[no-untyped-def]
             depth += 1
             at_ideal[depth] = reached
             at_step[depth] = board.start[reached]
-            if least_devices + ask.rest[reached] >= ask.devices:
+            if left_over(board, least_devices, 0, 0) - 1 / slowest < ask.rest[reached] * (
+                1 - ROUNDING
+            ):
                 continue  # not even one device is left for this stage
             left = 1 if reached < full else 0
-            for t in range(degrees):
-                degree = board.degrees[t]
-                if fast[depth, t] == np.inf or light[depth, t] > ask.capacity * (1 + ROUNDING):
-                    continue
-                q = 0
-                least = fast[depth, t] + moved[depth] - rounding
-                while q < divisors and board.divisors[q] * within < least:
-                    q += 1
-                room = ask.devices - ask.rest[reached] - least_devices
-                if q == divisors or board.divisors[q] * degree > room:
-                    continue
-                d = board.divisors[q]
-                devices, replicas = least_devices + d * degree, least_replicas + d
-                if plain and dominated(labels, reached, devices, replicas):
-                    continue
-                transfer = price_stage(
-                    board, units, depth, inside, t, item, cost, size_a, size_b, weight
-                )
-                while q < divisors and board.divisors[q] * within < fast[depth, t] + transfer:
-                    q += 1
-                if q == divisors or board.divisors[q] * degree > room:
-                    continue
-                d = board.divisors[q]
-                devices, replicas = least_devices + d * degree, least_replicas + d
-                if plain and dominated(labels, reached, devices, replicas):
-                    continue
-                known[:] = False
-                for a in range(own):
-                    label = mine[a]
-                    if ask.most_stages > 0 and labels.stages[label] + 1 + left > ask.most_stages:
+            for k in range(kinds):
+                for t in range(degrees):
+                    degree = board.degrees[t]
+                    if light[depth, t] > ask.capacity[k] * (1 + ROUNDING):
                         continue
-                    for p in range(q, divisors):
-                        d = board.divisors[p]
-                        devices = labels.devices[label] + d * degree
-                        replicas = labels.replicas[label] + d
-                        if devices + ask.rest[reached] > ask.devices:
+                    quickest = fast[depth, t] * board.slowdown[k]
+                    if quickest == np.inf:
+                        continue
+                    q = 0
+                    least = quickest + moved[depth] - rounding
+                    transfer = -1.0
+                    for _ in range(2):  # with the transfers known roughly, then exactly
+                        while q < divisors and board.divisors[q] * within < least:
+                            q += 1
+                        if q == divisors:
                             break
-                        if replicas + left > board.most_replicas:
+                        d = board.divisors[q]
+                        if left_over(board, least_devices, k, d * degree) < ask.rest[reached]:
+                            q = divisors
                             break
-                        if not known[p]:
-                            known[p] = True
-                            _look(
-                                board, p, t, units, depth, item, cost, size_a, size_b, weight, quick
-                            )
-                            fits_to[p] = 0
-                            fails_from[p] = UNKNOWN
-                        limit = within * d - transfer
-                        if quick[p, 0] > limit:
+                        devices[:] = least_devices
+                        devices[k] += d * degree
+                        if plain and dominated(labels, reached, devices, least_replicas + d):
+                            q = divisors
+                            break
+                        if transfer < 0:
+                            transfer = price_stage(
+                                board, units, depth, inside, k, t, item, cost, size_a, size_b,
+                                weight,
+                            )  # fmt: skip
+                            least = quickest + transfer
+                    if q == divisors:
+                        continue
+                    known[:] = False
+                    for a in range(own):
+                        label = mine[a]
+                        if (
+                            ask.most_stages > 0
+                            and labels.stages[label] + 1 + left > ask.most_stages
+                        ):
                             continue
-                        y = in_flight(board, d, labels.replicas[label])
-                        found = quick[p, 0]
-                        if quick[p, 1] * y + quick[p, 2] > ask.capacity:
-                            if y >= fails_from[p]:
-                                continue
-                            if item[depth] == depth:
-                                continue  # there is nothing to choose
-                            if y > fits_to[p] or ask.sums:
-                                found = configure(
-                                    board, item[: depth + 1], cost, size_a, size_b, weight,
-                                    board.kappa[t, p], y, ask.capacity, limit, not ask.sums,
-                                    choice, labels.tally[1:],
+                        for p in range(q, divisors):
+                            d = board.divisors[p]
+                            devices[:] = labels.devices[label]
+                            if left_over(board, devices, k, d * degree) < ask.rest[reached]:
+                                break
+                            devices[k] += d * degree
+                            replicas = labels.replicas[label] + d
+                            if replicas + left > board.most_replicas:
+                                break
+                            if not known[p]:
+                                known[p] = True
+                                _look(
+                                    board, p, t, units, depth, item, cost, size_a, size_b, weight,
+                                    quick,
                                 )  # fmt: skip
-                                if found == np.inf:
-                                    fails_from[p] = y
-                                    continue
-                                fits_to[p] = y
-                        total = labels.total[label]
-                        if ask.sums:
-                            total += (found + transfer) / d
-                            if total > ask.most_total:
+                                fits_to[p] = 0
+                                fails_from[p] = UNKNOWN
+                            limit = within * d - transfer
+                            if quick[p, 0] > limit:
                                 continue
-                        stages = labels.stages[label] + (1 if ask.most_stages > 0 else 0)
-                        labels = push(
-                            labels, reached, devices, replicas, stages, total, label, t, p
-                        )
-                        if not ask.sums:
-                            break  # more replicas would only cost more
+                            y = in_flight(board, d, labels.replicas[label])
+                            found = quick[p, 0]
+                            if quick[p, 1] * y + quick[p, 2] > ask.capacity[k]:
+                                if y >= fails_from[p]:
+                                    continue
+                                if item[depth] == depth:
+                                    continue  # there is nothing to choose
+                                if y > fits_to[p] or ask.sums:
+                                    found = configure(
+                                        board, item[: depth + 1], cost, size_a, size_b, weight,
+                                        board.kappa[t, p], y, ask.capacity[k], limit,
+                                        not ask.sums, choice, labels.tally[1:],
+                                    )  # fmt: skip
+                                    if found == np.inf:
+                                        fails_from[p] = y
+                                        continue
+                                    fits_to[p] = y
+                            total = labels.total[label]
+                            if ask.sums:
+                                total += (found + transfer) / d
+                                if total > ask.most_total:
+                                    continue
+                            stages = labels.stages[label] + (1 if ask.most_stages > 0 else 0)
+                            labels = push(
+                                labels, reached, devices, replicas, stages, total, label, k, t, p
+                            )
+                            if not ask.sums:
+                                break  # more replicas would only cost more
     return labels
 
 

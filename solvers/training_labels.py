@@ -1,7 +1,7 @@
 """Labels of the training DP: partial plans, of which only undominated ones are kept.
 
-A label has the devices used, the replicas used, the stages, and Σ TPS. Fewer replicas behind never
-hurt, because they leave fewer microbatches in flight.
+A label has the devices used of each kind, the replicas used, the stages, and Σ TPS. Fewer replicas
+behind never hurt, because they leave fewer microbatches in flight.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 class Labels(NamedTuple):
     """Partial plans from the pipeline's end: each is its parent and one more stage.
 
+    `devices` has one column per kind.
+
     `head` is the first label of each ideal, `following` the next one of the same ideal;
     `tally[0]` labels exist, `tally[1]` is set if a knapsack gave up.
     """
@@ -27,6 +29,7 @@ class Labels(NamedTuple):
     stages: NDArray[np.int64]
     total: NDArray[np.float64]
     parent: NDArray[np.int64]
+    kind: NDArray[np.int64]
     degree: NDArray[np.int64]
     divisor: NDArray[np.int64]
     following: NDArray[np.int64]
@@ -34,33 +37,42 @@ class Labels(NamedTuple):
 
 
 @njit(cache=True)
+def no_more(some, other):  # type: ignore[no-untyped-def]
+    """Whether `some` devices are no more than the `other` ones, of every kind."""
+    for k in range(len(some)):  # noqa: SIM110  # numba takes no generators
+        if some[k] > other[k]:
+            return False
+    return True
+
+
+@njit(cache=True)
 def dominated(labels, ideal, devices, replicas):  # type: ignore[no-untyped-def]
     """Whether an ideal has a label with at most so many devices and replicas."""
     label = labels.head[ideal]
     while label >= 0:
-        if labels.devices[label] <= devices and labels.replicas[label] <= replicas:
+        if labels.replicas[label] <= replicas and no_more(labels.devices[label], devices):
             return True
         label = labels.following[label]
     return False
 
 
 @njit(cache=True)
-def push(labels, ideal, devices, replicas, stages, total, parent, degree, divisor):  # type: ignore[no-untyped-def]
+def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, divisor):  # type: ignore[no-untyped-def]
     """Add a label unless another one is at least as good; drop those it is better than."""
     before, other = -1, labels.head[ideal]
     while other >= 0:
         if (
-            labels.devices[other] <= devices
-            and labels.replicas[other] <= replicas
+            labels.replicas[other] <= replicas
             and labels.stages[other] <= stages
             and labels.total[other] <= total
+            and no_more(labels.devices[other], devices)
         ):
             return labels
         if (
-            labels.devices[other] >= devices
-            and labels.replicas[other] >= replicas
+            labels.replicas[other] >= replicas
             and labels.stages[other] >= stages
             and labels.total[other] >= total
+            and no_more(devices, labels.devices[other])
         ):
             if before < 0:
                 labels.head[ideal] = labels.following[other]
@@ -78,6 +90,7 @@ def push(labels, ideal, devices, replicas, stages, total, parent, degree, diviso
     labels.stages[new] = stages
     labels.total[new] = total
     labels.parent[new] = parent
+    labels.kind[new] = kind
     labels.degree[new] = degree
     labels.divisor[new] = divisor
     labels.following[new] = labels.head[ideal]
@@ -92,11 +105,12 @@ def _longer(labels):  # type: ignore[no-untyped-def]
     return Labels(
         labels.head,
         np.append(labels.ideal, more),
-        np.append(labels.devices, more),
+        np.concatenate((labels.devices, np.zeros_like(labels.devices))),
         np.append(labels.replicas, more),
         np.append(labels.stages, more),
         np.append(labels.total, np.zeros(len(more))),
         np.append(labels.parent, more),
+        np.append(labels.kind, more),
         np.append(labels.degree, more),
         np.append(labels.divisor, more),
         np.append(labels.following, more),
@@ -104,7 +118,7 @@ def _longer(labels):  # type: ignore[no-untyped-def]
     )
 
 
-def no_labels(ideals: int) -> Labels:
+def no_labels(ideals: int, kinds: int) -> Labels:
     """Return the labels to begin with: nothing planned, nothing used."""
 
     def room() -> NDArray[np.int64]:
@@ -113,11 +127,12 @@ def no_labels(ideals: int) -> Labels:
     labels = Labels(
         head=np.full(ideals, -1),
         ideal=room(),
-        devices=room(),
+        devices=np.zeros((1024, kinds), np.int64),
         replicas=room(),
         stages=room(),
         total=np.zeros(1024),
         parent=room(),
+        kind=room(),
         degree=room(),
         divisor=room(),
         following=room(),

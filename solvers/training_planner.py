@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..formulations.task import Task
 from ..formulations.training import STATE_PER_WEIGHT, Staging
-from ..instances import Solution, Stage, in_stages
+from ..instances import Solution, in_stages
 from ..instances.arrays import Floats, Ints
 from .lattice import Lattice
 from .search import Search
@@ -24,17 +27,16 @@ from .training_kernels import (
 )
 from .training_labels import Labels, no_labels
 
-#: Steps of the lattice that are taken between two looks at the clock.
-SLICE_STEPS = 2_000
-#: What is needed where nothing helps; more than any number of devices.
-NEVER = 2**40
+#: Seconds between two looks at the clock.
+LOOK_S = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """A stage of a plan: its units, numbers of its degree and divisor, replicas behind it."""
+    """A stage of a plan: its units, numbers of kind, degree and divisor, replicas behind it."""
 
     units: Ints
+    kind: int
     degree: int
     divisor: int
     behind: int
@@ -54,11 +56,9 @@ class Planner:
         self.staging = staging
         self.lattice = lattice
         self.board = make_board(staging, lattice, greedy)
-        self.capacity = float(staging.capacity[0])
-        self.devices = int(staging.count[0])
         work = np.min(self.board.fast * staging.degrees[:, None], axis=0)
         below = self._sums(work)
-        #: Least device-time of the units outside each ideal.
+        #: Least device-time of the units outside each ideal, on devices without slowdown.
         self.outside: Floats = below[-1] - below
         self.torn = np.zeros(lattice.size, np.bool_)
         for a, b in staging.uncut.tolist():
@@ -80,7 +80,7 @@ class Planner:
         *,
         sums: bool = False,
         most_total: float = math.inf,
-        capacity: float | None = None,
+        capacity: Floats | None = None,
     ) -> tuple[Chosen, ...] | None:
         """Return a plan with all TPS_i ≤ `within`, None if there is none or the search must stop.
 
@@ -89,30 +89,28 @@ class Planner:
         sums
             Return one of least Σ TPS_i, which is at most `most_total`.
         capacity
-            Memory of a device; default: the cluster's.
+            Memory of a device of each kind; default: the cluster's.
         """
-        lattice = self.lattice
-        rest = np.ceil(self.outside / within * (1 - 1e-9)).clip(1, NEVER).astype(np.int64)
+        lattice, slowdown = self.lattice, self.staging.slowdown
+        rest = self.outside / within * (1 - 1e-9)
+        if len(slowdown) == 1:
+            rest = np.ceil(rest * slowdown[0]) / slowdown[0]
+        rest = np.maximum(rest, 1 / slowdown.max())
         rest[-1] = 0
-        rest[self.torn] = NEVER
+        rest[self.torn] = np.inf
         ask = Ask(
             within=within,
-            devices=self.devices,
-            capacity=self.capacity if capacity is None else capacity,
+            capacity=self.staging.capacity if capacity is None else capacity,
             most_stages=self.staging.problem.max_stages or 0,
             sums=sums,
             most_total=most_total,
             rest=rest,
         )
-        labels = no_labels(lattice.size)
-        low = 0
-        while low < lattice.size - 1:
-            if search.should_stop():
-                return None
-            high = int(np.searchsorted(lattice.start, lattice.start[low] + SLICE_STEPS))
-            high = min(max(low + 1, high), lattice.size - 1)
-            labels = grow(low, high, self.board, ask, labels)
-            low = high
+        labels = no_labels(lattice.size, len(slowdown))
+        with halted(search) as halt:
+            labels = grow(0, lattice.size - 1, self.board, ask, labels, halt)
+        if halt[0]:
+            return None
         self.gave_up |= bool(labels.tally[1])
         ends = []
         label = int(labels.head[-1])
@@ -121,7 +119,8 @@ class Planner:
             label = int(labels.following[label])
         if not ends:
             return None
-        best = min(ends, key=lambda x: (labels.total[x], labels.devices[x], labels.replicas[x]))
+        used = labels.devices.sum(axis=1)
+        best = min(ends, key=lambda x: (labels.total[x], used[x], labels.replicas[x]))
         return self._trace(labels, best)
 
     def _trace(self, labels: Labels, label: int) -> tuple[Chosen, ...]:
@@ -134,6 +133,7 @@ class Planner:
             stages.append(
                 Chosen(
                     np.setdiff1d(here, behind, assume_unique=True),
+                    int(labels.kind[label]),
                     int(labels.degree[label]),
                     int(labels.divisor[label]),
                     int(labels.replicas[parent]),
@@ -150,19 +150,7 @@ class Planner:
             d = int(staging.divisors[part.divisor])
             time, options = self._configure(part, d)
             times.append(time)
-            pairs = sorted(
-                (int(staging.node_of[unit]), int(staging.configuration[option]))
-                for unit, option in zip(part.units.tolist(), options, strict=True)
-            )
-            stages.append(
-                Stage(
-                    nodes=tuple(v for v, _ in pairs),
-                    configuration=tuple(c for _, c in pairs),
-                    replicas=d,
-                    degree=int(staging.degrees[part.degree]),
-                    kind=int(staging.kinds[0]),
-                )
-            )
+            stages.append(staging.stage(part.units, options, d, part.degree, part.kind))
         return in_stages(stages, self.task.cluster), times
 
     def _configure(self, part: Chosen, d: int) -> tuple[float, list[int]]:
@@ -176,11 +164,13 @@ class Planner:
         choice = np.zeros(count, np.int64)
         gave_up = np.zeros(1, np.int64)
         transfer = price_stage(
-            board, part.units, count, inside, part.degree, item, cost, size_a, size_b, weight
-        )
+            board, part.units, count, inside, part.kind, part.degree,
+            item, cost, size_a, size_b, weight,
+        )  # fmt: skip
         least = configure(
             board, item, cost, size_a, size_b, weight, board.kappa[part.degree, part.divisor],
-            in_flight(board, d, part.behind), self.capacity, math.inf, False, choice, gave_up,
+            in_flight(board, d, part.behind), staging.capacity[part.kind], math.inf, False,
+            choice, gave_up,
         )  # fmt: skip
         options = [
             staging.choices(unit, part.degree)[int(choice[i] - item[i])]
@@ -212,6 +202,32 @@ class Planner:
         return sum(terms.values()), terms
 
 
+@contextmanager
+def halted(search: Search[Solution]) -> Iterator[Ints]:
+    """Yield a flag, shape (1,), that is set as soon as the search should stop.
+
+    The stages that can follow one ideal may be more than fit into the time left, so a kernel cannot
+    wait for the next ideal to look at the clock.
+    """
+    halt = np.zeros(1, np.int64)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            if search.should_stop():
+                halt[0] = 1
+                return
+            over.wait(LOOK_S)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield halt
+    finally:
+        over.set()
+        watcher.join()
+
+
 def make_board(staging: Staging, lattice: Lattice, greedy: bool) -> Board:
     """Return the arrays that the kernels read."""
     size, degrees = staging.size, len(staging.degrees)
@@ -219,7 +235,6 @@ def make_board(staging: Staging, lattice: Lattice, greedy: bool) -> Board:
     for e, (a, b) in enumerate(staging.edges.tolist()):
         incident[a].append((e, b))
         incident[b].append((e, a))
-    time = staging.time * staging.slowdown[0]
     # a schedule with versions of the weights may give negative `fixed`: y is at least 1
     least_size = staging.per_microbatch + staging.fixed
     fast = np.full((degrees, size), np.inf)
@@ -227,16 +242,18 @@ def make_board(staging: Staging, lattice: Lattice, greedy: bool) -> Board:
     for t in range(degrees):
         for unit in range(size):
             for c in staging.choices(unit, t):
-                fast[t, unit] = min(fast[t, unit], time[c])
+                fast[t, unit] = min(fast[t, unit], staging.time[c])
                 light[t, unit] = min(light[t, unit], least_size[c])
     kappa = [[staging.kappa(t, d) for d in staging.divisors.tolist()] for t in range(degrees)]
     return Board(
         start=lattice.start,
         unit=lattice.unit,
         to=lattice.to,
+        devices=staging.count,
+        slowdown=staging.slowdown,
         degrees=staging.degrees,
         first=staging.first,
-        time=time,
+        time=staging.time,
         weight=staging.weight,
         per_microbatch=staging.per_microbatch,
         fixed=staging.fixed,

@@ -92,6 +92,31 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
         newest(tmp_path, "model")
 
 
+@pytest.mark.parametrize(
+    "manifest", ["[]", "{}", '{"format": 1}', '{"format": "x"}', "\\xff", '{"step": null}']
+)
+def test_a_manifest_of_another_shape_is_refused(manifest: str, tmp_path: Path) -> None:
+    step = tmp_path / "step-00000001"
+    step.mkdir()
+    (step / "manifest.json").write_bytes(manifest.encode().replace(b"\\xff", b"\xff"))
+    with pytest.raises(InputError, match=r"manifest.json: damaged; delete"):
+        newest(tmp_path, "model")
+
+
+def test_a_damaged_number_is_refused_and_what_lost_its_manifest_replaced(tmp_path: Path) -> None:
+    odd = tmp_path / "step-000000x1"
+    odd.mkdir()
+    (odd / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match=r"step-000000x1: .* rename it"):
+        newest(tmp_path, "model")
+    folder = tmp_path / "kept"
+    (folder / "step-00000001").mkdir(parents=True)
+    (folder / "step-00000001" / "rank-0.pt").write_bytes(b"")
+    _, codes, said = run(tmp_path, checkpoint=folder, steps=1)
+    assert codes == [0, 0], said
+    assert (folder / "step-00000001" / "manifest.json").is_file()
+
+
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     _, codes, said = run(tmp_path, checkpoint=folder, steps=1, resume=True)

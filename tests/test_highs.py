@@ -12,11 +12,11 @@ import pytest
 from scipy.sparse import csc_array
 
 from stagecut import Limits
+from stagecut.formulations.linear import Linear
 from stagecut.instances import StagecutError
 from stagecut.solvers import highs, highs_thread
 from stagecut.solvers.compiled_model import compile_model
 from stagecut.solvers.highs import run_highs
-from stagecut.solvers.linear import Linear
 from stagecut.solvers.lp import GrowingLp
 from stagecut.solvers.search import Search
 

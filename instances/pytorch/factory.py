@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +19,11 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from ..errors import InputError
+from ..errors import InputError, shown
 from .trace import reason_of
+
+#: Inputs that are made up hold at most so many numbers.
+MOST_NUMBERS = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -227,6 +231,16 @@ def _must_be_given(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in kinds
 
 
+def _made_up(*sizes: int) -> torch.Tensor:
+    if min(sizes) < 1 or math.prod(sizes) > MOST_NUMBERS:
+        text = " × ".join(shown(size) for size in sizes[:6])
+        raise InputError(
+            f"--batch, --input: a batch of {text}; sizes must be at least 1, and all together at "
+            f"most {MOST_NUMBERS} numbers"
+        )
+    return torch.randn(*sizes)
+
+
 def _inputs_for(model: nn.Module, reference: str, batch: int, shape: str | None) -> Any:
     """Make inputs up: of the given shape, or as the first layer or the model's author says."""
     if shape is not None:
@@ -234,10 +248,10 @@ def _inputs_for(model: nn.Module, reference: str, batch: int, shape: str | None)
             sizes = [int(word) for word in shape.split("x")]
         except ValueError:
             raise InputError(f"--input: {shape!r} is no shape such as 3x224x224") from None
-        return torch.randn(batch, *sizes)
+        return _made_up(batch, *sizes)
     first = next((m for m in model.modules() if next(m.parameters(False), None) is not None), None)
     if isinstance(first, nn.Linear):
-        return torch.randn(batch, first.in_features)
+        return _made_up(batch, first.in_features)
     ready = getattr(model, "dummy_inputs", None)
     if isinstance(ready, Mapping):
         return dict(ready)

@@ -6,6 +6,7 @@ They write it into the store of the process group, which rank 0 or the launcher 
 from __future__ import annotations
 
 import os
+import re
 import time
 from datetime import timedelta
 
@@ -62,7 +63,7 @@ class Board:
         Parameters
         ----------
         identity
-            Hash of each thing that must be the same on all ranks, by what it is called.
+            Hash or value of each thing that must be the same on all ranks, by what it is called.
 
         Raises
         ------
@@ -88,7 +89,7 @@ class Board:
                     low, high = sorted(((self.rank, value), (r, str(theirs.get(what)))))
                     raise StagecutError(
                         f"rank {high[0]} runs another {what} than rank {low[0]} "
-                        f"({high[1][:12]}, {low[1][:12]}); give all ranks the same"
+                        f"({_short(high[1])}, {_short(low[1])}); give all ranks the same"
                     )
 
     def publish(self, text: str, code: int) -> bool:
@@ -122,3 +123,8 @@ class Board:
         keys = [f"left {r}" for r in range(self.world)]
         while self.hosts and time.monotonic() < until and not self._mine.check(keys):
             time.sleep(0.02)
+
+
+def _short(value: str) -> str:
+    """Return the beginning of a hash; of others, of a length that tells folders apart."""
+    return value[:12] if re.fullmatch("[0-9a-f]{40,}", value) else value[:60]

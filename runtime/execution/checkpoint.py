@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...instances import InputError
+from ...instances.source import Record
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -101,6 +103,8 @@ def save(folder: Path, position: Position, trained: Trained, *, plan: str, model
             out.flush()
             os.fsync(out.fileno())
         _to_disk(unfinished)
+        if not (final / MANIFEST).is_file():  # what lost its manifest is no checkpoint any more
+            shutil.rmtree(final, ignore_errors=True)
         unfinished.rename(final)
         _to_disk(folder)
         for old in checkpoints(folder)[:-KEPT]:
@@ -109,9 +113,35 @@ def save(folder: Path, position: Position, trained: Trained, *, plan: str, model
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, the newest last."""
-    found = [path for path in folder.glob("step-*") if (path / MANIFEST).is_file()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    """Return the checkpoints in a folder, the newest last.
+
+    Raises
+    ------
+    InputError
+        If the name of one is damaged.
+    """
+    found = {}
+    for path in folder.glob("step-*"):
+        number = path.name.removeprefix("step-")
+        if not (path / MANIFEST).is_file():
+            continue
+        if not (number.isascii() and number.isdecimal()):
+            raise InputError(f"{path}: step-00000010 is what a checkpoint is called; rename it")
+        found[int(number)] = path
+    return [found[step] for step in sorted(found)]
+
+
+class Manifest(Record):
+    """What the manifest of a checkpoint says."""
+
+    format: int
+    step: int
+    microbatches: int
+    ranks: int
+    plan: str
+    model: str
+    files: dict[str, int]
+    tensors: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -149,19 +179,21 @@ def newest(folder: Path, model: str) -> Checkpoint:
     path = found[-1]
     damaged = f"damaged; delete {path} to go on from the one before"
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         raise InputError(f"{path / MANIFEST}: {damaged}") from None
-    if manifest.get("format") != FORMAT:
-        raise InputError(f"{path}: its format is {manifest.get('format')}; {FORMAT} is known")
-    if manifest["model"] != model:
+    if manifest.format != FORMAT:
+        raise InputError(f"{path}: its format is {manifest.format}; {FORMAT} is known")
+    if min(manifest.step, manifest.microbatches) < 0 or any("/" in n for n in manifest.files):
+        raise InputError(f"{path / MANIFEST}: {damaged}")
+    if manifest.model != model:
         raise InputError(f"{path}: it is of another model; give the model that was trained")
-    for name, size in manifest["files"].items():
+    for name, size in manifest.files.items():
         file = path / name
         if not file.is_file() or file.stat().st_size != size:
             raise InputError(f"{file}: {damaged}")
-    position = Position(manifest["step"], manifest["microbatches"])
-    return Checkpoint(path, position, manifest["plan"], manifest["ranks"], manifest["tensors"])
+    position = Position(manifest.step, manifest.microbatches)
+    return Checkpoint(path, position, manifest.plan, manifest.ranks, manifest.tensors)
 
 
 def restore(found: Checkpoint, trained: Trained, plan: str) -> None:

@@ -87,10 +87,16 @@ class Options:
         if self.schedule in ASYNCHRONOUS:
             self._check_asynchronous()
 
-    def told(self) -> str:
-        """Return what all ranks must have alike."""
-        named = [self.schedule, self.microbatches, self.replicas, self.recompute, self.steps]
-        return " ".join(map(str, [*named, self.learning_rate, self.every, self.resume]))
+    def told(self) -> dict[str, str]:
+        """Return what all ranks must have alike, by what it is called."""
+        names = ("steps", "schedule", "microbatches", "replicas", "recompute", "every", "resume")
+        told = {f"--{name}": repr(getattr(self, name)) for name in names}
+        told["--lr"] = repr(self.learning_rate)
+        told["--optimizer"] = self.optimizer if isinstance(self.optimizer, str) else "given"
+        told["--record"] = "none" if self.record is None else "given"
+        folder = self.checkpoint
+        told["--checkpoint"] = "none" if folder is None else repr(str(folder.absolute()))
+        return told
 
     def settled(self, plan: Plan, workload: Workload) -> Options:
         """Return the same with what the plan says where nothing was said.

@@ -1,0 +1,132 @@
+"""Mixed-integer linear programs as arrays, and a builder of them with named rows.
+
+Programs that are built often, or are large, are stated so: without Pyomo, which takes a second to
+import and a hundred times longer for each row. A block of rows has a name; the module that adds it
+says the equation beside the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csc_array
+
+from ..instances.arrays import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A mixed-integer linear program: min (or max) cost·x + offset, lower ≤ A x ≤ upper.
+
+    Parameters
+    ----------
+    cost, column_lower, column_upper
+        Shape (n,).
+    offset
+        Constant term of the objective.
+    maximise
+        Sense of the objective.
+    integer
+        Shape (n,): whether a column must be a whole number.
+    matrix
+        Shape (m, n), by columns.
+    row_lower, row_upper
+        Shape (m,); `-inf` and `inf` where open.
+    row_names
+        Name of each row, where it was built with names.
+    """
+
+    cost: Floats
+    column_lower: Floats
+    column_upper: Floats
+    integer: Bools
+    matrix: csc_array[np.float64]
+    row_lower: Floats
+    row_upper: Floats
+    offset: float = 0.0
+    maximise: bool = False
+    row_names: tuple[str, ...] = ()
+
+    def broken_rows(self, x: Floats, tolerance: float = 1e-6) -> list[str]:
+        """Return the names of the rows that values of the columns, shape (n,), do not keep."""
+        activity: Floats = np.asarray(self.matrix @ x)
+        broken = (activity < self.row_lower - tolerance) | (activity > self.row_upper + tolerance)
+        return [self.row_names[i] for i in np.flatnonzero(broken)]
+
+
+class LinearBuilder:
+    """Columns and rows as they come; columns are whole numbers from 0 unless said otherwise."""
+
+    def __init__(self) -> None:
+        self.upper = np.zeros(0)
+        self.cost = np.zeros(0)
+        self._whole = np.zeros(0, np.bool_)
+        self._at: list[Ints] = []
+        self._column: list[Ints] = []
+        self._factor: list[Floats] = []
+        self._low: list[float] = []
+        self._high: list[float] = []
+        self._names: list[str] = []
+
+    def columns(
+        self, shape: int | tuple[int, ...], most: float | Ints | Floats = 1.0, *, whole: bool = True
+    ) -> Ints:
+        """Add columns of 0 … `most`, without costs; return their numbers in this shape."""
+        upper = np.broadcast_to(np.asarray(most, np.float64), shape).ravel()
+        begin = len(self.upper)
+        self.upper = np.concatenate([self.upper, upper])
+        self.cost = np.concatenate([self.cost, np.zeros(len(upper))])
+        self._whole = np.concatenate([self._whole, np.full(len(upper), whole)])
+        return np.arange(begin, begin + len(upper)).reshape(shape)
+
+    def row(
+        self,
+        name: str,
+        columns: Ints | Sequence[int],
+        factors: Floats | Sequence[float] | float,
+        low: float,
+        high: float,
+    ) -> None:
+        """Add the row low ≤ Σ factors · columns ≤ high; one factor holds for all columns."""
+        entries = np.asarray(columns, np.int64)
+        self._at.append(np.full(len(entries), len(self._low)))
+        self._column.append(entries)
+        self._factor.append(np.broadcast_to(np.asarray(factors, np.float64), entries.shape))
+        self._low.append(low)
+        self._high.append(high)
+        self._names.append(name)
+
+    def table(
+        self,
+        name: str,
+        at: Ints,
+        columns: Ints,
+        factors: Floats,
+        high: float,
+        low: float = -np.inf,
+    ) -> None:
+        """Add rows 0 … max(at), entry by entry, all with the same sides."""
+        count = int(at.max()) + 1
+        self._at.append(at + len(self._low))
+        self._column.append(columns)
+        self._factor.append(factors)
+        self._low += [low] * count
+        self._high += [high] * count
+        self._names += [f"{name}[{k}]" for k in range(count)]
+
+    def build(self) -> Linear:
+        """Return the program, a minimisation of `cost`."""
+        where = (np.concatenate(self._at), np.concatenate(self._column))
+        shape = (len(self._low), len(self.upper))
+        return Linear(
+            cost=self.cost.copy(),
+            column_lower=np.zeros(len(self.upper)),
+            column_upper=self.upper.copy(),
+            integer=self._whole,
+            matrix=csc_array((np.concatenate(self._factor), where), shape=shape),
+            row_lower=np.array(self._low),
+            row_upper=np.array(self._high),
+            row_names=tuple(self._names),
+        )
