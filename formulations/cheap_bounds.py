@@ -31,13 +31,8 @@ from typing import Any
 
 import numpy as np
 
-<<<<<<< HEAD
-from ..instances import Latency, Throughput
-from ..instances.arrays import Floats, Ints
-=======
 from ..instances import Latency, Throughput, Training
-from ..instances.arrays import Floats
->>>>>>> main
+from ..instances.arrays import Floats, Ints
 from .certificate import PROOF_MARGIN
 from .counting import count_out
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
