@@ -80,7 +80,10 @@ def _two_phases(task: Task, search: Search[Solution]) -> None:
     """Offer the answer of partition first, mapping after; its bound is not one for all cuts."""
     left = search.seconds_left
     limits = replace(
-        search.limits, seconds=None if math.isinf(left) else SHARE * left, nodes=4, gap=0.0
+        search.limits,
+        seconds=None if math.isinf(left) else max(SHARE * left, 1e-3),
+        nodes=4,
+        gap=0.0,
     )
     inner: Search[Solution] = Search(limits, search.value)
     with search.phase("two phases"):
