@@ -39,6 +39,7 @@ def equi(task: Task, search: Search[Solution], enough: Callable[[], bool] = lamb
                 if enough() or search.should_stop():
                     return
                 _offer(task, staging, search, t, options, stage_of)
+    _found(search, "equal stages")
 
 
 def data_parallel(task: Task, search: Search[Solution]) -> None:
@@ -49,6 +50,12 @@ def data_parallel(task: Task, search: Search[Solution]) -> None:
             options = _options(staging, t, again)
             if options is not None:
                 _offer(task, staging, search, t, options, np.zeros(staging.size, np.int64))
+    _found(search, "one stage with replicas")
+
+
+def _found(search: Search[Solution], what: str) -> None:
+    if search.best is None:
+        search.note(f"no plan found with {what}; others may exist")
 
 
 def _cuts(staging: Staging) -> Iterator[Ints]:

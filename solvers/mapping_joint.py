@@ -9,7 +9,8 @@ import numpy as np
 import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
 
-from ..formulations.mapping_joint import joint_data, joint_milp
+from ..formulations.mapping_joint import joint_milp
+from ..formulations.mapping_joint_data import joint_data
 from ..formulations.task import Task
 from ..instances import InputError, Mapped, Mapping, Solution
 from ..instances.arrays import Floats

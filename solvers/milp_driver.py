@@ -23,7 +23,7 @@ then the origin of the bound names the solver alone; else it ends with "proved a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
@@ -39,17 +39,21 @@ from .other_solvers import run_other
 from .search import S, Search
 from .tighten import tighten
 
-#: What a solver's tolerances can make a bound too high by, relative to the incumbent (to the bound,
-#: while there is none). Programs are stated with objectives of about 1000, so that the tolerance
-#: of 1e-6 on a row is 1e-9 of it, and some hundred rows that each use it up are allowed for.
-#: Less than `search.OPTIMAL_GAP`, so that an optimum that was found is called one.
-BOUND_SLACK = 5e-7
+#: What programs are stated to have as objective, about: that of the incumbent, if there is one.
+STATED_OBJECTIVE = 1000.0
+
+#: What a solver's tolerances can make a bound too high by, relative to `STATED_OBJECTIVE` or to the
+#: bound if that is more: its tolerance on a row is 1e-6, and some hundred rows that each use it up
+#: are allowed for. Less than `search.OPTIMAL_GAP`, even where the incumbent is half of what the
+#: program was stated for, so that an optimum that was found is called one.
+BOUND_SLACK = 2e-7
 
 #: Largest entry of a row up to which HiGHS is believed. In programs with objectives of about 1000
 #: wrong answers were seen from 1e10 on (transfers of 1e7 beside a max-load of 1), none at 1e9.
 LARGEST = 1e8
 
-#: Part of an objective below which a better solution is worth stating the program anew.
+#: Part of the objective for which a program was stated, below which it is stated anew: what is
+#: out of reach for the better solution leaves it, and its tolerances count for less.
 MUCH_BETTER = 0.5
 
 #: Columns up to which answers are proved again, and seconds that this may take: of an answer that
@@ -67,7 +71,7 @@ class Program(Generic[S]):
     Parameters
     ----------
     compiled
-        The program as arrays; its objective is minimised, and should be about 1000.
+        The program as arrays; its objective is minimised, and about `STATED_OBJECTIVE`.
     read
         Returns the solution of the problem for values of the columns; it may break rules. None
         for a relaxation, which has only a bound.
@@ -103,7 +107,6 @@ def solve_program(
     solver: str = "highs",
     seconds: float | None = None,
     gap: float | None = None,
-    options: Mapping[str, bool | int | float | str] | None = None,
 ) -> None:
     """Solve a program: offer its solutions, raise the bound, say why it ended.
 
@@ -116,7 +119,7 @@ def solve_program(
         ``highs``, or one that Pyomo knows.
     seconds
         Limit for this solve alone; default: the search's.
-    gap, options
+    gap
         As for `run_highs`.
     """
     while not search.should_stop():
@@ -131,10 +134,10 @@ def solve_program(
         solve = _Solve(program, search, solver)
         if not solve.tightened():
             return
-        outcome = solve.run(seconds, gap, options)
+        outcome = solve.run(seconds, gap)
         if outcome is None:
             return
-        if solve.worth_stating_anew and outcome.limit == "stopped":
+        if solve.worth_stating_anew and outcome.limit not in ("time", "nodes"):
             continue
         solve.conclude(outcome)
         if seconds is None and (outcome.limit == "nodes" or outcome.limit == "time"):
@@ -171,14 +174,13 @@ class _Solve(Generic[S]):
 
     @property
     def worth_stating_anew(self) -> bool:
-        """Whether a much better solution than that for which it was stated makes it easier."""
-        return not self.believed and self.search.objective < MUCH_BETTER * self.stated_at
+        """Whether a much better solution is known than that for which it was stated."""
+        return 0 < self.search.objective < MUCH_BETTER * self.stated_at
 
     def run(
         self,
         seconds: float | None,
         gap: float | None,
-        options: Mapping[str, bool | int | float | str] | None,
     ) -> Outcome | None:
         """Run the solver; None if it failed."""
         search, linear = self.search, self.linear
@@ -187,6 +189,8 @@ class _Solve(Generic[S]):
         if start is not None and self.program.improve is not None:
             with search.phase("improve"):
                 start = self.program.improve(linear, start, self._offer)
+            if self.worth_stating_anew:
+                return Outcome("no solution", "stopped", None, math.inf, -math.inf, 0)
         try:
             with search.phase("solve"):
                 if self.solver != "highs":
@@ -200,7 +204,6 @@ class _Solve(Generic[S]):
                         on_bound=self._on_bound,
                         gap=gap,
                         seconds=math.inf if seconds is None else seconds,
-                        options=options,
                     )
         except StagecutError as error:
             search.note(f"{self.name} failed, and proves nothing more: {error}")
@@ -240,12 +243,11 @@ class _Solve(Generic[S]):
 
     def _safe(self, bound: float) -> float:
         """A bound in the program's unit, less what tolerances can make it too high by."""
-        objective = self.search.objective / self.program.scale
-        return bound - BOUND_SLACK * (objective if math.isfinite(objective) else abs(bound))
+        return bound - BOUND_SLACK * max(STATED_OBJECTIVE, abs(bound))
 
     def _claimed_infeasible(self) -> None:
         if self.search.best is not None:
-            self.search.discredit(self.origin, "that there is no solution")
+            self.search.withdraw(self.origin, "that there is no solution")
         elif self._check(math.inf):
             self.search.prove_infeasible(self.program.infeasible)
         else:
@@ -264,7 +266,11 @@ class _Solve(Generic[S]):
         if proved:
             search.raise_bound(target * scale, f"{self.origin}, proved again")
         elif proved is False:
-            search.discredit(self.origin, f"bound {bound * scale:.9g}, which was refuted")
+            search.withdraw(self.origin)
+            search.note(
+                f"{self.name}'s bound {bound * scale:.6g} could not be proved again: a solution of "
+                "the program is below it; it is not used"
+            )
         elif not self.believed:
             search.note(
                 f"the numbers of this workload span more than {self.name}'s tolerances carry: its "

@@ -123,7 +123,8 @@ class Search(Generic[S]):
     @property
     def bound(self) -> float:
         """No solution has a lower objective; `-inf` while nothing is proved."""
-        return max((bound.value for bound in self._bounds.values()), default=-math.inf)
+        proved = max((bound.value for bound in self._bounds.values()), default=-math.inf)
+        return min(proved, self.objective)
 
     @property
     def bound_origin(self) -> str:
@@ -208,8 +209,14 @@ class Search(Generic[S]):
         """Whether the incumbent shows that a bound is wrong."""
         return bound - self.objective > OPTIMAL_GAP * abs(self.objective)
 
-    def discredit(self, origin: str, claim: str) -> None:
-        """Withdraw all bounds of an origin, and take none any more: a claim of it is wrong."""
+    def withdraw(self, origin: str, claim: str = "") -> None:
+        """Withdraw all bounds of an origin, and take none any more.
+
+        Parameters
+        ----------
+        claim
+            What it claims, if that is provably wrong: a note tells so.
+        """
         with self._lock:
             self._withdraw(origin, claim)
 
@@ -217,7 +224,8 @@ class Search(Generic[S]):
         self._bounds = {o: found for o, found in self._bounds.items() if o != origin}
         self._refused.add(origin)
         known = "" if self.best is None else f" and a verified plan has {self.objective:.9g}"
-        self._defect(f"{origin} claims {claim}{known}")
+        if claim:
+            self._defect(f"{origin} claims {claim}{known}")
 
     def _defect(self, what: str) -> None:
         self.note(f"{what}: not used; a defect of Stagecut or its solver, please report it")

@@ -220,7 +220,7 @@ def _windows(
 
 
 def _knapsack(weight: Floats, size: Floats, room: float) -> float:
-    """Return the most weight that fits into `room` if the last item may be cut; or a bit more."""
+    """Return the most weight that fits into `room` (and a little more) if the last item is cut."""
     room *= 1 + SLACK  # else rounding of large sizes cuts small ones off
     may = np.isfinite(size) & (size <= room)
     free = may & (size == 0)

@@ -71,6 +71,8 @@ def _run(task: Task, search: Search[Solution], greedy: bool) -> None:
         if search.best is None and not greedy and not search.should_stop() and not planner.gave_up:
             few = lattice.size <= FEW_IDEALS
             search.prove_infeasible(_why_infeasible(planner if few else line, search))
+    if search.best is None and greedy and not search.should_stop():
+        search.note("piper: no plan found by the greedy rule; others may exist")
     if planner.gave_up:
         search.note("a knapsack was too hard: the plan may not be the best one")
 
@@ -146,7 +148,9 @@ def _minimise_batch(planner: Planner, search: Search[Solution], exact: bool) -> 
             bound = sum(times) + more * a
             if a < b and bound < search.objective * (1 - CLOSE):
                 heapq.heappush(heap, (bound, a, b))
-    if not heap and not search.should_stop() and exact and not planner.gave_up:
+    if search.best is None or heap or search.should_stop():
+        return
+    if exact and not planner.gave_up:
         search.raise_bound(search.objective * (1 - CLOSE), ORIGIN)
 
 
