@@ -34,7 +34,8 @@ def first_mapping(task: Task, search: Search[Solution]) -> None:
     # messages go R devices far between stages side by side, S devices between their replicas
     layouts = [used.reshape(s, r), used.reshape(r, s).T.copy()]
     for slots in layouts if r < s else layouts[::-1]:
-        search.offer(Mapped(stage[unit_of], slots, straight))
+        if search.offer(Mapped(stage[unit_of], slots, straight)) and search.method == "auto":
+            search.method = "layouts"  # `auto` names what found the mapping
         if search.should_stop():
             return
 

@@ -5,6 +5,8 @@ In NumPy alone, so that the first mapping waits neither for a compiler nor for a
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..arrays import Floats, Ints
@@ -37,6 +39,8 @@ def fewest_hops_between(
     list or None
         None if the pairs are so far apart that `MOST_LINKS` are looked at.
     """
+    if not len(target):
+        return [([a], 0.0, math.inf) for a, _ in pairs.tolist()]
     nodes, degree = len(start) - 1, np.diff(start)
     low, high = pairs.T
     # devices on one link each, all alike, behind one switch: one search serves them all
@@ -83,8 +87,6 @@ def _direct(start: Ints, target: Ints, pairs: Ints) -> Ints:
     nodes = len(start) - 1
     key = np.repeat(np.arange(nodes), np.diff(start)) * nodes + target  # increasing
     wanted = pairs[:, 0] * nodes + pairs[:, 1]
-    if not len(key):
-        return np.full(len(pairs), -1)
     at = np.searchsorted(key, wanted).clip(max=len(key) - 1)
     return np.where(key[at] == wanted, at, -1)
 
