@@ -27,11 +27,12 @@ so the linear program only proposes multipliers, and its tolerances cannot make 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from ..instances import Latency, Throughput, Training
-from ..instances.arrays import Floats
+from ..instances.arrays import Floats, Ints
 from .certificate import PROOF_MARGIN
 from .counting import count_out
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
@@ -78,7 +79,7 @@ def cheap_bounds(task: Task, graph: Hypergraph | None = None) -> Iterator[tuple[
     yield counted * (1 - PROOF_MARGIN), "counting heavy units"
 
 
-def units_of_split(task: Task) -> np.ndarray:
+def units_of_split(task: Task) -> Ints:
     """Return the coarsest units that every plan of the split keeps together; shape (n,).
 
     With nodes that count one by one on CPU cores, circles of colours may be taken apart there.
@@ -162,11 +163,13 @@ def _multipliers(
         (np.concatenate(values), (np.concatenate(rows), np.concatenate(across))), (height, width)
     )
     once = coo_array((np.ones(len(unit)), (unit, columns)), (size, width))
+    inequalities: Any = most.tocsr()  # scipy's stubs know dense matrices only
+    equations: Any = once.tocsr()
     found = linprog(
         c=np.concatenate([np.zeros(len(unit)), np.ones(passes)]),
-        A_ub=most.tocsr(),
+        A_ub=inequalities,
         b_ub=np.concatenate([np.zeros(kinds * passes), (count * room)[limited] / bytes_scale]),
-        A_eq=once.tocsr(),
+        A_eq=equations,
         b_eq=np.ones(size),
         bounds=[(0, None)] * len(unit) + [(float(h) / scale, None) for h in heaviest],
         method="highs",

@@ -26,7 +26,7 @@ from stagecut import (
 from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
 from stagecut.solvers import Search
-from stagecut.solvers.limits import Limits as SolverLimits
+from stagecut.solvers.share import Share
 
 PROBLEMS = [
     Throughput(split=split, cpu_split=cpu, pipeline=pipeline, overlap=overlap)
@@ -131,25 +131,22 @@ def test_the_critical_path_pays_for_what_memory_keeps_off_the_accelerators() -> 
 @pytest.mark.parametrize(
     ("method", "problem"),
     [
-        *((m, Throughput(split="noncontiguous")) for m in ("auto", "setpart", "dpl", "dp")),
-        *((m, Throughput(split="contiguous")) for m in ("auto", "dp", "dpl")),
-        ("auto", Latency()),
+        ("greedy", Throughput(split="noncontiguous")),
+        ("single", Throughput(split="contiguous")),
+        ("greedy", Latency()),
     ],
 )
-def test_a_search_that_may_take_no_time_has_a_bound(
+def test_methods_that_prove_nothing_have_a_bound(
     method: str, problem: Throughput | Latency
 ) -> None:
     workload = chain([1.0] * 12, [0.0] * 12, [9.0] * 12)
-    result = solve(
-        workload, accelerators_and_cpus(3), problem, method=method, limits=Limits(seconds=0.0)
-    )
+    result = solve(workload, accelerators_and_cpus(3), problem, method=method)
     least = 4.0 if isinstance(problem, Throughput) else 12.0
     assert result.bound >= least * (1 - 1e-6)
+    assert result.objective is not None
 
 
 def test_set_partitioning_stops_when_its_share_of_the_time_is_used_up() -> None:
-    from stagecut.solvers.share import Share
-
     class Clock(Search[object]):
         now = 0.0
 
@@ -157,7 +154,7 @@ def test_set_partitioning_stops_when_its_share_of_the_time_is_used_up() -> None:
         def seconds(self) -> float:
             return self.now
 
-    search = Clock(SolverLimits(seconds=10.0), lambda _: 0.0)
+    search = Clock(Limits(seconds=10.0), lambda _: 0.0)
     search.now = 2.0
     share = Share(search, 0.25)
     assert share.seconds_left == pytest.approx(2.0)

@@ -16,6 +16,7 @@ from odd_models import CASES  # noqa: E402
 from stagecut.instances.pytorch import timing  # noqa: E402
 from stagecut.instances.pytorch.counts import counted_by_torch  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
+from stagecut.instances.pytorch.unchanged import unchanged  # noqa: E402
 
 HOOKS, FX, NUMBERS = "module hooks", "torch.fx", "torch.fx on these numbers"
 
@@ -133,3 +134,24 @@ def test_layers_of_a_graph_traced_on_numbers_are_modules() -> None:
     done, *_ = profiled("transformer", False)
     layers = {path for step in done.recording.steps for path in step.modules}
     assert {"", "encoder.layers.0", "decoder.layers.0.self_attn"} <= layers
+
+
+class Settled(dict[str, int]):
+    """A configuration that refuses changes, as those of diffusers' models do."""
+
+    def update(self, *_args: object, **_named: object) -> None:
+        raise TypeError("no changes")
+
+
+def test_configurations_that_refuse_changes_are_left_alone_and_others_put_back() -> None:
+    class Counting(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen["calls"] += 1
+            return super().forward(x)
+
+    model = Counting(2, 2)
+    model.settings, model.seen = Settled(width=2), {"calls": 0}
+    with unchanged(model):
+        model(torch.zeros(1, 2))
+    assert model.settings == {"width": 2}
+    assert model.seen == {"calls": 0}
