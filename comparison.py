@@ -21,6 +21,7 @@ import msgspec
 import pandas as pd
 
 from .instances import InputError
+from .instances.errors import shown
 from .instances.escape import csv
 from .instances.files import load, load_cluster
 from .instances.source import Record
@@ -329,9 +330,10 @@ def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, R
         ) from None
     try:
         client = Client(scheduler, timeout="20s")
-    except (OSError, TimeoutError, ValueError) as error:
+    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # dask asserts addresses
+        reason = str(error) or type(error).__name__
         raise InputError(
-            f"--scheduler: no Dask scheduler answers at {scheduler}: {error}"
+            f"--scheduler: no Dask scheduler answers at {shown(scheduler)}: {reason}"
         ) from None
     with client:
         futures = {client.submit(run_case, case, key=case.key, pure=False): case for case in todo}

@@ -11,8 +11,11 @@ from rich.table import Table
 
 from ..comparison import RECORD, Row, cases
 from ..comparison import compare as run_comparison
-from ..instances import InputError
+from ..instances import InputError, Throughput
+from ..instances.files import load
+from ..solvers import Limits
 from .console import ERR, OUT, check_outputs, parse_bytes
+from .solve import choose_cluster
 
 
 def compare(
@@ -41,8 +44,8 @@ def compare(
 ) -> None:
     """Run every workload with every method, each case in a process of its own.
 
-    Resumes where it stopped: finished cases are kept in OUTPUT.jsonl. A case that crashes is a
-    row of the table.
+    Resumes where it stopped: finished cases are kept in OUTPUT.jsonl; its damaged lines are set
+    aside, and their cases run again. A case that crashes is a row of the table.
     """
     check_outputs(output)
     record = output.with_name(output.name + RECORD)
@@ -50,7 +53,10 @@ def compare(
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
     options = ["--gap", str(gap), "--seed", str(seed), "--split", split]
-    parse_bytes(memory, "--memory")  # raises if it is none
+    Limits(seconds=time_limit, gap=gap, seed=seed)  # these raise here, not in every case
+    Throughput(split=split)  # type: ignore[arg-type]
+    for name in workloads:
+        choose_cluster(load(name), cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     for option, value in (("accelerators", accelerators), ("cpus", cpus), ("memory", memory)):
         options += [] if value is None else [f"--{option}", str(value)]
     names = [m.strip() for m in methods.split(",") if m.strip()]

@@ -16,13 +16,22 @@ A *unit* v is a set of nodes that share a device, a *net* e a set of units among
     m_v, M_d   memory of a unit, of a slot
     H          no load above it is of interest: that of a known plan
 
-`CompactData` has what is given. (1) to (7) are below, with contiguity and the order of devices in
-`compact_order`, (8) to (17), and links between devices in `compact_links`, (18) to (27):
-
     minimise  Σ_i T_i                                                                     (0)
 
-with one bundle of both passes, or, for GPipe, one of each. In a file that `stagecut export-model`
-writes, x[v,d] is x(v_d), and row (1) of unit v is placed_once(v), with a prefix of Pyomo's.
+    Σ_d x_{v,d} = 1                                                                       (1)
+    Σ_v m_v x_{v,d} ≤ M_d                                                                 (2)
+    in_{e,d} ≥ x_{v,d} − x_{root,d}                                                       (3)
+    out_{e,d} ≥ x_{root,d} − x_{v,d}                                                      (4)
+    in_{e,d} = out_{e,d} = 0  where w_{e,d} > H                                           (5)
+    Σ_v p_{v,d} x_{v,d} + Σ_e w_{e,d} (in_{e,d} + out_{e,d}) ≤ T_i                        (6)
+    Σ_i T_i ≥ what is known to be a bound                                                 (7)
+
+over units v, nets e with other pins v, slots d, and bundles i: one of both passes, or, for GPipe,
+one of each. z, b and y belong to contiguity and the order of devices, `compact_order`, (8) to (17);
+with links between devices `compact_links`, (18) to (27), takes the place of (3) to (5).
+
+In a file that `stagecut export-model` writes, x[v,d] is x(v_d), and row (1) of unit v is
+c_e_placed_once(v)_: after a prefix the rule's name and what it is for, here numbers of units.
 
 In the paper a net is one node u and its successors, and in, out are told by u: data enters d where
 a successor is on d and u is not. A net that adds up several transfers has no single u; any pin, its

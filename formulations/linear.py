@@ -35,7 +35,7 @@ class Linear:
     row_lower, row_upper
         Shape (m,); `-inf` and `inf` where open.
     row_names
-        Name of each row, where it was built with names.
+        Name of each row, such as ``full[3]``; empty for a program that Pyomo stated.
     """
 
     cost: Floats
@@ -49,20 +49,13 @@ class Linear:
     maximise: bool = False
     row_names: tuple[str, ...] = ()
 
-    def broken_rows(self, x: Floats, tolerance: float = 1e-6) -> list[str]:
-        """Return the names of the rows that values of the columns, shape (n,), do not keep."""
-        activity: Floats = np.asarray(self.matrix @ x)
-        broken = (activity < self.row_lower - tolerance) | (activity > self.row_upper + tolerance)
-        return [self.row_names[i] for i in np.flatnonzero(broken)]
-
 
 class LinearBuilder:
     """Columns and rows as they come; columns are whole numbers from 0 unless said otherwise."""
 
     def __init__(self) -> None:
         self.upper = np.zeros(0)
-        self.cost = np.zeros(0)
-        self._whole = np.zeros(0, np.bool_)
+        self._parts: list[Ints] = []
         self._at: list[Ints] = []
         self._column: list[Ints] = []
         self._factor: list[Floats] = []
@@ -73,13 +66,13 @@ class LinearBuilder:
     def columns(
         self, shape: int | tuple[int, ...], most: float | Ints | Floats = 1.0, *, whole: bool = True
     ) -> Ints:
-        """Add columns of 0 … `most`, without costs; return their numbers in this shape."""
-        upper = np.broadcast_to(np.asarray(most, np.float64), shape).ravel()
-        begin = len(self.upper)
+        """Add columns of 0 … `most`; return their numbers in this shape."""
+        upper = np.full(shape, most, np.float64).ravel()
+        numbers = np.arange(len(self.upper), len(self.upper) + len(upper))
         self.upper = np.concatenate([self.upper, upper])
-        self.cost = np.concatenate([self.cost, np.zeros(len(upper))])
-        self._whole = np.concatenate([self._whole, np.full(len(upper), whole)])
-        return np.arange(begin, begin + len(upper)).reshape(shape)
+        if not whole:
+            self._parts.append(numbers)
+        return numbers.reshape(shape)
 
     def row(
         self,
@@ -93,7 +86,11 @@ class LinearBuilder:
         entries = np.asarray(columns, np.int64)
         self._at.append(np.full(len(entries), len(self._low)))
         self._column.append(entries)
-        self._factor.append(np.broadcast_to(np.asarray(factors, np.float64), entries.shape))
+        self._factor.append(
+            np.full(len(entries), factors)
+            if isinstance(factors, float)
+            else np.asarray(factors, np.float64)
+        )
         self._low.append(low)
         self._high.append(high)
         self._names.append(name)
@@ -116,15 +113,18 @@ class LinearBuilder:
         self._high += [high] * count
         self._names += [f"{name}[{k}]" for k in range(count)]
 
-    def build(self) -> Linear:
-        """Return the program, a minimisation of `cost`."""
+    def build(self, cost: Floats | None = None) -> Linear:
+        """Return the program, a minimisation; without `cost`, shape (n,), of nothing."""
         where = (np.concatenate(self._at), np.concatenate(self._column))
         shape = (len(self._low), len(self.upper))
+        whole = np.ones(len(self.upper), np.bool_)
+        for numbers in self._parts:
+            whole[numbers] = False
         return Linear(
-            cost=self.cost.copy(),
+            cost=np.zeros(len(self.upper)) if cost is None else cost,
             column_lower=np.zeros(len(self.upper)),
             column_upper=self.upper.copy(),
-            integer=self._whole,
+            integer=whole,
             matrix=csc_array((np.concatenate(self._factor), where), shape=shape),
             row_lower=np.array(self._low),
             row_upper=np.array(self._high),

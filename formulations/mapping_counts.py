@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..instances.arrays import Ints
+from ..instances.arrays import Bools, Ints
 from .linear import Linear, LinearBuilder
 from .mapping_ways import BlockCounts
 
@@ -67,34 +67,43 @@ def program(counts: BlockCounts) -> Linear:
                 _pairs(build, counts, s, n, k, lam, y[s])
         if counts.has_ring[s] and counts.replicas > 1:
             _ring(build, counts, s, n, lam, u[s], z[s])
-    build.cost[k[np.flatnonzero(counts.has_boundary)]] = -1.0
-    build.cost[u] = 1.0
-    return build.build()
+    cost = np.zeros(len(build.upper))
+    cost[k[np.flatnonzero(counts.has_boundary)]] = -1.0
+    cost[u] = 1.0
+    return build.build(cost)
 
 
 def _at_most(
-    build: LinearBuilder, name: str, plus: Ints, minus: Ints, ways: Ints, values: Ints
+    build: LinearBuilder, name: str, plus: Ints, minus: Ints, ways: Ints, values: Ints | Bools
 ) -> None:
-    """Add Σ plus − Σ minus ≤ Σ_q values_q λ_q, over the ways that there are."""
-    values = values[: len(ways)]
-    factors = np.r_[np.ones(plus.size), -np.ones(minus.size), -values.astype(np.float64)]
-    build.row(name, np.r_[plus.ravel(), minus.ravel(), ways], factors, -np.inf, 0)
+    """Add rows Σ plus − Σ minus ≤ Σ_q values_q λ_q, over the ways that there are.
+
+    Parameters
+    ----------
+    plus, minus
+        Shape (rows, any): columns.
+    values
+        Shape (q, rows).
+    """
+    rows, q = len(plus), len(ways)
+    columns = np.hstack([plus, minus, np.tile(ways, (rows, 1))])
+    signs = np.ones(plus.shape), -np.ones(minus.shape)
+    factors = np.hstack([*signs, -values[:q].T.astype(np.float64)])
+    at = np.repeat(np.arange(rows), columns.shape[1])
+    build.table(name, at, columns.ravel(), factors.ravel(), 0)
 
 
 def _messages(
     build: LinearBuilder, counts: BlockCounts, s: int, n: Ints, k: Ints, lam: Ints
 ) -> None:
     """Add (4) to (8) for a boundary."""
-    ways = lam[s, : counts.ways[s]]
-    none = np.zeros(0, np.int64)
-    for b in range(n.shape[1]):
-        at = f"[{s},{b}]"
-        inside, first, second = k[s, b : b + 1], n[s, b : b + 1], n[s + 1, b : b + 1]
-        _at_most(build, "from_here" + at, inside, first, none, none)
-        _at_most(build, "to_here" + at, inside, second, none, none)
-        _at_most(build, "out" + at, first, inside, ways, counts.out[s, :, b])
-        _at_most(build, "into" + at, second, inside, ways, counts.into[s, :, b])
-    _at_most(build, f"cross[{s}]", n[s], k[s], ways, counts.cross[s])
+    ways, none = lam[s, : counts.ways[s]], lam[s, :0]
+    inside, first, second = k[s, :, None], n[s, :, None], n[s + 1, :, None]
+    _at_most(build, f"from_here[{s}]", inside, first, none, counts.out[s])
+    _at_most(build, f"to_here[{s}]", inside, second, none, counts.out[s])
+    _at_most(build, f"out[{s}]", first, inside, ways, counts.out[s])
+    _at_most(build, f"into[{s}]", second, inside, ways, counts.into[s])
+    _at_most(build, f"cross[{s}]", n[None, s], k[None, s], ways, counts.cross[s, :, None])
 
 
 def _pairs(
@@ -103,30 +112,31 @@ def _pairs(
     """Add (9) to (11) for a boundary, given its columns y, shape (B, B)."""
     assert counts.pairs is not None
     ways, blocks = lam[s, : counts.ways[s]], len(y)
-    signs = np.r_[-1.0, 1.0, np.ones(blocks)]
-    none = np.zeros(0, np.int64)
-    for b in range(blocks):
-        build.row(f"sent[{s},{b}]", np.r_[n[s, b], k[s, b], y[b]], signs, 0, 0)
-        build.row(f"got[{s},{b}]", np.r_[n[s + 1, b], k[s, b], y[:, b]], signs, 0, 0)
-        for c in range(blocks):
-            values = counts.pairs[s, :, b, c]
-            if values.any():
-                _at_most(build, f"pair[{s},{b},{c}]", y[b, c : c + 1], none, ways, values)
-            else:
-                build.upper[y[b, c]] = 0.0
+    at = np.repeat(np.arange(blocks), blocks + 2)
+    signs = np.tile(np.r_[-1.0, 1.0, np.ones(blocks)], blocks)
+    for name, served, moved in (("sent", n[s], y), ("got", n[s + 1], y.T)):
+        columns = np.column_stack([served, k[s], moved]).ravel()
+        build.table(f"{name}[{s}]", at, columns, signs, 0, 0)
+    values = counts.pairs[s].reshape(-1, blocks * blocks)
+    some = values.any(axis=0)
+    build.upper[y.ravel()[~some]] = 0.0
+    if some.any():
+        each = y.ravel()[some][:, None]
+        _at_most(build, f"pair[{s}]", each, each[:, :0], ways, values[:, some])
 
 
 def _ring(
     build: LinearBuilder, counts: BlockCounts, s: int, n: Ints, lam: Ints, u: Ints, z: Ints
 ) -> None:
     """Add (12) to (16) for a ring, given its columns u and z, shape (B,)."""
-    ways = lam[s, : counts.ways[s]]
-    none = np.zeros(0, np.int64)
-    _at_most(build, f"links[{s}]", u, z, ways, counts.links[s])
-    for b in range(len(u)):
-        at = f"[{s},{b}]"
-        used, alone = u[b : b + 1], z[b : b + 1]
-        build.row("uses" + at, [n[s, b], u[b]], [1.0, -float(counts.size[b])], -np.inf, 0)
-        build.row("whole" + at, [n[s, b], z[b]], [-1.0, float(counts.replicas)], -np.inf, 0)
-        _at_most(build, "ring" + at, used, alone, ways, counts.ring[s, :, b])
-        _at_most(build, "alone" + at, alone, none, ways, counts.whole[s, :, b].astype(np.int64))
+    ways, r = lam[s, : counts.ways[s]], float(counts.replicas)
+    at, ones = np.repeat(np.arange(len(u)), 2), np.ones(len(u))
+    used, alone = u[:, None], z[:, None]
+    _at_most(build, f"links[{s}]", u[None], z[None], ways, counts.links[s, :, None])
+    for name, columns, factors in (
+        ("uses", np.column_stack([n[s], u]), np.column_stack([ones, -counts.size])),
+        ("whole", np.column_stack([n[s], z]), np.column_stack([-ones, r * ones])),
+    ):
+        build.table(f"{name}[{s}]", at, columns.ravel(), factors.ravel(), 0)
+    _at_most(build, f"ring[{s}]", used, alone, ways, counts.ring[s])
+    _at_most(build, f"alone[{s}]", alone, alone[:, :0], ways, counts.whole[s])

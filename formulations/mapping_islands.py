@@ -56,7 +56,7 @@ def island_cuts(topology: Topology, traffic: LinkTraffic, names: Ints) -> Floats
     cuts = []
     nodes = len(island)
     # whole numbers, rounded up, so that the flow is never below the true one
-    scale = 2**30 / max(1.0, float(bandwidth[np.isfinite(bandwidth)].sum()))
+    scale = 2**30 / (float(bandwidth[np.isfinite(bandwidth)].sum()) or 1.0)
     capacity = np.ceil(np.minimum(bandwidth * scale, 2**30)).astype(np.int64)
     for b in names.tolist():
         inside = np.flatnonzero(island == b)

@@ -165,7 +165,7 @@ class RingProgram:
             rows.row(f"degree[{stage},{d}]", np.r_[links, places], factors, 0, 0)
             for j in links.tolist():
                 name = f"at_ends[{stage},{d},{j}]"
-                rows.row(name, np.r_[j, places], np.r_[1.0, -np.ones(len(places))], -np.inf, 0)
+                rows.row(name, [j, *places], [1.0, *[-1.0] * len(places)], -np.inf, 0)
             self._places[d] += places
         used: list[int] = []
         for k in range(len(members)):

@@ -261,7 +261,7 @@ def _memory(stated: ScheduleModel) -> None:
         """(5) m_f + Σ_g m_g y_{g,f} ≤ M_d  for all f with m_f > 0, g on the same device d."""
         device = operations[f].device
         capacity = shop.capacity_bytes[device] * (1 + MEMORY_SLACK)
-        scale = max(1.0, capacity)
+        scale = capacity or 1.0
         held = sum(
             operations[g].memory_bytes / scale * _before(shop, m, g, f)
             for g in shop.own[device]

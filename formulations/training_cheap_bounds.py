@@ -60,7 +60,7 @@ def _work(staging: Staging) -> float:
     def dual(price: float) -> float:
         return float(np.minimum.reduceat(time + price * size, start).sum()) - price * room
 
-    best = dual(0.0)
+    best = float(np.minimum.reduceat(time, start).sum())
     if np.isinf(room) or not size.max() > 0:
         return best
     low, high = 0.0, float(time.max()) / float(size[size > 0].min())

@@ -6,9 +6,10 @@ Written apart from the bounds and the search on purpose: it is what they are jud
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
+from itertools import chain
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from ..instances.topologies import Topology
 from ..instances.units import TIME_UNITS
 from .report import DeviceReport, Report
 
+#: Two devices.
+Pair = tuple[int, int]
 #: Seconds that a message of so many bytes takes from one device to another.
 Message = Callable[[int, int, float], float]
 
@@ -50,15 +53,28 @@ class MappingReport(Report):
     ----------
     mapped
         The stages, first to last.
-    busiest_link
-        Its two nodes, in the direction of travel; None if nothing is sent.
-    busiest_link_s
-        Seconds per batch that its messages would take if they had it to themselves in turn.
+    traffic
+        Returns the link that carries most for its bandwidth and the seconds that takes; asked for
+        when somebody wants to know, as it needs whole routes.
     """
 
     mapped: tuple[MappedStage, ...] = ()
-    busiest_link: tuple[int, int] | None = None
-    busiest_link_s: float = 0.0
+    traffic: Callable[[], tuple[Pair | None, float]] = lambda: (None, 0.0)
+
+    @cached_property
+    def busiest(self) -> tuple[Pair | None, float]:
+        """The busiest link and its seconds."""
+        return self.traffic()
+
+    @property
+    def busiest_link(self) -> Pair | None:
+        """Its two nodes, in the direction of travel; None if nothing is sent."""
+        return self.busiest[0]
+
+    @property
+    def busiest_link_s(self) -> float:
+        """Seconds per batch that its messages would take if they had it to themselves in turn."""
+        return self.busiest[1]
 
 
 def check(
@@ -71,18 +87,18 @@ def check(
         return MappingReport(math.inf, (), tuple(broken))
     costs = stage_costs(workload, solution.stage, problem.stages)
     stages = stage_reports(costs, problem, solution.slots, solution.sends_to)
-    link, seconds = busiest_link(costs, problem, solution.slots, solution.sends_to)
+    traffic = partial(busiest_link, costs, problem, solution.slots, solution.sends_to)
     unit = TIME_UNITS[workload.time_unit]
     nodes: list[list[int]] = [[] for _ in range(problem.stages)]
     for v, s in enumerate(solution.stage.tolist()):
         nodes[s].append(v)
     memory = [sum(float(workload.memory_bytes[v]) for v in held) for held in nodes]
+    names = [tuple(workload.ids[v] for v in held) for held in nodes]
     place = {int(d): s for s, row in enumerate(solution.slots) for d in row}
     devices = []
     for d, name in enumerate(topology.devices):
         stage = stages[place[d]] if d in place else MappedStage(0.0, 0.0, 0.0, 0.0, "")
         kind = cluster.kinds[cluster.devices[d].kind]
-        held = nodes[place[d]] if d in place else []
         used = memory[place[d]] if d in place else 0.0
         if used > kind.memory_bytes * (1 + 1e-9):
             more = used - kind.memory_bytes
@@ -91,7 +107,7 @@ def check(
             DeviceReport(
                 name=name,
                 kind=kind.name,
-                nodes=tuple(workload.ids[v] for v in held),
+                nodes=names[place[d]] if d in place else (),
                 compute=stage.compute_s / unit,
                 transfer=(stage.total_s - stage.compute_s) / unit,
                 load=stage.total_s / unit,
@@ -102,15 +118,14 @@ def check(
             )
         )
     worst = max(stage.total_s for stage in stages)
-    objective = (seconds if problem.objective == "busiest-link" else worst) / unit
+    objective = (traffic()[1] if problem.objective == "busiest-link" else worst) / unit
     return MappingReport(
         objective,
         tuple(devices),
         tuple(broken),
         tie=sum(stage.total_s for stage in stages) / unit,
         mapped=stages,
-        busiest_link=link,
-        busiest_link_s=seconds,
+        traffic=traffic,
     )
 
 
@@ -119,21 +134,27 @@ def stage_reports(
 ) -> tuple[MappedStage, ...]:
     """Return what each stage takes per batch, by the definition in `Mapping`."""
     message = _messages(problem.topology)
+    rows: list[list[int]] = slots.tolist()
+    to_next = [
+        [(a, below[r]) for a, r in zip(row, to, strict=True)]
+        for row, below, to in zip(rows, rows[1:], sends_to.tolist(), strict=False)
+    ]
+    _find(problem.topology, [*map(_ring, rows), *to_next])
+    sizes = costs.parameter_bytes.tolist()
+    if problem.collective == "cheapest":
+        _find_trees(message, problem, rows, sizes)
     m = problem.microbatches
     reports = []
-    for s in range(problem.stages):
-        row = slots[s].tolist()
+    for s, row in enumerate(rows):
         compute = m * float(costs.compute_s[s])
         transfer = 0.0
         if s + 1 < problem.stages:
-            pairs = [(d, int(slots[s + 1, sends_to[s, r]])) for r, d in enumerate(row)]
             there, back = float(costs.forward_bytes[s]), float(costs.backward_bytes[s])
             transfer = m * max(
                 message(a, b, there) + (message(b, a, back) if problem.gradients else 0.0)
-                for a, b in pairs
+                for a, b in to_next[s]
             )
-        size = float(costs.parameter_bytes[s])
-        reduce, way = allreduce(message, problem, row, size)
+        reduce, way = allreduce(message, problem, row, sizes[s])
         sent = transfer if problem.mode != "allr" else 0.0
         sent += reduce if problem.mode != "p2p" else 0.0
         total = max(compute, sent) if problem.overlap else compute + sent
@@ -153,51 +174,57 @@ def allreduce(message: Message, problem: Mapping, row: list[int], size: float) -
     replicas = len(row)
     if replicas == 1 or size == 0:
         return 0.0, ""
-    ring = 2 * (replicas - 1) * _slowest(message, row, size / replicas)
+    ring = _ring_time(message, row, size)
     ways = [(ring, "ring")]
     if problem.collective == "cheapest":
-        depth = replicas.bit_length() - 1
-        steps = [message(row[i], row[(i - 1) // 2], size) for i in range(1, replicas)]
-        ways.append((2 * depth * max(steps), "tree"))
+        depth, slowest = replicas.bit_length() - 1, 0.0
+        for level in range(1, depth + 1):
+            slowest = max([slowest, *(message(a, b, size) for a, b in _tree(row, level))])
+            if 2 * depth * slowest >= ring:
+                break  # no less than the ring, whatever the far messages of the rest take
+        ways.append((2 * depth * slowest, "tree"))
         members: dict[int, list[int]] = {}
         for d in row:
             members.setdefault(int(problem.topology.island[d]), []).append(d)
         groups = list(members.values())
         g, k = len(groups), len(groups[0])
         if all(len(group) == k for group in groups) and g > 1 and k > 1:
+            columns = [list(column) for column in zip(*groups, strict=True)]
+            _find(problem.topology, [_ring(ends) for ends in (*groups, *columns)])
             inside = max(_slowest(message, group, size / k) for group in groups)
-            across = max(
-                _slowest(message, [group[j] for group in groups], size / (k * g)) for j in range(k)
-            )
+            across = max(_slowest(message, column, size / (k * g)) for column in columns)
             ways.append((2 * (k - 1) * inside + 2 * (g - 1) * across, "hierarchical"))
     return min(ways)
 
 
 def busiest_link(
     costs: StageCosts, problem: Mapping, slots: Ints, sends_to: Ints
-) -> tuple[tuple[int, int] | None, float]:
+) -> tuple[Pair | None, float]:
     """Return the link and direction with most seconds of traffic per batch.
 
     Activations and gradients go along the matching, all-reduces along rings (each link of a ring
     carries 2(R−1)/R of the parameters), as far as the mode counts them.
     """
     topology, m, replicas = problem.topology, problem.microbatches, problem.replicas
-    load: dict[tuple[int, int], float] = {}
-
-    def send(a: int, b: int, size: float) -> None:
-        for hop in topology.routes.hops(a, b) if size > 0 else ():
-            load[hop] = load.get(hop, 0.0) + size
+    sent: list[tuple[Pair, float]] = []
 
     for s in range(problem.stages):
         row = slots[s].tolist()
         if problem.mode != "allr" and s + 1 < problem.stages:
             for r, a in enumerate(row):
                 b = int(slots[s + 1, sends_to[s, r]])
-                send(a, b, m * float(costs.forward_bytes[s]))
-                send(b, a, m * float(costs.backward_bytes[s]) if problem.gradients else 0.0)
+                sent.append(((a, b), m * float(costs.forward_bytes[s])))
+                if problem.gradients:
+                    sent.append(((b, a), m * float(costs.backward_bytes[s])))
         if problem.mode != "p2p" and replicas > 1:
-            for a, b in zip(row, row[1:] + row[:1], strict=True):
-                send(a, b, 2 * (replicas - 1) / replicas * float(costs.parameter_bytes[s]))
+            size = 2 * (replicas - 1) / replicas * float(costs.parameter_bytes[s])
+            sent += [(pair, size) for pair in _ring(row)]
+    sent = [(pair, size) for pair, size in sent if size > 0]
+    topology.routes.find(np.array([pair for pair, _ in sent]).reshape(-1, 2), paths=True)
+    load: dict[Pair, float] = {}
+    for (a, b), size in sent:
+        for hop in topology.routes.hops(a, b):
+            load[hop] = load.get(hop, 0.0) + size
     bandwidth = link_table(topology)
     seconds = {hop: size / bandwidth[hop][1] for hop, size in load.items()}
     if not seconds:
@@ -208,17 +235,53 @@ def busiest_link(
 
 def _slowest(message: Message, row: list[int], size: float) -> float:
     """Longest message of `size` bytes around a ring."""
-    return max(message(a, b, size) for a, b in zip(row, row[1:] + row[:1], strict=True))
+    return max(message(a, b, size) for a, b in _ring(row))
+
+
+def _ring(row: list[int]) -> list[Pair]:
+    return list(zip(row, row[1:] + row[:1], strict=True))
+
+
+def _ring_time(message: Message, row: list[int], size: float) -> float:
+    return 2 * (len(row) - 1) * _slowest(message, row, size / len(row))
+
+
+def _tree(row: list[int], level: int) -> list[Pair]:
+    """Replicas of one level of the tree, each with its parent."""
+    children = range(2**level - 1, min(2 ** (level + 1) - 1, len(row)))
+    return [(row[i], row[(i - 1) // 2]) for i in children]
+
+
+def _find(topology: Topology, pairs: Iterable[list[Pair]]) -> None:
+    """Let the routes of these pairs be known, and not those of all."""
+    topology.routes.find(np.array(list(chain(*pairs)), np.int64).reshape(-1, 2))
+
+
+def _find_trees(
+    message: Message, problem: Mapping, rows: list[list[int]], sizes: list[float]
+) -> None:
+    """Find the routes that `allreduce` asks for, of all stages side by side."""
+    depth = problem.replicas.bit_length() - 1
+    rings = {
+        s: _ring_time(message, row, size)
+        for s, (row, size) in enumerate(zip(rows, sizes, strict=True))
+        if size > 0
+    }
+    for level in range(1, depth + 1):
+        _find(problem.topology, [_tree(rows[s], level) for s in rings])
+        rings = {
+            s: ring
+            for s, ring in rings.items()
+            if 2 * depth * max(message(a, b, sizes[s]) for a, b in _tree(rows[s], level)) < ring
+        }
 
 
 def _messages(topology: Topology) -> Message:
-    links = link_table(topology)
-
     def seconds(a: int, b: int, size: float) -> float:
         if size <= 0:
             return 0.0
-        hops = [links[hop] for hop in topology.routes.hops(a, b)]
-        return sum(latency for latency, _ in hops) + size / min(speed for _, speed in hops)
+        latency, bandwidth = topology.routes.cost(a, b)
+        return latency + size / bandwidth
 
     return seconds
 
@@ -247,11 +310,11 @@ def _broken(workload: Workload, cluster: Cluster, problem: Mapping, solution: Ma
         return [f"a node's stage is not one of 0 to {s - 1}"]
     held = np.bincount(solution.stage, minlength=s)
     broken = [f"stage {k} holds no node" for k in np.flatnonzero(held == 0).tolist()]
-    used: set[int] = set()
+    used, excluded = set[int](), set(topology.excluded)
     for d in solution.slots.ravel().tolist():
         if not 0 <= d < topology.size:
             return [f"device {d} is not one of 0 to {topology.size - 1}"]
-        if d in topology.excluded:
+        if d in excluded:
             broken.append(f"{topology.devices[d]} is excluded, but used")
         if d in used:
             broken.append(f"{topology.devices[d]} is used twice")

@@ -41,6 +41,9 @@ def check(workload: Workload, cluster: Cluster, problem: Training, solution: Sta
     """Evaluate a plan and list the rules it breaks."""
     layers = layers_of(workload)
     microbatches, bandwidth = microbatches_and_bandwidth(workload, problem)
+    wrong = _malformed(workload, layers, cluster, solution.stages)
+    if wrong:
+        return Report(math.inf, (), tuple(wrong))
     reports = []
     stages = solution.stages
     for i, stage in enumerate(stages):
@@ -145,6 +148,25 @@ def _stage(
     )
 
 
+def _malformed(
+    workload: Workload, layers: Layers, cluster: Cluster, stages: tuple[Stage, ...]
+) -> list[str]:
+    """Say what names nothing that there is: such stages have neither time nor memory."""
+    broken = []
+    for i, stage in enumerate(stages):
+        if stage.replicas < 1 or stage.degree < 1:
+            broken.append(f"stage {i} has no replica, or no device for one")
+        if not 0 <= stage.kind < len(cluster.kinds):
+            broken.append(f"stage {i} is on a kind of device that there is not")
+        if len(stage.nodes) != len(stage.configuration):
+            broken.append(f"stage {i} does not name one configuration for each of its nodes")
+        if any(not 0 <= v < workload.n for v in stage.nodes):
+            broken.append(f"stage {i} has a node that there is not")
+        if any(not 0 <= c < layers.size for c in stage.configuration):
+            broken.append(f"stage {i} has a configuration that there is not")
+    return broken
+
+
 def _structure(workload: Workload, problem: Training, stages: tuple[Stage, ...]) -> list[str]:
     ids = workload.ids
     stage_of: dict[int, int] = {}
@@ -181,8 +203,6 @@ def _devices(cluster: Cluster, stages: tuple[Stage, ...]) -> list[str]:
             broken.append(f"{used} devices of kind {kind.name} are used, of {kind.count}")
         if used and kind.host:
             broken.append(f"a stage is on {kind.name}, which is a host")
-        if used and any(stage.replicas < 1 for stage in stages):
-            broken.append("a stage has no replica")
     return broken
 
 

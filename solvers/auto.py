@@ -10,6 +10,7 @@ from .greedy import greedy
 from .linked_search import improve_linked
 from .search import Search
 from .set_partitioning import set_partitioning
+from .single_device import single_device
 from .swaps import swap_devices
 
 #: Units times devices up to which the compact program is solved to the end in no time.
@@ -22,11 +23,13 @@ SHARE = 0.25
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
-    A first plan comes from greedy. Contiguous splits go to the DP over ideals, which is exact while
-    its lattice is small enough. Non-contiguous ones go to set partitioning, unless the compact
-    program is small; that program also goes on where the others end. Relayed data only the DP can
-    price, so there it is all.
+    First plans, for which nothing is compiled, are one device and greedy. Contiguous splits go to
+    the DP over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to
+    set partitioning, unless the compact program is small; that program also goes on where the
+    others end. Relayed data only the DP can price, so there it is all.
     """
+    search.method = "single"
+    single_device(task, search)
     if task.throughput.relayed:
         search.method = "dp"
         search.note("auto: the DP over ideals, for data that is relayed")

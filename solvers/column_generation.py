@@ -149,8 +149,9 @@ def first_prices(sold: Market, graph: Hypergraph, host: Bools) -> Prices:
     kinds = used & ~host if (used & ~host).any() else used
     time = np.where(np.isinf(sold.load), np.nan, sold.load)[kinds]
     known = ~np.isnan(time).all(axis=0)
-    unit = np.ones(graph.size) * 1e-9
-    unit[known] += np.nanmin(time[:, known], axis=0)
+    unit = np.zeros(graph.size)
+    unit[known] = np.nanmin(time[:, known], axis=0)
+    unit += 1e-9 * unit.max() or 1.0
     total = sold.count[kinds].sum()
     zero = np.zeros(len(sold.count))
     return Prices(unit * (total / unit.sum()), zero, zero)

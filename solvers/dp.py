@@ -144,6 +144,8 @@ def linearised_dp(task: Task, search: Search[Solution]) -> None:
 def pipedream(task: Task, search: Search[Solution]) -> None:
     """Merge branches that close again, as PipeDream does, and split the path that is left."""
     linearised(task, search, layer_units(task))
+    if search.best is None and not search.should_stop():
+        search.note("pipedream: no plan found on the path that merging leaves; others may exist")
 
 
 def linearised(task: Task, search: Search[Solution], units: Ints | None = None) -> Pipeline | None:

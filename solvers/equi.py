@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -14,13 +14,13 @@ from ..instances.arrays import Ints
 from .search import Search
 
 
-def equi(task: Task, search: Search[Solution]) -> None:
+def equi(task: Task, search: Search[Solution], enough: Callable[[], bool] = lambda: False) -> None:
     """Give every stage the same number of layers, and all stages one d and t.
 
     What is counted are the layers that repeat, such as a transformer's blocks; what comes before
     the first of them and after the last joins the stages at the ends, or makes two stages of its
     own. Every number of stages, tensor degree and d is tried, with recomputation everywhere or
-    nowhere.
+    nowhere, until it is `enough`.
 
     References
     ----------
@@ -36,9 +36,10 @@ def equi(task: Task, search: Search[Solution]) -> None:
             if options is None:
                 continue
             for stage_of in cuts:
-                if search.should_stop():
+                if enough() or search.should_stop():
                     return
                 _offer(task, staging, search, t, options, stage_of)
+    _found(search, "equal stages")
 
 
 def data_parallel(task: Task, search: Search[Solution]) -> None:
@@ -49,6 +50,12 @@ def data_parallel(task: Task, search: Search[Solution]) -> None:
             options = _options(staging, t, again)
             if options is not None:
                 _offer(task, staging, search, t, options, np.zeros(staging.size, np.int64))
+    _found(search, "one stage with replicas")
+
+
+def _found(search: Search[Solution], what: str) -> None:
+    if search.best is None:
+        search.note(f"no plan found with {what}; others may exist")
 
 
 def _cuts(staging: Staging) -> Iterator[Ints]:
@@ -83,6 +90,16 @@ def _repeated(staging: Staging) -> Ints:
     if 2 * count <= staging.size:
         return np.ones(staging.size, np.bool_)
     return np.array([own == sizes for own in alike])
+
+
+def first_plan(task: Task, search: Search[Solution]) -> None:
+    """Offer data parallelism; if it breaks a rule, equal stages until there is a plan."""
+    if search.best is None:
+        search.method = "data-parallel"
+        data_parallel(task, search)
+    if search.best is None:
+        search.method = "equi"
+        equi(task, search, enough=lambda: search.best is not None)
 
 
 def _options(staging: Staging, t: int, again: bool) -> Ints | None:

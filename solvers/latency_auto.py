@@ -6,7 +6,7 @@ from ..formulations.latency import latency_graph
 from ..formulations.task import Task
 from ..instances import Solution
 from .latency_dp import raise_path_bound
-from .latency_greedy import greedy, max_load
+from .latency_greedy import first_plans, greedy, max_load
 from .latency_lns import linear, local_search
 from .latency_prove import label_dp
 from .search import Search
@@ -22,14 +22,15 @@ START_SHARE, BOUND_SHARE = 0.2, 0.4
 def auto(task: Task, search: Search[Solution]) -> None:
     """Plan by the size of the graph.
 
-    The first bounds are those that cost nothing. Greedy, the best split for throughput and the
-    label DP on one order give a plan; the label DP proves the best one. On graphs of more than 1500
-    units the path-interval bound stands in for the proof, and comes before the DP on one order;
-    then local search improves the plan. So it does where the DP ends without proof, and there the
-    integer program follows if it is small.
+    First plans, for which nothing is compiled, are the CPUs and filled accelerators. Greedy, the
+    best split for throughput and the label DP on one order give a better one; the label DP proves
+    the best one. On graphs of more than 1500 units the path-interval bound stands in for the proof,
+    and comes before the DP on one order; then local search improves the plan. So it does where the
+    DP ends without proof, and there the integer program follows if it is small.
     """
     with search.phase("first plans"):
         search.method = "greedy"
+        first_plans(task, search)
         greedy(task, search)
         search.method = "max-load"
         max_load(task, search, START_SHARE)

@@ -39,6 +39,16 @@ def all_on_cpus(task: Task, search: Search[Solution]) -> None:
         search.offer(Calls(graph.pool, np.full(task.workload.n, -1)))
 
 
+def first_plans(task: Task, search: Search[Solution]) -> None:
+    """Offer the CPUs alone, and filled accelerators with one call each; nothing is compiled."""
+    all_on_cpus(task, search)
+    graph = latency_graph(task, whole_colours=True)
+    placement = fill(task, graph)
+    if placement is not None:
+        host = task.costs.host[task.costs.kind_of[placement]]
+        search.offer(Calls(placement, np.where(host, -1, 0)))
+
+
 def depth_first(graph: LatencyGraph) -> list[int]:
     """Return the units in topological order, one branch after the other, lowest node first."""
     first = [min(members) for members in graph.members]

@@ -74,7 +74,7 @@ class BlockTest(Generic[S]):
         counts, x = self._last
         stages, blocks = counts.fits.shape
         held = x[: stages * blocks].reshape(stages, blocks).astype(np.int64)
-        begin = 2 * stages * blocks  # after n and e
+        begin = 2 * stages * blocks  # after n and k
         way = x[begin : begin + counts.caps[:, :, 0].size].reshape(stages, -1).argmax(axis=1)
         caps = counts.caps[np.arange(stages), way]
         linear = device_program(costs, self._block, caps[:, 0], caps[:, 1], held)

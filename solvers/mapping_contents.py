@@ -206,7 +206,7 @@ def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: i
                 for s in range(stages + 1):
                     held[b, s], held[c, s] = held[c, s], held[b, s]
                 total += change
-                if total < best - 1e-9:
+                if total < best - 1e-9 * abs(best):
                     best = total
                     _copy(kept, held)
             continue
@@ -242,7 +242,7 @@ def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: i
             _exchange(held, inside, used, c, b, s, t, length, count)
             continue
         total += change
-        if total < best - 1e-9:
+        if total < best - 1e-9 * abs(best):
             best = total
             _copy(kept, held)
     _copy(held, kept)

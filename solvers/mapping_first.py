@@ -11,15 +11,12 @@ from ..instances.arrays import Floats, Ints
 from .balanced_partition import orders
 from .search import Search
 
-#: With so many seconds the kernels of the search are compiled in time.
-ENOUGH_SECONDS = 10.0
-
 
 def first_mapping(task: Task, search: Search[Solution]) -> None:
-    """Offer a mapping where little time is left, whether it is up or not."""
+    """Offer a mapping if there is none yet, whether the time is up or not."""
     problem = task.problem
     assert isinstance(problem, Mapping)
-    if search.seconds_left > ENOUGH_SECONDS or task.start is not None:
+    if search.best is not None:
         return
     unit_of, units = partition_units(task.workload)
     s, r = problem.stages, problem.replicas
@@ -34,8 +31,12 @@ def first_mapping(task: Task, search: Search[Solution]) -> None:
     usable = topology.usable
     used = usable[np.argsort(topology.island[usable], kind="stable")][: s * r]
     straight = np.tile(np.arange(r), (s - 1, 1))
-    for slots in (used.reshape(s, r), used.reshape(r, s).T.copy()):
+    # messages go R devices far between stages side by side, S devices between their replicas
+    layouts = [used.reshape(s, r), used.reshape(r, s).T.copy()]
+    for slots in layouts if r < s else layouts[::-1]:
         search.offer(Mapped(stage[unit_of], slots, straight))
+        if search.should_stop():
+            return
 
 
 def even_ends(seconds: Floats, stages: int) -> Ints:

@@ -9,7 +9,8 @@ import numpy as np
 import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
 
-from ..formulations.mapping_joint import joint_data, joint_milp
+from ..formulations.mapping_joint import joint_milp
+from ..formulations.mapping_joint_data import joint_data
 from ..formulations.task import Task
 from ..instances import InputError, Mapped, Mapping, Solution
 from ..instances.arrays import Floats
@@ -79,7 +80,10 @@ def _two_phases(task: Task, search: Search[Solution]) -> None:
     """Offer the answer of partition first, mapping after; its bound is not one for all cuts."""
     left = search.seconds_left
     limits = replace(
-        search.limits, seconds=None if math.isinf(left) else SHARE * left, nodes=4, gap=0.0
+        search.limits,
+        seconds=None if math.isinf(left) else max(SHARE * left, 1e-3),
+        nodes=4,
+        gap=0.0,
     )
     inner: Search[Solution] = Search(limits, search.value)
     with search.phase("two phases"):

@@ -12,6 +12,7 @@ from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.compact import compact as state
 from ..formulations.hypergraph import hypergraph
+from ..formulations.infeasible import why_infeasible
 from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
 from ..formulations.task import Task
@@ -38,7 +39,7 @@ def compact(task: Task, search: Search[Solution]) -> None:
     if search.best is None:
         with search.phase("start"):
             greedy(task, search)
-            if search.best is None:
+            if search.best is None and why_infeasible(task) is None:
                 packing(task, hypergraph(task), search)
     solve_program(lambda: _program(task, search), search, solver=solver)
 

@@ -23,7 +23,7 @@ then the origin of the bound names the solver alone; else it ends with "proved a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
@@ -107,7 +107,6 @@ def solve_program(
     solver: str = "highs",
     seconds: float | None = None,
     gap: float | None = None,
-    options: Mapping[str, bool | int | float | str] | None = None,
 ) -> None:
     """Solve a program: offer its solutions, raise the bound, say why it ended.
 
@@ -120,7 +119,7 @@ def solve_program(
         ``highs``, or one that Pyomo knows.
     seconds
         Limit for this solve alone; default: the search's.
-    gap, options
+    gap
         As for `run_highs`.
     """
     while not search.should_stop():
@@ -135,7 +134,7 @@ def solve_program(
         solve = _Solve(program, search, solver)
         if not solve.tightened():
             return
-        outcome = solve.run(seconds, gap, options)
+        outcome = solve.run(seconds, gap)
         if outcome is None:
             return
         if solve.worth_stating_anew and outcome.limit not in ("time", "nodes"):
@@ -182,7 +181,6 @@ class _Solve(Generic[S]):
         self,
         seconds: float | None,
         gap: float | None,
-        options: Mapping[str, bool | int | float | str] | None,
     ) -> Outcome | None:
         """Run the solver; None if it failed."""
         search, linear = self.search, self.linear
@@ -206,7 +204,6 @@ class _Solve(Generic[S]):
                         on_bound=self._on_bound,
                         gap=gap,
                         seconds=math.inf if seconds is None else seconds,
-                        options=options,
                     )
         except StagecutError as error:
             search.note(f"{self.name} failed, and proves nothing more: {error}")

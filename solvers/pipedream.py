@@ -54,6 +54,8 @@ def pipedream(task: Task, search: Search[Solution]) -> None:
         with search.phase("solve"):
             stages = _plan(staging, lattice, kind)
         search.offer(in_stages(stages, task.cluster))
+    if search.best is None:
+        search.note("pipedream: its plan, made without memory and rules, breaks them")
 
 
 def _plan(staging: Staging, lattice: Lattice, kind: int) -> list[Stage]:

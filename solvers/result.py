@@ -20,7 +20,9 @@ class Result:
         ``optimal`` (gap at most 1e-6), ``feasible``, ``infeasible``, or ``no solution`` (none
         was found within the limit, none was ruled out).
     limit
-        The limit that ended it: ``none``, ``time``, ``nodes`` or ``interrupt``.
+        The limit that ended it: ``time``, ``nodes`` or ``interrupt``; ``none`` if it ended of its
+        own accord: with the gap asked for, or, for methods that prove nothing, when they had
+        tried what they try.
     plan
         The best plan, verified; None if there is none.
     bound

@@ -13,4 +13,5 @@ def single_device(task: Task, search: Search[Solution]) -> None:
     """Offer the whole workload on one device of each kind."""
     for kind in np.unique(task.costs.kind_of):
         device = int(np.argmax(task.costs.kind_of == kind))
-        search.offer(Placement(np.full(task.workload.n, device)))
+        order = (device,) if task.throughput.relayed else ()
+        search.offer(Placement(np.full(task.workload.n, device), order))

@@ -71,6 +71,8 @@ def _run(task: Task, search: Search[Solution], greedy: bool) -> None:
         if search.best is None and not greedy and not search.should_stop() and not planner.gave_up:
             few = lattice.size <= FEW_IDEALS
             search.prove_infeasible(_why_infeasible(planner if few else line, search))
+    if search.best is None and greedy and not search.should_stop():
+        search.note("piper: no plan found by the greedy rule; others may exist")
     if planner.gave_up:
         search.note("a knapsack was too hard: the plan may not be the best one")
 

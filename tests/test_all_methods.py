@@ -1,8 +1,9 @@
-"""The behaviour that every throughput method must show, whichever it is."""
+"""The behaviour that every method of every problem must show, whichever it is."""
 
 from __future__ import annotations
 
 import math
+import signal
 import threading
 import time
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from brute import best_max_load
 from cases import random_case
+from conformance import Task, chain, task, torn
 
 from stagecut import (
     Cluster,
@@ -17,73 +19,230 @@ from stagecut import (
     InputError,
     Limits,
     Plan,
+    Result,
     Throughput,
     Workload,
     accelerators_and_cpus,
     solve,
     verify,
 )
-from stagecut.solvers import METHODS
+from stagecut.solvers import METHODS, Progress
 
-ALL = sorted(METHODS["throughput"])
-EXACT = {"noncontiguous": ["auto", "milp"], "contiguous": ["auto", "milp", "dp"]}
-LIMITS = Limits(seconds=20, nodes=2000)
-FEW = Limits(seconds=20, nodes=20)  # restarts
+#: Methods that search until they have proved something, unless a limit ends them; of throughput
+#: `dp` for contiguous splits alone.
+EXACT = {
+    "throughput": ("auto", "milp"),
+    "latency": ("auto", "dp", "milp", "milp-big-m"),
+    "training": ("auto", "dp", "milp"),
+    "mapping": ("auto", "milp", "joint"),
+}
+EVERY = [(problem, method) for problem in METHODS for method in METHODS[problem]]
+TINY, HUGE = 1e-12, 1e12
+#: Ends what hangs; no test waits for it.
+LIMITS = Limits(seconds=120, nodes=2000)
+FEW = Limits(seconds=120, nodes=20)  # restarts
 
 
-@pytest.fixture(params=ALL)
+@pytest.fixture(params=EVERY, ids=lambda both: "-".join(both))
+def each(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Every problem with every method in turn."""
+    return available(*request.param)
+
+
+@pytest.fixture(params=METHODS["throughput"])
 def method(request: pytest.FixtureRequest) -> str:
-    """Every method in turn."""
-    if request.param == "metis":
+    """Every method for throughput in turn."""
+    return available("throughput", request.param)[1]
+
+
+def available(problem: str, method: str) -> tuple[str, str]:
+    """Skip a method whose package is not installed."""
+    if method == "metis":
         pytest.importorskip("pymetis")
-    return str(request.param)
+    return problem, method
 
 
-def chain(seconds: list[float], /, **changes: object) -> Workload:
-    """A chain of nodes that take so long, ten times that on a CPU, and move in 0.1."""
-    n = len(seconds)
-    fields: dict[str, object] = {
-        "name": "a chain",
-        "ids": tuple(f"node {v}" for v in range(n)),
-        "edges": np.array([(v, v + 1) for v in range(n - 1)]).reshape(-1, 2),
-        "times": {"accelerator": np.array(seconds), "cpu": 10 * np.array(seconds)},
-        "memory_bytes": np.ones(n),
-        "transfer": np.full(n, 0.1),
-    }
-    return Workload(**(fields | changes))  # type: ignore[arg-type]
+def asked(of: Task, method: str, limits: Limits = LIMITS, start: Plan | None = None) -> Result:
+    """What a method says; its plan is verified, and its bound no higher."""
+    result = solve(of.workload, of.cluster, of.problem, method=method, limits=limits, start=start)
+    consistent(of, result)
+    return result
 
 
-def planned(workload: Workload, cluster: Cluster, method: str, **options: object) -> Plan:
-    """The verified plan of a method that must find one."""
-    problem = Throughput(**options)  # type: ignore[arg-type]
-    result = solve(workload, cluster, problem, method=method, limits=LIMITS)
-    assert result.plan is not None, result.reason or result.notes
-    verify(workload, result.plan)
-    assert result.bound <= result.plan.objective
-    assert result.status in ("optimal", "feasible")
+def consistent(of: Task, result: Result) -> None:
+    """Status, plan and bound say the same."""
+    assert (result.plan is None) == (result.status in ("infeasible", "no solution"))
+    assert bool(result.reason) == (result.status == "infeasible")
+    assert not any("defect" in note for note in result.notes), result.notes
+    if result.plan is not None:
+        verify(of.workload, result.plan)
+        assert result.bound <= result.plan.objective
+
+
+def explained(problem: str, method: str, result: Result) -> None:
+    """A limit is named where a search to the end did not come to its end."""
+    ended = result.status in ("optimal", "infeasible") or method not in EXACT[problem]
+    assert ended or result.limit != "none", (result.status, result.gap, result.notes)
+
+
+def best(of: Task, method: str) -> Plan:
+    """The plan of a method that must find one."""
+    result = asked(of, method)
+    assert result.plan is not None, result.notes
     return result.plan
 
 
-def test_one_node(method: str) -> None:
+def same(one: Plan, other: Plan) -> bool:
+    """Whether two plans are one."""
+    return repr(one.solution) == repr(other.solution) and one.objective == other.objective
+
+
+def test_a_search_to_the_end_proves_its_plan(each: tuple[str, str]) -> None:
+    problem, method = each
+    result = asked(task(problem), method)
+    assert result.plan is not None
+    explained(problem, method, result)
+    if method in EXACT[problem]:
+        assert result.status == "optimal"
+
+
+def test_one_node(each: tuple[str, str]) -> None:
+    problem, method = each
+    plan = best(task(problem, [3.0]), method)
+    assert plan.objective == pytest.approx(best(task(problem, [3.0]), "auto").objective)
+
+
+def test_no_edges(each: tuple[str, str]) -> None:
+    problem, method = each
+    best(task(problem, [1.0, 2.0, 3.0], []), method)
+
+
+def test_two_components(each: tuple[str, str]) -> None:
+    problem, method = each
+    best(task(problem, [1.0, 1.0, 1.0, 1.0], [(0, 1), (2, 3)]), method)
+
+
+def test_nothing_costs_anything(each: tuple[str, str]) -> None:
+    problem, method = each
+    result = asked(task(problem, [0.0, 0.0, 0.0]), method)
+    assert result.plan is not None
+    assert result.plan.objective == 0.0
+    assert result.status == "optimal"
+
+
+@pytest.mark.parametrize("scale", [TINY, HUGE])
+def test_costs_far_from_one(each: tuple[str, str], scale: float) -> None:
+    problem, method = each
+    plan, usual = best(task(problem, scale=scale), method), best(task(problem), method)
+    if method in EXACT[problem]:
+        assert plan.objective == pytest.approx(scale * usual.objective, rel=2e-6)
+
+
+@pytest.mark.parametrize("problem", METHODS)
+def test_an_empty_workload_is_refused(problem: str) -> None:
+    with pytest.raises(InputError, match="no nodes"):
+        asked(task(problem, []), "auto")
+
+
+def test_no_room_is_infeasible_or_no_plan(each: tuple[str, str]) -> None:
+    problem, method = each
+    result = asked(task(problem, room=0.5), method)
+    assert result.plan is None
+    if method in EXACT[problem] and problem != "mapping":
+        assert result.status == "infeasible"
+        assert "byte" in result.reason
+    elif result.status == "infeasible":  # then it says what is provably too large
+        assert "byte" in result.reason
+
+
+def test_a_deadline_that_is_over_is_the_limit(each: tuple[str, str]) -> None:
+    problem, method = each
+    of = task(problem, [1.0] * 20)
+    result = asked(of, method, Limits(seconds=1e-9))
+    assert result.limit in ("time", "none")
+    explained(problem, method, result)
+    if method == "auto":
+        assert result.plan is not None
+        assert result.limit == "time" or result.status == "optimal"
+
+
+@pytest.mark.parametrize("nodes", [0, 1])
+def test_a_limit_of_nodes_is_named(each: tuple[str, str], nodes: int) -> None:
+    problem, method = each
+    result = asked(task(problem, [1.0, 2.5, 3.0, 2.1, 1.7, 4.0]), method, Limits(nodes=nodes))
+    assert result.limit in ("nodes", "none")
+    explained(problem, method, result)
+
+
+def test_the_same_input_and_seed_give_the_same_plan(each: tuple[str, str]) -> None:
+    problem, method = each
+    one, other = (asked(task(problem), method, Limits(nodes=20, seed=3)).plan for _ in range(2))
+    assert one is not None
+    assert other is not None
+    assert same(one, other)
+
+
+def test_a_start_is_never_lost(each: tuple[str, str]) -> None:
+    problem, method = each
+    start = best(task(problem), "auto")
+    result = asked(task(problem), method, start=start)
+    assert result.plan is not None
+    assert result.plan.objective <= start.objective
+
+
+def test_a_start_that_breaks_a_rule_is_said_not_to_be_used(each: tuple[str, str]) -> None:
+    problem, method = each
+    room = 3.0 if problem in ("throughput", "latency") else math.inf  # for half of the nodes
+    start = torn(best(task(problem, room=room), "auto"))
+    result = asked(task(problem, room=room), method, start=start)
+    assert any("start breaks a rule" in note for note in result.notes)
+    assert result.plan is not None or method not in EXACT[problem]
+
+
+def test_an_interrupt_ends_a_search_with_its_best(each: tuple[str, str]) -> None:
+    """Ctrl-C at the first plan, while the method is at work in its own thread."""
+    problem, method = each
+    of = task(problem, [1.0, 2.5, 3.0, 2.1, 1.7, 4.0, 2.2, 1.3])
+    before = signal.getsignal(signal.SIGINT)
+    pressed: list[float] = []
+
+    def press(progress: Progress) -> None:
+        if pressed or math.isinf(progress.point.objective):
+            return
+        pressed.append(progress.point.objective)
+        signal.raise_signal(signal.SIGINT)
+        while signal.getsignal(signal.SIGINT) is not before:  # the main thread has yet to look
+            time.sleep(1e-3)
+
+    result = solve(
+        of.workload, of.cluster, of.problem, method=method, limits=LIMITS, on_progress=press
+    )
+    consistent(of, result)
+    assert result.objective is not None
+    assert result.objective <= pressed[0]
+    assert result.limit in ("interrupt", "none")
+    explained(problem, method, result)
+
+
+def test_solving_in_a_thread_needs_no_signals(each: tuple[str, str]) -> None:
+    problem, method = each
+    found: list[Plan] = []
+    thread = threading.Thread(target=lambda: found.append(best(task(problem), method)))
+    thread.start()
+    thread.join()
+    assert same(found[0], best(task(problem), method))
+
+
+# What throughput alone knows
+
+
+def planned(workload: Workload, cluster: Cluster, method: str) -> Plan:
+    """The plan of a throughput method that must find one."""
+    return best(Task(workload, cluster, Throughput()), method)
+
+
+def test_one_node_takes_its_time(method: str) -> None:
     assert planned(chain([3.0]), accelerators_and_cpus(1), method).objective == 3.0
-
-
-def test_no_edges(method: str) -> None:
-    workload = chain([1.0, 2.0, 3.0], edges=np.zeros((0, 2)))
-    plan = planned(workload, accelerators_and_cpus(2), method)
-    assert plan.objective >= 3.0
-
-
-def test_two_components(method: str) -> None:
-    workload = chain([1.0, 1.0, 1.0, 1.0], edges=np.array([(0, 1), (2, 3)]))
-    assert planned(workload, accelerators_and_cpus(2), method).objective >= 2.0
-
-
-def test_nothing_costs_anything(method: str) -> None:
-    workload = chain([0.0, 0.0, 0.0], transfer=np.zeros(3), memory_bytes=np.zeros(3))
-    plan = planned(workload, accelerators_and_cpus(2, 1), method)
-    assert plan.objective == 0.0
-    assert plan.gap == 0.0
 
 
 def test_only_cpu_cores(method: str) -> None:
@@ -92,17 +251,6 @@ def test_only_cpu_cores(method: str) -> None:
             solve(chain([1.0]), accelerators_and_cpus(0, 1), method=method)
         return
     assert planned(chain([1.0, 1.0]), accelerators_and_cpus(0, 2), method).objective <= 20.0
-
-
-def test_no_memory_anywhere_is_infeasible_or_no_plan(method: str) -> None:
-    result = solve(chain([1.0, 1.0]), accelerators_and_cpus(2, 0, 0.5), method=method,
-                   limits=LIMITS)  # fmt: skip
-    assert result.plan is None
-    assert result.objective is None
-    assert result.status in ("infeasible", "no solution")
-    if method in ("auto", "dp", "milp"):
-        assert result.status == "infeasible"
-        assert "byte" in result.reason
 
 
 def test_a_node_that_no_device_supports_is_infeasible_or_no_plan(method: str) -> None:
@@ -141,66 +289,25 @@ def test_exact_methods_find_the_optimum_and_the_others_nothing_better(
             assert result.plan.objective >= best * (1 - 1e-9)
             assert result.bound <= best * (1 + 1e-6)
             verify(workload, result.plan)
-        if method in EXACT[split]:
+        if method in (*EXACT["throughput"], *["dp"] * (split == "contiguous")):
             assert result.status == ("infeasible" if math.isinf(best) else "optimal"), seed
             if result.plan is not None:
                 assert result.plan.objective == pytest.approx(best, rel=1e-6)
 
 
-def test_the_same_input_and_seed_give_the_same_plan(method: str) -> None:
-    workload, cluster = chain([1.0, 2.0, 3.0, 2.0, 1.0, 4.0]), accelerators_and_cpus(3, 1)
-    plans = [
-        solve(workload, cluster, method=method, limits=Limits(nodes=50, seed=3)).plan
-        for _ in range(2)
-    ]
-    assert (plans[0] is None) == (plans[1] is None)
-    if plans[0] is not None and plans[1] is not None:
-        assert (plans[0].placement == plans[1].placement).all()
-
-
-def test_a_deadline_that_is_over_is_no_error(method: str) -> None:
-    result = solve(chain([1.0] * 30), accelerators_and_cpus(3), method=method,
-                   limits=Limits(seconds=1e-9))  # fmt: skip
-    assert result.limit in ("time", "none")
-
-
-def test_solving_in_a_thread_needs_no_signals(method: str) -> None:
-    found: list[Plan | None] = []
-
-    def work() -> None:
-        found.append(
-            solve(chain([1.0, 2.0]), accelerators_and_cpus(1), method=method, limits=LIMITS).plan
-        )
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(60)
-    assert found[0] is not None
-
-
-def test_a_start_is_used_or_said_not_to_be() -> None:
-    workload, cluster = chain([1.0, 2.0, 3.0]), accelerators_and_cpus(2)
-    start = planned(workload, cluster, "milp")
-    result = solve(workload, cluster, method="greedy", start=start)
-    assert result.plan is not None
-    assert result.plan.objective <= start.objective
-    torn = Throughput(split="contiguous")
-    jumbled = planned(
-        chain([1.0, 1.0, 1.0, 1.0], transfer=np.zeros(4), colours=np.array([0, -1, 0, -1])),
-        cluster,
-        "milp",
-    )
+def test_a_start_for_another_split_is_said_not_to_be_used() -> None:
+    """Nodes of two colours in turn are in one piece only if all are."""
     workload = chain([1.0] * 4, transfer=np.zeros(4), colours=np.array([0, -1, 0, -1]))
-    result = solve(workload, cluster, torn, method="single", start=jumbled)
-    assert any("start" in note for note in result.notes) or result.plan is not None
+    cluster = accelerators_and_cpus(2)
+    start = planned(workload, cluster, "milp")
+    assert start.objective == 2.0
+    result = solve(workload, cluster, Throughput("contiguous"), method="single", start=start)
+    assert any("start breaks a rule" in note for note in result.notes)
+    assert result.objective == 4.0
 
 
-def test_a_long_search_can_be_stopped_from_progress() -> None:
-    workload, cluster = chain([1.0] * 20), accelerators_and_cpus(3)
-    began = time.monotonic()
-    result = solve(
-        workload, cluster, method="local-search", limits=Limits(seconds=0.5),
-    )  # fmt: skip
+def test_a_search_without_end_is_ended_by_time() -> None:
+    of = Task(chain([1.0] * 20), accelerators_and_cpus(3), Throughput())
+    result = asked(of, "local-search", Limits(seconds=0.5))
     assert result.limit == "time"
     assert result.plan is not None
-    assert time.monotonic() - began < 60

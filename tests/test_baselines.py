@@ -83,3 +83,14 @@ def test_pipedream_merges_branches_that_close_again(
     assert result.plan is not None
     optimum = solve(workload, problem=problem, method="dp").objective
     assert result.plan.objective == pytest.approx(published or optimum, rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_pipedream_proves_nothing_infeasible_by_its_own_merging(seed: int) -> None:
+    workload, cluster = random_case(seed, max_nodes=7, max_cores=0, max_kinds=2)
+    problem = Throughput(split="contiguous")
+    result = solve(workload, cluster, problem, method="pipedream")
+    if result.status == "infeasible":
+        assert math.isinf(best_max_load(workload, cluster, problem))
+    elif result.plan is None:
+        assert "no plan found" in result.notes[-1]

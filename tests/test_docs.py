@@ -30,3 +30,10 @@ def test_every_link_inside_the_documentation_leads_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_glossary_has_every_term_once_in_order() -> None:
+    text = (ROOT / "docs/glossary.md").read_text()
+    terms = [term.casefold() for term in re.findall(r"^\*\*(.+?)\.\*\*", text, re.MULTILINE)]
+    assert len(terms) > 60
+    assert terms == sorted(set(terms))

@@ -113,7 +113,7 @@ def test_random_topologies_are_proven(kind: str, mode: str) -> None:
         gradients=False,
         collective="ring",
     )
-    result = solve(workload, problem=problem, limits=Limits(seconds=60))
+    result = solve(workload, problem=problem)
     assert result.status == "optimal"
     assert result.plan is not None
     solution = result.plan.solution

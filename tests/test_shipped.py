@@ -429,7 +429,6 @@ def test_known_values_are_bounds(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in CATALOGUE if "operators" not in n])
 def test_known_optima_are_those_of_the_ideal_dp(name: str) -> None:
-    pytest.importorskip("stagecut.solvers.dp")
     entry = find(name)
     assert entry.best_ms == entry.bound_ms
     result = stagecut.solve(entry.build(), problem=Throughput("contiguous"), method="dp")

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..arrays import Floats, Ints
 from ..errors import InputError
+from .grids import grid_links
 from .topology import Topology, check_links, check_size
 
 FAST, NETWORK, GRID = 300e9, 25e9, 50e9
@@ -23,16 +24,8 @@ FAST_LATENCY_S, NETWORK_LATENCY_S, GRID_LATENCY_S = 2e-6, 5e-6, 1e-6
 def grid(name: str, sides: tuple[int, ...], wraps: bool) -> Topology:
     """A mesh, or a torus if it wraps; devices in row-major order, links between neighbours."""
     check_size(name, math.prod(sides))
-    index = np.arange(math.prod(sides)).reshape(sides)
-    pairs = []
-    for axis, side in enumerate(sides):
-        ahead = np.roll(index, -1, axis)
-        # around a side of two, the link back is the link there
-        keep = slice(None) if wraps and side > 2 else slice(0, side - 1)
-        cut = tuple(keep if a == axis else slice(None) for a in range(len(sides)))
-        pairs.append(np.stack([index[cut].ravel(), ahead[cut].ravel()], axis=1))
     names = tuple(",".join(map(str, place)) for place in np.ndindex(*sides))
-    links = np.sort(np.concatenate(pairs), axis=1)
+    links = grid_links(sides, wraps)
     return _alike(name, names, links, GRID, GRID_LATENCY_S, shape=sides, wraps=wraps)
 
 

@@ -1,0 +1,133 @@
+"""Small tasks of every problem for the conformance suite: the same nodes, asked four questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stagecut import (
+    Cluster,
+    DeviceKind,
+    Latency,
+    Plan,
+    Throughput,
+    Training,
+    Workload,
+    accelerators_and_cpus,
+)
+from stagecut.instances import Calls, Layers, Mapped, Mapping, Placement, Problem, Stages, topology
+
+Edges = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What `solve` is asked."""
+
+    workload: Workload
+    cluster: Cluster
+    problem: Problem
+
+
+def chain(seconds: Sequence[float], /, **changes: object) -> Workload:
+    """A chain of nodes that take so long, ten times that on a CPU, and move in 0.1."""
+    n = len(seconds)
+    fields: dict[str, object] = {
+        "name": "a chain",
+        "ids": tuple(f"node {v}" for v in range(n)),
+        "edges": np.array([(v, v + 1) for v in range(n - 1)]).reshape(-1, 2),
+        "times": {"accelerator": np.array(seconds), "cpu": 10 * np.array(seconds)},
+        "memory_bytes": np.ones(n),
+        "transfer": np.full(n, 0.1),
+    }
+    return Workload(**(fields | changes))  # type: ignore[arg-type]
+
+
+def _placed(
+    problem: Problem, seconds: Sequence[float], edges: Edges, scale: float, room: float
+) -> Task:
+    workload = chain(
+        list(scale * np.array(seconds)),
+        edges=np.array(edges).reshape(-1, 2),
+        transfer=np.full(len(seconds), 0.1 * scale * any(seconds)),
+    )
+    cpus = 1 if room == np.inf else 0
+    return Task(workload, accelerators_and_cpus(2, cpus, room), problem)
+
+
+def _trained(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
+    n = len(seconds)
+    layers = Layers(
+        node=np.arange(n),
+        degree=np.ones(n, np.int64),
+        label=("vanilla",) * n,
+        recomputes=np.zeros(n, np.bool_),
+        time=scale * np.array(seconds),
+        weight_bytes=np.full(n, 0.1) * any(seconds),
+        bytes_per_microbatch=np.ones(n),
+        fixed_bytes=np.ones(n),
+        edge_bytes=np.full(len(edges), 0.1) * any(seconds),
+        sync_bytes=({},) * n,
+        microbatches=4,
+        bandwidth=1 / scale,
+    )
+    workload = chain(
+        list(scale * np.array(seconds)), edges=np.array(edges).reshape(-1, 2), layers=layers
+    )
+    return Task(workload, Cluster((DeviceKind("accelerator", 2, room),)), Training())
+
+
+def _mapped(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
+    n = len(seconds)
+    some = float(any(seconds))
+    workload = chain(
+        list(scale * np.array(seconds)),
+        edges=np.array(edges).reshape(-1, 2),
+        transfer=None,
+        output_bytes=np.full(n, 1e8) * some,
+        time_unit="s",
+        extra={"weight_bytes": np.full(n, 1e8) * some},
+    )
+    ring = topology("islands:2x2")
+    place = replace(ring, latency_s=ring.latency_s * scale, bytes_per_s=ring.bytes_per_s / scale)
+    problem = Mapping(place, min(2, n), 2, "both", collective="ring")
+    return Task(workload, accelerators_and_cpus(4, memory_bytes=room), problem)
+
+
+#: Problem → task of nodes that take so long, joined by edges; all costs are `scale` times as large,
+#: and devices have `room` for so many bytes, of which each node takes one or more.
+TASKS: dict[str, Callable[[Sequence[float], Edges, float, float], Task]] = {
+    "throughput": lambda *of: _placed(Throughput(), *of),
+    "latency": lambda *of: _placed(Latency(), *of),
+    "training": _trained,
+    "mapping": _mapped,
+}
+
+
+def task(
+    problem: str,
+    seconds: Sequence[float] = (1.0, 2.0, 3.0, 2.0, 1.0, 4.0),
+    edges: Edges | None = None,
+    *,
+    scale: float = 1.0,
+    room: float = np.inf,
+) -> Task:
+    """Return the task of a problem; by default a chain of nodes."""
+    line = [(v, v + 1) for v in range(len(seconds) - 1)]
+    return TASKS[problem](seconds, line if edges is None else edges, scale, room)
+
+
+def torn(plan: Plan) -> Plan:
+    """Return the plan with a rule broken: all on the first device, or all that it does twice."""
+    match plan.solution:
+        case Placement(device=device):
+            return replace(plan, solution=Placement(0 * device))
+        case Calls(device=device, call=call):
+            return replace(plan, solution=Calls(0 * device, 0 * call))
+        case Stages(stages=stages):
+            return replace(plan, solution=Stages((*stages, *stages), plan.solution.device))
+        case Mapped(stage=stage, slots=slots, sends_to=sends_to):
+            return replace(plan, solution=Mapped(stage, slots * 0, sends_to))
+    raise AssertionError
