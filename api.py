@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from collections.abc import Mapping as Dictionary
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ from .solvers import Limits, Progress, Result, Search, Solver, raise_first_bound
 
 #: Seconds that a solver may go on after it should have stopped.
 GRACE_S = 1.2
+#: Seconds of computing, and on the clock, that it has for a first plan even then: on a busy machine
+#: the imports alone can outlast the deadline.
+FIRST_CPU_S, FIRST_S = 1.0, 30.0
 
 
 def solve(
@@ -113,9 +117,12 @@ def solve(
 
 
 def _solve(run: Solver, task: Task, search: Search[Solution]) -> None:
-    """Raise the bounds that cost nothing, then let the method go on."""
+    """Raise the bounds that cost nothing, then let the method go on.
+
+    It begins even where the time is up: its first plan comes before it looks at the clock.
+    """
     raise_first_bounds(task, search)
-    if not search.should_stop():
+    if not search.done:
         run(task, search)
 
 
@@ -158,8 +165,10 @@ def _run_beside(run: Callable[[], None], search: Search[Solution]) -> None:
     """Run a solver in a thread of its own, so that deadline and Ctrl-C hold whatever it does.
 
     Compiling a kernel, or a presolve that does not look at the clock, cannot be interrupted; a
-    solver that is still at it `GRACE_S` after it should have stopped is left behind.
+    solver that is still at it `GRACE_S` after it should have stopped is left behind. A deadline
+    waits for what a first plan takes to compute, counted in CPU time.
     """
+    began, cpu_began = time.monotonic(), time.process_time()
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -172,7 +181,13 @@ def _run_beside(run: Callable[[], None], search: Search[Solution]) -> None:
     thread.start()
     while thread.is_alive():
         thread.join(0.05)
-        if search.overdue() > GRACE_S:
+        first = (
+            search.best is None
+            and search.hit != "interrupt"
+            and time.process_time() - cpu_began < FIRST_CPU_S
+            and time.monotonic() - began < FIRST_S
+        )
+        if search.overdue() > GRACE_S and not first:
             search.close()
             search.note(f"{search.method} did not stop in time and was left behind")
             return
