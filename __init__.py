@@ -1,6 +1,10 @@
 """Stagecut plans where the operators of a neural network run, and certifies how well."""
 
-from .api import solve
+from .api.pareto import pareto
+from .api.run import run
+from .api.simulate import simulate
+from .api.solve import solve
+from .api.splits import plan_from_split
 from .instances import (
     Cluster,
     DeviceKind,
@@ -18,14 +22,10 @@ from .instances import (
     Workload,
     accelerators_and_cpus,
 )
-from .instances.conversions import cluster_from_pandas, from_networkx, from_pandas
-from .instances.files import dumps, load, load_cluster, load_plan, load_split, save
-from .pareto import pareto
-from .running import run
+from .instances.formats.conversions import cluster_from_pandas, from_networkx, from_pandas
+from .instances.formats.files import dumps, load, load_cluster, load_plan, load_split, save
 from .runtime import verify
-from .simulation import simulate
 from .solvers import Limits, Result
-from .splits import plan_from_split
 
 __all__ = [
     "Cluster",

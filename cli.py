@@ -28,7 +28,7 @@ from .commands.simulate import simulate
 from .commands.solve import solve
 from .commands.verify import verify
 from .instances import InfeasibleError, StagecutError
-from .instances.escape import one_line
+from .instances.formats.escape import one_line
 
 
 def _age_s() -> float:

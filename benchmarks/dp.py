@@ -26,11 +26,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import stagecut
-from stagecut.formulations.ideals import pipeline
 from stagecut.formulations.task import pose
+from stagecut.formulations.throughput.ideals import pipeline
 from stagecut.instances import accelerators_and_cpus
-from stagecut.instances.arrays import Ints
-from stagecut.solvers.lattice import count_ideals
+from stagecut.instances.model.arrays import Ints
+from stagecut.solvers.core.lattice import count_ideals
 
 CONTIGUOUS = stagecut.Throughput("contiguous")
 COUNTING_EFFORT = 3_000_000

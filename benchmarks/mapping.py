@@ -25,7 +25,7 @@ import pandas as pd
 from stagecut import Limits, Result, Workload, load, solve
 from stagecut.instances import Mapping, StageCosts
 from stagecut.instances.topologies import SIDES_2D, SIDES_3D, topology
-from stagecut.solvers.balanced_partition import balanced_partition
+from stagecut.solvers.mapping.partition import balanced_partition
 
 CELLS = [(2, 8), (4, 4), (8, 2), (4, 16), (8, 8), (16, 4), (4, 64), (8, 32), (16, 16)]
 CELLS += [(4, 128), (8, 64), (16, 32)]

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from stagecut import Limits, Workload, load, solve
 from stagecut.instances import Mapping
 from stagecut.instances.topologies import topology
-from stagecut.solvers.balanced_partition import balanced_partition
+from stagecut.solvers.mapping.partition import balanced_partition
 
 FAMILIES = {
     "torus": ["4x4x4", "4x8x8", "8x8x8", "8x8x16", "8x16x16", "16x16x16"],

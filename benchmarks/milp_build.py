@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import stagecut
-from stagecut.formulations.compact import compact
 from stagecut.formulations.task import pose
-from stagecut.solvers.compiled_model import compile_model
-from stagecut.solvers.highs import run_highs
-from stagecut.solvers.search import Search
+from stagecut.formulations.throughput.compact import compact
+from stagecut.solvers.core.compiled_model import compile_model
+from stagecut.solvers.core.highs import run_highs
+from stagecut.solvers.core.search import Search
 
 BERT_12 = "placement/throughput/OperatorGraphs/bert_L-12_training.json"
 SPLITS = (

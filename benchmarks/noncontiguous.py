@@ -19,7 +19,7 @@ from pathlib import Path
 def one(path: str, gap: float, seconds: float, seed: int, check: bool, begun: float) -> None:
     """Plan one workload and print its row as JSON."""
     import stagecut
-    from stagecut.runtime.check_bound import check_bound
+    from stagecut.runtime.verify.bound import check_bound
 
     workload = stagecut.load(path)
     result = stagecut.solve(

@@ -1,9 +1,9 @@
 """Every method against brute force on random small cases: is anything ever wrong?
 
 Prints a CSV row per variant of a problem and method: how many cases it was asked, how often it
-said what (`WORDS` in tests/sweep.py; `DEFECTS` among them must be 0), and the seeds of the defects.
-Each case is a line of the records file, so a run that was stopped goes on where it was; a case
-is run again, with details, by
+said what (`WORDS` in tests/support/sweep.py; `DEFECTS` among them must be 0), and the seeds of the
+defects. Each case is a line of the records file, so a run that was stopped goes on where it was; a
+case is run again, with details, by
 
     python benchmarks/random_cases.py --only "BIG 1e+08 transfers" --seed 17 [--method milp]
 
@@ -25,7 +25,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from sweep import DEFECTS, ORDINARY, VARIANTS, WORDS, ask, case_of, methods_of
 
 #: Cases of each variant: 3,000 of each problem's ordinary variants together, 500 of each range.

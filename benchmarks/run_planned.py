@@ -23,7 +23,7 @@ from stagecut.instances import Placement
 from stagecut.instances.pytorch.profile import profile
 from stagecut.runtime.execution.pipeline import Pipeline
 from stagecut.runtime.execution.prepare import prepare
-from stagecut.runtime.simulator import simulate_stages
+from stagecut.runtime.simulate.simulator import simulate_stages
 
 WIDTHS = (1024,) * 5 + (256,) * 8
 SAMPLES, MICROBATCHES, STEPS, REPETITIONS = 192, 8, 5, 5

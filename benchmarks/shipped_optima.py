@@ -1,6 +1,6 @@
 """Best contiguous max-load of every shipped workload on its own cluster, by the DP over ideals.
 
-Prints `instances/shipped_optima.csv`; redirect it there after a change of the cost model.
+Prints `instances/generate/shipped_optima.csv`; redirect it there after a change of the cost model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import sys
 
 import stagecut
-from stagecut.instances.catalogue import CATALOGUE
+from stagecut.instances.generate.catalogue import CATALOGUE
 
 
 def main() -> None:

@@ -20,13 +20,13 @@ import numpy as np
 
 import stagecut
 from stagecut import Limits
-from stagecut.best_schedule import best_schedule
+from stagecut.api.best_schedule import best_schedule
 from stagecut.instances import Mapping, topology
-from stagecut.runtime.network import HostMemory
-from stagecut.runtime.pieces import cut
 from stagecut.runtime.schedules import make_schedule
-from stagecut.runtime.simulator import simulate, simulate_stages
-from stagecut.runtime.stages import chain
+from stagecut.runtime.simulate.network import HostMemory
+from stagecut.runtime.simulate.pieces import cut
+from stagecut.runtime.simulate.simulator import simulate, simulate_stages
+from stagecut.runtime.simulate.stages import chain
 
 STAGES = 64
 

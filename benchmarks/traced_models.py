@@ -32,7 +32,7 @@ def profile_one(name: str, path: Path) -> None:
     import models
     import torch
 
-    from stagecut.instances.files import save
+    from stagecut.instances.formats.files import save
     from stagecut.instances.pytorch.profile import profile
 
     torch.set_num_threads(1)

@@ -24,8 +24,8 @@ from stagecut import (
     verify,
 )
 from stagecut.instances import Stages
-from stagecut.instances.piper_json import read_piper
-from stagecut.instances.source import parse
+from stagecut.instances.formats.piper_json import read_piper
+from stagecut.instances.formats.source import parse
 from stagecut.runtime import evaluate
 
 GIB = 2.0**30

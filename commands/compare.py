@@ -9,10 +9,10 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from ..comparison import RECORD, Row, cases
-from ..comparison import compare as run_comparison
+from ..api.compare import RECORD, Row, cases
+from ..api.compare import compare as run_comparison
 from ..instances import InputError, Throughput
-from ..instances.files import load
+from ..instances.formats.files import load
 from ..solvers import Limits
 from .console import ERR, OUT, check_outputs, parse_bytes
 from .solve import choose_cluster
@@ -81,7 +81,7 @@ def compare(
     for notice in notices:
         ERR.print(notice, highlight=False, soft_wrap=True)
     if plot is not None:
-        from ..runtime.comparison_chart import draw_comparison
+        from ..runtime.pictures.comparison_chart import draw_comparison
 
         draw_comparison(result, plot)
     OUT.print(f"written: {output}" + (f", {plot}" if plot else ""), highlight=False, soft_wrap=True)

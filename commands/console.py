@@ -21,8 +21,8 @@ from rich.live import Live
 from rich.text import Text
 
 from ..instances import InputError
-from ..instances.escape import plain
-from ..instances.writing import PICTURES, check_target
+from ..instances.formats.escape import plain
+from ..instances.formats.writing import PICTURES, check_target
 from ..solvers import Progress
 
 

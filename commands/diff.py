@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ..instances.outline import read_outline
+from ..instances.formats.outline import read_outline
 from ..runtime.diff import PlanDiff
 from ..runtime.diff import diff as compare_plans
 from .console import OUT, print_json, show_gap

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..formulations.task import pose
-from ..instances.files import load
+from ..instances.formats.files import load
 from .console import OUT, check_outputs, parse_bytes
 from .solve import choose_cluster, pose_problem
 
@@ -31,7 +31,9 @@ def export_model(
 
     For plans see export.
     """
-    from ..solvers.milp import export_model as write_model  # Pyomo takes a second to import
+    from ..solvers.throughput.milp import (
+        export_model as write_model,  # Pyomo takes a second to import
+    )
 
     check_outputs(output, inputs=[workload, cluster])
     loaded = load(workload)

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ..instances.catalogue import CATALOGUE
-from ..instances.files import load, save
-from ..instances.published import SERVER, default_folder
-from ..instances.published import fetch as fetch_files
-from ..instances.training_layers import training_layers
+from ..instances.formats.files import load, save
+from ..instances.generate.catalogue import CATALOGUE
+from ..instances.generate.published import SERVER, default_folder
+from ..instances.generate.published import fetch as fetch_files
+from ..instances.model.training_layers import training_layers
 from .console import ERR, OUT, check_outputs, print_json, show_bytes
 
 app = typer.Typer(help="List, show and convert workloads.", no_args_is_help=True)

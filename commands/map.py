@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ..api import solve
+from ..api.solve import solve
 from ..instances import InputError, Mapped, Mapping
-from ..instances.files import load, save
+from ..instances.formats.files import load, save
 from ..instances.topologies import topology as read_topology
 from ..runtime import evaluate
-from ..runtime.check_mapping import MappingReport
+from ..runtime.verify.mapping import MappingReport
 from ..solvers import Limits
 from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, file_of, print_json, progress
 from .show_mapping import answer, print_mapping
@@ -104,7 +104,7 @@ def map_stages(
             save(result.plan, output, loaded)
         solution = result.plan.solution
         if plot and isinstance(solution, Mapped) and isinstance(report, MappingReport):
-            from ..runtime.topology_picture import draw_mapping
+            from ..runtime.pictures.topology import draw_mapping
 
             draw_mapping(problem, solution, report, plot)
     if as_json:

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from ..instances import InputError
-from ..instances.files import save
+from ..instances.formats.files import save
 from ..instances.topologies import save_topology
 from .console import ERR, OUT, check_outputs, need, parse_bytes, print_json, show_bytes
 

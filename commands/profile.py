@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import typer
 
 from ..instances import InputError, Workload
-from ..instances.files import save
-from ..instances.training_layers import training_layers
+from ..instances.formats.files import save
+from ..instances.model.training_layers import training_layers
 from .console import ERR, OUT, check_outputs, file_of, need, show_bytes
 
 
@@ -72,7 +72,7 @@ def profile(
         if estimate is None:
             raise InputError(f"{model}: ONNX files are not run; name a device: --estimate h100")
         need("onnx", "onnx")
-        from ..instances.onnx_file import read_onnx
+        from ..instances.onnx.file import read_onnx
 
         workload = read_onnx(
             model, estimate, batch=batch, depth=_depth(depth), tied=tied.value, name=name

@@ -11,9 +11,9 @@ import typer
 from rich.table import Table
 
 from ..instances import Plan
-from ..instances.escape import csv as csv_cell
-from ..instances.files import load, load_plan, save
-from ..instances.writing import write_whole
+from ..instances.formats.escape import csv as csv_cell
+from ..instances.formats.files import load, load_plan, save
+from ..instances.formats.writing import write_whole
 from .console import OUT, check_outputs, print_json
 from .simulate import choose_network
 
@@ -59,7 +59,7 @@ def report(
     """
     from ..runtime.accuracy.join import compare_run
     from ..runtime.execution.recording_file import load_recording
-    from ..runtime.plan_stages import stages_of
+    from ..runtime.simulate.plan_stages import stages_of
 
     check_outputs(trace, csv, calibrate, pictures=[plot], inputs=[workload, plan, recording])
     loaded = load(workload)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances import InputError
-from ..instances.errors import shown
-from ..instances.files import load, load_plan
+from ..instances.formats.files import load, load_plan
+from ..instances.model.errors import shown
 from .console import OUT, check_outputs, file_of, need
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import Any
 from rich.table import Table
 
 from ..instances import Mapped, Mapping, Workload
+from ..instances.model.units import TIME_UNITS
 from ..instances.topologies import Topology
-from ..instances.units import TIME_UNITS
 from ..runtime import Report
-from ..runtime.check_mapping import MappingReport
+from ..runtime.verify.mapping import MappingReport
 from ..solvers import Result
 from .console import OUT, show_time
 from .show_plan import as_dict, print_end

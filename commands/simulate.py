@@ -10,15 +10,15 @@ import typer
 from rich.table import Table
 
 from ..instances import InputError, Link, Plan, Workload
-from ..instances.files import load, load_plan
-from ..instances.source import read_source
-from ..instances.writing import PICTURES, check_target, write_whole
+from ..instances.formats.files import load, load_plan
+from ..instances.formats.source import read_source
+from ..instances.formats.writing import PICTURES, check_target, write_whole
 from .console import OUT, check_outputs, parse_bytes, print_json, show_bytes, show_time
 
 if TYPE_CHECKING:
-    from ..runtime.network import Network
-    from ..runtime.simulator_result import Simulation
-    from ..runtime.stages import StageGraph
+    from ..runtime.simulate.network import Network
+    from ..runtime.simulate.result import Simulation
+    from ..runtime.simulate.stages import StageGraph
 
 #: Endings of self-contained pages.
 PAGES = (".htm", ".html")
@@ -85,9 +85,9 @@ def simulate(
     Exit code 2 if the schedule does not fit the plan, is incomplete or deadlocks: the message
     then shows the place in a table of steps and devices.
     """
-    from ..runtime.plan_stages import stages_of, usual_schedule
     from ..runtime.schedules import read_csv, write_csv
-    from ..runtime.simulator import simulate_stages
+    from ..runtime.simulate.plan_stages import stages_of, usual_schedule
+    from ..runtime.simulate.simulator import simulate_stages
 
     check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
     if plot is not None:
@@ -110,7 +110,7 @@ def simulate(
     if trace is not None:
         import json
 
-        from ..runtime.trace import trace_events
+        from ..runtime.pictures.trace import trace_events
 
         write_whole(trace, json.dumps(trace_events(run), ensure_ascii=False))
         written.append(trace)
@@ -118,7 +118,7 @@ def simulate(
         _draw(run, plot, f"{loaded.name}: {run.schedule.name}, {made.method}")
         written.append(plot)
     if graph is not None:
-        from ..runtime.graph_picture import draw_graph
+        from ..runtime.pictures.graph import draw_graph
 
         draw_graph(loaded, made, graph)
         written.append(graph)
@@ -143,8 +143,8 @@ def choose_network(
     overlap: bool | None,
 ) -> Network:
     """Return the network that the options describe."""
-    from ..runtime.network import HostMemory, Links, point_to_point, shared
-    from ..runtime.plan_stages import usual_network
+    from ..runtime.simulate.network import HostMemory, Links, point_to_point, shared
+    from ..runtime.simulate.plan_stages import usual_network
 
     usual = usual_network(plan)
     own = "topology" if isinstance(usual, Links) else "host"
@@ -198,11 +198,11 @@ def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
 
 def _draw(run: Simulation, path: Path, title: str) -> None:
     if path.suffix.lower() in PAGES:
-        from ..runtime.html_page import html_page
+        from ..runtime.pictures.html_page import html_page
 
         write_whole(path, html_page(run, title=title))
     else:
-        from ..runtime.gantt import draw_gantt
+        from ..runtime.pictures.gantt import draw_gantt
 
         draw_gantt(run, path)
 

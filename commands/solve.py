@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..api import solve as solve_workload
+from ..api.solve import solve as solve_workload
 from ..instances import (
     Cluster,
     InputError,
@@ -18,7 +18,7 @@ from ..instances import (
     Workload,
     accelerators_and_cpus,
 )
-from ..instances.files import load, load_cluster, load_plan, save
+from ..instances.formats.files import load, load_cluster, load_plan, save
 from ..runtime import evaluate
 from ..solvers import Limits
 from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, parse_bytes, print_json, progress
@@ -161,7 +161,7 @@ def solve(
         if output is not None:
             save(result.plan, output, loaded)
         if plot is not None:
-            from ..runtime.load_chart import draw_loads
+            from ..runtime.pictures.load_chart import draw_loads
 
             draw_loads(report, result.plan, plot)
     if as_json:

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
+from ..api.splits import plan_from_split
 from ..instances import Plan, Workload
-from ..instances.expert_json import is_split
-from ..instances.files import load, load_plan
-from ..instances.source import read_source
+from ..instances.formats.expert_json import is_split
+from ..instances.formats.files import load, load_plan
+from ..instances.formats.source import read_source
 from ..runtime import Report
 from ..runtime import verify as verify_plan
-from ..runtime.check_bound import check_bound
-from ..splits import plan_from_split
+from ..runtime.verify.bound import check_bound
 from .console import OUT, print_json, show_bytes, show_gap, show_time
 
 

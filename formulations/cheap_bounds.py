@@ -32,13 +32,13 @@ from typing import Any
 import numpy as np
 
 from ..instances import Latency, Throughput, Training
-from ..instances.arrays import Floats, Ints
-from .certificate import PROOF_MARGIN
-from .counting import count_out
-from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
-from .latency_cheap_bounds import latency_cheap_bounds
+from ..instances.model.arrays import Floats, Ints
+from .latency.cheap_bounds import latency_cheap_bounds
 from .task import Task
-from .training_cheap_bounds import training_cheap_bounds
+from .throughput.certificate import PROOF_MARGIN
+from .throughput.counting import count_out
+from .throughput.hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
+from .training.cheap_bounds import training_cheap_bounds
 
 
 def cheap_bounds(task: Task, graph: Hypergraph | None = None) -> Iterator[tuple[float, str]]:

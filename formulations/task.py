@@ -19,7 +19,7 @@ from ..instances import (
     price,
     without_links,
 )
-from ..instances.stage_costs import check_weights
+from ..instances.model.stage_costs import check_weights
 
 
 @dataclass(frozen=True, eq=False)

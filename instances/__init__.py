@@ -1,17 +1,17 @@
 """The nouns: workloads, clusters, plans, and the files they come in."""
 
-from .cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
-from .costs import Costs, price, without_links
-from .errors import InfeasibleError, InputError, StagecutError, VerificationError
-from .layers import Layers, layers_of
-from .links import Link, PairLink
-from .plan import Limit, Plan, Status, gap_between
-from .problem import Latency, LayerRule, Mapping, Problem, Throughput, Training
-from .solution import Calls, Mapped, Placement, Solution, Stage, Stages, in_stages
-from .stage_costs import StageCosts, stage_costs
+from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
+from .model.costs import Costs, price, without_links
+from .model.errors import InfeasibleError, InputError, StagecutError, VerificationError
+from .model.layers import Layers, layers_of
+from .model.links import Link, PairLink
+from .model.plan import Limit, Plan, Status, gap_between
+from .model.problem import Latency, LayerRule, Mapping, Problem, Throughput, Training
+from .model.solution import Calls, Mapped, Placement, Solution, Stage, Stages, in_stages
+from .model.stage_costs import StageCosts, stage_costs
+from .model.units import TIME_UNITS, NodeId
+from .model.workload import Workload
 from .topologies import Topology, topology
-from .units import TIME_UNITS, NodeId
-from .workload import Workload
 
 __all__ = [
     "ACCELERATOR",

@@ -1,6 +1,6 @@
 """What happens when a plan runs: verified, simulated, executed."""
 
-from .report import CallReport, DeviceReport, Report, StageReport
-from .verify import evaluate, verify
+from .verify.report import CallReport, DeviceReport, Report, StageReport
+from .verify.verify import evaluate, verify
 
 __all__ = ["CallReport", "DeviceReport", "Report", "StageReport", "evaluate", "verify"]

@@ -1,10 +1,10 @@
 """The searches: every method takes a task and a search, and fills the search with its finds."""
 
-from .first_bounds import raise_first_bounds
-from .limits import Limits
-from .registry import METHODS, Solver, solver
-from .result import Result
-from .search import Point, Progress, Search
+from .core.first_bounds import raise_first_bounds
+from .core.limits import Limits
+from .core.registry import METHODS, Solver, solver
+from .core.result import Result
+from .core.search import Point, Progress, Search
 
 __all__ = [
     "METHODS",

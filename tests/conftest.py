@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from project import ROOT
 
-ROOT = Path(__file__).parent.parent
 BENCHMARKS = Path(
     os.environ.get("STAGECUT_BENCHMARKS", ROOT.parent / "shared" / "benchmarks")
 ).resolve()

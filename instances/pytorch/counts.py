@@ -11,9 +11,9 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from .formulas import custom_mapping
-from .leaves import loss_of, tensors
-from .unchanged import unchanged
+from .recording.formulas import custom_mapping
+from .tracing.leaves import loss_of, tensors
+from .tracing.unchanged import unchanged
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from ..errors import InputError, shown
-from .trace import reason_of
+from ..model.errors import InputError, shown
+from .tracing.trace import reason_of
 
 #: Inputs that are made up hold at most so many numbers.
 MOST_NUMBERS = 1 << 30

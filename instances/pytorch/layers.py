@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..units import ROOT_MODULE
-from .graph import Graph
+from ..model.units import ROOT_MODULE
+from .operators.graph import Graph
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from typing import Any
 
 from torch import nn
 
-from ..architectures.lowering import suggested_cluster
-from ..errors import InputError
-from ..roofline import MACHINES
-from ..units import NodeId
+from ..generate.architectures.lowering import suggested_cluster
+from ..generate.roofline import MACHINES
+from ..model.errors import InputError
+from ..model.units import NodeId
 from .layers import by_layer, by_operator
 from .parts import Parts, Profile, plain, put_together, take_apart
-from .prices import estimated_times
+from .prices.prices import estimated_times
 from .to_workload import memory_bytes
-from .unchanged import unchanged
+from .tracing.unchanged import unchanged
 
 
 def matching(

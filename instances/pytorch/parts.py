@@ -10,17 +10,17 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..cluster import Cluster
-from ..errors import InputError
-from ..units import NodeId
-from ..workload import Workload
-from .graph import Graph
+from ..model.cluster import Cluster
+from ..model.errors import InputError
+from ..model.units import NodeId
+from ..model.workload import Workload
 from .layers import Grouping
-from .operators import operator_graph
-from .record import record
-from .recording import Recording
+from .operators.graph import Graph
+from .operators.operators import operator_graph
+from .recording.record import record
+from .recording.recording import Recording
 from .to_workload import Times, to_workload
-from .trace import Traced, trace
+from .tracing.trace import Traced, trace
 
 Tied = Literal["colour", "copies"]
 

@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ..architectures.lowering import suggested_cluster
-from ..cluster import ACCELERATOR, Cluster, DeviceKind
-from ..errors import InputError
-from ..roofline import machine
+from ..generate.architectures.lowering import suggested_cluster
+from ..generate.roofline import machine
+from ..model.cluster import ACCELERATOR, Cluster, DeviceKind
+from ..model.errors import InputError
 from .layers import by_layer, by_operator, fitting_depth
 from .parts import Profile as Profile
 from .parts import Tied as Tied
 from .parts import plain, put_together, take_apart
-from .prices import estimated_times, measured_times
+from .prices.prices import estimated_times, measured_times
 from .to_workload import memory_bytes
-from .unchanged import unchanged
+from .tracing.unchanged import unchanged
 
 _DEVICES = 4
 

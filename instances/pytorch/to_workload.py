@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import Floats
-from ..cluster import ACCELERATOR, CPU, Cluster
-from ..links import Link
-from ..workload import Workload
-from .graph import Graph
+from ..model.arrays import Floats
+from ..model.cluster import ACCELERATOR, CPU, Cluster
+from ..model.links import Link
+from ..model.workload import Workload
 from .layers import Grouping
+from .operators.graph import Graph
 
 #: Columns that a node's memory is the sum of.
 MEMORY = (

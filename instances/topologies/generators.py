@@ -12,8 +12,8 @@ from itertools import combinations
 
 import numpy as np
 
-from ..arrays import Floats, Ints
-from ..errors import InputError
+from ..model.arrays import Floats, Ints
+from ..model.errors import InputError
 from .grids import grid_links
 from .topology import Topology, check_links, check_size
 

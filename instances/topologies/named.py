@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError, shown
+from ..model.errors import InputError, shown
 from .generators import RANDOM, REGULAR
 from .nvidia import read_nvidia
 from .topology import Topology

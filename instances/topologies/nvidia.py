@@ -9,8 +9,8 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 
-from ..errors import InputError, shown
-from ..source import read_source
+from ..formats.source import read_source
+from ..model.errors import InputError, shown
 from .topology import Topology, check_size
 
 #: What a pair of GPUs gets, by the way between them: seconds, bytes per second. Measured values

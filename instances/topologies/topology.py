@@ -12,9 +12,9 @@ from typing import Literal
 import networkx as nx
 import numpy as np
 
-from ..arrays import Bools, Floats, Ints, checked, frozen
-from ..errors import InputError, shown
-from ..units import LEAST, MOST
+from ..model.arrays import Bools, Floats, Ints, checked, frozen
+from ..model.errors import InputError, shown
+from ..model.units import LEAST, MOST
 from .routing import Routes, route
 
 Routing = Literal["hops", "widest"]

@@ -9,11 +9,11 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ..errors import blamed_on
-from ..source import Record, Source, read_source
-from ..stagecut_json import finite, read_file
-from ..versions import NEWEST, TOPOLOGY
-from ..writing import layout, write_whole
+from ..formats.source import Record, Source, read_source
+from ..formats.stagecut_json import finite, read_file
+from ..formats.versions import NEWEST, TOPOLOGY
+from ..formats.writing import layout, write_whole
+from ..model.errors import blamed_on
 from .topology import Topology
 
 

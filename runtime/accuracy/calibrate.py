@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from ...instances import Plan, Workload
-from ...instances.arrays import Floats
-from ...instances.costs import times_column
+from ...instances.model.arrays import Floats
+from ...instances.model.costs import times_column
 from ..schedules.actions import Kind
-from ..simulator import simulate_stages
+from ..simulate.simulator import simulate_stages
 from .join import Comparison, stages_run
 
 #: Passes by the kinds of action that make them up.

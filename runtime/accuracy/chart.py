@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...instances import InputError
-from ...instances.escape import plain
-from ..pictures import names_as_they_are, save_picture
-from ..timeline import COLOURS, MOST_BOXES, Box, few_boxes, lanes
+from ...instances.formats.escape import plain
+from ..pictures.figure import names_as_they_are, save_picture
+from ..pictures.timeline import COLOURS, MOST_BOXES, Box, few_boxes, lanes
 from .join import Comparison
 from .measured_boxes import measured_boxes
 

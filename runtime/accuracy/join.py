@@ -10,17 +10,17 @@ import numpy as np
 import pandas as pd
 
 from ...instances import InputError, Placement, Plan, Throughput, Workload
-from ...instances.units import TIME_UNITS, UNSPECIFIED
+from ...instances.model.units import TIME_UNITS, UNSPECIFIED
 from ..execution.chain import Payload, executed_stages
 from ..execution.recording_file import Done, RunRecording
-from ..network import HostMemory, Network
-from ..pieces import forward_pieces_of
+from ..pictures.timeline import boxes
 from ..schedules import Schedule, schedule_of
 from ..schedules.actions import Action, Kind
-from ..simulator import simulate_stages
-from ..simulator_result import Simulation
-from ..stages import StageGraph
-from ..timeline import boxes
+from ..simulate.network import HostMemory, Network
+from ..simulate.pieces import forward_pieces_of
+from ..simulate.result import Simulation
+from ..simulate.simulator import simulate_stages
+from ..simulate.stages import StageGraph
 
 #: What is compared one by one; the rest of a run is counted but not predicted.
 COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..pictures.timeline import Box, what_of
 from ..schedules.actions import Action
-from ..timeline import Box, what_of
 from .join import Comparison
 
 

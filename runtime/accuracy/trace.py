@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..timeline import COLOURS
-from ..trace import trace_events
+from ..pictures.timeline import COLOURS
+from ..pictures.trace import trace_events
 from .join import Comparison
 from .measured_boxes import measured_boxes
 

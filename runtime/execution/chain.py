@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...instances import InputError, Link, Plan, Workload, price
-from ...instances.contiguity import representatives
-from ...instances.units import TIME_UNITS
-from ..pieces import Passes, forward_pieces_of, order_of, stage_graph
+from ...instances.model.contiguity import representatives
+from ...instances.model.units import TIME_UNITS
 from ..schedules import Schedule, make_schedule, validate
 from ..schedules.actions import schedule_of
-from ..stages import BACKWARD, FORWARD, StageGraph
+from ..simulate.pieces import Passes, forward_pieces_of, order_of, stage_graph
+from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 
 #: Schedules that are one batch after the other, so that torch can run them.
 SYNCHRONOUS = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2")

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...instances import InputError
-from ...instances.source import Record
+from ...instances.formats.source import Record
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -11,7 +11,7 @@ import torch
 
 from ...instances import InputError, Plan, Training, Workload, layers_of
 from .chain import SYNCHRONOUS
-from .failures import TIMEOUT_S
+from .guard.failures import TIMEOUT_S
 from .trainer import ASYNCHRONOUS, MakeOptimizer
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {

@@ -12,19 +12,19 @@ import torch
 from torch import nn
 
 from ...instances import InputError, Plan, Problem, Stages, Training, Workload
-from ...instances.files import load_plan, load_plan_for_model
+from ...instances.formats.files import load_plan, load_plan_for_model
+from ...instances.model.training_layers import training_layers
+from ...instances.model.units import NodeId
 from ...instances.pytorch.matching import matching
 from ...instances.pytorch.profile import Profile
-from ...instances.pytorch.trace import inputs_as_traced
-from ...instances.training_layers import training_layers
-from ...instances.units import NodeId
-from ..pieces import order_of
-from ..stages import StageGraph
+from ...instances.pytorch.tracing.trace import inputs_as_traced
+from ..simulate.pieces import order_of
+from ..simulate.stages import StageGraph
 from .chain import Payload, executed_stages, ranks_of
-from .loop import stage_chain
+from .own_loop.loop import stage_chain
+from .own_loop.training_pieces import training_pieces
 from .split import PieceModule, split
 from .stage import Tensors
-from .training_pieces import training_pieces
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from ...instances import InputError
-from ...instances.arrays import Floats, Ints, frozen
-from ...instances.errors import shown
-from ...instances.source import Record, Source, read_source
-from ...instances.stagecut_json import read_file
-from ...instances.versions import NEWEST, RECORDING
-from ...instances.writing import layout, write_whole
+from ...instances.formats.source import Record, Source, read_source
+from ...instances.formats.stagecut_json import read_file
+from ...instances.formats.versions import NEWEST, RECORDING
+from ...instances.formats.writing import layout, write_whole
+from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.model.errors import shown
 from ..schedules.actions import Action, parse_action
 
 

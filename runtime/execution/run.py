@@ -18,8 +18,8 @@ from ...instances import InputError, Plan, Stages, Workload
 from ...instances.pytorch.factory import Made
 from ..measure.group import process_group
 from .checkpoint import Position, checkpoints, newest, restore, save
-from .failures import Guard, guarded
-from .identity import graph_hash, plan_hash, weights_hash
+from .guard.failures import Guard, guarded
+from .guard.identity import graph_hash, plan_hash, weights_hash
 from .options import OPTIMIZERS, Options
 from .pipeline import Pipeline
 from .prepare import Prepared, prepare

@@ -16,8 +16,8 @@ from torch import fx
 
 from ...instances import InputError
 from ...instances.pytorch.profile import Profile
-from ...instances.pytorch.values import Value, Values, values_of
-from ..pieces import forward_pieces_of
+from ...instances.pytorch.tracing.values import Value, Values, values_of
+from ..simulate.pieces import forward_pieces_of
 
 
 @dataclass(frozen=True, eq=False)

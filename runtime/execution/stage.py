@@ -13,7 +13,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ...instances import StagecutError
-from ...instances.pytorch.leaves import loss_of
+from ...instances.pytorch.tracing.leaves import loss_of
 from ..schedules.actions import Action, Kind
 from .backward import Halves
 from .recorder import Recorder

@@ -14,7 +14,7 @@ from ...instances import InputError
 from ..schedules import make_schedule
 from .chain import SYNCHRONOUS
 from .checkpoint import Trained
-from .loop import Loop
+from .own_loop.loop import Loop
 from .pipeline import Pipeline, place
 from .prepare import Prepared
 from .stage import Tensors

@@ -11,8 +11,8 @@ from typing import Any
 from torch import nn
 
 from ...instances import InputError, StagecutError
-from ...instances.errors import shown
-from ...instances.escape import docstring
+from ...instances.formats.escape import docstring
+from ...instances.model.errors import shown
 from ..execution.split import PieceModule
 from ..schedules import Schedule, read_csv, write_csv
 from ..schedules.actions import Action, Kind, schedule_of

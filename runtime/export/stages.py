@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...instances import InputError, Mapped, Placement, Plan, Stages, Workload
-from ...instances.units import ROOT_MODULE
-from ..pieces import forward_pieces_of, order_of
+from ...instances.model.units import ROOT_MODULE
+from ..simulate.pieces import forward_pieces_of, order_of
 
 _FURTHER_CALL = re.compile(r"#\d+$")
 

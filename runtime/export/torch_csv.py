@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...instances import InputError, Plan, Workload
-from ..plan_stages import stages_of, usual_schedule
 from ..schedules import Schedule, make_schedule, read_csv, write_csv
 from ..schedules.actions import Kind
+from ..simulate.plan_stages import stages_of, usual_schedule
 
 #: What a row may hold; torch adds transfers itself.
 COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ...instances import InputError, StagecutError
-from ..execution.failures import Guard
+from ..execution.guard.failures import Guard
 
 #: So long a rank waits for another before it gives up.
 TIMEOUT = timedelta(seconds=60)

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from ...instances import Cluster, DeviceKind, InputError, Link, PairLink
-from ...instances.arrays import Floats, frozen
-from ...instances.cluster import ACCELERATOR
+from ...instances.model.arrays import Floats, frozen
+from ...instances.model.cluster import ACCELERATOR
 from ...instances.topologies import Topology
 from .fit import Fit, fit_postal, fit_ring
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from ...instances import Link
-from ..gantt import DEVICE_COLOURS
-from ..pictures import names_as_they_are, save_picture
+from ..pictures.figure import names_as_they_are, save_picture
+from ..pictures.gantt import DEVICE_COLOURS
 from .fit import Fit
 from .measurement import Measurement, Timed
 

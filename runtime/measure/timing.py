@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ...instances import InputError
-from ...instances.arrays import Floats
+from ...instances.model.arrays import Floats
 from .measurement import Measurement, Pair, RankMachine, Timed
 
 #: Bytes: 64 B to 16 MiB, four times as many each.

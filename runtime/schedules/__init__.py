@@ -9,9 +9,9 @@ from types import MappingProxyType
 import numpy as np
 
 from ...instances import InputError
-from ...instances.arrays import Ints
-from ..network import HostMemory, Network, settle
-from ..stages import BACKWARD, StageGraph
+from ...instances.model.arrays import Ints
+from ..simulate.network import HostMemory, Network, settle
+from ..simulate.stages import BACKWARD, StageGraph
 from .actions import Action, Kind, Schedule, check_size, parse_action, schedule_of
 from .csv import read_csv, write_csv
 from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw

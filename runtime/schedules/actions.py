@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances import InputError
-from ...instances.arrays import frozen
-from ...instances.errors import shown
+from ...instances.model.arrays import frozen
+from ...instances.model.errors import shown
 
 #: Largest schedule: it and its simulation take some 100 bytes per action.
 MOST_ACTIONS = 20_000_000

@@ -27,9 +27,9 @@ from typing import NamedTuple
 import networkx as nx
 import numpy as np
 
-from ...instances.arrays import Floats, Ints
-from ..network import HostMemory, Links, Network, message_times
-from ..stages import BACKWARD, StageGraph
+from ...instances.model.arrays import Floats, Ints
+from ..simulate.network import HostMemory, Links, Network, message_times
+from ..simulate.stages import BACKWARD, StageGraph
 from .actions import Kind, Schedule, Versions
 from .patterns import Slot, forward_only, rounds
 from .reduction import all_reduce_actions

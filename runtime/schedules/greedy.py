@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numba import njit
 
-from ...instances.arrays import Ints
-from ..stages import StageGraph
+from ...instances.model.arrays import Ints
+from ..simulate.stages import StageGraph
 from .actions import Kind, Schedule
 from .patterns import held
 

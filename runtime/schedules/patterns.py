@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...instances import InputError
-from ...instances.arrays import Ints
-from ..stages import BACKWARD, FORWARD, StageGraph
+from ...instances.model.arrays import Ints
+from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import ActionTable, Kind, Schedule
 
 

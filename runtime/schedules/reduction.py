@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...instances.arrays import Floats
-from ..network import Network, all_reduce_times
-from ..stages import BACKWARD, StageGraph
+from ...instances.model.arrays import Floats
+from ..simulate.network import Network, all_reduce_times
+from ..simulate.stages import BACKWARD, StageGraph
 from .actions import Kind, Schedule, Versions
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from numba import njit
 
 from ...instances import InputError
-from ...instances.arrays import Ints
-from ..stages import BACKWARD, FORWARD, StageGraph
+from ...instances.model.arrays import Ints
+from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import TRANSFERS, Action, Kind, Schedule
 
 #: Steps that a table shows before and after the marked place.

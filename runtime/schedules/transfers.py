@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..stages import StageGraph
+from ..simulate.stages import StageGraph
 from .actions import Kind, Schedule
 
 

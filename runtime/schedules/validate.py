@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances import InputError
-from ...instances.arrays import Bools
-from ..stages import StageGraph
+from ...instances.model.arrays import Bools
+from ..simulate.stages import StageGraph
 from .actions import PER_BATCH, Action, Kind, Schedule, check_size
 from .steps import NEEDS, ScheduleError, deadlock, execution_steps, step_table
 

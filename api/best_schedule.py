@@ -1,0 +1,168 @@
+"""The optimal schedule of a small pipeline, against the heuristics it starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..formulations.schedule.milp import Operation, Shop
+from ..instances import InputError, Status, gap_between
+from ..runtime.schedules import Action, Kind, Schedule, make_schedule, schedule_of
+from ..runtime.simulate.result import Simulation
+from ..runtime.simulate.simulator import simulate_stages
+from ..runtime.simulate.stages import StageGraph
+from ..solvers import Limits
+from ..solvers.core.search import Search
+from ..solvers.schedule.milp import Orders, schedule_milp
+
+#: What the search begins with, where it keeps the memory.
+STARTS = ("1f1b", "zb-h1", "zb-h2", "gpipe")
+
+
+@dataclass(frozen=True)
+class BestSchedule:
+    """The best schedule found and how good a schedule can be at most.
+
+    Parameters
+    ----------
+    schedule, simulation
+        The schedule, and what it does.
+    bound
+        No schedule has a lower makespan.
+    status
+        ``optimal`` (gap at most 1e-6) or ``feasible``.
+    heuristics
+        Makespan of each heuristic, `inf` where it needs more memory than there is.
+    seconds
+        Of the search.
+    """
+
+    schedule: Schedule
+    simulation: Simulation
+    bound: float
+    status: Status
+    heuristics: dict[str, float]
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """(makespan − bound) / makespan."""
+        return gap_between(self.simulation.makespan, self.bound)
+
+
+def best_schedule(
+    stages: StageGraph,
+    microbatches: int,
+    *,
+    activation_bytes: Sequence[float] | None = None,
+    split: bool = True,
+    limits: Limits | None = None,
+) -> BestSchedule:
+    """Return the schedule of least makespan, for a few stages and microbatches.
+
+    Parameters
+    ----------
+    stages
+        Without replicas; transfers keep their devices busy.
+    activation_bytes
+        Memory of each device for activations; default: that of the stages, less one version of
+        the weights.
+    split
+        Whether the backward pass may be split into gradients of inputs and of weights.
+    limits
+        Default: no limits; some 4 stages with 6 microbatches take seconds, and the difficulty
+        grows steeply.
+
+    Raises
+    ------
+    InputError
+        If a stage has replicas, or the memory is too small for any order.
+    """
+    if any(len(devices) > 1 for devices in stages.replicas):
+        raise InputError("best schedule: the stages have replicas; plan without replication")
+    if activation_bytes is None:
+        used = [0.0] * len(stages.devices)
+        for s, (d,) in enumerate(stages.replicas):
+            used[d] += float(stages.weight_bytes[s])
+        pairs = zip(stages.capacity_bytes.tolist(), used, strict=True)
+        activation_bytes = [max(0.0, capacity - taken) for capacity, taken in pairs]
+    shop, actions = _shop(stages, microbatches, split, tuple(activation_bytes))
+    number = {action: i for i, action in enumerate(actions)}
+    search: Search[Orders] = Search(limits or Limits(), shop.makespan)
+    heuristics = {}
+    for name in STARTS:
+        orders = _orders(make_schedule(name, stages, microbatches), number)
+        if orders is not None:
+            heuristics[name] = shop.makespan(orders)
+            search.offer(orders)
+    schedule_milp(shop, search)
+    if search.best is None:
+        raise InputError(
+            f"best schedule: {search.infeasible_because or 'none found within the limit'}; "
+            "give more memory or time"
+        )
+    found = schedule_of(
+        [[actions[i] for i in order] for order in search.best],
+        name="optimal" if search.status == "optimal" else "best known",
+        microbatches=microbatches,
+    )
+    return BestSchedule(
+        schedule=found,
+        simulation=simulate_stages(stages, found),
+        bound=min(search.bound, search.objective),
+        status=search.status,
+        heuristics=heuristics,
+        seconds=search.seconds,
+    )
+
+
+def _shop(
+    stages: StageGraph, microbatches: int, split: bool, capacity: tuple[float, ...]
+) -> tuple[Shop, list[Action]]:
+    actions: list[Action] = []
+    operations: list[Operation] = []
+    back = Kind.I if split else Kind.B
+    for s, (d,) in enumerate(stages.replicas):
+        has_forward, has_backward = stages.present[s].tolist()
+        forward, backward = stages.duration[s].tolist()
+        weight = stages.weight_share * float(stages.compute[s, 1]) if split else 0.0
+        size = float(stages.activation_bytes[s]) if has_backward else 0.0
+        for j in range(microbatches):
+            parts = [(Kind.F, forward, size)] if has_forward else []
+            if has_backward:
+                parts.append((back, backward - weight, 0.0 if split else -size))
+                parts += [(Kind.W, weight, -size)] if split else []
+            for kind, duration, memory in parts:
+                actions.append(Action(s, kind, j))
+                operations.append(Operation(str(actions[-1]), d, duration, memory))
+    number = {action: i for i, action in enumerate(actions)}
+    before = []
+    for action, i in number.items():
+        following = number.get(action._replace(microbatch=action.microbatch + 1))
+        if following is not None:
+            before.append((i, following))
+        if action.kind == Kind.W:
+            before.append((number[action._replace(kind=Kind.I)], i))
+    for a, b in stages.edges.tolist():
+        for j in range(microbatches):
+            first = Action(a // 2, back if a % 2 else Kind.F, j)
+            second = Action(b // 2, back if b % 2 else Kind.F, j)
+            before.append((number[first], number[second]))
+    return Shop(tuple(operations), tuple(before), capacity), actions
+
+
+def _orders(schedule: Schedule, number: dict[Action, int]) -> Orders | None:
+    """Return a schedule as operations; where they are split, a whole backward is I, then W."""
+    orders = []
+    for d in range(len(schedule.actions)):
+        order: list[int] = []
+        for action in schedule.of(d):
+            if action in number:
+                order.append(number[action])
+                continue
+            halves = [action._replace(kind=kind) for kind in (Kind.I, Kind.W)]
+            if action.kind != Kind.B or not all(half in number for half in halves):
+                return None  # a split schedule where backwards are whole
+            order += [number[half] for half in halves]
+        orders.append(tuple(order))
+    return tuple(orders)

@@ -1,0 +1,64 @@
+"""The front door to running plans; its code, and torch, are loaded when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..instances import Plan, Workload
+
+if TYPE_CHECKING:
+    from ..runtime.execution.run import Step
+
+
+def run(
+    plan: Plan | str | Path,
+    model: Any,
+    inputs: Any = None,
+    *,
+    workload: Workload | None = None,
+    on_step: Callable[[Step], None] | None = None,
+    **options: Any,
+) -> list[Step]:
+    """Run a plan as one of its processes, which `torchrun` starts.
+
+    Parameters
+    ----------
+    plan
+        A plan or its file.
+    model
+        A `torch.nn.Module` with the same numbers in it on every rank, or what makes it and its
+        inputs: ``module:factory`` or ``file.py:factory``.
+    inputs
+        Of one microbatch: a tensor, a tuple of positional ones or a dictionary of named ones,
+        repeated for ever; or an iterator of such. None if the factory gives them.
+    workload
+        What the plan was made for; needed if `plan` is no file. The model is checked against it.
+    on_step
+        Called on rank 0 after every step.
+    options
+        ``steps``, ``schedule``, ``microbatches``, ``optimizer``, …: see
+        `stagecut.runtime.execution.options.Options`.
+
+    Returns
+    -------
+    list of Step
+        Number, mean loss and seconds of every step.
+
+    Raises
+    ------
+    InputError
+        If plan, model, options and number of processes do not fit together.
+
+    Examples
+    --------
+    >>> run("plan.json", "my_model.py:make", steps=10)  # doctest: +SKIP
+    """
+    from ..instances.pytorch.factory import made_of, make
+    from ..runtime.execution.options import Options
+    from ..runtime.execution.run import run as run_plan
+
+    made = make(model) if isinstance(model, str) else made_of(model, inputs)
+    path = Path(plan) if isinstance(plan, str) else plan
+    return run_plan(path, made, Options(**options), workload=workload, on_step=on_step)

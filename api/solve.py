@@ -1,0 +1,221 @@
+"""The front door in Python: solve a workload, get a verified plan."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Mapping as Dictionary
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from types import FrameType
+
+from ..formulations.task import Task, pose
+from ..instances import (
+    Cluster,
+    InputError,
+    Mapping,
+    Plan,
+    Problem,
+    Solution,
+    Throughput,
+    Training,
+    Workload,
+    accelerators_and_cpus,
+)
+from ..runtime import evaluate
+from ..solvers import Limits, Progress, Result, Search, Solver, raise_first_bounds, solver
+
+#: Seconds that a solver may go on after it should have stopped.
+GRACE_S = 1.2
+#: Seconds of computing, and on the clock, that it has for a first plan even then: on a busy machine
+#: the imports alone can outlast the deadline.
+FIRST_CPU_S, FIRST_S = 1.0, 30.0
+
+
+def solve(
+    workload: Workload,
+    cluster: Cluster | None = None,
+    problem: Problem | None = None,
+    *,
+    method: str = "auto",
+    limits: Limits | None = None,
+    start: Plan | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    options: Dictionary[str, str] | None = None,
+    started: float | None = None,
+) -> Result:
+    """Plan where the nodes of `workload` run.
+
+    Parameters
+    ----------
+    workload
+        What runs.
+    cluster
+        Where it can run; default: for a mapping the devices of its topology, else the cluster
+        that the workload's file suggests.
+    problem
+        What to minimise, and which splits are allowed; default: `Training()` for a
+        workload with layer configurations, else `Throughput()`.
+    method
+        ``auto`` chooses and says what it chose; others: `stagecut.solvers.METHODS`.
+    limits
+        How long and how well; default: no limits.
+    start
+        A plan to start from.
+    on_progress
+        Called with every better incumbent or bound.
+    options
+        What only some methods read, as `stagecut.solvers.METHODS` says: ``solver`` names the MILP
+        solver.
+    started
+        `time.monotonic()` from which the deadline counts; default: now.
+
+    Returns
+    -------
+    Result
+        With the plan, if there is one, evaluated from its definition. Running out of time or
+        Ctrl-C end the search with what it has.
+
+    Raises
+    ------
+    InputError
+        If what is given is wrong or contradictory.
+    """
+    if cluster is None and isinstance(problem, Mapping):
+        cluster = accelerators_and_cpus(problem.topology.size)
+    cluster = cluster or workload.cluster
+    if cluster is None:
+        raise InputError(f"{workload.name}: it suggests no cluster; give one")
+    problem = problem or (Throughput() if workload.layers is None else Training())
+    if start is not None:
+        start.check_made_for(workload)
+        if start.cluster != cluster:
+            raise InputError("start: the plan was made for another cluster; plan without it")
+    relayed = isinstance(problem, Throughput) and problem.relayed
+    run = solver(problem.name, method, relayed=relayed, options=options)
+    task = pose(workload, cluster, problem, start, options)
+
+    def judge(solution: Solution) -> float:
+        report = evaluate(workload, cluster, problem, solution)
+        return math.inf if report.violations else report.objective
+
+    def tie(solution: Solution) -> float:
+        return evaluate(workload, cluster, problem, solution).tie
+
+    ties = tie if isinstance(problem, Mapping) else None
+    search: Search[Solution] = Search(limits or Limits(), judge, on_progress, started, ties)
+    search.method = method
+    with _interrupts(search):
+        if start is not None and not search.offer(start.solution):
+            search.note("the start breaks a rule of this problem and was not used")
+        _run_beside(partial(_solve, run, task, search), search)
+    return _result(workload, cluster, problem, search)
+
+
+def _solve(run: Solver, task: Task, search: Search[Solution]) -> None:
+    """Raise the bounds that cost nothing, then let the method go on.
+
+    It begins even where the time is up: its first plan comes before it looks at the clock.
+    """
+    raise_first_bounds(task, search)
+    if not search.done:
+        run(task, search)
+
+
+def _result(
+    workload: Workload, cluster: Cluster, problem: Problem, search: Search[Solution]
+) -> Result:
+    versions = {"stagecut": _version("stagecut"), "highspy": _version("highspy")}
+    plan = None
+    if search.best is not None:
+        plan = Plan(
+            workload_name=workload.name,
+            workload_fingerprint=workload.fingerprint,
+            cluster=cluster,
+            problem=problem,
+            solution=search.best,
+            objective=search.objective,
+            bound=search.bound,
+            method=search.method,
+            time_unit=workload.time_unit,
+            certificate={"origin": search.bound_origin, **search.certificate},
+            provenance={**versions, "seed": search.limits.seed},
+        )
+    return Result(
+        status=search.status,
+        limit=search.hit,
+        plan=plan,
+        bound=search.bound,
+        bound_origin=search.bound_origin,
+        method=search.method,
+        seconds=search.seconds,
+        trace=tuple(search.trace),
+        phases=dict(search.phases),
+        versions=versions,
+        notes=tuple(search.notes),
+        reason=search.infeasible_because or "",
+    )
+
+
+def _run_beside(run: Callable[[], None], search: Search[Solution]) -> None:
+    """Run a solver in a thread of its own, so that deadline and Ctrl-C hold whatever it does.
+
+    Compiling a kernel, or a presolve that does not look at the clock, cannot be interrupted; a
+    solver that is still at it `GRACE_S` after it should have stopped is left behind. A deadline
+    waits for what a first plan takes to compute, counted in CPU time.
+    """
+    began, cpu_began = time.monotonic(), time.process_time()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run()
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=work, name="stagecut solver", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.05)
+        first = (
+            search.best is None
+            and search.hit != "interrupt"
+            and time.process_time() - cpu_began < FIRST_CPU_S
+            and time.monotonic() - began < FIRST_S
+        )
+        if search.overdue() > GRACE_S and not first:
+            search.close()
+            search.note(f"{search.method} did not stop in time and was left behind")
+            return
+    if failures:
+        raise failures[0]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"
+
+
+@contextmanager
+def _interrupts(search: Search[Solution]) -> Iterator[None]:
+    """Let the first Ctrl-C end the search with what it has; a second one raises as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        search.interrupt()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,1 @@
+"""Latency of one request: units, calls, the integer program."""

@@ -1,0 +1,215 @@
+"""Executing calls, fast: what searches evaluate their moves by. The verifier has its own code.
+
+A division into calls is given by `slot`, shape (n,): the number of the node's call, or −1 for the
+CPUs; and by call: its accelerator, that one's kind, and the call before it on the same accelerator.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from ...instances import Calls
+from ...instances.model.arrays import Floats, Ints, rows
+from ..compiled import inner
+from ..task import Task
+from .graph import LatencyGraph
+
+
+class Flat(NamedTuple):
+    """Graph and costs in compressed rows; n nodes, K kinds of accelerators, L links."""
+
+    succ_start: Ints
+    succ: Ints
+    pred_start: Ints
+    pred: Ints
+    compute: Floats  # (K, n)
+    transfer: Floats  # (K, n)
+    memory: Floats
+    cpu: Floats
+    link: Ints  # (D, D) between devices, −1 for none; (1, 1) if there are none at all
+    message: Floats  # (L, n)
+
+
+def flatten(task: Task, graph: LatencyGraph) -> Flat:
+    """Return what `execute` reads."""
+    costs = task.linked_costs
+    between = costs.messages
+    return Flat(
+        *rows(task.workload.successors),
+        *rows(task.workload.predecessors),
+        np.ascontiguousarray(graph.compute),
+        np.ascontiguousarray(costs.transfer[list(graph.kinds)]),
+        np.array(graph.memory_bytes),
+        np.array(graph.cpu),
+        np.full((1, 1), -1) if between is None else np.array(between.link),
+        np.zeros((0, task.workload.n)) if between is None else np.array(between.time),
+    )
+
+
+@inner
+def call_loads(flat, slot, kind, device):  # type: ignore[no-untyped-def]
+    """How long each call takes: compute, transfers, and messages over links; shape (R,)."""
+    calls = len(kind)
+    load = np.zeros(calls)
+    entered = np.full(calls, -1, np.int64)
+    linked = len(flat.link) > 1
+    for u in range(len(slot)):
+        own = slot[u]
+        through_host = False
+        if own >= 0:
+            load[own] += flat.compute[kind[own], u]
+        for i in range(flat.succ_start[u], flat.succ_start[u + 1]):
+            r = slot[flat.succ[i]]
+            if r == own and own >= 0:
+                continue
+            link = -1
+            if linked and own >= 0 and r >= 0:
+                link = flat.link[device[own], device[r]]
+            through_host |= link < 0
+            if r >= 0 and entered[r] != u:
+                entered[r] = u
+                if link < 0:
+                    load[r] += flat.transfer[kind[r], u]
+                else:
+                    load[r] += flat.message[link, u]
+                    load[own] += flat.message[link, u]
+        if through_host and own >= 0:
+            load[own] += flat.transfer[kind[own], u]
+    return load
+
+
+@njit(cache=True, nogil=True)
+def execute(flat, slot, kind, device, before):  # type: ignore[no-untyped-def]
+    """Run the calls as soon as they can.
+
+    Parameters
+    ----------
+    slot
+        Shape (n,): call of each node, −1 on CPUs.
+    kind, device, before
+        Shape (R,): kind of each call's accelerator (a row of `flat.compute`), the accelerator,
+        and the call that must end before it, −1 without. Accelerators matter to links alone.
+
+    Returns
+    -------
+    float
+        The last finish; `inf` if calls wait for each other in a circle, or a time is infinite.
+    arrays of shape (R,), (R,), (n,)
+        Start and finish of each call, finish of each node; of no meaning after `inf`.
+    """
+    n, calls = len(slot), len(kind)
+    load = call_loads(flat, slot, kind, device)
+    size = np.zeros(calls, np.int64)
+    waiting = np.zeros(calls, np.int64)  # edges into a call that are still open
+    open_in = np.zeros(n, np.int64)
+    after = np.full(calls, -1, np.int64)
+    for r in range(calls):
+        if before[r] >= 0:
+            after[before[r]] = r
+            waiting[r] += 1
+    for u in range(n):
+        own = slot[u]
+        open_in[u] = flat.pred_start[u + 1] - flat.pred_start[u]
+        if own >= 0:
+            size[own] += 1
+        for i in range(flat.succ_start[u], flat.succ_start[u + 1]):
+            r = slot[flat.succ[i]]
+            if r >= 0 and r != own:
+                waiting[r] += 1
+    start, finish = np.zeros(calls), np.zeros(calls)
+    node_finish = np.zeros(n)
+    stack = np.empty(n + calls, np.int64)  # v: node v on CPUs is ready, −1−r: call r is
+    top = 0
+    for r in range(calls):
+        if waiting[r] == 0:
+            stack[top] = -1 - r
+            top += 1
+    for v in range(n):
+        if slot[v] < 0 and open_in[v] == 0:
+            stack[top] = v
+            top += 1
+    # nodes of a call, by call
+    at = np.zeros(calls + 1, np.int64)
+    for r in range(calls):
+        at[r + 1] = at[r] + size[r]
+    members = np.empty(at[calls], np.int64)
+    fill = at[:calls].copy()
+    for v in range(n):
+        if slot[v] >= 0:
+            members[fill[slot[v]]] = v
+            fill[slot[v]] += 1
+    done = 0
+    ready = np.zeros(n)
+    last = 0.0
+    while top > 0:
+        top -= 1
+        one = stack[top]
+        if one >= 0:
+            node_finish[one] = ready[one] + flat.cpu[one]
+            last = max(last, node_finish[one])
+            low, high, r = 0, 1, -1
+        else:
+            r = -1 - one
+            finish[r] = start[r] + load[r]
+            if size[r] > 0:
+                last = max(last, finish[r])
+            low, high = at[r], at[r + 1]
+            if after[r] >= 0:
+                y = after[r]
+                start[y] = max(start[y], finish[r])
+                waiting[y] -= 1
+                if waiting[y] == 0:
+                    stack[top] = -1 - y
+                    top += 1
+        for j in range(low, high):
+            u = one if r < 0 else members[j]
+            done += 1
+            if r >= 0:
+                node_finish[u] = finish[r]
+            for i in range(flat.succ_start[u], flat.succ_start[u + 1]):
+                v = flat.succ[i]
+                y = slot[v]
+                if y < 0:
+                    ready[v] = max(ready[v], node_finish[u])
+                    open_in[v] -= 1
+                    if open_in[v] == 0:
+                        stack[top] = v
+                        top += 1
+                elif y != r:
+                    start[y] = max(start[y], node_finish[u])
+                    waiting[y] -= 1
+                    if waiting[y] == 0:
+                        stack[top] = -1 - y
+                        top += 1
+    if done < n:
+        last = np.inf
+    return last, start, finish, node_finish
+
+
+def slots_of(task: Task, graph: LatencyGraph, plan: Calls) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return slot, and kind, device and call before of each call, of a plan."""
+    host = task.costs.host[task.costs.kind_of]
+    pairs = sorted(
+        {
+            (d, c)
+            for d, c in zip(plan.device.tolist(), plan.call.tolist(), strict=True)
+            if not host[d]
+        }
+    )
+    number = {pair: r for r, pair in enumerate(pairs)}
+    slot = np.array(
+        [
+            number.get(pair, -1)
+            for pair in zip(plan.device.tolist(), plan.call.tolist(), strict=True)
+        ],
+        dtype=np.int64,
+    )
+    kind = np.array([graph.kinds.index(int(task.costs.kind_of[d])) for d, _ in pairs], np.int64)
+    before = np.full(len(pairs), -1)
+    for r in range(1, len(pairs)):
+        if pairs[r][0] == pairs[r - 1][0]:
+            before[r] = r - 1
+    return slot, kind, np.array([d for d, _ in pairs], np.int64), before

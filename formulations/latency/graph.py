@@ -1,0 +1,240 @@
+"""Latency of one request: what a call costs, and the reduction of nodes to units.
+
+A *call* of an accelerator is a convex set S of nodes. It waits for its inputs, moves them in,
+computes, and moves its outputs out, all in one go:
+
+    load(S) = Σ_{v∈S} p_v + Σ_{u∉S, some (u,v)∈E has v∈S} c_u + Σ_{u∈S, some (u,v)∈E has v∉S} c_u
+
+A node v on a CPU takes q_v once its predecessors have finished; CPUs are an unlimited pool.
+
+*Units.* With one call per accelerator the nodes of a colour are in one call or all on CPUs, so
+a colour is contracted into one unit wherever that loses nothing: each of its entries (nodes with
+a predecessor outside) must reach each of its exits (nodes with a successor outside). Then its
+CPU nodes can be executed in one go: whatever needs an exit comes after every entry, and whatever
+an entry needs comes before every exit. Units are numbered in topological order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+import numpy as np
+
+from ...instances.model.arrays import Bools, Floats, Ints, frozen
+from ..task import Task
+
+#: Nodes whose predecessors are found in one pass over the graph, as bits of one number.
+BLOCK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class LatencyGraph:
+    """Units of a task, in topological order; U units, n nodes, K kinds of accelerators.
+
+    Parameters
+    ----------
+    unit_of
+        Shape (n,).
+    members
+        Nodes of each unit, in topological order.
+    group
+        Shape (U,): colour of a unit that is only a part of it, else −1.
+    successors, predecessors
+        Units, increasing.
+    kinds
+        Numbers of the kinds of accelerators of which there are some.
+    count, capacity_bytes
+        Shape (K,): how many, and the memory of each.
+    compute
+        Shape (K, n): p; `inf` where unsupported.
+    transfer
+        Shape (K, n): c.
+    memory_bytes
+        Shape (n,).
+    cpu
+        Shape (n,): q, on the fastest pool; `inf` where there is none.
+    pool
+        Shape (n,): device by which a node on the CPUs is named; −1 without.
+    one_pool
+        Whether `cpu` can be had: every colour finds its least times on one pool. Otherwise they
+        are lower bounds.
+    """
+
+    unit_of: Ints
+    members: tuple[tuple[int, ...], ...]
+    group: Ints
+    successors: tuple[tuple[int, ...], ...]
+    predecessors: tuple[tuple[int, ...], ...]
+    kinds: tuple[int, ...]
+    count: Ints
+    capacity_bytes: Floats
+    compute: Floats
+    transfer: Floats
+    memory_bytes: Floats
+    cpu: Floats
+    pool: Ints
+    one_pool: bool
+
+    @property
+    def size(self) -> int:
+        """Number of units."""
+        return len(self.members)
+
+    @cached_property
+    def unit_compute(self) -> Floats:
+        """Shape (K, U): p of whole units."""
+        sums = np.zeros((len(self.kinds), self.size))
+        for k in range(len(self.kinds)):
+            np.add.at(sums[k], self.unit_of, self.compute[k])
+        return sums
+
+    @cached_property
+    def unit_memory(self) -> Floats:
+        """Shape (U,): memory of whole units."""
+        sums: Floats = np.zeros(self.size)
+        np.add.at(sums, self.unit_of, self.memory_bytes)
+        return sums
+
+    @cached_property
+    def reach(self) -> Bools:
+        """Shape (U, U): whether a path leads from the first unit to the second, or they are one."""
+        reach = np.eye(self.size, dtype=np.bool_)
+        for u in reversed(range(self.size)):
+            for v in self.successors[u]:
+                reach[u] |= reach[v]
+        return reach
+
+
+def latency_graph(task: Task, *, whole_colours: bool) -> LatencyGraph:
+    """Return the units of a task.
+
+    Parameters
+    ----------
+    whole_colours
+        Contract colours where that loses nothing: right for one call per accelerator.
+    """
+    workload, costs = task.workload, task.costs
+    unit_of = np.arange(workload.n)
+    if whole_colours:
+        for members in contractible_colours(task):
+            unit_of[list(members)] = min(members)
+    else:
+        for v, mate in attached(task):
+            unit_of[v] = mate
+    quotient: nx.DiGraph[int] = nx.DiGraph()
+    quotient.add_nodes_from(np.unique(unit_of).tolist())
+    quotient.add_edges_from(
+        (int(unit_of[u]), int(unit_of[v]))
+        for u, v in workload.edges.tolist()
+        if unit_of[u] != unit_of[v]
+    )
+    rank = {unit: i for i, unit in enumerate(nx.lexicographical_topological_sort(quotient))}
+    unit_of = np.array([rank[u] for u in unit_of.tolist()])
+    members_of: list[list[int]] = [[] for _ in rank]
+    for v in workload.order:
+        members_of[unit_of[v]].append(v)
+    group = np.full(len(rank), -1)
+    for colour, members in enumerate(workload.colour_classes):
+        units = {int(unit_of[v]) for v in members}
+        if len(units) > 1:
+            group[list(units)] = colour
+    after: list[set[int]] = [set() for _ in rank]
+    before: list[set[int]] = [set() for _ in rank]
+    for u, v in quotient.edges:
+        after[rank[u]].add(rank[v])
+        before[rank[v]].add(rank[u])
+
+    kinds = tuple(k for k in range(len(costs.count)) if costs.count[k] and not costs.host[k])
+    cpu, pool, one_pool = _pools(task)
+    return LatencyGraph(
+        unit_of=frozen(unit_of, np.int64),
+        members=tuple(map(tuple, members_of)),
+        group=frozen(group, np.int64),
+        successors=tuple(tuple(sorted(units)) for units in after),
+        predecessors=tuple(tuple(sorted(units)) for units in before),
+        kinds=kinds,
+        count=frozen(costs.count[list(kinds)], np.int64),
+        capacity_bytes=frozen(costs.capacity_bytes[list(kinds)], np.float64),
+        compute=frozen(costs.compute[list(kinds)], np.float64),
+        transfer=frozen(costs.transfer[list(kinds)], np.float64),
+        memory_bytes=costs.memory_bytes,
+        cpu=cpu,
+        pool=pool,
+        one_pool=one_pool,
+    )
+
+
+def attached(task: Task) -> list[tuple[int, int]]:
+    """Return nodes that can be taken with their only neighbour, whatever calls there are.
+
+    A node that takes no time, with one edge, from or to a node of its colour: they share a device,
+    and in one call with the other it costs nothing there and delays nobody.
+    """
+    workload, costs = task.workload, task.costs
+    times = costs.compute[costs.count > 0]
+    free = np.all((times == 0) | np.isinf(times), axis=0)
+    found = []
+    for v, colour in enumerate(workload.colours.tolist()):
+        around = [*workload.predecessors[v], *workload.successors[v]]
+        if colour < 0 or not free[v] or len(around) != 1:
+            continue
+        mate = around[0]
+        if workload.colours[mate] == colour and not (free[mate] and _lone(task, mate) and mate > v):
+            found.append((v, mate))
+    return found
+
+
+def _lone(task: Task, node: int) -> bool:
+    return len(task.workload.predecessors[node]) + len(task.workload.successors[node]) == 1
+
+
+def contractible_colours(task: Task) -> list[tuple[int, ...]]:
+    """Return the colours each of whose entries reaches each of its exits; at least two nodes.
+
+    O((n + m) · exits / `BLOCK`) operations on numbers of `BLOCK` bits.
+    """
+    workload = task.workload
+    found = []
+    for members in workload.colour_classes:
+        inside = set(members)
+        entries = [v for v in members if not inside.issuperset(workload.predecessors[v])]
+        exits = [v for v in members if not inside.issuperset(workload.successors[v])]
+        if len(inside) > 1:
+            found.append((members, entries, exits))
+    targets = sorted({v for _, _, exits in found for v in exits})
+    for first in range(0, len(targets), BLOCK):
+        bit = {v: 1 << i for i, v in enumerate(targets[first : first + BLOCK])}
+        reached = [0] * workload.n  # bits of the targets behind each node
+        for u in reversed(workload.order):
+            reached[u] = bit.get(u, 0)
+            for v in workload.successors[u]:
+                reached[u] |= reached[v]
+        left = []
+        for members, entries, exits in found:
+            wanted = sum(bit.get(v, 0) for v in exits)
+            if all(reached[v] & wanted == wanted for v in entries):
+                left.append((members, entries, exits))
+        found = left
+    return [members for members, _, _ in found]
+
+
+def _pools(task: Task) -> tuple[Floats, Ints, bool]:
+    """Least time of each node on CPUs, the device that stands for the pool, whether exact."""
+    workload, costs = task.workload, task.costs
+    n = workload.n
+    hosts = [k for k in range(len(costs.count)) if costs.count[k] and costs.host[k]]
+    if not hosts:
+        return frozen(np.full(n, np.inf), np.float64), frozen(np.full(n, -1), np.int64), True
+    first = np.array([int(np.flatnonzero(costs.kind_of == k)[0]) for k in hosts])
+    times = costs.compute[hosts]
+    choice = times.argmin(axis=0)
+    exact = True
+    for members in workload.colour_classes:
+        if len(members) > 1:
+            one = list(members)
+            best = int(times[:, one].sum(axis=1).argmin())
+            exact &= bool((times[best, one] <= times[:, one].min(axis=0)).all())
+            choice[one] = best
+    return frozen(times.min(axis=0), np.float64), frozen(first[choice], np.int64), exact

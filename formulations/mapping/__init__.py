@@ -1,0 +1,1 @@
+"""Mapping of stages and replicas to a topology: costs, conditions, programs."""

@@ -1,0 +1,252 @@
+"""Lower bounds of a mapping: conditions that every mapping of max stage time ≤ T fulfils.
+
+At a threshold T, a pair of devices is *admitted* to boundary s (ring s) if its message leaves
+room for the rest of stage s. If a necessary condition fails at T, every mapping takes more:
+
+1. A device *fits* stage s if it has admitted neighbours that fit on both boundaries and on the
+   ring, all of them different, as many as its place needs. Devices that do not are taken out until
+   nothing changes.
+2. The devices that fit ring s and stay connected (after 1 each has two ring neighbours) must
+   number R or more; smaller components are taken out.
+3. Hall: devices can be matched to the S·R slots that they fit.
+4. Each boundary has R disjoint admitted pairs.
+
+In mode "both", the room of the one term is what the least of the other leaves. Stronger conditions
+hold where devices form blocks: `solvers.mapping.runs`, `counts.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from ...instances.model.arrays import Bools, Floats
+from .costs import MappingCosts
+from .rings import has_ring, matching_size, ring_core
+
+#: Relative width at which a bisection ends; below the gap up to which a plan is called optimal.
+WIDTH = 2e-7
+
+
+@dataclass(frozen=True, eq=False)
+class Floors:
+    """Least transfer and all-reduce that each stage can have by itself; shape (S,) both."""
+
+    transfer: Floats
+    allreduce: Floats
+
+
+def floors(costs: MappingCosts, should_stop: Callable[[], bool] = lambda: False) -> Floors:
+    """Return the least value of each term of each stage, by the conditions for it alone."""
+    r = costs.replicas
+    transfer, allreduce = np.zeros(costs.stages), np.zeros(costs.stages)
+    known: dict[tuple[str, float, float], float] = {}
+    for s in range(costs.stages):
+        for kind, factors, out in (
+            ("boundary", costs.boundary, transfer),
+            ("ring", costs.ring, allreduce),
+        ):
+            key = (kind, float(factors[s, 0]), float(factors[s, 1]))
+            if (key[1] == 0 and key[2] == 0) or should_stop():
+                continue  # 0 is a floor too
+            if key not in known:
+                pair_costs = costs.boundary_costs(s) if kind == "boundary" else costs.ring_costs(s)
+                known[key] = _least(pair_costs, r, ring=kind == "ring")
+            out[s] = known[key]
+    return Floors(transfer, np.minimum(allreduce, costs.detour))
+
+
+def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
+    """Least threshold at which R disjoint pairs, or a ring of R devices, may exist.
+
+    A pair cost is one of the values of `pair_costs`; they are searched by bisection.
+    """
+
+    def enough(admitted: Bools) -> bool:
+        if ring:
+            return has_ring(admitted, replicas)
+        return matching_size(admitted) >= 2 * replicas
+
+    return least_cap(pair_costs, enough)
+
+
+def least_cap(pair_costs: Floats, enough: Callable[[Bools], bool]) -> float:
+    """Return the least pair cost at which the admitted pairs are enough, by bisection.
+
+    Parameters
+    ----------
+    enough
+        Of the admitted pairs, shape (D, D); if it says False, it is so for fewer pairs, too.
+    """
+    apart = ~np.eye(len(pair_costs), dtype=np.bool_)
+    least = float(pair_costs.min(where=apart, initial=np.inf))
+    if enough((pair_costs <= least) & apart):  # on grids: no need to sort all pairs
+        return least
+    values = np.unique(pair_costs[apart])
+    low, high = 0, len(values) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (
+            (low, middle) if enough((pair_costs <= values[middle]) & apart) else (middle + 1, high)
+        )
+    return float(values[low])
+
+
+def caps(costs: MappingCosts, least: Floors, threshold: float) -> tuple[Floats, Floats] | None:
+    """Return what a pair may cost at most on each boundary and each ring; shape (S,) both.
+
+    None if a stage has no room for the floors of both.
+    """
+    room = (threshold - costs.base) * (1 + 1e-12)
+    if (room - least.transfer - least.allreduce).min() < -1e-12 * threshold:
+        return None
+    on_boundary, on_ring = room - least.allreduce, room - least.transfer
+    # where another all-reduce than a ring may do, nothing is known of the ring
+    on_ring[costs.detour <= on_ring] = np.inf
+    return on_boundary, on_ring
+
+
+def fitting(costs: MappingCosts, least: Floors, threshold: float) -> Bools | None:
+    """Return which devices fit which stages at a threshold, shape (S, D).
+
+    Returns
+    -------
+    array or None
+        None if no mapping has a max stage time of at most `threshold`.
+    """
+    limits = caps(costs, least, threshold)
+    if limits is None:
+        return None
+    on_boundary, on_ring = limits
+    fits = np.ones((costs.stages, costs.size), np.bool_)
+    ok = _fit(
+        costs.latency,
+        costs.inverse,
+        costs.boundary,
+        costs.ring,
+        on_boundary,
+        on_ring,
+        fits,
+        costs.replicas,
+    )
+    if not ok:
+        return None
+    if not fits.all():
+        slots = np.repeat(fits, costs.replicas, axis=0)
+        if matching_size(slots) < len(slots):
+            return None
+    for s in np.flatnonzero(costs.boundary.any(axis=1)).tolist():
+        admitted = costs.boundary_costs(s) <= on_boundary[s]
+        admitted &= fits[s][:, None] & fits[s + 1][None, :]
+        np.fill_diagonal(admitted, False)
+        if admitted.sum() < costs.size**2 / 2 and matching_size(admitted) < costs.replicas:
+            return None
+    return fits
+
+
+def threshold_bound(
+    costs: MappingCosts,
+    least: Floors,
+    upper: float,
+    should_stop: Callable[[], bool],
+    possible: Callable[[MappingCosts, Floors, float], object | None] = fitting,
+    lower: float = 0.0,
+    width: float = WIDTH,
+) -> float:
+    """Return a lower bound by bisection: the largest threshold known to be impossible.
+
+    Parameters
+    ----------
+    upper
+        Max stage time of a known mapping.
+    possible
+        Returns None at a threshold where no mapping exists.
+    lower
+        What is known already.
+    width
+        Relative width at which to end.
+    """
+    low = max(lower, float((costs.base + least.transfer + least.allreduce).max()))
+    if low >= upper * (1 - WIDTH):
+        return low
+    if possible(costs, least, low * (1 + WIDTH)) is not None:
+        return low
+    if should_stop():
+        return low
+    if possible(costs, least, upper * (1 - WIDTH)) is None:
+        return upper * (1 - WIDTH)
+    high = upper
+    while high - low > width * high and not should_stop():
+        middle = (low + high) / 2
+        if possible(costs, least, middle) is None:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True)
+def _fit(latency, inverse, boundary, ring, on_boundary, on_ring, fits, replicas):  # type: ignore[no-untyped-def]
+    """Take out of `fits` what conditions 1 and 2 exclude; whether each stage keeps R devices."""
+    stages, size = fits.shape
+    admitted = np.empty((size, size), np.bool_)
+    changed = True
+    while changed:
+        changed = False
+        for s in range(stages):
+            before = s > 0 and (boundary[s - 1, 0] > 0 or boundary[s - 1, 1] > 0)
+            after = boundary[s, 0] > 0 or boundary[s, 1] > 0
+            around = (ring[s, 0] > 0 or ring[s, 1] > 0) and on_ring[s] < np.inf
+            on_circle = min(2, replicas - 1) if around else 0
+            need = int(before) + int(after) + on_circle
+            for d in range(size):
+                if not fits[s, d]:
+                    continue
+                has_before, has_after, has_ring, different = False, False, 0, 0
+                ok = need == 0
+                for e in range(size):
+                    if ok:
+                        break
+                    if e == d:
+                        continue
+                    one = False
+                    if before and fits[s - 1, e]:
+                        cost = boundary[s - 1, 0] * latency[e, d]
+                        if cost + boundary[s - 1, 1] * inverse[e, d] <= on_boundary[s - 1]:
+                            has_before = True
+                            one = True
+                    if after and fits[s + 1, e]:
+                        cost = boundary[s, 0] * latency[d, e] + boundary[s, 1] * inverse[d, e]
+                        if cost <= on_boundary[s]:
+                            has_after = True
+                            one = True
+                    if around and fits[s, e]:
+                        cost = ring[s, 0] * latency[d, e] + ring[s, 1] * inverse[d, e]
+                        if cost <= on_ring[s]:
+                            has_ring += 1
+                            one = True
+                    different += int(one)
+                    ok = (
+                        (has_before or not before)
+                        and (has_after or not after)
+                        and has_ring >= on_circle
+                        and different >= need
+                    )
+                if not ok:
+                    fits[s, d] = False
+                    changed = True
+            if around:
+                count = fits[s].sum()
+                for d in range(size):
+                    for e in range(size):
+                        cost = ring[s, 0] * latency[d, e] + ring[s, 1] * inverse[d, e]
+                        admitted[d, e] = d != e and cost <= on_ring[s]
+                ring_core(admitted, on_circle, replicas, fits[s])
+                if fits[s].sum() < count:
+                    changed = True
+            if fits[s].sum() < replicas:
+                return False
+    return True

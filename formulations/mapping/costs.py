@@ -1,0 +1,199 @@
+"""Mapping as arrays: every message is a route's latency and inverse bandwidth, times factors.
+
+A stage's time is a constant plus the longest of some messages, plus the longest of others:
+
+    T_s = base_s + max_{(a,b) on boundary s} (α_s·lat_ab + β_s·inv_ab)
+                 + max_{(a,b) on ring s}     (γ_s·lat_ab + δ_s·inv_ab)
+
+With overlap base_s is 0, and the longest compute is a floor under the objective.
+Devices are the usable ones, numbered 0 … D−1; all times are in seconds per batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from ...instances import Mapped, Mapping, StageCosts
+from ...instances.model.arrays import Floats, Ints, frozen
+
+
+@dataclass(frozen=True, eq=False)
+class MappingCosts:
+    """S stages × R replicas on D devices.
+
+    Parameters
+    ----------
+    stages, replicas
+        S and R.
+    devices
+        Shape (D,): number of each usable device in the topology.
+    latency, inverse
+        Shape (D, D): latency of each route, and 1 / bandwidth; 0 on the diagonal.
+    island
+        Shape (D,): fast island of each device.
+    shape, wraps
+        Sides of the grid, if the topology is one and no device is excluded.
+    base
+        Shape (S,): compute, m·t.
+    boundary
+        Shape (S, 2): α and β; 0 where nothing is sent or counted.
+    ring
+        Shape (S, 2): γ and δ; 0 where nothing is reduced or counted.
+    detour
+        Shape (S,): less than this no all-reduce takes that is not a ring; `inf` if only rings are
+        allowed.
+    floor
+        The objective is at least this: with overlap the longest compute, else 0.
+    """
+
+    stages: int
+    replicas: int
+    devices: Ints
+    latency: Floats
+    inverse: Floats
+    island: Ints
+    shape: tuple[int, ...]
+    wraps: bool
+    base: Floats
+    boundary: Floats
+    ring: Floats
+    detour: Floats
+    floor: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Number of usable devices, D."""
+        return len(self.devices)
+
+    @property
+    def spare(self) -> int:
+        """Number of devices that stay unused."""
+        return self.size - self.stages * self.replicas
+
+    def boundary_costs(self, s: int) -> Floats:
+        """Shape (D, D): what each pair would cost on boundary s."""
+        alpha, beta = self.boundary[s]
+        return _factors(self, float(alpha), float(beta))
+
+    def ring_costs(self, s: int) -> Floats:
+        """Shape (D, D): what each pair would cost on the ring of stage s."""
+        gamma, delta = self.ring[s]
+        return _factors(self, float(gamma), float(delta))
+
+    def reduced_bytes(self, s: int) -> float:
+        """Bytes that the all-reduce of stage s is of; a ring has 2(R−1) messages of 1/R each."""
+        steps, by_bytes = self.ring[s]
+        return float(self.replicas * by_bytes / max(steps, 1.0))
+
+    def numbers(self, slots: Ints) -> Ints:
+        """Return the numbers of usable devices in each slot of a solution; undoes `read_back`."""
+        where = np.full(int(self.devices.max()) + 1, -1)
+        where[self.devices] = np.arange(self.size)
+        return np.asarray(where[slots])
+
+    def read_back(self, stage: Ints, slots: Ints, sends_to: Ints) -> Mapped:
+        """Return the solution, given the numbers of usable devices in each slot."""
+        return Mapped(stage, self.devices[slots], sends_to)
+
+
+def mapping_costs(costs: StageCosts, problem: Mapping) -> MappingCosts:
+    """Return the problem as arrays."""
+    topology, routes = problem.topology, problem.topology.routes
+    s, r, m = problem.stages, problem.replicas, problem.microbatches
+    devices = topology.usable
+    if len(devices) == topology.size:  # no copy of a large table
+        latency, bandwidth = routes.latency_s, routes.bytes_per_s
+    else:
+        among = np.ix_(devices, devices)
+        latency, bandwidth = routes.latency_s[among], routes.bytes_per_s[among]
+    inverse = 1.0 / bandwidth
+    boundary, ring = np.zeros((s, 2)), np.zeros((s, 2))
+    if problem.mode != "allr" and s > 1:
+        back = costs.backward_bytes * problem.gradients
+        boundary[:-1, 0] = m * ((costs.forward_bytes > 0).astype(float) + (back > 0))
+        boundary[:-1, 1] = m * (costs.forward_bytes + back)
+    size = costs.parameter_bytes
+    counted = (size > 0) & (problem.mode != "p2p" and r > 1)
+    ring[:, 0] = np.where(counted, 2.0 * (r - 1), 0.0)
+    ring[:, 1] = np.where(counted, 2.0 * (r - 1) / r * size, 0.0)
+    detour = np.full(s, np.inf)
+    if problem.collective == "cheapest" and counted.any():
+        detour = _detour(topology.island[devices], latency, inverse, r, size)
+    untouched = len(devices) == topology.size
+    return MappingCosts(
+        stages=s,
+        replicas=r,
+        devices=devices,
+        latency=latency,
+        inverse=frozen(inverse, np.float64),
+        island=topology.island[devices],
+        shape=topology.shape if untouched else (),
+        wraps=topology.wraps,
+        base=np.zeros(s) if problem.overlap else m * costs.compute_s,
+        boundary=boundary,
+        ring=ring,
+        detour=detour,
+        floor=m * float(costs.compute_s.max()) if problem.overlap else 0.0,
+    )
+
+
+def _detour(island: Ints, latency: Floats, inverse: Floats, replicas: int, size: Floats) -> Floats:
+    """Lower bound of tree and hierarchical all-reduce: as if all messages took the best route."""
+    best = np.full((2, 2), np.inf)  # latency and inverse, inside islands and across
+    for d in range(len(island)):
+        same = island == island[d]
+        for inside in (0, 1):
+            others = same if inside else ~same
+            others[d] = False
+            if others.any():
+                best[inside, 0] = min(best[inside, 0], latency[d, others].min())
+                best[inside, 1] = min(best[inside, 1], inverse[d, others].min())
+            same = island == island[d]
+    any_pair = best.min(axis=0)
+    least = 2 * (replicas.bit_length() - 1) * (any_pair[0] + size * any_pair[1])
+    counts = np.bincount(island)
+    for k in range(2, replicas // 2 + 1):
+        g = replicas // k
+        if replicas % k or (counts >= k).sum() < g:
+            continue
+        inside = 2 * (k - 1) * (best[1, 0] + size / k * best[1, 1])
+        across = 2 * (g - 1) * (best[0, 0] + size / (k * g) * best[0, 1])
+        least = np.minimum(least, inside + across)
+    return np.where(size > 0, least, 0.0)
+
+
+def _factors(costs: MappingCosts, by_latency: float, by_inverse: float) -> Floats:
+    if by_latency == 0 and by_inverse == 0:
+        return np.zeros(costs.latency.shape)
+    return by_latency * costs.latency + by_inverse * costs.inverse
+
+
+def stage_times(costs: MappingCosts, slots: Ints, sends_to: Ints) -> Floats:
+    """Return T_s with rings, shape (S,)."""
+    times: Floats = _stage_times(
+        costs.latency, costs.inverse, costs.base, costs.boundary, costs.ring, slots, sends_to
+    )
+    return times
+
+
+@njit(cache=True)
+def _stage_times(latency, inverse, base, boundary, ring, slots, sends_to):  # type: ignore[no-untyped-def]
+    stages, replicas = slots.shape
+    times = base.copy()
+    for s in range(stages):
+        longest = 0.0
+        if s + 1 < stages:
+            for i in range(replicas):
+                a, b = slots[s, i], slots[s + 1, sends_to[s, i]]
+                cost = boundary[s, 0] * latency[a, b] + boundary[s, 1] * inverse[a, b]
+                longest = max(longest, cost)
+        times[s] += longest
+        longest = 0.0
+        for i in range(replicas if replicas > 1 else 0):
+            a, b = slots[s, i], slots[s, (i + 1) % replicas]
+            longest = max(longest, ring[s, 0] * latency[a, b] + ring[s, 1] * inverse[a, b])
+        times[s] += longest
+    return times

@@ -1,0 +1,183 @@
+"""Whether messages can be sent at a threshold on some boundaries: an integer program of devices.
+
+Where all pairs in a block are admitted to a boundary, the block is a *cell* of it: who sends to
+whom inside does not matter. Elsewhere each device is a cell of its own. For boundaries s
+
+    symbol      meaning
+    x_{s,d}     1 if device d, a *gate* with admitted pairs between cells, serves stage s
+    f_{s,b}     devices of block b that serve stage s and are no gates, or do not act as such
+    y_{s,d,e}   1 if d in stage s sends to e in stage s + 1, of another cell
+    n_{s,b}     Σ_{d in b} x_{s,d} + f_{s,b}: devices of b that serve stage s
+    R           replicas; a column where as many as possible are sought
+
+    n_{s,b} ≤ those given                                                           (1) given
+    Σ_b n_{s,b} = R                                                                 (2) full
+    Σ_s x_{s,d} ≤ 1                                                                 (3) once
+    Σ_s n_{s,b} ≤ |b|                                                               (4) size
+    Σ_e y_{s,d,e} ≤ x_{s,d}                                                         (5) sends
+    Σ_d y_{s,d,e} ≤ x_{s+1,e}                                                       (6) receives
+    n_{s,b} − Σ_{d in b} y_{s,d,e} = n_{s+1,b} − Σ_{e in b} y_{s,d,e}               (7) rest
+
+with = in (5), (6) where the device is a cell of its own; in (7) the rest stays within cell b.
+This is exact for the boundaries given, if fill finds devices that fit; those left out are relaxed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from ...instances.model.arrays import Bools, Floats, Ints
+from ..linear import Linear, LinearBuilder
+
+
+@dataclass(frozen=True, eq=False)
+class MessageProgram:
+    """The program, and where its columns are.
+
+    Parameters
+    ----------
+    linear
+        Without costs.
+    gate
+        Shape (S, D): columns x; -1 where there is none.
+    fill
+        Shape (S, B): columns f; -1 where there is none.
+    block, fits
+        What it was made of.
+    """
+
+    linear: Linear
+    gate: Ints
+    fill: Ints
+    block: Ints
+    fits: Bools
+
+    def members(self, x: Floats) -> dict[int, Ints] | None:
+        """Return the devices of each stage in the program; None if fill does not fit."""
+        found: dict[int, list[int]] = {}
+        slots: list[tuple[int, int]] = []
+        free = np.ones(len(self.block), np.bool_)
+        served = (self.gate >= 0).any(axis=1) | (self.fill >= 0).any(axis=1)
+        for t in np.flatnonzero(served).tolist():
+            at = np.flatnonzero(self.gate[t] >= 0)
+            found[t] = at[x[self.gate[t, at]] > 0.5].tolist()
+            free[found[t]] = False
+            for b in np.flatnonzero(self.fill[t] >= 0).tolist():
+                slots += [(t, b)] * round(x[self.fill[t, b]])
+        if slots:
+            able = np.array([(self.block == b) & self.fits[s] & free for s, b in slots])
+            device = maximum_bipartite_matching(csr_array(able), perm_type="column")
+            if (device < 0).any():
+                return None
+            for (s, _), d in zip(slots, device.tolist(), strict=True):
+                found[s].append(d)
+        return {s: np.array(row) for s, row in found.items()}
+
+
+def message_program(
+    admitted: dict[int, Bools],
+    fits: Bools,
+    block: Ints,
+    replicas: int | None,
+    counts: Ints | None = None,
+) -> MessageProgram:
+    """Return the program.
+
+    Parameters
+    ----------
+    admitted
+        By boundary, shape (D, D): which pairs may be used.
+    fits
+        Shape (S, D): devices that may serve each stage.
+    block
+        Shape (D,): numbers 0, 1, …
+    replicas
+        R; None: all stages in the program shall have equally many in all, column 0 says how many.
+    counts
+        Shape (S, B): how many devices of each block serve each stage, at most.
+    """
+    stages, size = fits.shape
+    blocks = int(block.max()) + 1
+    build = LinearBuilder()
+    total = build.columns(1, float(size)) if replicas is None else np.empty(0, np.int64)
+    most = float(size if replicas is None else replicas)
+    split = np.zeros((stages, blocks), np.bool_)  # all its devices are gates of the stage
+    is_gate = np.zeros((stages, size), np.bool_)
+    used = sorted({t for s in admitted for t in (s, s + 1)})
+    pairs: dict[int, tuple[Ints, Ints]] = {}
+    is_cell: dict[int, Bools] = {}
+    for s, matrix in admitted.items():
+        able = matrix & fits[s][:, None] & fits[s + 1][None, :]
+        np.fill_diagonal(able, False)
+        is_cell[s] = _cells(able, fits[s], fits[s + 1], block, blocks)
+        within = (block[:, None] == block[None, :]) & is_cell[s][block][:, None]
+        a, c = np.nonzero(able & ~within)
+        pairs[s] = a, c
+        for t, ends in ((s, a), (s + 1, c)):
+            is_gate[t, ends] = True
+            split[t] |= ~is_cell[s]
+    for b in range(blocks):
+        rows = fits[used][:, block == b]
+        rows = rows[rows.any(axis=1)]
+        split[:, b] |= bool((rows != rows[:1]).any())  # fill might not find devices that fit
+    is_gate[used] |= split[used][:, block]
+    is_gate &= fits
+    gate = np.full((stages, size), -1)
+    fill = np.full((stages, blocks), -1)
+    for s in used:
+        at = np.flatnonzero(is_gate[s])
+        gate[s, at] = build.columns(len(at))
+        room = np.bincount(block[fits[s]], minlength=blocks)
+        for b in np.flatnonzero(~split[s] & (room > 0)).tolist():
+            fill[s, b] = build.columns(1, min(most, float(room[b])))[0]
+    held: dict[tuple[int, int], Ints] = {}
+    for s in used:
+        for b in range(blocks):
+            places = np.r_[gate[s, block == b], fill[s, b]]
+            held[s, b] = places[places >= 0]
+            if counts is not None and len(held[s, b]):
+                build.row(f"given[{s},{b}]", held[s, b], 1.0, 0, float(counts[s, b]))
+        own = np.concatenate([held[s, b] for b in range(blocks)])
+        ones = np.ones(len(own))
+        if replicas is None:
+            build.row(f"full[{s}]", np.r_[own, total], np.r_[ones, -1.0], 0, 0)
+        else:
+            build.row(f"full[{s}]", own, ones, most, most)
+    for d in range(size):
+        places = gate[gate[:, d] >= 0, d]
+        if len(places) > 1:
+            build.row(f"once[{d}]", places, 1.0, 0, 1)
+    sizes = np.bincount(block, minlength=blocks)
+    for b in range(blocks):
+        places = np.concatenate([held[s, b] for s in used])
+        if len(places):
+            build.row(f"size[{b}]", places, 1.0, 0, float(sizes[b]))
+    for s, (a, c) in pairs.items():
+        y = build.columns(len(a))
+        for name, t, ends in (("sends", s, a), ("receives", s + 1, c)):
+            for d in np.flatnonzero(gate[t] >= 0).tolist():
+                sent = y[ends == d]
+                alone = not is_cell[s][block[d]]
+                if alone or len(sent):
+                    factors = np.r_[np.ones(len(sent)), -1.0]
+                    low = 0 if alone else -np.inf
+                    build.row(f"{name}[{s},{d}]", np.r_[sent, gate[t, d]], factors, low, 0)
+        for b in np.flatnonzero(is_cell[s]).tolist():
+            parts = held[s, b], y[block[a] == b], held[s + 1, b], y[block[c] == b]
+            signs = np.repeat([1.0, -1.0, -1.0, 1.0], [len(part) for part in parts])
+            if len(signs):
+                build.row(f"rest[{s},{b}]", np.concatenate(parts), signs, 0, 0)
+    return MessageProgram(build.build(), gate, fill, block, fits)
+
+
+def _cells(able: Bools, senders: Bools, receivers: Bools, block: Ints, blocks: int) -> Bools:
+    """Which blocks have all their pairs of senders and receivers admitted; shape (B,)."""
+    found = np.zeros(blocks, np.bool_)
+    for b in range(blocks):
+        a, c = np.flatnonzero(senders & (block == b)), np.flatnonzero(receivers & (block == b))
+        found[b] = able[np.ix_(a, c)].sum() == len(a) * len(c) - len(np.intersect1d(a, c))
+    return found

@@ -1,0 +1,124 @@
+"""Balanced partition: an operator graph cut into S stages, none much longer than the others.
+
+    minimise max_s  t_s + κ · (bytes that cross the boundary behind stage s)
+
+over assignments of units (nodes that must stay together) to stages 0 … S−1 that never run back.
+κ is the *communication coefficient*, in seconds per byte. A tensor crosses each boundary between
+the first and the last stage that make or need it, once (`instances.stage_costs`): with its maker
+and users merged into a *net*, boundary s costs κ · Σ {w_e : min stage of e ≤ s < max stage of e}.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+from scipy.sparse import csr_array
+
+from ...instances import InputError, Workload, accelerators_and_cpus
+from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.model.contiguity import pipeline_edges
+from ...instances.model.problem import Throughput
+from ...instances.model.stage_costs import StageCosts, accelerator_seconds
+from ..task import pose
+from ..throughput.hypergraph import pipeline_units
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """What a partition needs to know; U units, E nets with two pins or more.
+
+    Parameters
+    ----------
+    seconds
+        Shape (U,): compute.
+    edges
+        Shape (m, 2): the first unit's stage must not be after the second's; no cycles.
+    net_start, pins
+        Units of net e are pins[net_start[e] : net_start[e + 1]].
+    net_bytes
+        Shape (E,).
+    """
+
+    seconds: Floats
+    edges: Ints
+    net_start: Ints
+    pins: Ints
+    net_bytes: Floats
+
+    @property
+    def size(self) -> int:
+        """Number of units, U."""
+        return len(self.seconds)
+
+    def merged(self, group: Ints) -> Units:
+        """Return the units merged into groups 0 … G−1 (shape (U,)), which must leave no cycle."""
+        count = int(group.max()) + 1
+        edges = group[self.edges]
+        edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
+        net = np.repeat(np.arange(len(self.net_bytes)), np.diff(self.net_start))
+        pairs = np.unique(np.stack([net, group[self.pins]], axis=1), axis=0)
+        degree = np.bincount(pairs[:, 0], minlength=len(self.net_bytes))
+        keep = degree > 1
+        start = np.concatenate([[0], np.cumsum(degree[keep])])
+        return Units(
+            np.bincount(group, weights=self.seconds, minlength=count).astype(np.float64),
+            edges.reshape(-1, 2),
+            start.astype(np.int64),
+            pairs[keep[pairs[:, 0]], 1].astype(np.int64),
+            self.net_bytes[keep],
+        )
+
+
+def partition_units(workload: Workload) -> tuple[Ints, Units]:
+    """Return the unit of each node, shape (n,), and the units.
+
+    Raises
+    ------
+    InputError
+        As `stage_costs`.
+    """
+    task = pose(workload, accelerators_and_cpus(1), Throughput("contiguous"))
+    unit_of = pipeline_units(task)
+    every = np.arange(workload.n)
+    order = unit_of[np.array(pipeline_edges(workload), np.int64).reshape(-1, 2)]
+    if workload.output_bytes is None:
+        raise InputError(f"{workload.name}: output_bytes is missing; links need sizes, not times")
+    size = int(unit_of.max()) + 1
+    rows = np.concatenate([every, workload.edges[:, 0]])
+    columns = np.concatenate([unit_of, unit_of[workload.edges[:, 1]]])
+    incidence = csr_array((np.ones(len(rows)), (rows, columns)), shape=(workload.n, size))
+    incidence.sum_duplicates()
+    degree = np.diff(incidence.indptr)
+    used = (degree > 1) & (workload.output_bytes > 0)
+    keep = np.repeat(used, degree)
+    units = Units(
+        seconds=np.bincount(unit_of, weights=accelerator_seconds(workload), minlength=size).astype(
+            np.float64
+        ),
+        edges=np.unique(order[order[:, 0] != order[:, 1]], axis=0).reshape(-1, 2),
+        net_start=np.concatenate([[0], np.cumsum(degree[used])]).astype(np.int64),
+        pins=incidence.indices[keep].astype(np.int64),
+        net_bytes=frozen(workload.output_bytes[used], np.float64),
+    )
+    return unit_of, units
+
+
+def partition_bound(units: Units, stages: int) -> float:
+    """Return a lower bound: the longest unit, or the whole compute shared out evenly."""
+    return max(float(units.seconds.sum()) / stages, float(units.seconds.max(initial=0.0)))
+
+
+def stage_objective(costs: StageCosts, coefficient: float) -> float:
+    """Return max_s t_s + κ · bytes behind stage s."""
+    sent = np.append(costs.forward_bytes + costs.backward_bytes, 0.0)
+    return float((costs.compute_s + coefficient * sent).max())
+
+
+def topological(units: Units) -> nx.DiGraph[int]:
+    """Return the order between units as a graph."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(units.size))
+    graph.add_edges_from(map(tuple, units.edges.tolist()))
+    return graph

@@ -1,0 +1,230 @@
+"""Whether some stages can have their rings at a threshold, all at once: an integer program.
+
+Devices that are admitted to one another are in one *cell*: a block, if all its pairs are, or one
+device. Inside a cell a ring may run as it likes, so only what crosses is told apart. For stage s
+
+    symbol         meaning
+    w_e            1 if the ring has the admitted pair e of devices in two cells
+    one_d, two_d   1 if device d has one, two such links
+    fill_k         devices of cell k without such links
+    paths_k        parts of the ring in cell k with two ends
+    z_k            1 if the whole ring lies in cell k
+    used_k         1 if the ring comes to cell k
+    chosen_c       1 if the ring lies in component c
+    n_k            Σ_{d in k} (one_d + two_d) + fill_k: devices of cell k on the ring
+
+    Σ_{e at d} w_e = one_d + 2 two_d                                                (1) degree
+    w_e ≤ one_d + two_d,  d an end of e                                             (2) at_ends
+    Σ_{d in k} one_d = 2 paths_k                                                    (3) ends
+    fill_k ≤ |k| (paths_k + z_k)                                                    (4) fills
+    n_k ≥ R z_k                                                                     (5) whole
+    n_k ≤ |k| used_k                                                                (6) uses
+    used_k ≤ paths_k + Σ_{d in k} two_d + z_k                                       (7) comes
+    Σ_k n_k = R                                                                     (8) full
+    Σ_c chosen_c = 1                                                               (9) one_component
+    w_e, z_k ≤ chosen_c,  paths_k ≤ (most paths) chosen_c                          (10) component
+    Σ_s (one_d + two_d) ≤ 1,  over all stages                                      (11) once
+    Σ_s Σ_{k in b} n_k ≤ |b|,  over all stages                                     (12) size
+
+A ring lies in one biconnected component of the admitted pairs: where several have R devices, one is
+chosen. (11) and (12) say that no device has two places, no block more places than devices. What
+then may be wrong is that a ring comes in several pieces: see `ring_cuts`. Without cuts, and
+with only some of the stages, the program is a relaxation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+
+from ...instances.model.arrays import Bools, Ints
+from ..linear import LinearBuilder
+from .costs import MappingCosts
+from .rings import ring_core
+
+
+@dataclass(frozen=True, eq=False)
+class StageRing:
+    """Columns of one stage's ring.
+
+    Parameters
+    ----------
+    stage, replicas
+        Which stage, and R.
+    cell
+        Shape (D,): cell of each device; -1 if it has no place in the ring.
+    a, c
+        Shape (E,): the two devices of each admitted pair of different cells.
+    link
+        Shape (E,): columns w.
+    one, two
+        Shape (D,): columns; -1 for a device without such pairs, and `one` for a cell of one.
+    fill, paths, whole, used
+        Shape (cells,): columns; -1 for a cell of one device.
+    """
+
+    stage: int
+    replicas: int
+    cell: Ints
+    a: Ints
+    c: Ints
+    link: Ints
+    one: Ints
+    two: Ints
+    fill: Ints
+    paths: Ints
+    whole: Ints
+    used: Ints
+
+    def places(self, d: int) -> list[int]:
+        """Columns whose sum says that device d is used with links."""
+        return [int(j) for j in (self.one[d], self.two[d]) if j >= 0]
+
+
+def cells_of(admitted: Bools, block: Ints, replicas: int) -> Ints | None:
+    """Return the cell of each device, -1 for those without a place; None if no ring exists.
+
+    Parameters
+    ----------
+    admitted
+        Shape (D, D): symmetric, False on the diagonal.
+    block
+        Shape (D,): sets of devices that may be cells, if all their pairs are admitted.
+    """
+    alive = np.ones(len(block), np.bool_)
+    if not ring_core(admitted, min(2, replicas - 1), replicas, alive):
+        return None
+    cell = np.full(len(block), -1)
+    count = 0
+    for name in np.unique(block[alive]).tolist():
+        members = np.flatnonzero(alive & (block == name))
+        inside = admitted[np.ix_(members, members)]
+        if inside.sum() == len(members) * (len(members) - 1):
+            cell[members] = count
+            count += 1
+        else:
+            cell[members] = count + np.arange(len(members))
+            count += len(members)
+    return cell
+
+
+class RingProgram:
+    """The program of the stages added so far.
+
+    Parameters
+    ----------
+    block
+        Shape (D,): block of each device.
+    """
+
+    def __init__(self, costs: MappingCosts, block: Ints) -> None:
+        self.rows = LinearBuilder()
+        self.rings: list[StageRing] = []
+        self._replicas = costs.replicas
+        self._block = block
+        self._places: list[list[int]] = [[] for _ in range(costs.size)]
+        self._held: list[list[int]] = [[] for _ in range(int(block.max()) + 1)]
+
+    def add(self, stage: int, admitted: Bools, cell: Ints) -> None:
+        """Add the ring of a stage; R ≥ 3.
+
+        Parameters
+        ----------
+        admitted
+            Shape (D, D): symmetric, False on the diagonal.
+        cell
+            Shape (D,): as `cells_of` returns it.
+        """
+        rows, r, size = self.rows, self._replicas, len(cell)
+        apart = np.triu(admitted & (cell[:, None] != cell[None, :]), 1)
+        apart &= (cell >= 0)[:, None] & (cell >= 0)[None, :]
+        a, c = np.nonzero(apart)
+        link = rows.columns(len(a))
+        members = np.bincount(cell[cell >= 0])
+        wide = np.flatnonzero(members > 1)
+        gates = np.unique(np.r_[a, c])
+        one, two = np.full(size, -1), np.full(size, -1)
+        inner = gates[members[cell[gates]] > 1]
+        one[inner], two[gates] = rows.columns(len(inner)), rows.columns(len(gates))
+        fill, paths, whole, comes = (np.full(len(members), -1) for _ in range(4))
+        for k in wide.tolist():
+            # finite everywhere: HiGHS 1.12 calls some programs infeasible without
+            fill[k] = rows.columns(1, float(min(r, members[k])))[0]
+            paths[k] = rows.columns(1, float(min(r, members[k]) // 2))[0]
+            whole[k] = rows.columns(1, float(members[k] >= r))[0]
+            comes[k] = rows.columns(1)[0]
+        ring = StageRing(stage, r, cell, a, c, link, one, two, fill, paths, whole, comes)
+        self.rings.append(ring)
+
+        for d in gates.tolist():
+            places = ring.places(d)
+            links = link[(a == d) | (c == d)]
+            factors = np.r_[np.ones(len(links)), [-2.0 if j == two[d] else -1.0 for j in places]]
+            rows.row(f"degree[{stage},{d}]", np.r_[links, places], factors, 0, 0)
+            for j in links.tolist():
+                name = f"at_ends[{stage},{d},{j}]"
+                rows.row(name, [j, *places], [1.0, *[-1.0] * len(places)], -np.inf, 0)
+            self._places[d] += places
+        used: list[int] = []
+        for k in range(len(members)):
+            inside = np.flatnonzero(cell == k)
+            places = [j for d in inside.tolist() for j in ring.places(d)]
+            if fill[k] >= 0:
+                ends = one[inside][one[inside] >= 0]
+                at = f"[{stage},{k}]"
+                rows.row("ends" + at, np.r_[ends, paths[k]], np.r_[np.ones(len(ends)), -2.0], 0, 0)
+                most = -float(members[k])
+                rows.row("fills" + at, [fill[k], paths[k], whole[k]], [1.0, most, most], -np.inf, 0)
+                places.append(int(fill[k]))
+                ones = np.ones(len(places))
+                rows.row("whole" + at, np.r_[places, whole[k]], np.r_[ones, -r], 0, np.inf)
+                rows.row("uses" + at, np.r_[places, comes[k]], np.r_[ones, most], -np.inf, 0)
+                through = two[inside][two[inside] >= 0]
+                ways = np.r_[through, paths[k], whole[k], comes[k]]
+                rows.row("comes" + at, ways, np.r_[np.ones(len(ways) - 1), -1.0], 0, np.inf)
+            self._held[int(self._block[inside[0]])] += places
+            used += places
+        rows.row(f"full[{stage}]", used, 1.0, r, r)
+        self._choose_component(ring, admitted)
+
+    def _choose_component(self, ring: StageRing, admitted: Bools) -> None:
+        """Let links and paths be of one biconnected component with R devices or more."""
+        rows, alive = self.rows, ring.cell >= 0
+        pairs = np.argwhere(np.triu(admitted & alive[:, None] & alive[None, :], 1))
+        graph: nx.Graph[int] = nx.Graph()
+        graph.add_edges_from((int(a), int(c)) for a, c in pairs)
+        of_pair: dict[tuple[int, int], int] = {}
+        count = 0
+        for edges in nx.biconnected_component_edges(graph):
+            inside = [(min(edge), max(edge)) for edge in edges]
+            if len({d for edge in inside for d in edge}) >= ring.replicas:
+                of_pair.update(dict.fromkeys(inside, count))
+                count += 1
+        chosen = rows.columns(count)
+        rows.row(f"one_component[{ring.stage}]", chosen, 1.0, 1, 1)
+        columns = [*ring.link.tolist()]
+        component = [
+            of_pair.get(pair, -1) for pair in zip(ring.a.tolist(), ring.c.tolist(), strict=True)
+        ]
+        for k in np.flatnonzero(ring.paths >= 0).tolist():
+            first, second = np.flatnonzero(ring.cell == k)[:2].tolist()
+            columns += [int(ring.paths[k]), int(ring.whole[k])]
+            component += [of_pair.get((first, second), -1)] * 2
+        for j, name in zip(columns, component, strict=True):
+            if name < 0:
+                rows.upper[j] = 0.0
+            elif count > 1:
+                most = -max(1.0, rows.upper[j])
+                rows.row(f"component[{ring.stage},{j}]", [j, chosen[name]], [1.0, most], -np.inf, 0)
+
+    def share(self) -> None:
+        """Add the rows over all stages; call it once, after the last `add`."""
+        counts = np.bincount(self._block)
+        for d, places in enumerate(self._places):
+            if places:
+                self.rows.row(f"once[{d}]", places, 1.0, 0, 1.0)
+        for b, places in enumerate(self._held):
+            if places:
+                self.rows.row(f"size[{b}]", places, 1.0, 0, float(counts[b]))

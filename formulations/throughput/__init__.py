@@ -1,0 +1,1 @@
+"""Throughput: hypergraph form, ideals, compact program, set partitioning."""

@@ -1,0 +1,73 @@
+"""The certificate of a bound by prices: see `set_partitioning` for what it proves.
+
+Apart from the program, because the search needs it and not Pyomo, which takes long to import.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...instances.model.arrays import Floats, Ints
+from ..task import Task
+from .hypergraph import Hypergraph
+
+#: By which part of Σ |π| (*) must hold, and how far above T sets are priced too: rounding of sums.
+PROOF_MARGIN = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """Prices of units, and of what is scarce on the devices of each kind.
+
+    Parameters
+    ----------
+    unit
+        Shape (U,): π.
+    memory
+        Shape (K,): value of the whole memory of one device, μ_k M_k.
+    transfer
+        Shape (K,): value of transfers as long as the target, ν_k T.
+    """
+
+    unit: Floats
+    memory: Floats
+    transfer: Floats
+
+    @property
+    def total(self) -> float:
+        """Left side of (*)."""
+        return float(self.unit.sum())
+
+    @property
+    def goal(self) -> float:
+        """What the right side of (*) must stay below, rounding of sums allowed for."""
+        return self.total - PROOF_MARGIN * float(np.abs(self.unit).sum())
+
+
+def certificate(
+    task: Task, graph: Hypergraph, prices: Prices, target: float, order: Ints
+) -> dict[str, object]:
+    """Return the evidence for `target` in the form that plans keep and `check_bound` reads.
+
+    Returns
+    -------
+    dict
+        ``target``; ``prices``: of each node, in the workload's order (a unit's price is its first
+        node's); ``memory_prices``: per byte, of each kind; ``transfer_prices``: per unit of time,
+        of each kind; ``order``: nodes, one of each unit, in an order that makes the check fast.
+    """
+    capacity = np.where(np.isinf(task.costs.capacity_bytes), 1.0, task.costs.capacity_bytes)
+    first = np.array([nodes[0] for nodes in graph.members])
+    node = np.zeros(task.workload.n)
+    node[first] = prices.unit
+    return {
+        "target": target,
+        "prices": node.tolist(),
+        "memory_prices": (
+            prices.memory / (np.where(capacity > 0, capacity, 1.0) * (1 + PROOF_MARGIN))
+        ).tolist(),
+        "transfer_prices": (prices.transfer / target if target > 0 else prices.transfer).tolist(),
+        "order": first[order].tolist(),
+    }

@@ -1,0 +1,156 @@
+"""The hypergraph form of the max-load: units and nets. A reduction with its inverse.
+
+Nodes that must share a device are merged into *units*. Each node u then gives a *net*: its own
+unit and those of its successors, with weight c_u. A device that holds the set S pays for exactly
+the nets that are not uniform on S: if u ∈ S, a successor outside means that u leaves; if u ∉ S, a
+successor inside means that u enters; and each u is paid once per device. So
+
+    load(S) = Σ_{v∈S} p_v + Σ_{nets e: ∅ ≠ e∩S ≠ e} w_e
+
+Nets within one unit cost nothing and are dropped; nets with equal pins are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+
+from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.model.contiguity import pipeline_edges
+from ..task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Hypergraph:
+    """Units and nets of a task; U units, E nets, K kinds of device, passes forward and backward.
+
+    Parameters
+    ----------
+    unit_of
+        Shape (n,): unit of each node.
+    members
+        Nodes of each unit, increasing.
+    compute
+        Shape (K, 2, U): time of a unit's forward and backward nodes; `inf` where a node of the
+        unit is unsupported.
+    memory_bytes
+        Shape (U,).
+    pins
+        Units of each net, increasing, at least two.
+    weight
+        Shape (K, 2, E): what a device of the kind pays for a cut net, by the pass of the nodes
+        that produced the data.
+    edges
+        Shape (m, 2): edges that decide contiguity, between units; no loops.
+    """
+
+    unit_of: Ints
+    members: tuple[tuple[int, ...], ...]
+    compute: Floats
+    memory_bytes: Floats
+    pins: tuple[tuple[int, ...], ...]
+    weight: Floats
+    edges: Ints
+
+    @property
+    def size(self) -> int:
+        """Number of units."""
+        return len(self.members)
+
+    def expand(self, device_of_unit: Sequence[int] | Ints) -> Ints:
+        """Return the placement of nodes, given the device of each unit."""
+        return frozen(np.asarray(device_of_unit)[self.unit_of], np.int64)
+
+    def restrict(self, placement: Ints) -> Ints:
+        """Return the device of each unit, given a placement that respects the units."""
+        return frozen(placement[[nodes[0] for nodes in self.members]], np.int64)
+
+
+def colour_units(task: Task) -> Ints:
+    """Return the unit of each node if only colours are merged; shape (n,)."""
+    colours = task.workload.colours
+    alone = np.arange(task.workload.n) + int(colours.max(initial=-1)) + 1
+    labels: Ints = np.where(colours >= 0, colours, alone)
+    return _renumber(labels)
+
+
+def pipeline_units(task: Task) -> Ints:
+    """Return the unit of each node if colours that wait for each other are merged too.
+
+    Exact for contiguous splits (with contiguous CPUs): units on a cycle of pipeline edges cannot
+    be on different devices.
+    """
+    return merge_cycles(task, colour_units(task))
+
+
+def merge_cycles(task: Task, units: Ints) -> Ints:
+    """Return the units with those merged that lie on a cycle of pipeline edges; shape (n,)."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(int(units.max()) + 1))
+    graph.add_edges_from((int(units[u]), int(units[v])) for u, v in pipeline_edges(task.workload))
+    component = np.empty(graph.number_of_nodes(), dtype=np.int64)
+    for c, nodes in enumerate(nx.strongly_connected_components(graph)):
+        component[list(nodes)] = c
+    return _renumber(component[units])
+
+
+def hypergraph(task: Task, unit_of: Ints | None = None) -> Hypergraph:
+    """Return the hypergraph form of a task.
+
+    Parameters
+    ----------
+    unit_of
+        Shape (n,): unit of each node, 0 … U−1; default: colours merged.
+    """
+    units = colour_units(task) if unit_of is None else unit_of
+    workload, costs = task.workload, task.costs
+    size = int(units.max()) + 1
+    members: list[list[int]] = [[] for _ in range(size)]
+    for v, unit in enumerate(units.tolist()):
+        members[unit].append(v)
+
+    kinds = len(costs.count)
+    side = workload.backward.astype(np.int64)
+    compute = np.zeros((kinds, 2, size))
+    for k in range(kinds):
+        np.add.at(compute[k], (side, units), costs.compute[k])
+        blocked = np.isinf(compute[k]).any(axis=0)
+        compute[k][:, blocked] = np.inf
+    memory = np.bincount(units, weights=costs.memory_bytes, minlength=size)
+
+    unit = units.tolist()
+    paid = np.logical_or.reduce(costs.transfer != 0, axis=0).tolist()
+    nets: dict[tuple[int, ...], list[int]] = {}
+    for u, successors in enumerate(workload.successors):
+        if successors and paid[u]:
+            pins = tuple(sorted({unit[u], *(unit[v] for v in successors)}))
+            if len(pins) > 1:
+                nets.setdefault(pins, []).append(u)
+    order = sorted(nets)
+    weights = np.zeros((kinds, 2, len(order)))
+    sources = [(e, u) for e, pins in enumerate(order) for u in nets[pins]]
+    which, source = np.array(sources, dtype=np.int64).reshape(-1, 2).T
+    for k in range(kinds):
+        np.add.at(weights[k], (side[source], which), costs.transfer[k, source])
+    between = {(unit[u], unit[v]) for u, v in pipeline_edges(workload)}
+    edges = sorted((a, b) for a, b in between if a != b)
+    return Hypergraph(
+        unit_of=units,
+        members=tuple(map(tuple, members)),
+        compute=frozen(compute, np.float64),
+        memory_bytes=frozen(memory, np.float64),
+        pins=tuple(order),
+        weight=frozen(weights, np.float64),
+        edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
+    )
+
+
+def _renumber(labels: Ints) -> Ints:
+    """Number the labels 0, 1, … in the order in which they first occur."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return frozen(rank[inverse.ravel()], np.int64)

@@ -1,0 +1,209 @@
+"""Contiguous splits as a path through ideals: the statement that the dynamic program solves.
+
+Units are ordered by the pipeline edges. Executing the pieces of a contiguous split one after the
+other gives a chain of *ideals* (sets closed under predecessors) ∅ = I_0 ⊂ I_1 ⊂ … ⊂ V, and each
+piece, or *stage*, is the difference of two that follow each other. In a cluster with K kinds of
+devices, of which s = (s_1, …, s_K) are used,
+
+    dp[s][I] = min over kinds κ with s_κ ≥ 1 and ideals I' ⊂ I of
+               max(dp[s − e_κ][I'], load_κ(I ∖ I')),                     dp[0][∅] = 0
+
+over stages that fit into the device's memory; the least max-load is min over s of dp[s][V]. It is
+exact for contiguous splits, because every chain of ideals is a contiguous split and conversely.
+
+A load is the largest of some *rows*: a row is a set function Σ_{v∈S} a_v + Σ_{nets e cut by S} w_e.
+Transfers added: one row, compute and transfers. Overlapped: one row for each. GPipe: the rows of
+the forward and of the backward pass, each with a maximum of its own. Memory is a row too.
+
+Relayed data crosses every boundary between the stage that makes it and the last (for gradients, the
+first) that needs it. A net then costs w_e at each boundary I that splits it, so a row of the stage
+I ∖ I' is Σ_{v∈I∖I'} a_v + cut(I') + cut(I), with cut(I) the sum of w_e over nets e that I splits.
+
+Two exact reductions keep the lattice small: `absorb` merges units that cost nothing, and
+`yielding` units let a larger ideal stand for a smaller one, if nothing is relayed. `absorb` holds
+for relayed data too: after a merge, an ideal splits a net only if it did before.
+
+References
+----------
+Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020,
+section 5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import networkx as nx
+import numpy as np
+
+from ...instances.model.arrays import Bools, Floats, Ints, frozen
+from ..task import Task
+from .absorb import absorb
+from .hypergraph import Hypergraph, hypergraph, pipeline_units
+from .whole_bytes import MEMORY_SLACK
+
+Criterion = Literal["load", "forward", "backward", "memory"]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One set function per kind of device: Σ_{v∈S} unit[κ, v] + Σ_{nets e cut by S} net[κ, e].
+
+    Parameters
+    ----------
+    criterion
+        What it belongs to: the ``load``, the ``forward`` or ``backward`` part of it, or the
+        ``memory``.
+    unit
+        Shape (K, U); `inf` where a unit is unsupported.
+    net
+        Shape (K, E).
+    room
+        Shape (K,): what a device can take at most; `inf` for no limit.
+    """
+
+    criterion: Criterion
+    unit: Floats
+    net: Floats
+    room: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """A task as a path through ideals; K kinds, U units, E nets.
+
+    Parameters
+    ----------
+    graph
+        Units and nets after colours, circles and what costs nothing are merged.
+    kinds
+        Shape (K,): the cluster's kinds that have devices.
+    count
+        Shape (K,): how many devices each of them has.
+    rows
+        Of the load and the memory; of the two passes too if the objective is GPipe's.
+    yielding
+        Shape (U,): see `yielding`.
+    orders
+        Some topological orders of the units.
+    relayed
+        Whether nets cost by boundary.
+    """
+
+    graph: Hypergraph
+    kinds: Ints
+    count: Ints
+    rows: tuple[Row, ...]
+    yielding: Bools
+    orders: tuple[Ints, ...]
+    relayed: bool = False
+
+
+def pipeline(task: Task, units: Ints | None = None) -> Pipeline:
+    """Return the task as a path through ideals.
+
+    Parameters
+    ----------
+    units
+        Shape (n,): unit of each node, at least as coarse as `pipeline_units`, the default.
+    """
+    merged = hypergraph(task, pipeline_units(task) if units is None else units)
+    absorbed = absorb(task, merged)
+    graph = merged if absorbed is merged.unit_of else hypergraph(task, absorbed)
+    kinds = np.flatnonzero(task.costs.count)
+    compute, weight = graph.compute[kinds], graph.weight[kinds]
+    parts: dict[Criterion, tuple[Floats, Floats]] = {
+        "load": (compute.sum(axis=1), weight.sum(axis=1))
+    }
+    if task.throughput.pipeline == "gpipe":
+        parts["forward"] = compute[:, 0], weight[:, 0]
+        parts["backward"] = compute[:, 1], weight[:, 1]
+    rows = _rows(parts, task.throughput.overlap)
+    memory = np.tile(graph.memory_bytes, (len(kinds), 1))
+    room = task.costs.capacity_bytes[kinds] * (1 + MEMORY_SLACK)
+    return Pipeline(
+        graph=graph,
+        kinds=frozen(kinds, np.int64),
+        count=frozen(task.costs.count[kinds], np.int64),
+        rows=(*rows, Row("memory", memory, np.zeros(weight[:, 0].shape), room)),
+        yielding=(
+            frozen(np.zeros(graph.size), np.bool_)
+            if task.throughput.relayed
+            else yielding(graph, rows)
+        ),
+        orders=topological_orders(graph),
+        relayed=task.throughput.relayed,
+    )
+
+
+def _rows(parts: Mapping[Criterion, tuple[Floats, Floats]], overlap: bool) -> list[Row]:
+    rows = []
+    for criterion, (unit, net) in parts.items():
+        endless = np.full(len(unit), np.inf)
+        if overlap:
+            rows.append(Row(criterion, unit, np.zeros_like(net), endless))
+            rows.append(Row(criterion, np.where(np.isinf(unit), np.inf, 0.0), net, endless))
+        else:
+            rows.append(Row(criterion, unit, net, endless))
+    return rows
+
+
+def yielding(graph: Hypergraph, rows: list[Row]) -> Bools:
+    """Return which units may leave any stage that they are ready to begin, adding to no load.
+
+    Let the unit u be ready at the ideal I, and let a stage S beyond I hold it. Without u the stage
+    saves a_u in every row, and it newly pays at most for the nets that contain u and lie in S.
+    These have no pin in I, and therefore none that must come before u. So u yields if in each row
+    and on each kind a_u ≥ Σ w_e over nets e ∋ u without a pin that must come before u.
+
+    Given any plan for what lies beyond I, taking u out of it is then a plan for what lies beyond
+    I ∪ {u} that is not worse, in memory neither. So if as few devices can finish I ∪ {u} with no
+    larger maximum as can finish I, no plan needs to pass through I, and the same holds along
+    chains of such steps.
+
+    Returns
+    -------
+    array of shape (U,)
+    """
+    before = _ancestors(graph)
+    opens = [
+        (u, e)
+        for e, net in enumerate(graph.pins)
+        for mask in [sum(1 << u for u in net)]
+        for u in net
+        if not before[u] & mask
+    ]
+    which, net = np.array(opens, dtype=np.int64).reshape(-1, 2).T
+    yields = np.ones(graph.size, np.bool_)
+    for row in rows:
+        for time, weight in zip(row.unit, row.net, strict=True):
+            yields &= time >= np.bincount(which, weights=weight[net], minlength=graph.size)
+    return yields
+
+
+def topological_orders(graph: Hypergraph) -> tuple[Ints, ...]:
+    """Return some topological orders of the units: depth first from both ends, breadth first."""
+    order = _order(graph)
+    deep = list(nx.dfs_postorder_nodes(order))[::-1]
+    back = list(nx.dfs_postorder_nodes(order.reverse(copy=False)))
+    broad = list(nx.topological_sort(order))
+    return tuple(frozen(found, np.int64) for found in (deep, back, broad))
+
+
+def _order(graph: Hypergraph) -> nx.DiGraph[int]:
+    order: nx.DiGraph[int] = nx.DiGraph()
+    order.add_nodes_from(range(graph.size))
+    order.add_edges_from(graph.edges.tolist())
+    return order
+
+
+def _ancestors(graph: Hypergraph) -> list[int]:
+    """Return the units that must come before each unit, as the bits of a number."""
+    order = _order(graph)
+    before = [0] * graph.size
+    for u in nx.topological_sort(order):
+        for v in order.successors(u):
+            before[v] |= before[u] | 1 << u
+    return before

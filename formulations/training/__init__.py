@@ -1,0 +1,1 @@
+"""Training plans: stages, slots, the integer program."""

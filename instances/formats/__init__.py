@@ -1,0 +1,1 @@
+"""The files that nouns come in: a module per format, `files` for all of them."""

@@ -1,0 +1,211 @@
+"""Reading and writing files: format found by content, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NoReturn
+
+from ..generate.catalogue import shipped
+from ..model.cluster import Cluster
+from ..model.errors import InputError, shown
+from ..model.plan import Plan
+from ..model.problem import Problem
+from ..model.solution import Placement
+from ..model.units import NodeId
+from ..model.workload import Workload
+from . import (
+    expert_json,
+    pipedream_txt,
+    piper_json,
+    placement_json,
+    plan_json,
+    stagecut_json,
+    versions,
+)
+from .source import Source, read_source
+from .writing import layout, write_whole
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reader of one format of workloads.
+
+    Parameters
+    ----------
+    format
+        What people call the format.
+    sniff
+        Whether a file means to be of this format, however broken: by its content, never by its
+        name or ending.
+    read
+        Returns the workload, or raises InputError through `Source.fail`.
+    """
+
+    format: str
+    sniff: Callable[[Source], bool]
+    read: Callable[[Source], Workload]
+
+
+#: Asked in this order: the format with the surest sign first.
+READERS: tuple[Reader, ...] = (
+    Reader("Stagecut workload", stagecut_json.is_workload, stagecut_json.read_workload),
+    Reader("Piper JSON", piper_json.is_piper, piper_json.read_piper),
+    Reader("PipeDream graph", pipedream_txt.is_pipedream, pipedream_txt.read_pipedream),
+    Reader("placement JSON", placement_json.is_placement, placement_json.read_placement),
+)
+
+
+def load(name_or_path: str | Path) -> Workload:
+    """Return a shipped workload by its name, or the workload in a file.
+
+    A file wins over a shipped workload of the same name. The format is found by the content.
+
+    Raises
+    ------
+    InputError
+        If there is neither, or the file is broken: one line with file, field, id and remedy.
+
+    Examples
+    --------
+    >>> load("gpt2-xl").n > 0  # doctest: +SKIP
+    True
+    """
+    if isinstance(name_or_path, str) and not os.path.exists(name_or_path):
+        ready = shipped()
+        if name_or_path in ready:
+            return ready[name_or_path]()
+        if "/" not in name_or_path and "." not in name_or_path:
+            _fail_unknown(name_or_path, list(ready))
+    source = read_source(name_or_path)
+    for reader in READERS:
+        if stagecut_json.says(source) not in ("", versions.WORKLOAD):
+            break
+        if reader.sniff(source):
+            return reader.read(source)
+    return _fail_no_workload(source)
+
+
+def load_cluster(path: str | Path) -> Cluster:
+    """Return the cluster in a file.
+
+    Raises
+    ------
+    InputError
+        If the file is broken.
+    """
+    return stagecut_json.read_cluster(read_source(path))
+
+
+def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = None) -> Plan:
+    """Return the plan in a file, made for `workload` (and for `cluster`, if given).
+
+    Raises
+    ------
+    InputError
+        If the file is broken, was changed, or was made for something else.
+    """
+    return plan_json.read_plan(read_source(path), workload, cluster)
+
+
+def load_plan_for_model(
+    path: str | Path, workload_of: Callable[[type[Problem], tuple[NodeId, ...]], Workload]
+) -> Plan:
+    """Return the plan in a file for another workload with the same nodes, whatever their costs.
+
+    Parameters
+    ----------
+    workload_of
+        Returns that workload, given the problem and the ids of the nodes that the plan places.
+
+    Raises
+    ------
+    InputError
+        If the file is broken or was changed.
+    """
+    source = read_source(path)
+    workload = workload_of(*plan_json.placed_ids(source))
+    return plan_json.read_plan(source, workload, same_costs=False)
+
+
+def load_split(path: str | Path, workload: Workload, cluster: Cluster | None = None) -> Placement:
+    """Return the placement in a split file (``{"fpgas": [{"nodes": […]}], "cpus": […]}``).
+
+    Parameters
+    ----------
+    cluster
+        Whose devices the file numbers; default: the one that the workload suggests.
+
+    Raises
+    ------
+    InputError
+        If the file is broken, or does not fit workload and cluster.
+    """
+    source = read_source(path)
+    if source.flaw:
+        source.fail(source.flaw)
+    if not expert_json.is_split(source):
+        source.fail("it has neither fpgas nor cpus; a split file lists the nodes of each of them")
+    return expert_json.read_split(source, workload, cluster)
+
+
+def dumps(value: Workload | Cluster | Plan, workload: Workload | None = None) -> str:
+    """Return the text of the file that `save` writes; see there."""
+    if isinstance(value, Workload):
+        return layout(stagecut_json.write_workload(value))
+    if isinstance(value, Cluster):
+        return layout(stagecut_json.write_cluster(value))
+    if workload is None:
+        raise InputError("save: a plan names nodes by the ids of its workload; give the workload")
+    return layout(plan_json.write_plan(value, workload))
+
+
+def save(
+    value: Workload | Cluster | Plan, path: str | Path, workload: Workload | None = None
+) -> None:
+    """Write a workload, cluster or plan as our own JSON, whole or not at all.
+
+    Parameters
+    ----------
+    workload
+        What a plan was made for; its file names nodes by their ids. Only needed for plans.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written: no such folder, no permission, a full disk. Then a file that
+        was there is unchanged.
+    """
+    write_whole(path, dumps(value, workload))
+
+
+def _fail_unknown(name: str, known: list[str]) -> NoReturn:
+    close = get_close_matches(name, known, n=3)
+    few = ", ".join(known[:4]) + (", … (stagecut instances list)" if len(known) > 4 else "")
+    hint = f"did you mean {' or '.join(close)}?" if close else f"shipped are {few}"
+    raise InputError(
+        f"{name or shown(name)}: no such file, and no shipped workload of this name; "
+        f"{hint if known else 'check the path'}"
+    )
+
+
+def _fail_no_workload(source: Source) -> NoReturn:
+    if source.flaw:
+        source.fail(source.flaw)
+    named = stagecut_json.says(source)
+    if named == versions.PLAN:
+        source.fail("it is a plan, not a workload; load the workload that it names first")
+    if named == versions.CLUSTER:
+        source.fail("it is a cluster, not a workload; name a workload file")
+    if named:
+        source.fail(f"unknown format {shown(named)}; known are {_formats()}")
+    if expert_json.is_split(source):
+        source.fail("it is a split of a workload, not a workload; load the workload first")
+    source.fail(f"its content is of no known format; known are {_formats()}")
+
+
+def _formats() -> str:
+    return ", ".join(reader.format for reader in READERS)

@@ -1,0 +1,127 @@
+"""What of a plan can be read without its workload: enough to compare it with another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..model.errors import shown
+from ..model.plan import Plan, gap_between
+from ..model.units import NodeId
+from ..model.workload import Workload
+from .plan_json import PlanFile, write_plan
+from .source import Source, read_source
+from .stagecut_json import make_cluster, read_file
+from .versions import PLAN
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What of a plan can be compared without its workload.
+
+    Parameters
+    ----------
+    workload
+        Name and fingerprint.
+    objective, bound, method, problem
+        As in the plan; `problem` with its options.
+    devices
+        Name, kind and nodes of each device; of plans that consist of stages, of each stage.
+    """
+
+    workload: tuple[str, str]
+    objective: float
+    bound: float
+    method: str
+    problem: str
+    devices: tuple[tuple[str, str, frozenset[NodeId]], ...]
+
+    @property
+    def gap(self) -> float:
+        """(objective − bound) / objective."""
+        return gap_between(self.objective, self.bound)
+
+
+def outline(workload: Workload, plan: Plan) -> Outline:
+    """Return the outline of a plan.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload.
+    """
+    file = msgspec.convert(msgspec.to_builtins(write_plan(plan, workload)), PlanFile)
+    return _outline(Source("plan", "plan", "", None), file)
+
+
+def read_outline(path: str | Path) -> Outline:
+    """Read the outline of a plan from its file.
+
+    Raises
+    ------
+    InputError
+        If the file is no plan, or its solution does not say where each node is.
+    """
+    source = read_source(path)
+    return _outline(source, read_file(source, PlanFile, PLAN))
+
+
+def _outline(source: Source, file: PlanFile) -> Outline:
+    return Outline(
+        workload=(file.workload.name, file.workload.fingerprint),
+        objective=file.objective,
+        bound=-math.inf if file.bound is None else file.bound,
+        method=file.method,
+        problem=_problem(file.problem),
+        devices=tuple(_parts(source, file)),
+    )
+
+
+def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[NodeId]]]:
+    """Return the parts of a solution that a plan can be told by: devices, or stages."""
+    solution = file.solution
+    try:
+        if "stages" in solution:
+            return [_stage(number, part) for number, part in enumerate(solution["stages"])]
+        cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
+        nodes: list[set[NodeId]] = [set() for _ in cluster.devices]
+        for part in solution["devices" if "devices" in solution else "calls"]:
+            if not 0 <= part["device"] < cluster.size:
+                source.fail(
+                    f"solution: device {shown(part['device'])} is not one of the cluster's "
+                    f"0 to {cluster.size - 1}"
+                )
+            nodes[part["device"]].update(part["nodes"])
+    except (KeyError, TypeError):
+        source.fail("solution: it does not say which device or stage each node is in; plan again")
+    return [
+        (device.name, cluster.kinds[device.kind].name, frozenset(own))
+        for device, own in zip(cluster.devices, nodes, strict=True)
+    ]
+
+
+def _stage(number: int, part: dict[str, Any]) -> tuple[str, str, frozenset[NodeId]]:
+    """Return a stage of a training plan, or of a mapped one."""
+    if "degree" not in part:
+        return f"stage {number} × {len(part['devices'])}", "stage", frozenset(part["nodes"])
+    name = f"stage {number} × {part['replicas']}"
+    if part["degree"] > 1:
+        name += f" of degree {part['degree']}"
+    return name, part["kind"], frozenset(entry["node"] for entry in part["nodes"])
+
+
+def _problem(options: dict[str, Any]) -> str:
+    """Return a problem in words, such as ``throughput, contiguous, pipedream``."""
+    words = []
+    for key, value in options.items():
+        if isinstance(value, dict):
+            words.append(str(value.get("name", key)))
+        elif isinstance(value, str):
+            words.append(value)
+        elif value:
+            words.append(key if value is True else f"{key} {value}")
+    return ", ".join(words)

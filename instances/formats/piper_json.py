@@ -1,0 +1,210 @@
+"""Reader of Piper JSON: layers with tensor-parallel and recomputation configurations.
+
+References
+----------
+Tarnawski, Narayanan, Phanishayee, "Piper: Multidimensional Planner for DNN Parallelization",
+NeurIPS 2021; https://github.com/msr-fiddle/piper describes the format.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+from ..model.cluster import ACCELERATOR, accelerators_and_cpus
+from ..model.errors import blamed_on, shown
+from ..model.layers import Layers
+from ..model.workload import Workload
+from .source import Source, plain_id
+
+
+class _Configuration(msgspec.Struct):
+    timePerSample: float
+    parameterSize: float
+    memoryUsageA: float
+    memoryUsageB: float
+    id: object = ""
+    syncTimeFw: dict[str, float] = {}
+    syncTimeBw: dict[str, float] = {}
+
+
+class _Node(msgspec.Struct):
+    id: int
+    TMPCs: dict[str, list[_Configuration]]
+    name: object = None
+
+
+class _Edge(msgspec.Struct):
+    sourceId: int
+    destId: int
+    communicationCost: float
+
+
+class _File(msgspec.Struct):
+    maxMemoryPerDevice: float
+    maxDevices: int
+    bandwidth: float
+    nodes: list[_Node]
+    edges: list[_Edge]
+    mbsInBatch: int | None = None
+    maxBatchSize: int | None = None
+
+
+def is_piper(source: Source) -> bool:
+    """Whether the file means to be Piper JSON."""
+    ours = {"maxMemoryPerDevice", "maxDevices", "mbsInBatch", "maxBatchSize"}
+    return len(source.keys & ours) >= 2
+
+
+def read_piper(source: Source) -> Workload:
+    """Return the workload that a Piper JSON describes.
+
+    Times keep the file's own unit, which it does not name; its bandwidth counts bytes per that
+    unit. A configuration recomputes if its id holds ``recomp``. An edge that is listed twice
+    carries the sum. ``syncTimeFw`` belongs to edges that come in, ``syncTimeBw`` to those that
+    leave; unknown keys are ignored. For problems without configurations a node has the time and
+    memory of its fastest configuration at its lowest degree.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format; the message names the file, the node or edge, the field.
+    """
+    file = source.convert(_File)
+    if not file.nodes:
+        source.fail("nodes is empty; a workload needs at least one node")
+    if file.maxDevices < 1:
+        source.fail(f"maxDevices is {file.maxDevices}; it must be at least 1")
+    _number(source, "maxMemoryPerDevice", file.maxMemoryPerDevice)
+    if not 0 < file.bandwidth < math.inf:
+        source.fail(f"bandwidth is {shown(file.bandwidth)}; it must be a finite number above 0")
+    microbatches = _microbatches(source, file)
+    index: dict[int, int] = {}
+    for v, node in enumerate(file.nodes):
+        if node.id in index:
+            source.fail(f"node {plain_id(node.id)}: its id occurs twice; ids must differ")
+        index[node.id] = v
+    carried = _edges(source, file, index)
+    edges = sorted(carried)
+    with blamed_on(source.file, source.stem):
+        layers = _layers(source, file, index, carried, microbatches)
+        first = [_plain(layers, v) for v in range(len(file.nodes))]
+        sent = np.zeros(len(file.nodes))
+        for (u, _), size in carried.items():
+            sent[u] = max(sent[u], size)
+        return Workload(
+            name=source.stem,
+            ids=tuple(node.id for node in file.nodes),
+            edges=np.array(edges, np.int64).reshape(-1, 2),
+            times={ACCELERATOR: layers.time[first]},
+            memory_bytes=(layers.bytes_per_microbatch + layers.fixed_bytes)[first],
+            transfer=None,
+            output_bytes=sent,
+            names=tuple(
+                node.name if isinstance(node.name, str) else str(node.id) for node in file.nodes
+            ),
+            layers=layers,
+            cluster=accelerators_and_cpus(file.maxDevices, 0, file.maxMemoryPerDevice),
+        )
+
+
+def _microbatches(source: Source, file: _File) -> int:
+    given = {file.mbsInBatch, file.maxBatchSize} - {None}
+    if not given:
+        source.fail("mbsInBatch is missing; add it (microbatches in a batch)")
+    if len(given) > 1:
+        source.fail(
+            f"mbsInBatch is {file.mbsInBatch} but maxBatchSize is {file.maxBatchSize}; "
+            "both mean microbatches in a batch: remove one"
+        )
+    (count,) = given
+    if count is None or count < 1:
+        source.fail(f"mbsInBatch is {count}; it must be at least 1")
+    return count
+
+
+def _edges(source: Source, file: _File, index: dict[int, int]) -> dict[tuple[int, int], float]:
+    """Return the bytes that each edge carries, by the numbers of its ends."""
+    carried: dict[tuple[int, int], float] = {}
+    for edge in file.edges:
+        where = f"edge {plain_id(edge.sourceId)} → {plain_id(edge.destId)}: "
+        for what, end in (("sourceId", edge.sourceId), ("destId", edge.destId)):
+            if end not in index:
+                low, high = plain_id(min(index)), plain_id(max(index))
+                source.fail(
+                    f"{where}unknown {what} {plain_id(end)} (nodes run {low} to {high}); "
+                    "add the node or remove the edge"
+                )
+        if edge.sourceId == edge.destId:
+            source.fail(f"{where}a node cannot feed itself; remove the edge")
+        _number(source, f"{where}communicationCost", edge.communicationCost)
+        ends = index[edge.sourceId], index[edge.destId]
+        carried[ends] = carried.get(ends, 0.0) + edge.communicationCost
+    return carried
+
+
+def _layers(
+    source: Source,
+    file: _File,
+    index: dict[int, int],
+    carried: dict[tuple[int, int], float],
+    microbatches: int,
+) -> Layers:
+    edges = sorted(carried)
+    number = {edge: e for e, edge in enumerate(edges)}
+    rows: list[tuple[int, int, str, _Configuration, dict[int, float]]] = []
+    for v, node in enumerate(file.nodes):
+        where = f"node {plain_id(node.id)}: TMPCs"
+        if not any(node.TMPCs.values()):
+            source.fail(f"{where} is empty; give at least one configuration")
+        for key, configurations in node.TMPCs.items():
+            if not key.isdecimal() or int(key) < 1:
+                source.fail(
+                    f"{where}: degree {shown(key)}; it must be a whole number of at least 1"
+                )
+            for c in configurations:
+                what = f"{where}: degree {key}: {shown(c.id)}: "
+                _number(source, f"{what}timePerSample", c.timePerSample)
+                _number(source, f"{what}parameterSize", c.parameterSize)
+                _number(source, f"{what}memoryUsageA", c.memoryUsageA)
+                _number(source, f"{what}memoryUsageB", c.memoryUsageB)
+                sync: dict[int, float] = {}
+                for field, others in (("syncTimeFw", c.syncTimeFw), ("syncTimeBw", c.syncTimeBw)):
+                    for other, size in others.items():
+                        _number(source, f"{what}{field}: {shown(other)}", size)
+                        u = index.get(int(other)) if other.lstrip("-").isdecimal() else None
+                        ends = (-1, -1) if u is None else (u, v) if field[-2:] == "Fw" else (v, u)
+                        if ends not in number:
+                            source.fail(
+                                f"{what}{field} names node {shown(other)}, but there is no such "
+                                "edge; add the edge or remove the entry"
+                            )
+                        sync[number[ends]] = size
+                rows.append((v, int(key), str(c.id), c, sync))
+    return Layers(
+        node=np.array([row[0] for row in rows]),
+        degree=np.array([row[1] for row in rows]),
+        label=tuple(row[2] for row in rows),
+        recomputes=np.array(["recomp" in row[2].lower() for row in rows]),
+        time=np.array([row[3].timePerSample for row in rows]),
+        weight_bytes=np.array([row[3].parameterSize for row in rows]),
+        bytes_per_microbatch=np.array([row[3].memoryUsageA for row in rows]),
+        fixed_bytes=np.array([row[3].memoryUsageB for row in rows]),
+        edge_bytes=np.array([carried[edge] for edge in edges]),
+        sync_bytes=tuple(row[4] for row in rows),
+        microbatches=microbatches,
+        bandwidth=file.bandwidth,
+    )
+
+
+def _plain(layers: Layers, node: int) -> int:
+    """Return the fastest configuration of the lowest degree of a node."""
+    mine = np.flatnonzero(layers.node == node).tolist()
+    return int(min(mine, key=lambda c: (layers.degree[c], layers.time[c])))
+
+
+def _number(source: Source, what: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        source.fail(f"{what} is {shown(value)}; it must be a finite number of at least 0")

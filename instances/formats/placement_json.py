@@ -1,0 +1,206 @@
+"""Reader of placement JSON: the published profiled graphs for device placement.
+
+References
+----------
+Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS
+2020; https://github.com/msr-fiddle/dnn-partitioning describes the format.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from ..model.arrays import Floats
+from ..model.cluster import ACCELERATOR, CPU, accelerators_and_cpus
+from ..model.errors import blamed_on, shown
+from ..model.workload import Workload
+from .source import Source, plain_id
+
+#: How far the costs of one node's out-edges may be apart: rounding by whoever wrote the file.
+COST_TOLERANCE = 1e-6
+
+
+class _Node(msgspec.Struct):
+    id: int
+    supportedOnFpga: bool | int
+    cpuLatency: float
+    isBackwardNode: bool | int
+    fpgaLatency: object = None  # of any type where the node is not supported
+    colorClass: int | None = None
+    size: float | None = None
+    name: object = None  # the last two are there for people and may hold anything
+    layerId: object = None
+
+
+class _Edge(msgspec.Struct):
+    sourceId: int
+    destId: int
+    cost: float
+    size: float | None = None
+
+
+class _File(msgspec.Struct):
+    maxSizePerFPGA: float
+    maxFPGAs: int
+    maxCPUs: int
+    nodes: list[_Node]
+    edges: list[_Edge]
+
+
+def is_placement(source: Source) -> bool:
+    """Whether the file means to be placement JSON."""
+    ours = {"maxSizePerFPGA", "maxFPGAs", "maxCPUs"}
+    return bool(source.keys & ours) or {"nodes", "edges"} <= source.keys
+
+
+def read_placement(source: Source) -> Workload:
+    """Return the workload that a placement JSON describes.
+
+    Times keep the file's own unit, which it does not name. Missing colours are none, missing
+    sizes are 0, unknown keys are ignored; ``layerId`` is kept in `Workload.extra`, NaN where
+    missing. Edges listed twice count once.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format; the message names the file, the node or edge, the field.
+    """
+    file = source.convert(_File)
+    if not file.nodes:
+        source.fail("nodes is empty; a workload needs at least one node")
+    _at_least_0(source, None, "maxSizePerFPGA", file.maxSizePerFPGA)
+    for what, count in (("maxFPGAs", file.maxFPGAs), ("maxCPUs", file.maxCPUs)):
+        if count < 0:
+            source.fail(f"{what} is {count}; it must be at least 0")
+    index: dict[int, int] = {}
+    for v, node in enumerate(file.nodes):
+        if node.id in index:
+            source.fail(f"node {plain_id(node.id)}: its id occurs twice; ids must differ")
+        index[node.id] = v
+        _check_node(source, node)
+    transfer, output = _transfers(source, file, index)
+    labels: dict[int, int] = {}
+    colours = [
+        -1 if node.colorClass is None else labels.setdefault(node.colorClass, len(labels))
+        for node in file.nodes
+    ]
+    accelerator = [_accelerator_time(source, node) for node in file.nodes]
+    layers = [_number_or_nan(node.layerId) for node in file.nodes]
+    with blamed_on(source.file, source.stem):
+        return Workload(
+            name=source.stem,
+            ids=tuple(node.id for node in file.nodes),
+            edges=np.array(
+                [(index[e.sourceId], index[e.destId]) for e in file.edges], np.int64
+            ).reshape(-1, 2),
+            times={
+                ACCELERATOR: np.array(accelerator),
+                CPU: np.array([node.cpuLatency for node in file.nodes]),
+            },
+            memory_bytes=np.array([node.size or 0.0 for node in file.nodes]),
+            transfer=transfer,
+            output_bytes=output,
+            backward=np.array([bool(node.isBackwardNode) for node in file.nodes]),
+            colours=np.array(colours),
+            colour_labels=tuple(labels),
+            names=tuple(
+                node.name if isinstance(node.name, str) else str(node.id) for node in file.nodes
+            ),
+            extra={} if all(map(math.isnan, layers)) else {"layerId": np.array(layers)},
+            cluster=accelerators_and_cpus(file.maxFPGAs, file.maxCPUs, file.maxSizePerFPGA),
+        )
+
+
+def _check_node(source: Source, node: _Node) -> None:
+    for what, flag in (
+        ("supportedOnFpga", node.supportedOnFpga),
+        ("isBackwardNode", node.isBackwardNode),
+    ):
+        if flag not in (0, 1):
+            source.fail(
+                f"node {plain_id(node.id)}: {what} is {shown(flag)}; it must be true or false "
+                "(or 1 or 0)"
+            )
+    _at_least_0(source, node, "cpuLatency", node.cpuLatency)
+    _at_least_0(source, node, "size", node.size or 0.0)
+
+
+def _accelerator_time(source: Source, node: _Node) -> float:
+    if not node.supportedOnFpga:
+        return math.inf
+    time = node.fpgaLatency
+    if time is None:
+        source.fail(
+            f"node {plain_id(node.id)}: fpgaLatency is missing; add it, or set supportedOnFpga "
+            "to false"
+        )
+    if isinstance(time, bool) or not isinstance(time, int | float):
+        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {shown(time)}; it must be a number")
+    _at_least_0(source, node, "fpgaLatency", time)
+    try:
+        return float(time)
+    except OverflowError:
+        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {shown(time)}; no time is that long")
+
+
+def _number_or_nan(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**53:
+        return math.nan
+    return float(value)
+
+
+def _transfers(source: Source, file: _File, index: dict[int, int]) -> tuple[Floats, Floats | None]:
+    """Return transfer time and output size of each node; no sizes if a sender's is not known."""
+    n = len(file.nodes)
+    transfer, output = [0.0] * n, [math.nan] * n  # lists: faster than arrays, one at a time
+    first: dict[int, _Edge] = {}
+    for edge in file.edges:
+        ends = (("sourceId", edge.sourceId), ("destId", edge.destId))
+        for what, end in ends:
+            if end not in index:
+                source.fail(
+                    f"{_called(edge)}unknown {what} {plain_id(end)} ({_range(index)}); "
+                    "add the node or remove the edge"
+                )
+        if edge.sourceId == edge.destId:
+            source.fail(f"{_called(edge)}a node cannot feed itself; remove the edge")
+        _at_least_0(source, edge, "cost", edge.cost)
+        _at_least_0(source, edge, "size", edge.size or 0.0)
+        before = first.setdefault(edge.sourceId, edge)
+        if not math.isclose(edge.cost, before.cost, rel_tol=1e-9, abs_tol=COST_TOLERANCE):
+            source.fail(
+                f"node {plain_id(edge.sourceId)}: {_called(before)}cost is {before.cost!r}, "
+                f"but {_called(edge)}cost is {edge.cost!r}; all edges out of a node carry the "
+                "same data: make them equal"
+            )
+        u = index[edge.sourceId]
+        transfer[u] = max(transfer[u], edge.cost)
+        if edge.size is not None:
+            output[u] = edge.size if math.isnan(output[u]) else max(output[u], edge.size)
+    if any(math.isnan(output[index[u]]) for u in first):
+        return np.array(transfer), None
+    return np.array(transfer), np.nan_to_num(output)
+
+
+def _range(ids: Iterable[int]) -> str:
+    low, high = min(ids), max(ids)
+    return f"nodes run {plain_id(low)} to {plain_id(high)}"
+
+
+def _called(item: _Node | _Edge | None) -> str:
+    if isinstance(item, _Node):
+        return f"node {plain_id(item.id)}: "
+    if item is None:
+        return ""
+    return f"edge {plain_id(item.sourceId)} → {plain_id(item.destId)}: "
+
+
+def _at_least_0(source: Source, item: _Node | _Edge | None, what: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        source.fail(
+            f"{_called(item)}{what} is {shown(value)}; it must be a finite number of at least 0"
+        )

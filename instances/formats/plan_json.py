@@ -1,0 +1,329 @@
+"""Our own JSON for plans: the solution by node id, with all that is needed to judge it.
+
+A plan carries the fingerprints of its workload and cluster and is refused against others. A bound
+or gap that is not known is null. Certificate and provenance hold JSON values of any shape; in them
+the texts "inf", "-inf" and "nan" stand for the numbers that JSON cannot write.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from collections.abc import Mapping as Dictionary
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from ..model.cluster import Cluster
+from ..model.errors import InputError, blamed_on, shown
+from ..model.plan import Plan
+from ..model.problem import Latency, Mapping, Problem, Throughput, Training
+from ..model.solution import Solution
+from ..model.units import NodeId
+from ..model.workload import Workload
+from ..topologies import write_topology
+from ..topologies.topology_json import TopologyFile, make_topology
+from .certificate import PRICES, price_certificate
+from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
+from .placed_json import (
+    CallsRecord,
+    PlacementRecord,
+    decode_calls,
+    decode_placement,
+    encode_calls,
+    encode_placement,
+)
+from .source import Record, Source, explain, plain_id
+from .stagecut_json import (
+    KindRecord,
+    PairLinkRecord,
+    finite,
+    kinds_of,
+    links_of,
+    make_cluster,
+    read_file,
+)
+from .stages_json import StagesRecord, decode_stages, encode_stages
+from .versions import NEWEST, PLAN
+
+#: By which part of the objective a bound may exceed it, for rounding.
+BOUND_SLACK = 1e-6
+
+_SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+class WorkloadRecord(Record):
+    """What the plan was made for."""
+
+    name: str
+    fingerprint: str
+
+
+class ClusterRecord(Record):
+    """Where it runs."""
+
+    fingerprint: str
+    kinds: list[KindRecord]
+    links: list[PairLinkRecord]
+
+
+class PlanFile(Record):
+    """A plan file; problem and solution have a shape per problem."""
+
+    format: Literal["stagecut-plan"]
+    version: Literal[2]
+    workload: WorkloadRecord
+    problem: dict[str, Any]
+    objective: float
+    bound: float | None
+    gap: float | None
+    time_unit: str
+    method: str
+    cluster: ClusterRecord
+    solution: dict[str, Any]
+    certificate: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How the solutions of one problem are written and read.
+
+    Parameters
+    ----------
+    problem
+        Frozen dataclass of the problem; its fields are written by name.
+    record
+        What `encode` returns and `decode` gets: a `Record`, or any type that msgspec converts.
+    encode
+        From the solution, the workload and the cluster.
+    decode
+        From the record, the workload and the cluster; raises InputError without the file's name.
+    statement
+        What the problem looks like in a file, where that is not its fields.
+    """
+
+    problem: type[Problem]
+    record: type[Any]
+    encode: Callable[[Any, Workload, Cluster], Any]
+    decode: Callable[[Any, Workload, Cluster], Solution]
+    statement: type[Any] | None = None
+
+
+def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
+    """Return the file of `plan`, made for `workload`, as JSON values.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload.
+    """
+    plan.check_made_for(workload)
+    if not math.isfinite(plan.objective):
+        raise InputError(f"plan: its objective is {plan.objective!r}; only finite ones are saved")
+    record = CODECS[plan.problem.name].encode(plan.solution, workload, plan.cluster)
+    return {
+        "format": PLAN,
+        "version": NEWEST[PLAN],
+        "workload": {"name": plan.workload_name, "fingerprint": plan.workload_fingerprint},
+        "problem": {"name": plan.problem.name, **_options(plan.problem)},
+        "objective": plan.objective,
+        "bound": finite(plan.bound),
+        "gap": finite(plan.gap),
+        "time_unit": plan.time_unit,
+        "method": plan.method,
+        "cluster": {
+            "fingerprint": plan.cluster.fingerprint,
+            "kinds": kinds_of(plan.cluster),
+            "links": links_of(plan.cluster),
+        },
+        "solution": msgspec.to_builtins(record),
+        "certificate": to_json(plan.certificate),
+        "provenance": to_json(plan.provenance),
+    }
+
+
+def _options(problem: Problem) -> dict[str, Any]:
+    """Return a problem's fields as JSON values; a topology as in its own file."""
+    if isinstance(problem, Mapping):
+        plain = {item.name: getattr(problem, item.name) for item in fields(problem)}
+        return {**plain, "topology": write_topology(problem.topology)}
+    return asdict(problem)
+
+
+def read_plan(
+    source: Source,
+    workload: Workload,
+    cluster: Cluster | None = None,
+    *,
+    same_costs: bool = True,
+) -> Plan:
+    """Return the plan in one of our files.
+
+    Parameters
+    ----------
+    cluster
+        The cluster that it must have been made for; default: any.
+    same_costs
+        Whether it must have been made for this very workload. Otherwise only the nodes' names
+        must be the same, and the plan returned is for `workload`.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format, was made for another workload or cluster, or was changed:
+        nodes are missing, unknown or placed twice, or a device is not the cluster's.
+    """
+    file = read_file(source, PlanFile, PLAN)
+    for what, value in (("objective", file.objective), ("bound", file.bound), ("gap", file.gap)):
+        if value is not None and not math.isfinite(value):
+            source.fail(f"{what} is {shown(value)}; it must be a finite number (or null)")
+    made_on = make_cluster(source, file.cluster.kinds, file.cluster.links)
+    if made_on.fingerprint != file.cluster.fingerprint:
+        source.fail("cluster: its kinds do not have its fingerprint; they were changed: plan again")
+    if cluster is not None and cluster != made_on:
+        source.fail(
+            f"the plan was made for another cluster (fingerprint {made_on.fingerprint[:12]}, "
+            f"not {cluster.fingerprint[:12]}); plan again, or leave the cluster to the plan"
+        )
+    with blamed_on(source.file, "plan"):
+        problem, codec = _read_problem(source, file.problem)
+        if same_costs:
+            _check_made_for(file.workload, workload)
+        if file.time_unit != workload.time_unit:
+            source.fail(
+                f"time_unit is {shown(file.time_unit)}, that of {workload.name} is "
+                f"{shown(workload.time_unit)}; they must be equal"
+            )
+        record = _convert(source, file.solution, codec.record, "solution")
+        plan = Plan(
+            workload_name=file.workload.name,
+            workload_fingerprint=workload.fingerprint,
+            cluster=made_on,
+            problem=problem,
+            solution=codec.decode(record, workload, made_on),
+            objective=file.objective,
+            bound=-math.inf if file.bound is None else file.bound,
+            method=file.method,
+            time_unit=file.time_unit,
+            certificate=_read_mapping(file.certificate),
+            provenance=_read_mapping(file.provenance),
+        )
+        if plan.certificate.get("origin") == PRICES:
+            price_certificate(plan.certificate, workload.n, len(made_on.kinds))
+    if plan.bound > plan.objective * (1 + BOUND_SLACK):
+        source.fail(
+            f"bound is {shown(file.bound)}, above the objective {shown(file.objective)}; "
+            "the file was changed: plan again"
+        )
+    gap = math.inf if file.gap is None else file.gap
+    if not math.isclose(gap, plan.gap, rel_tol=1e-9, abs_tol=1e-12):
+        source.fail(
+            f"gap is {shown(file.gap)}, but objective and bound give {finite(plan.gap)!r}; "
+            "the file was changed: plan again"
+        )
+    return plan
+
+
+def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
+    """Return the problem of the plan in one of our files, and the ids of the nodes it places.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format.
+    """
+    file = read_file(source, PlanFile, PLAN)
+    with blamed_on(source.file, "plan"):
+        _, codec = _read_problem(source, file.problem)
+        record = msgspec.to_builtins(_convert(source, file.solution, codec.record, "solution"))
+    parts = next((v for v in record.values() if isinstance(v, list)), [])
+    nodes = [node for part in parts for node in part.get("nodes", ())]
+    ids = tuple(node["node"] if isinstance(node, dict) else node for node in nodes)
+    return codec.problem, ids
+
+
+def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
+    if made_for.fingerprint != workload.fingerprint:
+        raise InputError(
+            f"the plan was made for {shown(made_for.name)} (fingerprint "
+            f"{plain_id(made_for.fingerprint[:12])}), not for {shown(workload.name)} "
+            f"({workload.fingerprint[:12]}); plan again, or load the workload it names"
+        )
+
+
+def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec]:
+    name = values.get("name")
+    if not isinstance(name, str) or name not in CODECS:
+        source.fail(f"problem: name is {shown(name)}; it must be one of {', '.join(CODECS)}")
+    codec = CODECS[name]
+    options = {key: value for key, value in values.items() if key != "name"}
+    known = codec.problem.__dataclass_fields__
+    for key in options:
+        if key not in known:
+            source.fail(f"problem: unknown key {shown(key)}; remove it or correct its spelling")
+    for key in known:
+        if key not in options:
+            source.fail(f"problem: {key} is missing; add it")
+    if codec.problem is Mapping:
+        file = _convert(source, options["topology"], TopologyFile, "problem: topology")
+        # checked here, where the file is known; Mapping checks the rest itself
+        return Mapping(
+            **{
+                **_convert(source, options, MappingRecord, "problem").options(),
+                "topology": make_topology(file),
+            }
+        ), codec
+    return _convert(source, options, codec.problem, "problem"), codec
+
+
+def _convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        source.fail(f"{where}: {explain(str(error), values, kind)}")
+
+
+#: Problem → how its solutions are written and read.
+CODECS: dict[str, Codec] = {
+    "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
+    "mapping": Codec(Mapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
+    "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
+    "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
+}
+
+
+def to_json(value: object) -> object:
+    """Return `value` as JSON values: arrays and tuples as lists, "inf" and the like as texts.
+
+    Raises
+    ------
+    InputError
+        If it holds something else.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Dictionary):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        items = sorted(value) if isinstance(value, set | frozenset) else value
+        return [to_json(item) for item in items]
+    raise InputError(f"plan: its certificate holds a {type(value).__name__}, which is no JSON")
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SPECIAL.get(value, value)
+    if isinstance(value, dict):
+        return {key: _from_json(item) for key, item in value.items()}
+    return [_from_json(item) for item in value] if isinstance(value, list) else value
+
+
+def _read_mapping(values: dict[str, Any]) -> dict[str, object]:
+    return {key: _from_json(value) for key, value in values.items()}

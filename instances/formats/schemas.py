@@ -1,0 +1,70 @@
+"""JSON schemas of our file formats, generated from the records that read them.
+
+The published files lie in ``instances/formats/schemas``; ``python -m
+stagecut.instances.formats.schemas`` writes them anew, a test holds them up to date.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .certificate import PRICES, PriceCertificate
+from .plan_json import CODECS, PlanFile
+from .stagecut_json import ClusterFile, WorkloadFile
+
+#: Where the published schemas lie.
+FOLDER = Path(__file__).parent / "schemas"
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_REFERENCE = "#/$defs/{name}"
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return the schema of each of our formats, by file name."""
+    return {
+        "workload.schema.json": _schema(WorkloadFile),
+        "cluster.schema.json": _schema(ClusterFile),
+        "plan.schema.json": _plan_schema(),
+    }
+
+
+def dumps_schema(schema: dict[str, Any]) -> str:
+    """Return the text of a published schema."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _schema(*kinds: type[Any]) -> dict[str, Any]:
+    """Return the schema of the first of `kinds`, with definitions of all."""
+    schemas, definitions = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    return {"$schema": _DIALECT, **schemas[0], "$defs": definitions}
+
+
+def _plan_schema() -> dict[str, Any]:
+    """Return the schema of plans: what problem and solution look like goes by the problem."""
+    stated = {name: codec.statement or codec.problem for name, codec in CODECS.items()}
+    used = [kind for name, codec in CODECS.items() for kind in (stated[name], codec.record)]
+    schema = _schema(PlanFile, PriceCertificate, *used)
+    other = {"type": "object", "properties": {"origin": {"not": {"const": PRICES}}}}
+    known = {"$ref": f"#/$defs/{PriceCertificate.__name__}"}
+    schema["$defs"]["PlanFile"]["properties"]["certificate"] = {"anyOf": [known, other]}
+    choices = []
+    for name, codec in CODECS.items():
+        problem = schema["$defs"][stated[name].__name__]
+        problem["properties"] = {"name": {"const": name}, **problem["properties"]}
+        problem["required"] = list(problem["properties"])
+        problem["additionalProperties"] = False
+        kinds = {"problem": stated[name], "solution": codec.record}
+        parts = {key: {"$ref": f"#/$defs/{kind.__name__}"} for key, kind in kinds.items()}
+        choices.append({"properties": parts})
+    schema["oneOf"] = choices
+    return schema
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, schema in schemas().items():
+        (FOLDER / name).write_text(dumps_schema(schema))

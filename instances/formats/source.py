@@ -1,0 +1,240 @@
+"""What a reader gets: the content of a file, decoded and parsed once, and how to blame it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+
+import msgspec
+
+from ..model.errors import InputError, shown
+
+T = TypeVar("T")
+
+
+class Record(msgspec.Struct, forbid_unknown_fields=True):
+    """Part of a file: every key is known, so that a misspelt one is an error."""
+
+
+#: Deeper than any format read here; what is nested deeper can only exhaust the stack.
+MAX_DEPTH = 50
+
+#: Longest file that is read: a workload of a million nodes is shorter.
+MOST_BYTES = 1 << 30
+
+_BINARY = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x89PNG": "PNG", b"%PDF": "PDF"}
+_UTF16_OR_32 = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file's content.
+
+    Parameters
+    ----------
+    file
+        What the user called it; begins every message about it.
+    stem
+        The file name without folder and ending: what its workload is called.
+    text
+        Its text.
+    data
+        The value, if the text is JSON; None otherwise.
+    flaw
+        Why the text is not JSON, if it is not.
+    """
+
+    file: str
+    stem: str
+    text: str
+    data: Any
+    flaw: str = ""
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise an InputError about this file."""
+        raise InputError(f"{self.file}: {message}")
+
+    def convert(self, kind: type[T]) -> T:
+        """Return the parsed JSON as `kind`, or say which field of which node does not fit."""
+        try:
+            return msgspec.convert(self.data, kind)
+        except msgspec.ValidationError as error:
+            self.fail(explain(str(error), self.data, kind))
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Keys of the outermost object; empty if the file is anything else."""
+        return frozenset(self.data) if isinstance(self.data, dict) else frozenset()
+
+
+def read_source(path: str | Path) -> Source:
+    """Read a file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is no text.
+    """
+    file = str(path)
+    try:
+        with Path(path).open("rb") as stream:
+            content = stream.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file; check the path") from None
+    except IsADirectoryError:
+        raise InputError(f"{file}: it is a folder; name a file in it") from None
+    except PermissionError:
+        raise InputError(f"{file}: no permission to read it") from None
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a null character
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{file}: it cannot be read: {reason}") from None
+    if len(content) > MOST_BYTES:
+        raise InputError(f"{file}: it has more than {MOST_BYTES >> 20} MiB; no file of ours has")
+    return parse(content, file, Path(path).stem)
+
+
+def parse(content: bytes, file: str, stem: str) -> Source:
+    """Return the source with this `content`; see `read_source`."""
+
+    def fail(message: str) -> NoReturn:
+        raise InputError(f"{file}: {message}")
+
+    if not content.strip():
+        fail("the file is empty; write it again")
+    for magic, kind in _BINARY.items():
+        if content.startswith(magic):
+            fail(f"it is a {kind} file, not text; unpack it or name another file")
+    if content.startswith(_UTF16_OR_32):
+        fail("its text is UTF-16 or UTF-32; save it as UTF-8")
+    if b"\0" in content:
+        fail("it is binary, or text in UTF-16; name a text file in UTF-8")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        fail(f"byte {error.start} is not UTF-8 text; save it as UTF-8")
+    try:
+        data = json.loads(text, object_pairs_hook=_without_repeats)
+    except _RepeatedKeyError as error:
+        fail(str(error))
+    except RecursionError:
+        fail(f"its JSON is nested deeper than {MAX_DEPTH} levels; no format goes that deep")
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
+            flaw = f"its JSON ends too early (at {where}): the file is cut off; write it again"
+        else:
+            flaw = f"not JSON at {where}: {error.msg}; correct it there"
+        return Source(file, stem, text, None, flaw)
+    except ValueError:  # Python refuses to parse integers of more than 4300 digits
+        fail("a number has more than 4300 digits; write it as a float")
+    if _depth_exceeds(data, MAX_DEPTH):
+        fail(f"its JSON is nested deeper than {MAX_DEPTH} levels; no format goes that deep")
+    if re.search(r"\\u[dD][89a-fA-F]", text) and re.search(r"[\ud800-\udfff]", _strings(data)):
+        fail("a text holds half of a UTF-16 surrogate pair (\\ud800 to \\udfff); remove it")
+    return Source(file, stem, text, data)
+
+
+class _RepeatedKeyError(Exception):
+    pass
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for k, key in enumerate(keys) if key in keys[:k])
+        raise _RepeatedKeyError(
+            f"{label(found) or 'an object'}: key {shown(twice)} occurs twice; remove one of them"
+        )
+    return found
+
+
+def _depth_exceeds(data: object, limit: int) -> bool:
+    level = [data]
+    for _ in range(limit):
+        inner: list[object] = []
+        for item in level:
+            values = item.values() if isinstance(item, dict) else item
+            if isinstance(values, list | type({}.values())):
+                inner += [value for value in values if isinstance(value, dict | list)]
+        if not inner:
+            return False
+        level = inner
+    return True
+
+
+def _strings(data: object) -> str:
+    return json.dumps(data, ensure_ascii=False)
+
+
+def label(item: object) -> str:
+    """Return what a user calls an item of a file: ``node 7``, ``edge 12 → 7``; or nothing."""
+    if isinstance(item, dict):
+        if type(item.get("id")) in (int, str):
+            return f"node {plain_id(item['id'])}"
+        if type(item.get("sourceId")) is int and type(item.get("destId")) is int:
+            return f"edge {plain_id(item['sourceId'])} → {plain_id(item['destId'])}"
+    return ""
+
+
+def plain_id(node: int | str) -> str:
+    """Return an id as people write it, cut if it is very long."""
+    return shown(node).strip('"')
+
+
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "bool | int": "true or false (or 1 or 0)",
+    "int | null": "a whole number",
+    "float | null": "a number or null",
+    "int | str": "a whole number or a text",
+    "int | str | null": "a whole number, a text or null",
+    "object": "an object {…}",
+    "array": "a list […]",
+    "object | null": "an object {…} or null",
+    "str | null": "a text or null",
+    "int | float | null": "a number or null",
+}
+
+
+def explain(error: str, data: object, kind: type[Any]) -> str:
+    """Return why `data` is no `kind` in the user's words: which field of which node."""
+    message, _, path = error.partition(" - at `")
+    steps = re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path.rstrip("`"))
+    where: list[str] = []
+    value, known = data, True
+    for key, position in steps:
+        known = known and position != "..."
+        if not known:
+            continue
+        if key:
+            where.append(key)
+            value = value[key] if isinstance(value, dict) else None
+        else:
+            value = value[int(position)] if isinstance(value, list) else None
+            plural = where.pop() if where else "item"
+            name = label(value)
+            if plural == "kinds" and isinstance(value, dict) and isinstance(value.get("name"), str):
+                name = f"device kind {shown(value['name'])}"
+            where.append(name or f"{plural}[{position}]")
+    begin = f"{': '.join(where)}: " if where else ""
+    if match := re.fullmatch(r"Object missing required field `(.+)`", message):
+        return f"{begin}{match[1]} is missing; add it"
+    if match := re.fullmatch(r"Object contains unknown field `(.+)`", message):
+        return f"{begin}unknown key {shown(match[1])}; remove it or correct its spelling"
+    if message.startswith("Invalid enum value") and len(where) == 1:
+        allowed = ", ".join(map(str, get_args(get_type_hints(kind)[where[0]])))
+        return f"{where[0]} is {shown(value)}; it must be one of {allowed}"
+    if match := re.match(r"Expected `([^`]+)`, got", message):
+        wanted = _TYPES.get(match[1], match[1])
+        said = f" {shown(value)}" if known else " a wrong value"
+        name = where[-1] if where else "the file"
+        begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
+        return f"{begin}{name} is{said}; it must be {wanted}"
+    return f"{begin}{message.replace('`', '')}; correct it"

@@ -1,0 +1,332 @@
+"""Our own JSON for workloads and clusters: versioned, for people to read and edit.
+
+Numbers that JSON cannot write are null: a time on a kind that does not support the node, a memory
+or bandwidth without limit, an extra number that is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+
+from ..model.arrays import Floats
+from ..model.cluster import Cluster, DeviceKind
+from ..model.errors import blamed_on, shown
+from ..model.links import Link, PairLink
+from ..model.units import NodeId
+from ..model.workload import Workload
+from .layers_json import ConfigurationRecord, LayersRecord, read_layers, write_layers
+from .source import Record, Source, plain_id
+from .versions import CLUSTER, NEWEST, WORKLOAD, upgraded
+
+T = TypeVar("T")
+
+
+class LinkRecord(Record, kw_only=True):
+    """Link to host memory; bandwidth null for no limit."""
+
+    latency_s: float
+    bytes_per_s: float | None
+
+
+class KindRecord(Record):
+    """Devices that are alike; memory null for no limit."""
+
+    name: str
+    count: int
+    memory_bytes: float | None = None
+    host: bool = False
+    times: str | None = None
+    slowdown: float = 1.0
+    link: LinkRecord | None = None
+
+
+class PairLinkRecord(LinkRecord):
+    """Link between two devices, each named by its name or that of its kind."""
+
+    ends: tuple[str, str]
+
+
+class ClusterFile(Record):
+    """A cluster file."""
+
+    format: Literal["stagecut-cluster"]
+    version: Literal[1]
+    kinds: list[KindRecord]
+    links: list[PairLinkRecord] = msgspec.field(default_factory=list)
+
+
+class NodeRecord(Record):
+    """A node; times by kind of device, null where the kind does not support it."""
+
+    id: int | str
+    times: dict[str, float | None]
+    memory_bytes: float = 0.0
+    transfer: float | None = None
+    output_bytes: float | None = None
+    backward: bool = False
+    colour: int | str | None = None
+    name: str | None = None
+    extra: dict[str, float | None] = msgspec.field(default_factory=dict)
+    configurations: list[ConfigurationRecord] = msgspec.field(default_factory=list)
+
+
+class WorkloadFile(Record):
+    """A workload file; edges are pairs of node ids."""
+
+    format: Literal["stagecut-workload"]
+    version: Literal[1]
+    name: str
+    nodes: list[NodeRecord]
+    edges: list[tuple[int | str, int | str]]
+    time_unit: Literal["s", "ms", "us", "ns", "unspecified"] = "unspecified"
+    colours: list[int | str] = msgspec.field(default_factory=list)
+    cluster: list[KindRecord] | None = None
+    cluster_links: list[PairLinkRecord] = msgspec.field(default_factory=list)
+    provenance: dict[str, str] = msgspec.field(default_factory=dict)
+    layers: LayersRecord | None = None
+
+
+def says(source: Source) -> str:
+    """Return which of our formats the file says it is of; an empty text for others' files."""
+    named = source.data.get("format") if isinstance(source.data, dict) else None
+    return named if isinstance(named, str) and named.startswith("stagecut-") else ""
+
+
+def read_file(source: Source, kind: type[T], wanted: str) -> T:
+    """Return our file as `kind`, after a look at its version.
+
+    Raises
+    ------
+    InputError
+        If it is of another format, newer than this code, or does not fit.
+    """
+    if source.flaw:
+        source.fail(source.flaw)
+    if says(source) != wanted:
+        what = f"its format is {shown(says(source))}" if says(source) else "it names no format"
+        source.fail(f"{what}; a file with format {shown(wanted)} is needed here")
+    version = source.data.get("version")
+    newest = NEWEST[wanted]
+    if type(version) is int and version > newest:
+        source.fail(
+            f"version is {shown(version)}, written by a newer Stagecut; this one reads up to "
+            f"version {newest}: update it"
+        )
+    if type(version) is not int or version < 1:
+        up_to = f"a whole number from 1 to {newest}" if newest > 1 else "1"
+        source.fail(f"version is {shown(version)}; it must be {up_to}")
+    return replace(source, data=upgraded(source.data, version)).convert(kind)
+
+
+def is_workload(source: Source) -> bool:
+    """Whether the file says that it is one of our workloads."""
+    return says(source) == WORKLOAD
+
+
+def read_workload(source: Source) -> Workload:
+    """Return the workload in one of our files.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format.
+    """
+    file = read_file(source, WorkloadFile, WORKLOAD)
+    if not file.nodes:
+        source.fail("nodes is empty; a workload needs at least one node")
+    index: dict[NodeId, int] = {}
+    for v, node in enumerate(file.nodes):
+        if node.id in index:
+            source.fail(f"node {plain_id(node.id)}: its id occurs twice; ids must differ")
+        index[node.id] = v
+    kinds = list(file.nodes[0].times)
+    extras = list(dict.fromkeys(key for node in file.nodes for key in node.extra))
+    for node in file.nodes:
+        if set(node.times) != set(kinds):
+            source.fail(
+                f"node {plain_id(node.id)}: times has other kinds than that of node "
+                f"{plain_id(file.nodes[0].id)} ({', '.join(map(shown, kinds))}); "
+                "give every node a time for each kind, null where it cannot run"
+            )
+    labels: dict[NodeId, int] = {label: c for c, label in enumerate(file.colours)}
+    for node in file.nodes:
+        if node.colour is not None and node.colour not in labels:
+            if file.colours:
+                source.fail(
+                    f"node {plain_id(node.id)}: unknown colour {shown(node.colour)}; "
+                    "list it in colours"
+                )
+            labels[node.colour] = len(labels)
+    edges = []
+    for tail, head in file.edges:
+        for end in (tail, head):
+            if end not in index:
+                source.fail(
+                    f"edge {plain_id(tail)} → {plain_id(head)}: unknown node {plain_id(end)}; "
+                    "add the node or remove the edge"
+                )
+        edges.append((index[tail], index[head]))
+    with blamed_on(source.file, file.name):
+        layers = None
+        if file.layers is not None:
+            configurations = [(node.id, node.configurations) for node in file.nodes]
+            layers = read_layers(source, file.layers, configurations, edges)
+        return Workload(
+            name=file.name,
+            ids=tuple(index),
+            edges=np.array(edges, np.int64).reshape(-1, 2),
+            times={
+                kind: np.array([_or(node.times[kind], math.inf) for node in file.nodes])
+                for kind in kinds
+            },
+            memory_bytes=np.array([node.memory_bytes for node in file.nodes]),
+            transfer=_all_or_none(source, file.nodes, "transfer"),
+            output_bytes=_all_or_none(source, file.nodes, "output_bytes"),
+            backward=np.array([node.backward for node in file.nodes]),
+            colours=np.array([-1 if n.colour is None else labels[n.colour] for n in file.nodes]),
+            colour_labels=tuple(file.colours or labels),
+            names=tuple(str(n.id) if n.name is None else n.name for n in file.nodes),
+            time_unit=file.time_unit,
+            extra={
+                key: np.array([_or(node.extra.get(key), math.nan) for node in file.nodes])
+                for key in extras
+            },
+            layers=layers,
+            cluster=None
+            if file.cluster is None
+            else make_cluster(source, file.cluster, file.cluster_links),
+            provenance=file.provenance,
+        )
+
+
+def write_workload(workload: Workload) -> dict[str, object]:
+    """Return the file of `workload`, as JSON values."""
+    nodes: list[dict[str, object]] = []
+    times = {kind: values.tolist() for kind, values in workload.times.items()}
+    extra = {key: values.tolist() for key, values in workload.extra.items()}
+    for v, node in enumerate(workload.ids):
+        record: dict[str, object] = {"id": node}
+        if workload.names[v] != str(node):
+            record["name"] = workload.names[v]
+        record["times"] = {kind: finite(values[v]) for kind, values in times.items()}
+        record["memory_bytes"] = float(workload.memory_bytes[v])
+        if workload.transfer is not None:
+            record["transfer"] = float(workload.transfer[v])
+        if workload.output_bytes is not None:
+            record["output_bytes"] = float(workload.output_bytes[v])
+        if workload.backward[v]:
+            record["backward"] = True
+        if workload.colours[v] >= 0:
+            record["colour"] = workload.colour_labels[workload.colours[v]]
+        if extra:
+            record["extra"] = {key: finite(values[v]) for key, values in extra.items()}
+        nodes.append(record)
+    cluster = workload.cluster
+    shared: dict[str, object] = {}
+    if cluster is not None and cluster.links:
+        shared["cluster_links"] = links_of(cluster)
+    if workload.layers is not None:
+        shared["layers"], configurations = write_layers(workload, workload.layers)
+        for record, given in zip(nodes, configurations, strict=True):
+            record["configurations"] = given
+    return {
+        "format": WORKLOAD,
+        "version": NEWEST[WORKLOAD],
+        "name": workload.name,
+        "time_unit": workload.time_unit,
+        "provenance": dict(workload.provenance),
+        "cluster": None if cluster is None else kinds_of(cluster),
+        "colours": list(workload.colour_labels),
+        **shared,
+        "nodes": nodes,
+        "edges": [[workload.ids[u], workload.ids[v]] for u, v in workload.edges.tolist()],
+    }
+
+
+def read_cluster(source: Source) -> Cluster:
+    """Return the cluster in one of our files.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format.
+    """
+    file = read_file(source, ClusterFile, CLUSTER)
+    return make_cluster(source, file.kinds, file.links)
+
+
+def write_cluster(cluster: Cluster) -> dict[str, object]:
+    """Return the file of `cluster`, as JSON values."""
+    kinds, links = kinds_of(cluster), links_of(cluster)
+    return {"format": CLUSTER, "version": NEWEST[CLUSTER], "kinds": kinds, "links": links}
+
+
+def make_cluster(source: Source, kinds: list[KindRecord], links: list[PairLinkRecord]) -> Cluster:
+    """Return the cluster of these kinds and links."""
+    made, joined = [], []
+    with blamed_on(source.file, "cluster"):
+        for kind in kinds:
+            values: dict[str, Any] = msgspec.structs.asdict(kind)
+            values["memory_bytes"] = _or(kind.memory_bytes, math.inf)
+            if kind.link is not None:
+                with blamed_on(kind.name, "link"):
+                    values["link"] = _link(kind.link)
+            made.append(DeviceKind(**values))
+        for pair in links:
+            with blamed_on(" – ".join(pair.ends), "link"):
+                joined.append(PairLink(pair.ends, _link(pair)))
+        return Cluster(tuple(made), tuple(joined))
+
+
+def _link(record: LinkRecord) -> Link:
+    return Link(record.latency_s, _or(record.bytes_per_s, math.inf))
+
+
+def kinds_of(cluster: Cluster) -> list[dict[str, object]]:
+    """Return the kinds of devices as JSON values."""
+    records = []
+    for kind in cluster.kinds:
+        record: dict[str, object] = dict(vars(kind))
+        record["memory_bytes"] = finite(kind.memory_bytes)
+        if kind.link is not None:
+            record["link"] = _write_link(kind.link)
+        records.append(record)
+    return records
+
+
+def links_of(cluster: Cluster) -> list[dict[str, object]]:
+    """Return the links between devices as JSON values."""
+    return [{"ends": list(pair.ends), **_write_link(pair.link)} for pair in cluster.links]
+
+
+def _write_link(link: Link) -> dict[str, object]:
+    return {"latency_s": link.latency_s, "bytes_per_s": finite(link.bytes_per_s)}
+
+
+def finite(value: float) -> float | None:
+    """Return `value`, or None for what JSON cannot write."""
+    return value if math.isfinite(value) else None
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _all_or_none(
+    source: Source, nodes: list[NodeRecord], what: Literal["transfer", "output_bytes"]
+) -> Floats | None:
+    values = [getattr(node, what) for node in nodes]
+    missing = [k for k, value in enumerate(values) if value is None]
+    if len(missing) == len(nodes):
+        return None
+    if missing:
+        source.fail(
+            f"node {plain_id(nodes[missing[0]].id)}: {what} is missing, other nodes have it; "
+            "give it for all nodes or for none"
+        )
+    return np.array(values)

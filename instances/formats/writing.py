@@ -1,0 +1,118 @@
+"""Writing files whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ..model.errors import InputError
+
+#: Endings of files that pictures are drawn into.
+PICTURES = (".png", ".svg", ".pdf")
+
+_REMEDY = {
+    errno.ENOENT: "the folder does not exist; make it first",
+    errno.ENOTDIR: "a part of the path is not a folder; correct it",
+    errno.EISDIR: "it is a folder; name a file in it",
+    errno.EACCES: "no permission to write there; choose another folder",
+    errno.EPERM: "no permission to write there; choose another folder",
+    errno.EROFS: "the disk is read-only; choose another folder",
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
+}
+
+
+def check_target(path: Path, endings: Sequence[str] = ()) -> None:
+    """Refuse a file that could not be written, before the work that it shall hold.
+
+    Raises
+    ------
+    InputError
+        If its folder does not exist, it is a folder itself, or its name has none of the `endings`
+        (if there are any).
+    """
+    try:
+        there, taken = path.absolute().parent.is_dir(), path.is_dir()
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a null character
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{str(path)[:200]}: it cannot be written: {reason}") from None
+    if not there:
+        raise InputError(f"{path}: its folder does not exist; create it first")
+    if taken:
+        raise InputError(f"{path}: it is a folder; name a file in it")
+    if endings and path.suffix.lower() not in endings:
+        raise InputError(f"{path}: it must end in {', '.join(endings[:-1])} or {endings[-1]}")
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write a file whole or not at all: whoever reads `path` sees the old content or the new.
+
+    It is written beside `path`, forced to disk and renamed; links are followed. What is no
+    regular file (a pipe, ``/dev/stdout``) is written straight.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written; then nothing has changed.
+    """
+    try:
+        data = content.encode() if isinstance(content, str) else content
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_bytes(data)
+            return
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "is a directory")
+        if target.exists() and not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, "not writable")
+        _replace(target, data)
+    except (OSError, ValueError) as error:
+        code = getattr(error, "errno", None)
+        reason = _REMEDY.get(code or 0) or getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{path}: not written: {reason}") from None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    beside = target.parent / f".stagecut-{secrets.token_hex(8)}.tmp"
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o666
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            beside.unlink()
+        raise
+
+
+def layout(document: dict[str, object]) -> str:
+    """Return JSON for people: a line per key, and a line per item of lists of objects or lists.
+
+    Floats are written with the digits that bring them back exactly.
+    """
+    lines = []
+    for key, value in document.items():
+        lines.append(f"  {_inline(key)}: {_lines(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _lines(value: object, indent: str = "    ") -> str:
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return "[\n" + ",\n".join(indent + _inline(item) for item in value) + f"\n{indent[2:]}]"
+    if isinstance(value, dict) and any(isinstance(item, dict | list) for item in value.values()):
+        items = [f"{indent}{_inline(k)}: {_lines(v, indent + '  ')}" for k, v in value.items()]
+        return "{\n" + ",\n".join(items) + f"\n{indent[2:]}}}"
+    return _inline(value)
+
+
+def _inline(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,1 @@
+"""Workloads that are made or fetched: architectures, roofline, catalogue, suites."""

@@ -1,0 +1,193 @@
+"""Image networks: ResNet-50, ViT-L/16, U-Net, Semantic FPN on ResNet-50.
+
+Layers are convolutions with what follows them (normalisation, activation), and the halves of the
+transformer blocks; sums where branches meet are layers of their own.
+"""
+
+from __future__ import annotations
+
+from ...model.errors import InputError
+from .network import Network, Tensor
+from .pieces import (
+    attention,
+    concat,
+    conv,
+    elementwise,
+    first_token,
+    flatten,
+    learned,
+    linear,
+    norm,
+    pool,
+    resize,
+    upconv,
+)
+
+
+def resnet50(batch: int, side: int) -> Network:
+    """ResNet-50 for 1000 classes, with the stride in the 3×3 convolutions (version 1.5).
+
+    He et al., "Deep residual learning for image recognition", CVPR 2016, Table 1; count and
+    4.09 GMACs at 224² as torchvision's ``resnet50``.
+    """
+    _multiple(side, 32)
+    net = Network("ResNet-50", _sample(batch, side))
+    x = _backbone(net, Tensor((batch, 3, side, side)))[-1]
+    with net.layer("head"):
+        x = pool(net, "avgpool", x, side // 32, 1)
+        linear(net, Tensor((batch, x.shape[1]), x.producer), 1000, "logits")
+    return net
+
+
+def _backbone(net: Network, pixels: Tensor) -> list[Tensor]:
+    """ResNet-50 up to its last block; returns what its four stages say."""
+    x = _conv_norm_relu(net, pixels, 64, 7, "stem", stride=2)
+    with net.layer("stem.pool"):
+        x = pool(net, "maxpool", x, 3, 2, 1)
+    stages = []
+    for s, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
+        for b in range(blocks):
+            stride = 2 if s > 0 and b == 0 else 1
+            name = f"stage.{s}.{b}"
+            y = _conv_norm_relu(net, x, width, 1, f"{name}.reduce")
+            y = _conv_norm_relu(net, y, width, 3, f"{name}.spatial", stride=stride)
+            y = _conv_norm_relu(net, y, 4 * width, 1, f"{name}.expand", relu=False)
+            if b == 0:
+                x = _conv_norm_relu(
+                    net, x, 4 * width, 1, f"{name}.shortcut", stride=stride, relu=False
+                )
+            with net.layer(f"{name}.sum"):
+                x = elementwise(net, "relu", elementwise(net, "add", x, y))
+        stages.append(x)
+    return stages
+
+
+def _conv_norm_relu(
+    net: Network,
+    x: Tensor,
+    channels: int,
+    kernel: int,
+    layer: str,
+    *,
+    stride: int = 1,
+    relu: bool = True,
+) -> Tensor:
+    with net.layer(layer):
+        x = conv(net, x, channels, kernel, "conv", stride=stride)
+        x = norm(net, "batchnorm", x, "norm", axis=1)
+        return elementwise(net, "relu", x) if relu else x
+
+
+def semantic_fpn(batch: int, side: int) -> Network:
+    """Semantic FPN on ResNet-50 for the 150 classes of ADE20K.
+
+    Four pyramid levels of 256 channels; each is brought to a quarter of the image's side by
+    convolutions to 128 channels and doublings; their sum is classified. Kirillov et al.,
+    "Panoptic feature pyramid networks", CVPR 2019, section 3, with batch normalisation; 28.5M
+    parameters and 45.6 GMACs at 512² are as in Wang et al., "Pyramid vision transformer", ICCV
+    2021, Table 4.
+    """
+    _multiple(side, 32)
+    net = Network("Semantic FPN, ResNet-50", _sample(batch, side))
+    stages = _backbone(net, Tensor((batch, 3, side, side)))
+    merged: Tensor | None = None
+    levels: list[Tensor] = []
+    for s in (3, 2, 1, 0):
+        with net.layer(f"pyramid.{s}.lateral"):
+            x = conv(net, stages[s], 256, 1, "conv", bias=True)
+            if merged is not None:
+                above = resize(net, "nearest", merged, 2, "enlarge")
+                x = elementwise(net, "add", x, above)
+        merged = x
+        with net.layer(f"pyramid.{s}.output"):
+            levels.append(conv(net, x, 256, 3, "conv", bias=True))
+    parts = []
+    for s, x in zip((3, 2, 1, 0), levels, strict=True):
+        for i in range(max(1, s)):
+            x = _conv_norm_relu(net, x, 128, 3, f"head.{s}.{i}")
+            if s > 0:
+                with net.layer(f"head.{s}.{i}"):
+                    x = resize(net, "bilinear", x, 2, "enlarge")
+        parts.append(x)
+    with net.layer("head.sum"):
+        x = elementwise(net, "add", *parts)
+    with net.layer("classify"):
+        x = conv(net, x, 150, 1, "conv", bias=True)
+        resize(net, "bilinear", x, 4, "enlarge")
+    return net
+
+
+def unet(batch: int, side: int) -> Network:
+    """The original U-Net for one channel and two classes: 23 convolutions, none padded.
+
+    Ronneberger, Fischer and Brox, "U-Net", MICCAI 2015, Figure 1 (572² → 388²); the figure's
+    dimensions give 31.03M parameters, the count usually quoted.
+    """
+    if side < 188 or side % 16 != 12:
+        raise InputError(f"size: {side} pixels do not fit; take 188, 204, 220, … 572, …")
+    net = Network("U-Net", _sample(batch, side))
+    x = Tensor((batch, 1, side, side))
+    skips: list[Tensor] = []
+    for level, channels in enumerate((64, 128, 256, 512, 1024)):
+        for i in range(2):
+            with net.layer(f"down.{level}.{i}"):
+                if level > 0 and i == 0:
+                    x = pool(net, "maxpool", x, 2, 2)
+                x = _plain(net, x, channels)
+        skips.append(x)
+    for level, channels in ((3, 512), (2, 256), (1, 128), (0, 64)):
+        with net.layer(f"up.{level}.enlarge"):
+            x = upconv(net, x, channels, "upconv")
+        for i in range(2):
+            with net.layer(f"up.{level}.{i}"):
+                x = concat(net, (x, skips[level])) if i == 0 else x
+                x = _plain(net, x, channels)
+    with net.layer("classify"):
+        conv(net, x, 2, 1, "conv", bias=True)
+    return net
+
+
+def _plain(net: Network, x: Tensor, channels: int) -> Tensor:
+    return elementwise(net, "relu", conv(net, x, channels, 3, "conv", padding=0, bias=True))
+
+
+def vit_l16(batch: int, side: int) -> Network:
+    """ViT-L/16 for 1000 classes: 24 blocks, width 1024, 16 heads, patches of 16².
+
+    Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021, Table 1; count and 61.55 GMACs
+    at 224² as torchvision's ``vit_l_16``.
+    """
+    width, heads = 1024, 16
+    _multiple(side, 16)
+    net = Network("ViT-L/16", _sample(batch, side))
+    with net.layer("embedding"):
+        pixels = Tensor((batch, 3, side, side))
+        x = flatten(conv(net, pixels, width, 16, "patches", stride=16, padding=0, bias=True))
+        token = learned(net, (1, width), "class_token")
+        rows = x.shape[1] + 1
+        shape = (batch, rows, width)
+        x = net.add("concat", "concat", (x, token), shape, flops=0, saves="nothing")
+        x = elementwise(net, "add", x, learned(net, (rows, width), "positions"))
+    for i in range(24):
+        with net.layer(f"block.{i}.attention"):
+            y = norm(net, "layernorm", x, "norm")
+            query, key, value = (linear(net, y, width, n) for n in ("query", "key", "value"))
+            y = linear(net, attention(net, query, key, value, heads), width, "output")
+            x = elementwise(net, "add", x, y, name="residual")
+        with net.layer(f"block.{i}.mlp"):
+            y = norm(net, "layernorm", x, "norm")
+            y = elementwise(net, "gelu", linear(net, y, 4 * width, "expand"))
+            x = elementwise(net, "add", x, linear(net, y, width, "contract"), name="residual")
+    with net.layer("head"):
+        x = norm(net, "layernorm", x, "norm")
+        linear(net, first_token(x), 1000, "logits")
+    return net
+
+
+def _sample(batch: int, side: int) -> str:
+    return f"batch {batch}, {side}×{side} pixels each"
+
+
+def _multiple(side: int, of: int) -> None:
+    if side % of:
+        raise InputError(f"size: {side} pixels; the network needs a multiple of {of}")

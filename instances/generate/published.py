@@ -1,0 +1,104 @@
+"""The published benchmark suites: where each file is, and how to get it.
+
+The files belong to others (MIT licence, © Microsoft) and do not come with Stagecut; `published.csv`
+lists path, source (repository, commit and path) and SHA-256 of each.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import pooch
+import requests
+
+from ..model.errors import InputError
+
+#: Where sources are found; a mirror must serve the same paths.
+SERVER = "https://raw.githubusercontent.com"
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """One file of a suite: its path below the cache, its source, its SHA-256."""
+
+    path: str
+    source: str
+    sha256: str
+
+
+def published_files() -> tuple[PublishedFile, ...]:
+    """Return every published file that can be fetched."""
+    text = files(__package__).joinpath("published.csv").read_text(encoding="utf-8")
+    return tuple(PublishedFile(**row) for row in csv.DictReader(text.splitlines()))
+
+
+def default_folder() -> Path:
+    """Return the user's cache folder for published files."""
+    return Path(pooch.os_cache("stagecut")) / "published"
+
+
+def fetch(
+    folder: Path,
+    *,
+    below: str = "",
+    server: str = SERVER,
+    on_file: Callable[[PublishedFile], None] | None = None,
+) -> list[Path]:
+    """Download the published files that `folder` does not hold yet, checked by SHA-256.
+
+    Parameters
+    ----------
+    folder
+        Where they go, under their own paths; made if missing.
+    below
+        Only files whose path begins with this, such as ``placement/throughput``.
+    server
+        Where the sources are; a mirror for those without access to the default.
+    on_file
+        Called after each file.
+
+    Returns
+    -------
+    list of Path
+        The files, downloaded or there already.
+
+    Raises
+    ------
+    InputError
+        If nothing matches `below`, the server cannot be reached, or a file is not what it was
+        when it was listed.
+    """
+    wanted = [file for file in published_files() if file.path.startswith(below)]
+    if not wanted:
+        raise InputError(f"fetch: no published file begins with {below!r}")
+    shelf = pooch.create(
+        path=folder,
+        base_url="",
+        registry={file.path: f"sha256:{file.sha256}" for file in wanted},
+        urls={file.path: f"{server.rstrip('/')}/{file.source}" for file in wanted},
+        retry_if_failed=1,
+    )
+    pooch.get_logger().setLevel("WARNING")
+    paths = []
+    for file in wanted:
+        try:
+            paths.append(Path(shelf.fetch(file.path)))
+        except requests.RequestException as error:
+            raise InputError(
+                f"fetch: {file.path}: cannot be downloaded from {server} ({error}); "
+                "try again, or name a mirror with --mirror"
+            ) from None
+        except ValueError:
+            raise InputError(
+                f"fetch: {file.path}: what {server} serves is not the published file "
+                "(its SHA-256 differs); try another mirror"
+            ) from None
+        except OSError as error:
+            raise InputError(f"fetch: {folder}: cannot be written ({error})") from None
+        if on_file is not None:
+            on_file(file)
+    return paths

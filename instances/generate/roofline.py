@@ -1,0 +1,170 @@
+"""The roofline: how long an operator takes on a named device, from its specification sheet.
+
+An operator that computes F floating-point operations and moves B bytes between memory and chip
+takes, on a device with peak P and memory bandwidth W,
+
+    time = max(F / P, B / W) + launch                                   (1)
+
+B counts every operand once: inputs, weights and output. Equation (1) is the roofline of Williams,
+Waterman and Patterson ("Roofline: an insightful visual performance model", CACM 52(4), 2009) plus
+the pause between two kernels of one stream. It is a floor: real kernels reach some 40 to 80 % of
+the peak, so measured times are longer by that factor, nearly the same one for all large operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from ..model.arrays import Floats
+from ..model.errors import InputError
+from ..model.links import Link
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the specification sheet says about a device.
+
+    Parameters
+    ----------
+    name
+        As the catalogue calls it.
+    flops_per_s
+        Peak rate of dense matrix products on 16-bit floats, accumulating in 32 bits; for a CPU
+        core, of 32-bit floats.
+    bytes_per_s
+        Memory bandwidth.
+    memory_bytes
+        Device memory, in the sheet's decimal gigabytes. Where the chips hold binary ones (80 GiB
+        on a card sold as 80 GB), the difference is left for the driver and for scratch space.
+    launch_s
+        Pause between two kernels.
+    peer
+        Link to the other accelerators of the machine, one direction: NVLink through its switches,
+        or one link of a TPU's torus.
+    host
+        Link to host memory.
+    source
+        Where the numbers are from.
+    """
+
+    name: str
+    flops_per_s: float
+    bytes_per_s: float
+    memory_bytes: float
+    launch_s: float
+    peer: Link
+    host: Link
+    source: str
+
+    def seconds(self, flops: Floats, size_bytes: Floats, launches: Floats) -> Floats:
+        """Return equation (1) for arrays of one shape; nothing to do takes nothing."""
+        work = np.maximum(flops / self.flops_per_s, size_bytes / self.bytes_per_s)
+        return np.asarray(work + launches * self.launch_s, dtype=np.float64)
+
+
+#: Kernels of 2.9 µs come every 3.8 µs: NVIDIA, "Getting Started with CUDA Graphs", 2019.
+_PAUSE_S = 0.9e-6
+
+
+#: Until the first byte of a transfer arrives: the order of what point-to-point messages between
+#: GPUs of one machine, and copies to and from the host, take. Ours; no sheet says it.
+_LATENCY_S = 10e-6
+
+
+def _peer(gigabytes_per_s: float) -> Link:
+    return Link(_LATENCY_S, gigabytes_per_s * 1e9)
+
+
+def _pcie(generation: int) -> Link:
+    """16 lanes of PCIe: 16, 32, 64 GB/s nominal for generations 3, 4, 5.
+
+    Copies between host and device memory reach about four fifths of that (ours).
+    """
+    return Link(_LATENCY_S, 12.5e9 * 2 ** (generation - 3))
+
+
+#: The accelerators that workloads can be generated for, by name.
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {
+        machine.name: machine
+        for machine in (
+            Machine(
+                name="a100-80gb",
+                flops_per_s=312e12,
+                bytes_per_s=2039e9,
+                memory_bytes=80e9,
+                launch_s=_PAUSE_S,
+                peer=_peer(300),
+                host=_pcie(4),
+                source="NVIDIA A100 80GB SXM data sheet (2021)",
+            ),
+            Machine(
+                name="h100-sxm",
+                flops_per_s=989.4e12,
+                bytes_per_s=3350e9,
+                memory_bytes=80e9,
+                launch_s=_PAUSE_S,
+                peer=_peer(450),
+                host=_pcie(5),
+                source="NVIDIA H100 SXM5 data sheet (2023), dense",
+            ),
+            Machine(
+                name="v100-32gb",
+                flops_per_s=125e12,
+                bytes_per_s=900e9,
+                memory_bytes=32e9,
+                launch_s=_PAUSE_S,
+                peer=_peer(150),
+                host=_pcie(3),
+                source="NVIDIA V100 SXM2 32GB data sheet (2018)",
+            ),
+            Machine(
+                name="tpu-v3",
+                flops_per_s=123e12,
+                bytes_per_s=900e9,
+                memory_bytes=32e9,
+                launch_s=0.0,
+                peer=_peer(82),
+                host=_pcie(3),
+                source="Google Cloud TPU v3 documentation, one chip of two cores; no launches: "
+                "a program is compiled as a whole",
+            ),
+        )
+    }
+)
+
+#: One core of an Intel Xeon Platinum 8380: 2.3 GHz × 64 operations of AVX-512, and its 40th part
+#: of eight channels of DDR4-3200.
+CPU_CORE = Machine(
+    name="xeon-8380-core",
+    flops_per_s=147.2e9,
+    bytes_per_s=5.12e9,
+    memory_bytes=float("inf"),
+    launch_s=0.0,
+    peer=Link(0.0, float("inf")),
+    host=Link(0.0, float("inf")),
+    source="Intel Xeon Platinum 8380 specifications (2021)",
+)
+
+
+def machine(name: str) -> Machine:
+    """Return the accelerator called `name`, or the only one whose name begins with it.
+
+    Raises
+    ------
+    InputError
+        If there is none, or several.
+
+    Examples
+    --------
+    >>> machine("h100").name
+    'h100-sxm'
+    """
+    begun = [known for known in MACHINES if known == name or known.startswith(f"{name}-")]
+    if len(begun) != 1:
+        raise InputError(f"accelerator: {name!r} is not one of {', '.join(MACHINES)}")
+    return MACHINES[begun[0]]

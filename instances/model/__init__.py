@@ -1,0 +1,1 @@
+"""The nouns: workloads, clusters, problems, solutions, plans, and what they cost."""

@@ -1,0 +1,64 @@
+"""The errors a user can act on: one line each, never a traceback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..formats.escape import one_line
+
+
+class StagecutError(Exception):
+    """Base of every error that Stagecut raises on purpose.
+
+    The message is kept on one line and printable, whatever names a file puts into it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+class InputError(StagecutError):
+    """Something given by the user is wrong: a file, an option, or a contradiction of two.
+
+    The message is one line that names the file or option, the field, the id and the remedy.
+    """
+
+
+class InfeasibleError(StagecutError):
+    """No plan can exist; the message says which device, colour or number of bytes is at fault."""
+
+
+class VerificationError(StagecutError):
+    """A plan breaks a rule of its problem, or claims an objective that it does not have."""
+
+
+def shown(value: object, width: int = 40) -> str:
+    """Return `value` as a file would write it, cut to `width` characters.
+
+    Examples
+    --------
+    >>> shown("a"), shown(None), shown(float("inf"))
+    ('"a"', 'null', 'Infinity')
+    """
+    if isinstance(value, dict | list | tuple):
+        return "{…}" if isinstance(value, dict) else "[…]"
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"  # printing it may be forbidden
+    if isinstance(value, str):
+        value = value if len(value) <= width else value[: width - 1] + "…"
+        return json.dumps(value, ensure_ascii=False)
+    plain = value is None or isinstance(value, bool | int | float)
+    return json.dumps(value) if plain else str(value)[:width]
+
+
+@contextmanager
+def blamed_on(file: str, name: str) -> Iterator[None]:
+    """Let an InputError about the value `name` name the `file` that the value comes from."""
+    try:
+        yield
+    except InputError as error:
+        if str(error).startswith(f"{file}: "):
+            raise
+        raise InputError(f"{file}: {str(error).removeprefix(f'{name}: ')}") from None

@@ -1,0 +1,1 @@
+"""ONNX files as workloads. Needs the extra `onnx`."""

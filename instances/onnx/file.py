@@ -1,0 +1,229 @@
+"""ONNX files as workloads: shapes inferred, initialisers as parameters, times by roofline.
+
+The graph goes the way of a traced PyTorch model from its recording on. Products of matrices and
+convolutions count their FLOPs, nothing else does, as torch's FlopCounterMode has it. Node names
+that are paths, as torch's exporter writes them, give the modules for layers.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ..generate.architectures.lowering import suggested_cluster
+from ..generate.roofline import CPU_CORE, machine
+from ..model.errors import InputError, shown
+from ..model.workload import Workload
+from ..pytorch.layers import by_layer, by_operator, fitting_depth
+from ..pytorch.operators.operators import operator_graph
+from ..pytorch.prices.estimate import estimated_ms
+from ..pytorch.recording.recording import Kernel, Parameter, Read, Recording, Step
+from ..pytorch.to_workload import Times, memory_bytes, to_workload
+from .flops import FLOPS
+from .shapes import load_with_shapes
+
+#: Nodes that only look at their first input in another way.
+_VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"})
+
+#: Nodes whose value is known as soon as shapes are.
+_KNOWN = frozenset({"Constant", "Shape", "Size"})
+
+_HALF_A_BYTE = frozenset({"INT4", "UINT4", "FLOAT4E2M1"})
+
+#: Where quantised operators have whole numbers that were learned: their weight's position.
+_QUANTISED = {
+    "DequantizeLinear": 0, "MatMulInteger": 1, "ConvInteger": 1, "QLinearMatMul": 3,
+    "QLinearConv": 3,
+}  # fmt: skip
+
+#: Read only the rows that they are asked for.
+_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+
+
+def read_onnx(
+    path: str | Path,
+    estimate: str,
+    *,
+    batch: int | None = None,
+    depth: int | Literal["auto"] | None = None,
+    tied: Literal["colour", "copies"] = "colour",
+    name: str = "",
+) -> Workload:
+    """Return the inference workload in an ONNX file.
+
+    Parameters
+    ----------
+    estimate
+        Accelerator that the times are for; see `roofline.MACHINES`.
+    batch
+        Size of the first dimension of every input, where the file leaves it open; default: 1.
+    depth, tied
+        As in `pytorch.profile.profile`.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or a shape cannot be inferred.
+    """
+    target = machine(estimate)
+    recording = _Reader(load_with_shapes(path, batch or 1), str(path)).recording()
+    graph = operator_graph(recording, training=False, copies=tied == "copies")
+    if not graph.operators:
+        raise InputError(f"{path}: it computes nothing; nothing to plan")
+    if depth == "auto":
+        depth = fitting_depth(graph)
+    nothing = np.zeros(len(graph.operators))
+    times = Times(
+        accelerator_ms=estimated_ms(graph.operators, target),
+        cpu_ms=estimated_ms(graph.operators, CPU_CORE),
+        measured=nothing,
+        spread=nothing,
+        link=target.peer,
+        provenance={
+            "cost_model": "roofline",
+            "accelerator": f"{target.name}: {target.source}",
+            "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
+        },
+    )
+    return to_workload(
+        graph,
+        by_operator(graph) if depth is None else by_layer(graph, depth),
+        times,
+        name=name or Path(path).stem,
+        cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
+        provenance={
+            "generator": "stagecut.instances.onnx.file",
+            "pass": "inference",
+            "granularity": "operators" if depth is None else f"modules, depth {depth}",
+            "shared_weights": tied,
+        },
+    )
+
+
+class _Reader:
+    """Turns a graph with shapes into a recording."""
+
+    def __init__(self, model: Any, file: str) -> None:
+        import onnx
+
+        self.graph = model.graph
+        self.file = file
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.item: dict[str, float] = {}
+        self.floats: set[str] = set()
+        self.storage: dict[str, int] = {}
+        self.sizes: list[float] = []
+
+        def note(name: str, kind: int, shape: tuple[int, ...]) -> None:
+            if kind == onnx.TensorProto.UNDEFINED:
+                return
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+            half = onnx.TensorProto.DataType.Name(kind) in _HALF_A_BYTE
+            self.shapes[name], self.item[name] = shape, 0.5 if half else max(1, dtype.itemsize)
+            if dtype.kind not in "iub":
+                self.floats.add(name)
+
+        for value in (*self.graph.input, *self.graph.value_info, *self.graph.output):
+            tensor = value.type.tensor_type
+            sizes = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
+            if -1 not in sizes and tensor.HasField("shape"):
+                note(value.name, tensor.elem_type, tuple(sizes))
+        for value in self.graph.initializer:
+            note(value.name, value.data_type, tuple(value.dims))
+        self.learned = self.floats | {
+            node.input[_QUANTISED[node.op_type]]
+            for node in self.graph.node
+            if node.op_type in _QUANTISED
+        }
+
+    def recording(self) -> Recording:
+        """Return what one pass does."""
+        parameters: dict[int, Parameter] = {}
+        buffers: set[int] = set()
+        fixed = {value.name for value in self.graph.initializer}
+        for value in self.graph.initializer:
+            number = self._new(value.name)
+            if value.name in self.learned:
+                size = self.sizes[number]
+                elements = math.prod(self.shapes[value.name])
+                parameters[number] = Parameter(value.name, elements, size, False)
+            else:
+                buffers.add(number)
+        inputs = {self._new(v.name) for v in self.graph.input if v.name not in fixed}
+        steps = []
+        taken: dict[str, int] = {}
+        for node in self.graph.node:
+            given = [name for name in node.input if name]
+            if node.op_type in _KNOWN or (given and set(given) <= fixed):
+                learned = [name for name in given if name in self.learned]
+                for name in node.output:
+                    fixed.add(name)
+                    if learned and node.op_type not in _KNOWN:
+                        self.learned.add(name)
+                        self.storage[name] = self.storage[max(learned, key=self._bytes)]
+                    else:
+                        buffers.add(self._new(name))
+                continue
+            steps.append(self._step(node, given, taken))
+        used = {read.storage for step in steps for read in step.reads}
+        return Recording(
+            steps=tuple(steps),
+            backward=(),
+            sizes=tuple(self.sizes),
+            parameters={s: p for s, p in parameters.items() if s in used},
+            buffers=frozenset(buffers),
+            inputs=frozenset(inputs),
+            outputs=tuple(self._read(value.name) for value in self.graph.output),
+            unused=tuple(p for s, p in parameters.items() if s not in used),
+        )
+
+    def _step(self, node: Any, given: list[str], taken: dict[str, int]) -> Step:
+        outputs = [name for name in node.output if name]
+        path = (node.name or f"{node.op_type}:{outputs[0]}").strip("/")
+        taken[path] = taken.get(path, 0) + 1
+        words = path.split("/")[:-1]
+        reads = tuple(self._read(name) for name in given)
+        kernels: tuple[Kernel, ...] = ()
+        if node.op_type in _VIEWS:
+            self.storage[outputs[0]] = self.storage[given[0]]
+            for name in outputs[1:]:
+                self._new(name)
+        else:
+            for name in outputs:
+                self._new(name, node)
+            count = FLOPS.get(node.op_type)
+            flops = 0.0 if count is None else count(node, self.shapes)
+            made = sum(self._bytes(name) for name in outputs)
+            seen = made if node.op_type in _LOOKUPS else sum(map(self._bytes, given))
+            kernels = (Kernel(node.op_type, node.op_type, flops, made + seen),)
+        return Step(
+            name=path if taken[path] == 1 else f"{path}#{taken[path]}",
+            kind=node.op_type,
+            modules=("", *(".".join(words[: k + 1]) for k in range(len(words)))),
+            reads=reads,
+            writes=tuple(self.storage[name] for name in outputs) if kernels else (),
+            kernels=kernels,
+            random=node.op_type.startswith("Random") or node.op_type == "Bernoulli",
+            saved=(),
+        )
+
+    def _new(self, name: str, node: Any = None) -> int:
+        if node is not None and name not in self.shapes:
+            raise InputError(
+                f"{self.file}: node {shown(node.name or node.op_type)}: the shape of its output "
+                f"{shown(name)} cannot be inferred; export the model with fixed sizes"
+            )
+        self.storage[name] = len(self.sizes)
+        self.sizes.append(self._bytes(name))
+        return self.storage[name]
+
+    def _bytes(self, name: str) -> float:
+        return float(math.prod(self.shapes.get(name, (0,))) * self.item.get(name, 0))
+
+    def _read(self, name: str) -> Read:
+        if name not in self.storage:
+            raise InputError(f"{self.file}: {shown(name)} is read before anything makes it")
+        return Read(self.storage[name], 0, self._bytes(name))

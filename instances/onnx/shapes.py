@@ -1,0 +1,174 @@
+"""An ONNX file with the shapes of all its tensors.
+
+Exporters compute shapes within the graph (`Shape`, `Gather`, `Concat`, then `Reshape` or `Expand`).
+So what follows from shapes alone is computed here, and inference goes on from there, until nothing
+new is known.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..model.errors import InputError, shown
+
+#: Arrays of more elements are no shapes.
+_LARGEST = 4096
+
+
+def load_with_shapes(path: str | Path, batch: int) -> Any:
+    """Return the model with its open dimensions set and its shapes inferred.
+
+    Parameters
+    ----------
+    batch
+        Size of the first dimension of every input, where the file leaves it open.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, leaves another dimension open, or has control flow.
+
+    Notes
+    -----
+    Weights in files beside it are not read.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if not Path(path).is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        if not model.graph.node:
+            raise InputError(f"{path}: it is no ONNX model with nodes")
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+        _refuse_control_flow(model.graph, path)
+        _set_batch(model.graph, path, batch)
+        _read_shapes_beside(model.graph, Path(path).parent)
+        del model.graph.value_info[:]
+        while True:
+            model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+            if not _fold(model):
+                return model
+    except (
+        DecodeError,
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+        ValueError,
+        OSError,
+    ) as error:
+        first = (str(error).splitlines() or ["not readable"])[0]
+        raise InputError(f"{path}: it is no readable ONNX file: {first}") from None
+
+
+def _refuse_control_flow(graph: Any, path: str | Path) -> None:
+    for node in graph.node:
+        if any(a.HasField("g") or a.graphs for a in node.attribute):
+            raise InputError(
+                f"{path}: node {shown(node.name or node.output[0])}: {node.op_type} is control "
+                "flow, which has no one cost; export the model without it"
+            )
+
+
+def _set_batch(graph: Any, path: str | Path, batch: int) -> None:
+    given = {value.name for value in graph.initializer}
+    for value in graph.input:
+        if value.name in given:
+            continue
+        if not value.type.tensor_type.HasField("shape"):
+            raise InputError(
+                f"{path}: input {shown(value.name)}: it has no shape; export it with a fixed size"
+            )
+        for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
+            if dimension.HasField("dim_value"):
+                continue
+            if axis:
+                raise InputError(
+                    f"{path}: input {shown(value.name)}: dimension {axis} is left open; "
+                    "export it with a fixed size"
+                )
+            dimension.Clear()
+            dimension.dim_value = batch
+    for value in graph.output:  # what an exporter wrote there may hold for another batch
+        value.type.tensor_type.ClearField("shape")
+
+
+def _read_shapes_beside(graph: Any, folder: Path) -> None:
+    """Read small whole numbers that lie in a file beside the model: shapes follow from them."""
+    import onnx
+
+    for value in graph.initializer:
+        external = value.data_location == onnx.TensorProto.EXTERNAL
+        if external and value.data_type == onnx.TensorProto.INT64 and np.prod(value.dims) < 100:
+            onnx.external_data_helper.load_external_data_for_tensor(value, str(folder))
+            value.data_location = onnx.TensorProto.DEFAULT
+
+
+def _fold(model: Any) -> bool:
+    """Replace nodes that compute whole numbers from shapes by constants; whether there were any."""
+    import onnx
+
+    graph, known, shapes = model.graph, {}, {}
+    for value in (*graph.input, *graph.value_info):
+        dims = value.type.tensor_type.shape.dim
+        if value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
+            shapes[value.name] = np.array([d.dim_value for d in dims], np.int64)
+    for value in graph.initializer:
+        shapes[value.name] = np.array(value.dims, np.int64)
+        inside = value.data_location != onnx.TensorProto.EXTERNAL
+        if inside and np.prod(value.dims) <= _LARGEST:
+            known[value.name] = onnx.numpy_helper.to_array(value)
+    folded = False
+    for node in graph.node:
+        values: list[Any] | None = None
+        if node.op_type == "Constant":
+            values = _run(model, node, {})
+        elif node.op_type in ("Shape", "Size") and node.input[0] in shapes:
+            stand_in = np.broadcast_to(np.empty((), np.bool_), shapes[node.input[0]])
+            values = _run(model, node, {node.input[0]: stand_in})
+        elif node.input and all(name in known or not name for name in node.input):
+            values = _run(model, node, known)
+        if values is None:
+            continue
+        if not all(_is_shape(value) for value in values):
+            if node.op_type == "Constant":
+                known[node.output[0]] = values[0]
+            continue
+        for name, value in zip(node.output, values, strict=True):
+            known[name], shapes[name] = value, np.array(value.shape, np.int64)
+        if node.op_type != "Constant" and len(values) == 1:
+            constant = onnx.numpy_helper.from_array(values[0])
+            made = onnx.helper.make_node("Constant", [], list(node.output), value=constant)
+            node.CopyFrom(made)
+            folded = True
+    return folded
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "ib" and value.size <= _LARGEST
+
+
+def _run(model: Any, node: Any, known: dict[str, Any]) -> list[Any] | None:
+    """Return what one node computes, or None where ONNX's reference implementation fails."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    names = [name for name in dict.fromkeys(node.input) if name]
+    graph = onnx.helper.make_graph(
+        [node],
+        "node",
+        [onnx.ValueInfoProto(name=name) for name in names],
+        [onnx.ValueInfoProto(name=name) for name in node.output],
+    )
+    alone = onnx.helper.make_model(
+        graph, opset_imports=model.opset_import, ir_version=model.ir_version
+    )
+    try:
+        found = ReferenceEvaluator(alone).run(None, {name: known[name] for name in names})
+    except Exception:  # it has gaps and faults; then shapes are inferred without this node's value
+        return None
+    return [np.asarray(value) for value in found]

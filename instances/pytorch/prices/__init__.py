@@ -1,0 +1,1 @@
+"""What operators and layers take: estimated, measured, corrected."""

@@ -1,0 +1,111 @@
+"""What the operators of a model take: as measured on its device, or as a roofline estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...generate.roofline import CPU_CORE, Machine
+from ...model.errors import InputError
+from ...model.links import Link
+from ..operators.graph import Graph
+from ..parts import Parts
+from ..to_workload import Times
+from ..tracing.leaves import tensors
+from .correct import corrected
+from .estimate import estimated_ms
+from .timing import (
+    Cache,
+    Timing,
+    cache_folder,
+    clock_name,
+    device_of,
+    measure_kernels,
+    measure_whole,
+)
+
+#: Between processes of one machine over gloo, and over PCIe 4; ours, until they are measured.
+_ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
+
+
+def estimated_times(graph: Graph, target: Machine) -> Times:
+    """Return times by the roofline of a machine; nothing runs."""
+    nothing = np.zeros(len(graph.operators))
+    return Times(
+        accelerator_ms=estimated_ms(graph.operators, target),
+        cpu_ms=estimated_ms(graph.operators, CPU_CORE),
+        measured=nothing,
+        spread=nothing,
+        link=target.peer,
+        provenance={
+            "cost_model": "roofline",
+            "accelerator": f"{target.name}: {target.source}",
+            "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
+            "link": "between accelerators",
+        },
+    )
+
+
+def measured_times(
+    parts: Parts, args: tuple[Any, ...], kwargs: dict[str, Any], cache: Path | None
+) -> tuple[Times, list[str]]:
+    """Measure kernels and whole, and correct the sum of the parts to the whole.
+
+    Returns
+    -------
+    times, notes
+        And for each pass a line on what was corrected.
+
+    Raises
+    ------
+    InputError
+        If the model is on a device where nothing can be measured.
+    """
+    model, graph, training = parts.model, parts.graph, parts.training
+    device = device_of((*model.parameters(), *tensors((args, kwargs))))
+    if device.type == "meta":
+        raise InputError("model: it is on the device meta, where nothing runs; estimate its times")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"model: it is on {device}; times are measured on cpu and cuda only")
+    store = Cache(cache or cache_folder(), str(device))
+    wanted = {k.signature for op in graph.operators for k in op.kernels}
+    timings = measure_kernels(parts.traced, training, store, wanted)
+    fallback = estimated_ms(graph.operators, CPU_CORE)
+    found = [_sum(op.kernels, timings) for op in graph.operators]
+    ms = np.array([fallback[v] if t is None else 1e3 * t.seconds for v, t in enumerate(found)])
+    measured = np.array([0.0 if t is None else 1.0 for t in found])
+    spread = np.array([0.0 if t is None else t.spread for t in found])
+    whole = measure_whole(model, args, kwargs, training)
+    backward = np.array([op.backward for op in graph.operators])
+    kernels = np.array([float(len(op.kernels)) for op in graph.operators])
+    provenance = {"cost_model": "measured", "device": f"{device.type}: {store.machine}"}
+    provenance["clock"] = clock_name(device)
+    provenance["threads"] = str(torch.get_num_threads())
+    provenance["link"] = "assumed"
+    notes = []
+    for what, mask, target in (
+        ("forward", ~backward, whole.forward),
+        ("backward", backward, whole.backward),
+    ):
+        if mask.any() and target.seconds > 0:
+            ms[mask], text = corrected(ms[mask], kernels[mask], 1e3 * target.seconds)
+            provenance[f"{what}_check"] = text
+            notes.append(f"{what}: {text}")
+    host = device.type == "cpu"
+    link = _ASSUMED_LINKS["cpu" if host else "cuda"]
+    cpu_ms = ms if host else fallback
+    return Times(ms, cpu_ms, measured, spread, link, provenance), notes
+
+
+def _sum(kernels: Any, timings: Mapping[str, Timing]) -> Timing | None:
+    """Return the time of kernels that run one after the other, or None if one is not known."""
+    known = [timings.get(k.signature) for k in kernels]
+    found = [t for t in known if t is not None]
+    if len(found) < len(known):
+        return None
+    total = sum(t.seconds for t in found)
+    return Timing(total, sum(t.seconds * t.spread for t in found) / total if total else 0.0)

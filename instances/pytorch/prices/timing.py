@@ -1,0 +1,201 @@
+"""Measuring: every kernel of a model where it runs, and the model as a whole."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from ...formats.writing import write_whole
+from ...generate.published import default_folder
+from ..recording.watch import Clock, Watch
+from ..tracing.leaves import loss_of, tensors
+from ..tracing.trace import Traced
+
+#: Runs that do not count; at least and at most so many that do; seconds after which it ends.
+WARM_UP, LEAST, MOST, BUDGET_S = 2, 5, 200, 2.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median of the calls in seconds, and their interquartile range relative to it."""
+
+    seconds: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Seconds that the whole model takes, forward and backward."""
+
+    forward: Timing
+    backward: Timing
+
+
+class Cache:
+    """Timings of kernels, kept in a file per device and library version.
+
+    Parameters
+    ----------
+    folder
+        None to keep nothing.
+    device
+        ``cpu``, ``cuda``, ….
+    """
+
+    def __init__(self, folder: Path | None, device: str) -> None:
+        self.machine = machine_name(device)
+        words = [self.machine, f"torch-{torch.__version__}", f"{torch.get_num_threads()}-threads"]
+        file = "".join(c if c.isalnum() or c in "-." else "_" for c in "_".join(words))
+        self.path = None if folder is None else folder / f"kernels_{file}.json"
+        self.timings: dict[str, Timing] = {}
+        if self.path is not None and self.path.is_file():
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            self.timings = {sign: Timing(*pair) for sign, pair in kept.items()}
+
+    def save(self) -> None:
+        """Write the file whole, or not at all."""
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            pairs = {sign: [t.seconds, t.spread] for sign, t in sorted(self.timings.items())}
+            write_whole(self.path, json.dumps(pairs, indent=0))
+
+
+def cache_folder() -> Path:
+    """Return where measurements are kept by default."""
+    return default_folder().parent / "kernels"
+
+
+def machine_name(device: str) -> str:
+    """Return what a device is called in files."""
+    if torch.device(device).type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return platform.processor() or platform.machine()
+
+
+def measure_kernels(
+    traced: Traced, training: bool, cache: Cache, wanted: set[str]
+) -> Mapping[str, Timing]:
+    """Return the timings of the `wanted` kernels by signature, measuring those not in the cache.
+
+    The traced model runs again and again on real numbers, and every kernel is timed where it
+    runs: what it reads is as warm or cold in the caches as it will be. Calls of one signature
+    within a run share their mean, so that the parts add up; median and spread are over the runs.
+    """
+    if wanted <= set(cache.timings):
+        return cache.timings
+    device = device_of(p for _, p in (*traced.parameters, *enumerate(tensors(traced.inputs))))
+    clock, between = _clock(device)
+    run = fx.Interpreter(traced.module)
+    seconds: dict[str, list[float]] = {}
+    began, runs = time.perf_counter(), 0
+    while runs < WARM_UP + LEAST or (runs < MOST and time.perf_counter() - began < BUDGET_S):
+        watch = Watch(clock)
+        with torch.set_grad_enabled(training), watch:
+            output = loss_of(tensors(run.run(*traced.inputs, enable_io_processing=False)))
+            if training and output:
+                torch.autograd.backward(output, [torch.ones_like(t) for t in output])
+        _wait(device)
+        _forget_gradients(p for _, p in traced.parameters)
+        runs += 1
+        if runs > WARM_UP:
+            calls: dict[str, list[float]] = {}
+            for sign, start, end in watch.marks:
+                calls.setdefault(sign, []).append(between(start, end))
+            for sign, each in calls.items():
+                seconds.setdefault(sign, []).append(statistics.fmean(each))
+    for sign, means in seconds.items():
+        cache.timings.setdefault(sign, _summary(means))
+    cache.save()
+    return cache.timings
+
+
+def device_of(candidates: Iterable[torch.Tensor]) -> torch.device:
+    """Return the device of the first of these tensors, or the CPU."""
+    return next((t.device for t in candidates), torch.device("cpu"))
+
+
+def clock_name(device: torch.device) -> str:
+    """Return what kernels are timed by."""
+    if device.type == "cuda":
+        return "events on the device"
+    return "CPU time" if torch.get_num_threads() == 1 else "wall time"
+
+
+def _clock(device: torch.device) -> tuple[Clock, Callable[[Any, Any], float]]:
+    """Return a clock, and the seconds between two of its marks once the device is idle.
+
+    With one thread the time that it gets of the CPU is read: other programs do not disturb it.
+    """
+    if device.type == "cuda":
+
+        def mark() -> Any:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(device))
+            return event
+
+        return mark, lambda start, end: 1e-3 * start.elapsed_time(end)
+    return _host_clock(device), lambda start, end: end - start
+
+
+def _host_clock(device: torch.device) -> Callable[[], float]:
+    one = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.thread_time if one else time.perf_counter
+
+
+def measure_whole(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
+) -> Whole:
+    """Return how long the model itself takes, as its user would call it."""
+    device = device_of((*model.parameters(), *tensors((args, dict(kwargs)))))
+    clock = _host_clock(device)
+    forward: list[float] = []
+    backward: list[float] = []
+    began = time.perf_counter()
+    while len(forward) < WARM_UP + LEAST or (
+        len(forward) < MOST and time.perf_counter() - began < BUDGET_S
+    ):
+        with nullcontext() if training else torch.no_grad():
+            _wait(device)
+            start = clock()
+            output = model(*args, **kwargs)
+            _wait(device)
+            forward.append(clock() - start)
+        roots = loss_of(tensors(output)) if training else []
+        ones = [torch.ones_like(t) for t in roots]
+        del output
+        _wait(device)
+        start = clock()
+        if roots:
+            torch.autograd.backward(roots, ones)
+        _wait(device)
+        backward.append(clock() - start if roots else 0.0)
+        _forget_gradients(model.parameters())
+    return Whole(_summary(forward[WARM_UP:]), _summary(backward[WARM_UP:]))
+
+
+def _forget_gradients(parameters: Any) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+def _summary(seconds: list[float]) -> Timing:
+    median = statistics.median(seconds)
+    if len(seconds) < 2:
+        return Timing(median, 0.0)
+    low, _, high = statistics.quantiles(seconds, n=4)
+    return Timing(median, (high - low) / median if median > 0 else 0.0)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,1 @@
+"""What every step of an fx graph does, forward and backward."""

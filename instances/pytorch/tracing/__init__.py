@@ -1,0 +1,1 @@
+"""From a module to an fx graph, whatever `torch.export` says."""

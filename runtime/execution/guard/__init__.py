@@ -1,0 +1,1 @@
+"""Ranks kept together: whatever fails on one ends all, and is said once."""

@@ -1,0 +1,62 @@
+"""Who and what to name when something fails: where a rank waits, and errors in one line."""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import FrameType, TracebackType
+
+import torch
+import torch.distributed as dist
+
+from ....instances import StagecutError
+from ..own_loop import mail
+
+#: Files in whose code a rank waits for others.
+_WAITING = (mail.__file__, threading.__file__)
+_WAITING_IN = os.path.dirname(dist.__file__) + os.sep
+
+
+def waits(frame: FrameType) -> bool:
+    """Whether this is the innermost frame of a rank that waits for others."""
+    file = frame.f_code.co_filename
+    return file in _WAITING or file.startswith(_WAITING_IN)
+
+
+def is_of_waiting(error: BaseException) -> bool:
+    """Whether an exception was raised where a rank waits for others."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and isinstance(error, RuntimeError) and waits(trace.tb_frame)
+
+
+def place(frame: FrameType) -> str:
+    """Return the innermost place that is not in torch."""
+    root = os.path.dirname(torch.__file__) + os.sep
+    at = frame
+    while at.f_back is not None and at.f_code.co_filename.startswith(root):
+        at = at.f_back
+    return f"{os.path.basename(at.f_code.co_filename)}:{at.f_lineno}"
+
+
+def gone(ranks: list[int]) -> str:
+    """Return what is said of ranks that no longer answer."""
+    which = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
+    return f"{which} gone: killed (for taking too much memory?), or the machine is down"
+
+
+def told(error: BaseException) -> str:
+    """Return an exception in one line."""
+    line = first_line(error)
+    cause = error.__cause__ or error
+    if isinstance(cause, MemoryError | torch.OutOfMemoryError) or "allocate memory" in line:
+        return f"out of memory: {line}"
+    if isinstance(error, StagecutError):
+        return line
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's text."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

@@ -1,0 +1,42 @@
+"""Hashes that say whether two ranks, or a checkpoint, have the same plan and model."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import nn
+
+from ....instances import Plan, Stages
+from ....instances.pytorch.tracing.trace import Traced
+
+#: Numbers of each parameter that count for the hash of the weights.
+SAMPLE = 64
+
+
+def plan_hash(plan: Plan) -> str:
+    """Return a hash of what a plan decides."""
+    digest = hashlib.sha256(repr((plan.problem, plan.cluster)).encode())
+    digest.update(plan.placement.tobytes())
+    if isinstance(plan.solution, Stages):
+        digest.update(repr(plan.solution.stages).encode())
+    return digest.hexdigest()
+
+
+def graph_hash(traced: Traced) -> str:
+    """Return a hash of a traced model: its operators, and the shapes of its parameters."""
+    digest = hashlib.sha256()
+    for n in traced.module.graph.nodes:
+        digest.update(f"{n.name} {n.op} {n.target} {n.args} {n.kwargs}\n".encode())
+    for name, parameter in traced.parameters:
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
+    return digest.hexdigest()
+
+
+def weights_hash(model: nn.Module) -> str:
+    """Return a hash of some numbers of every parameter: those of another seed differ."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        some = parameter.detach().reshape(-1)[:SAMPLE].to("cpu", torch.float64)
+        digest.update(name.encode() + some.numpy().tobytes())
+    return digest.hexdigest()

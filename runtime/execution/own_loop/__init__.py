@@ -1,0 +1,1 @@
+"""Our own loop, for what torch's schedules cannot express."""

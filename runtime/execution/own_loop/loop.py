@@ -1,0 +1,249 @@
+"""Our own loop: a rank does the actions of its row, for what torch's pipelining cannot express.
+
+That is: stages with replicas, of a different number each, and asynchronous schedules with weight
+versions. Every other schedule can run here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ....instances import InputError
+from ...schedules import Action, Kind, Schedule, validate
+from ...schedules.actions import TRANSFERS
+from ...simulate.stages import StageGraph, chain
+from ..gradients import GradientSums, holders_of
+from ..recorder import Recorder
+from ..split import PieceModule
+from ..stage import Stage, Tensors
+from .mail import Letter, Mail, Ranks, routes_of
+from .versions import Weights, check_two_versions, round_sizes, with_updates
+
+#: Returns the model's inputs for a microbatch of a pass over the schedule.
+Data = Callable[[int], Tensors]
+#: Makes an optimizer of parameters.
+MakeOptimizer = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+
+
+class Loop:
+    """The pieces of one rank, and its row of the schedule.
+
+    Microbatch j of a piece runs on the rank at j modulo the number of its replicas. Gradients are
+    those of the mean loss of a round (see `versions`): of the batch, in synchronous schedules.
+
+    Parameters
+    ----------
+    pieces
+        Of the whole model, in order; only the modules of this rank's are used.
+    ranks
+        Of each piece.
+    schedule
+        Its devices are the ranks, its stages the pieces.
+    training
+        Whether there are backward passes.
+    optimizer
+        Applied to each piece on its own; None to leave the gradients in the parameters, which
+        asynchronous schedules do not.
+    microbatches
+        In a batch, which 2BW's versions depend on; default: the schedule's.
+    recompute
+        Pieces whose activations are computed again in the backward pass.
+    device
+        Of the tensors.
+    recorder
+        Notes when each action began and ended.
+
+    Raises
+    ------
+    InputError
+        If the schedule does not fit the pieces or would deadlock, or if it is asynchronous and
+        splits backward passes, or two pieces share a weight.
+
+    Notes
+    -----
+    All ranks make it together: it makes groups of ranks.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[PieceModule],
+        ranks: Ranks,
+        schedule: Schedule,
+        *,
+        training: bool = True,
+        optimizer: MakeOptimizer | None = None,
+        microbatches: int | None = None,
+        recompute: frozenset[int] = frozenset(),
+        device: torch.device | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        rank = dist.get_rank()
+        device = device or torch.device("cpu")
+        self.last = len(pieces) - 1
+        self.ranks = tuple(map(tuple, ranks))
+        self.schedule = schedule
+        self.training = training
+        self.recorder = recorder
+        self.asynchronous = schedule.versions != "one"
+        stages = stage_chain(self.ranks, dist.get_world_size(), training=training)
+        check(schedule, stages, pieces)
+        self.row = schedule.of(rank)
+        self.sizes = round_sizes(schedule, self.ranks, microbatches or schedule.microbatches)
+        if self.asynchronous:
+            rows = with_updates(schedule, stages, self.sizes)
+            if schedule.versions == "two":
+                check_two_versions(rows, self.sizes)
+            self.row = rows[rank]
+
+        self.mail = Mail(pieces, self.ranks, routes_of(schedule, self.ranks), device)
+        names = [[n for n, _ in piece.module.named_parameters()] for piece in pieces]
+        self.sums = GradientSums(holders_of(names, self.ranks))
+        self.stages: dict[int, Stage] = {}
+        self.weights: dict[int, Weights] = {}
+        self.parameters: dict[int, dict[str, nn.Parameter]] = {}
+        self.optimizers: dict[int, torch.optim.Optimizer] = {}
+        taken: set[int] = set()  # a weight that two pieces share belongs to the first
+        for p, piece in enumerate(pieces):
+            if rank not in self.ranks[p]:
+                continue
+            learned = [(n, x) for n, x in piece.module.named_parameters() if x.requires_grad]
+            self.parameters[p] = {n: x for n, x in learned if id(x) not in taken}
+            taken |= {id(x) for x in self.parameters[p].values()}
+            if optimizer is not None and self.parameters[p]:
+                self.optimizers[p] = optimizer(list(self.parameters[p].values()))
+            if self.asynchronous:
+                self.weights[p] = Weights(piece.module, 2 if schedule.versions == "two" else 1)
+                piece = replace(piece, module=self.weights[p])
+            # rounds of asynchronous schedules differ from piece to piece: `show` takes their mean
+            share = 1 if self.asynchronous else schedule.microbatches
+            self.stages[p] = Stage(
+                piece, p == self.last, training, share, p in recompute, self.recorder
+            )
+
+    @property
+    def losses(self) -> Mapping[int, Tensor]:
+        """Losses of the last pass, by microbatch, as far as they were computed on this rank."""
+        return self.stages[self.last].losses if self.last in self.stages else {}
+
+    @property
+    def results(self) -> Mapping[int, Tensors]:
+        """Outputs of the model, likewise."""
+        return self.stages[self.last].results if self.last in self.stages else {}
+
+    def run(self, data: Data) -> None:
+        """Do all actions of the schedule once: a batch, or all batches of an asynchronous one.
+
+        Parameters
+        ----------
+        data
+            Asked for microbatches 0, 1, … where the first piece runs.
+        """
+        self.mail.start()
+        for weights in self.weights.values():
+            weights.restart()
+        for stage in self.stages.values():
+            stage.clear()
+            for parameter in stage.piece.module.parameters():
+                parameter.grad = None
+        added: set[int] = set()
+        for action in self.row:
+            piece, kind, j = action
+            if kind == Kind.F:
+                self._forward(piece, j, data)
+            elif kind in (Kind.B, Kind.I):
+                self._backward(piece, j, whole=kind == Kind.B)
+            elif kind == Kind.W:
+                self.stages[piece].backward_weights(j)
+            elif kind == Kind.REDUCE_GRAD:
+                added.add(piece)
+                with self._timed(action):
+                    self.sums.add_up(self._of_replicas(piece))
+            elif self.asynchronous:
+                with self._timed(action):
+                    self.weights[piece].show(j, self.sizes[piece])
+                    self.sums.add_up(self._of_replicas(piece))
+                    self.weights[piece].step(self.optimizers.get(piece))
+        if self.training and not self.asynchronous:
+            self._end_batch(added)
+        self.mail.finish()
+
+    def _forward(self, p: int, j: int, data: Data) -> None:
+        inputs = self.mail.receive(Letter(p - 1, False, j)) if p else data(j)
+        if p in self.weights:
+            updates = None
+            if self.schedule.versions == "two":
+                updates = max(j // self.sizes[p] - 1, 0)
+            self.weights[p].begin(j, updates)
+        outputs = self.stages[p].forward(j, inputs)
+        if p < self.last:
+            self.mail.send(Letter(p, False, j), outputs)
+
+    def _backward(self, p: int, j: int, *, whole: bool) -> None:
+        gradients = self.mail.receive(Letter(p + 1, True, j)) if p < self.last else ()
+        if p in self.weights:
+            self.weights[p].resume(j)
+        stage = self.stages[p]
+        made = stage.backward(j, gradients) if whole else stage.backward_inputs(j, gradients)
+        if p in self.weights:
+            self.weights[p].collect(j // self.sizes[p])
+        if p > 0:
+            self.mail.send(Letter(p, True, j), made)
+
+    def _timed(self, action: Action) -> AbstractContextManager[None]:
+        return nullcontext() if self.recorder is None else self.recorder.during(action)
+
+    def _of_replicas(self, piece: int) -> dict[str, nn.Parameter]:
+        """Return the parameters of a piece that its replicas have and nobody else."""
+        here, holders = frozenset(self.ranks[piece]), self.sums.holders
+        return {n: x for n, x in self.parameters[piece].items() if holders[n] == here}
+
+    def _end_batch(self, added: set[int]) -> None:
+        """Add up what is not yet, in an order that is the same on all ranks, and update."""
+        rest: dict[str, nn.Parameter] = {}
+        for piece, own in self.parameters.items():
+            done = self._of_replicas(piece) if piece in added else {}
+            rest |= {n: x for n, x in own.items() if n not in done}
+        self.sums.add_up(rest)
+        for piece, optimizer in self.optimizers.items():
+            with self._timed(Action(piece, Kind.STEP)):
+                optimizer.step()
+
+
+def stage_chain(ranks: Ranks, world: int, *, training: bool) -> StageGraph:
+    """Return the pieces as they run: each hands its live set to the next."""
+    count = [1.0] * len(ranks)
+    stages = chain(count, count if training else None, replicas=ranks)
+    return replace(
+        stages,
+        devices=tuple(f"rank {r}" for r in range(world)),
+        capacity_bytes=np.full(world, np.inf),
+    )
+
+
+def check(schedule: Schedule, stages: StageGraph, pieces: Sequence[PieceModule]) -> None:
+    """Check that the loop can do a schedule; see `Loop` for what it raises."""
+    kinds = {int(kind) for table in schedule.actions for kind in table[:, 1].tolist()}
+    if kinds & set(TRANSFERS):
+        raise InputError(f"schedule {schedule.name}: it lists transfers; leave them out")
+    validate(schedule, stages)
+    if schedule.versions == "one":
+        return
+    if kinds & {Kind.I, Kind.W}:
+        raise InputError(
+            f"schedule {schedule.name}: it is asynchronous and splits backward passes; use B"
+        )
+    first: dict[int, int] = {}
+    for p, piece in enumerate(pieces):
+        for name, parameter in piece.module.named_parameters():
+            if first.setdefault(id(parameter), p) != p:
+                raise InputError(
+                    f"schedule {schedule.name}: {name} is in pieces {first[id(parameter)]} and "
+                    f"{p}, whose versions differ; plan so that they are one piece, or use 1f1b"
+                )

@@ -1,0 +1,206 @@
+"""Tensors from rank to rank, in an order that both ends know.
+
+Between two ranks there is a channel each way. The schedule says in which order a rank sends on
+each of its channels, and the other end posts its receives in the very same order, whatever it
+needs first; what comes early waits in its buffer. Sending never makes a rank wait. So nothing can
+block but an action whose input is not made yet, and a schedule that `validate` accepts cannot
+deadlock. With NCCL every channel has a communicator of its own, so that one direction never waits
+for the other.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...schedules import Kind, Schedule
+from ..messages import Messages, Spec
+from ..split import PieceModule
+
+
+class Letter(NamedTuple):
+    """What a pass of a piece made for a microbatch: its live set, or gradients of its inputs."""
+
+    piece: int
+    backward: bool
+    microbatch: int
+
+
+#: What goes from one rank to another, in the order of sending.
+Routes = Mapping[tuple[int, int], Sequence[Letter]]
+#: Ranks of each piece: microbatch j runs on the one at j modulo their number.
+Ranks = Sequence[Sequence[int]]
+
+
+def rank_of(ranks: Ranks, piece: int, microbatch: int) -> int:
+    """Return the rank that runs a microbatch of a piece."""
+    return ranks[piece][microbatch % len(ranks[piece])]
+
+
+def routes_of(schedule: Schedule, ranks: Ranks) -> Routes:
+    """Return the letters of a schedule.
+
+    Notes
+    -----
+    O(actions).
+    """
+    routes: dict[tuple[int, int], list[Letter]] = {}
+    for rank in range(len(schedule.actions)):
+        for piece, kind, j in schedule.of(rank):
+            if kind not in (Kind.F, Kind.B, Kind.I):
+                continue
+            to = piece + 1 if kind == Kind.F else piece - 1
+            if 0 <= to < len(ranks) and rank_of(ranks, to, j) != rank:
+                letters = routes.setdefault((rank, rank_of(ranks, to, j)), [])
+                letters.append(Letter(piece, kind != Kind.F, j))
+    return routes
+
+
+class Mail:
+    """What this rank sends and receives.
+
+    Parameters
+    ----------
+    device
+        Where the tensors are.
+
+    Notes
+    -----
+    All ranks make it together.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[PieceModule],
+        ranks: Ranks,
+        routes: Routes,
+        device: torch.device,
+    ) -> None:
+        self.pieces = pieces
+        self.ranks = ranks
+        self.rank = dist.get_rank()
+        self.expected = {source: own for (source, to), own in routes.items() if to == self.rank}
+        self.coming: dict[int, deque[Letter]] = {}
+        self.posted: dict[Letter, tuple[Tensor, list[dist.Work]]] = {}
+        self.here: dict[Letter, Sequence[Tensor]] = {}  # what stays on this rank
+        apart = dist.get_backend() == "nccl"
+        groups = {
+            pair: dist.new_group(list(pair)) if apart else dist.group.WORLD
+            for pair in sorted(routes)
+        }
+        self.channels = {
+            pair: Messages(group, device) for pair, group in groups.items() if self.rank in pair
+        }
+        self.outbox = _Outbox(polls=apart)
+
+    def start(self) -> None:
+        """Expect the letters of one pass over the schedule."""
+        self.coming = {source: deque(letters) for source, letters in self.expected.items()}
+
+    def send(self, letter: Letter, tensors: Sequence[Tensor]) -> None:
+        """Send a letter to the rank that needs it; returns at once."""
+        to = rank_of(self.ranks, letter.piece + (-1 if letter.backward else 1), letter.microbatch)
+        if to == self.rank:
+            self.here[letter] = tensors
+            return
+        if not _is_empty(self._layout(letter)):
+            channel = self.channels[self.rank, to]
+            sends = channel.send(tensors, _position(channel, to))
+            for send, work in zip(sends, dist.batch_isend_irecv(sends), strict=True):
+                self.outbox.keep(send.tensor, work)
+
+    def receive(self, letter: Letter) -> Sequence[Tensor]:
+        """Return the tensors of a letter; waits until they are here."""
+        source = rank_of(self.ranks, letter.piece, letter.microbatch)
+        if source == self.rank:
+            return self.here.pop(letter)
+        while letter not in self.posted:
+            self._post(source)
+        if self.coming[source]:
+            self._post(source)  # one ahead, so that its transfer runs beside compute
+        buffer, works = self.posted.pop(letter)
+        for work in works:
+            work.wait()
+        layout, channel = self._layout(letter), self.channels[source, self.rank]
+        if _is_empty(layout):
+            return [torch.empty(s.shape, dtype=s.dtype, device=channel.device) for s in layout]
+        return channel.unpack(buffer, layout)
+
+    def finish(self) -> None:
+        """Wait until all that was sent has arrived."""
+        self.outbox.finish()
+
+    def _post(self, source: int) -> None:
+        """Post the receives of the next letter from a rank."""
+        letter = self.coming[source].popleft()
+        channel, layout = self.channels[source, self.rank], self._layout(letter)
+        if _is_empty(layout):
+            self.posted[letter] = (torch.empty(0), [])  # nothing is sent
+            return
+        buffer = channel.buffer(layout)
+        works = dist.batch_isend_irecv(channel.receive(buffer, _position(channel, source)))
+        self.posted[letter] = (buffer, works)
+
+    def _layout(self, letter: Letter) -> list[Spec]:
+        piece = self.pieces[letter.piece]
+        names = piece.inputs if letter.backward else piece.outputs
+        values = [piece.values[name] for name in names]
+        return [Spec(v.shape, v.dtype) for v in values if v.grad or not letter.backward]
+
+
+def _is_empty(layout: Sequence[Spec]) -> bool:
+    return not any(spec.size_bytes for spec in layout)
+
+
+def _position(channel: Messages, rank: int) -> int:
+    """Return a rank's number in a channel's group."""
+    return int(dist.get_group_rank(channel.group, rank))
+
+
+class _Outbox:
+    """Holds what is being sent until it has arrived.
+
+    gloo says that a send is done only to who waits for it, so a thread waits.
+    """
+
+    def __init__(self, *, polls: bool) -> None:
+        self.polls = polls
+        self.sending: deque[tuple[Tensor, dist.Work]] = deque()
+        self.queue: queue.SimpleQueue[tuple[Tensor, dist.Work] | None] = queue.SimpleQueue()
+        self.thread: threading.Thread | None = None
+        self.error: Exception | None = None
+
+    def keep(self, tensor: Tensor, work: dist.Work) -> None:
+        if self.polls:
+            self.sending.append((tensor, work))
+            while self.sending and self.sending[0][1].is_completed():
+                self.sending.popleft()
+            return
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._wait, name="stagecut sends", daemon=True)
+            self.thread.start()
+        self.queue.put((tensor, work))
+
+    def finish(self) -> None:
+        while self.sending:
+            self.sending.popleft()[1].wait()
+        if self.thread is not None:
+            self.queue.put(None)
+            self.thread.join()
+            self.thread = None
+        if self.error is not None:
+            raise self.error
+
+    def _wait(self) -> None:
+        while (send := self.queue.get()) is not None:
+            try:
+                send[1].wait()
+            except Exception as error:  # `finish` raises it where it is seen
+                self.error = self.error or error

@@ -1,0 +1,1 @@
+"""The simulator: a plan over time, on devices and links."""

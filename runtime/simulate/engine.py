@@ -1,0 +1,254 @@
+"""The event engine: devices work through their lists, transfers through their lanes or routes.
+
+The events are: a device ends an action, a transfer has sent all its data, a message arrives. They
+are taken in the order of time, then of creation, so a run is the same every time. Memory is linear
+in the actions and jobs; an event costs O(log(devices + lanes + messages under way)), of messages
+that share links fairly also what `flows.fill` costs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ...instances.model.arrays import Floats, Ints
+from .event_queue import pop, push
+from .flows import SLACK, advance, fill, time_to_end
+from .program import Program
+
+
+def execute(
+    program: Program, microbatches: int
+) -> tuple[Floats, Floats, Ints, Floats, Floats, Ints, Ints]:
+    """Run a program.
+
+    Returns
+    -------
+    start, end, cause
+        Shape (N,): of each action; `inf` for what never ran. The cause of an action is what it
+        last waited for: action i as i, job i as −2 − i, nothing as −1.
+    job_start, job_end, job_cause
+        Shape (X · microbatches,): of each job, microbatch fastest; `job_end` is the arrival.
+    reached
+        Shape (D,): how many actions each device has ended.
+    """
+    p = program
+    result: tuple[Floats, Floats, Ints, Floats, Floats, Ints, Ints] = _execute(
+        p.first, p.template, p.microbatch, p.duration, p.gate, p.rendezvous, p.waits, p.gate_stage,
+        p.gate_job, p.feed_at, p.feed_to, p.replicas_at, p.replicas_to, p.job_from, p.job_to,
+        p.job_pair, p.job_work, p.route, p.route_at, p.route_to, p.rate, p.latency,
+        p.order_at, p.order_to, p.fair, microbatches,
+    )  # fmt: skip
+    return result
+
+
+@njit(cache=True)
+def _device(replicas_at, replicas_to, stage, j):  # type: ignore[no-untyped-def]
+    """Return the device of the stage's replica that takes microbatch j."""
+    number = replicas_at[stage + 1] - replicas_at[stage]
+    return replicas_to[replicas_at[stage] + j % number]
+
+
+@njit(cache=True)
+def _execute(  # type: ignore[no-untyped-def]
+    first, template, microbatch, duration, gate, rendezvous, waits, gate_stage, gate_job, feed_at,
+    feed_to, replicas_at, replicas_to, job_from, job_to, job_pair, job_work, route, route_at,
+    route_to, rate, latency, order_at, order_to, fair, m,
+):  # fmt: skip
+    devices, lanes, templates = len(first) - 1, len(rate), len(duration)
+    total, jobs = len(template), len(job_work) * m
+    start, end = np.full(total, np.inf), np.full(total, np.inf)
+    cause = np.full(total, -1, np.int64)
+    job_start, job_end = np.full(jobs, np.inf), np.full(jobs, np.inf)
+    job_cause = np.full(jobs, -1, np.int64)
+    missing = np.empty((len(waits), m), np.int32)
+    for g in range(len(waits)):
+        missing[g, :] = waits[g]
+    at = first[:-1].copy()  # action that each device does or waits for
+    busy = np.zeros(devices, np.bool_)
+    # Lanes: the first job of each is under way, the others wait behind it.
+    head, tail = np.full(lanes, -1, np.int64), np.full(lanes, -1, np.int64)
+    after = np.full(jobs, -1, np.int64)
+    ordered = len(order_at) > 1
+    ready = np.zeros(jobs if ordered else 0, np.bool_)
+    done = order_at[:-1].copy()  # place in its order that each lane has come to
+    # Routes: all messages are under way at once.
+    shared = jobs if fair else 0
+    route_of = np.full(jobs, -1, np.int32)
+    flows, flowing = np.empty(shared, np.int64), 0
+    stopping = np.empty(shared, np.int64)
+    rest, speed = np.zeros(shared), np.zeros(shared)
+    room, users = np.zeros(lanes), np.zeros(lanes, np.int64)
+    since, stamp, changed = 0.0, -1, False  # `changed`: other messages flow than before
+    sent = devices  # codes of events: a device's action, a lane's job (a flow: the first), arrivals
+    arrived = devices + max(1, lanes)
+    when, order = np.empty(64), np.empty(64, np.int64)
+    what = np.empty(64, np.int64)
+    size, seq = 0, 0
+    # Two work lists: devices that may go on, and (gate, microbatch) opened; the reason for each.
+    look = np.empty(devices + 1, np.int64)
+    looking = devices
+    for d in range(devices):
+        look[d] = devices - 1 - d
+    now = 0.0
+    reason = np.int64(-1)
+    ended = np.int64(-1)  # template or job whose feeds are to be opened
+    ended_m = 0
+    while True:
+        for f in range(feed_at[ended], feed_at[ended + 1]) if ended >= 0 else range(0):
+            g = feed_to[f]
+            missing[g, ended_m] -= 1
+            if missing[g, ended_m] != 0:
+                continue
+            x = gate_job[g]
+            if x < 0:
+                d = _device(replicas_at, replicas_to, gate_stage[g], ended_m)
+                i = at[d]
+                if (
+                    not busy[d]
+                    and i < first[d + 1]
+                    and microbatch[i] == ended_m
+                    and gate[template[i]] == g
+                ):
+                    look[looking] = d
+                    looking += 1
+                continue
+            job = x * m + ended_m
+            job_cause[job] = reason
+            lane = _device(replicas_at, replicas_to, job_from[x], ended_m)
+            if job_pair[x] == 1:
+                other = _device(replicas_at, replicas_to, job_to[x], ended_m)
+                route_of[job] = route[lane, other]
+                lane = -1 if lane == other else route_to[route_at[route[lane, other]]]
+            begins = True
+            if lane < 0:  # both ends are the same replica device
+                job_start[job] = now
+                when, order, what = push(when, order, what, size, now, seq, arrived + job)
+                size += 1
+                seq += 1
+                continue
+            if fair:
+                advance(flows, flowing, rest, speed, now - since)
+                since, changed = now, True
+                job_start[job] = now
+                rest[job], speed[job] = job_work[x], 0.0
+                flows[flowing] = job
+                flowing += 1
+                continue
+            if ordered:
+                ready[job] = True
+                begins = order_to[done[lane]] == job and head[lane] < 0
+            elif head[lane] >= 0:
+                after[tail[lane]] = job
+                begins = False
+            tail[lane] = job
+            if begins:
+                head[lane] = job
+                job_start[job] = now
+                finish = now + job_work[x] / rate[lane]
+                when, order, what = push(when, order, what, size, finish, seq, sent + lane)
+                size += 1
+                seq += 1
+        ended = np.int64(-1)
+        while looking > 0:
+            looking -= 1
+            d = look[looking]
+            i = at[d]
+            if busy[d] or i >= first[d + 1]:
+                continue
+            t, j = template[i], microbatch[i]
+            g = gate[t]
+            if rendezvous[t] == 1:
+                missing[g, j] -= 1
+                cause[i] = i - 1 if i > first[d] else -1
+                if missing[g, j] > 0:
+                    continue
+                s = gate_stage[g]
+                for r in range(replicas_at[s], replicas_at[s + 1]):
+                    other = replicas_to[r]
+                    k = at[other]
+                    busy[other] = True
+                    start[k], end[k] = now, now + duration[t]
+                    if other != d:
+                        cause[k] = i - 1 if i > first[d] else -1
+                    when, order, what = push(when, order, what, size, end[k], seq, other)
+                    size += 1
+                    seq += 1
+                continue
+            if g >= 0 and missing[g, j] > 0:
+                continue
+            busy[d] = True
+            start[i], end[i] = now, now + duration[t]
+            # It waited for whoever ended last: the device's own previous action, or `reason`.
+            own = i > first[d] and end[i - 1] == now
+            cause[i] = i - 1 if own else reason
+            when, order, what = push(when, order, what, size, end[i], seq, d)
+            size += 1
+            seq += 1
+        if changed and (size == 0 or when[0] > now):
+            changed, stamp = False, seq
+            fill(
+                flows, flowing, route_of, route_at, route_to, rate, speed, stopping, room, users
+            )  # fmt: skip
+            if flowing > 0:
+                finish = now + time_to_end(flows, flowing, rest, speed)
+                when, order, what = push(when, order, what, size, finish, seq, sent)
+                size += 1
+                seq += 1
+        if size == 0:
+            break
+        now, code, stamped = when[0], what[0], order[0]
+        pop(when, order, what, size)
+        size -= 1
+        if code < sent:
+            i = at[code]
+            at[code] += 1
+            busy[code] = False
+            reason, ended, ended_m = i, np.int64(template[i]), microbatch[i]
+            look[looking] = code
+            looking += 1
+            continue
+        if code >= arrived:
+            job = code - arrived
+            job_end[job] = now
+            reason, ended, ended_m = -2 - job, templates + job // m, job % m
+            continue
+        if fair:
+            if stamp != stamped:
+                continue  # others came or went since
+            advance(flows, flowing, rest, speed, now - since)
+            since, changed = now, True
+            running = 0
+            for f in range(flowing):
+                job = flows[f]
+                if rest[job] > SLACK * (job_work[job // m] + now * speed[job]):  # else rounding
+                    flows[running] = job
+                    running += 1
+                    continue
+                arrival = now + latency[route_of[job]]
+                when, order, what = push(when, order, what, size, arrival, seq, arrived + job)
+                size += 1
+                seq += 1
+            flowing = running
+        else:
+            lane = code - sent
+            job = head[lane]
+            head[lane] = after[job]
+            if ordered:
+                done[lane] += 1
+                k = done[lane]
+                if k < order_at[lane + 1] and ready[order_to[k]]:
+                    head[lane] = order_to[k]
+            if head[lane] >= 0:
+                following = head[lane]
+                job_start[following] = now
+                job_cause[following] = -2 - job
+                finish = now + job_work[following // m] / rate[lane]
+                when, order, what = push(when, order, what, size, finish, seq, sent + lane)
+                size += 1
+                seq += 1
+            arrival = now + (latency[route_of[job]] if route_of[job] >= 0 else 0.0)
+            when, order, what = push(when, order, what, size, arrival, seq, arrived + job)
+            size += 1
+            seq += 1
+    return start, end, cause, job_start, job_end, job_cause, at - first[:-1]

@@ -1,0 +1,114 @@
+"""Memory of each device over time: weights, versions of weights, activations in flight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...instances.model.arrays import Floats, Ints, frozen
+from ..schedules.actions import Kind, Schedule
+from .stages import BACKWARD, FORWARD, StageGraph
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceMemory:
+    """Memory of one device, in bytes.
+
+    Parameters
+    ----------
+    weights
+        What the stages on the device keep all the time, weights in one version.
+    versions
+        Further versions of the weights.
+    times, activations
+        Steps of what activations take: `activations[i]` holds from `times[i]` on.
+    in_flight
+        Most microbatches held at once, by stage.
+    capacity
+        What the device has.
+    """
+
+    weights: float
+    versions: float
+    times: Floats
+    activations: Floats
+    in_flight: dict[int, int]
+    capacity: float
+
+    @property
+    def peak_activations(self) -> float:
+        """Most that activations take at once."""
+        return float(self.activations.max(initial=0.0))
+
+    @property
+    def peak(self) -> float:
+        """Most that is in use at once."""
+        return self.weights + self.versions + self.peak_activations
+
+    @property
+    def peak_time(self) -> float:
+        """When the peak is reached first."""
+        return float(self.times[int(np.argmax(self.activations))]) if len(self.times) else 0.0
+
+
+def memory_over_time(
+    stages: StageGraph, schedule: Schedule, starts: list[Floats], ends: list[Floats]
+) -> tuple[DeviceMemory, ...]:
+    """Return the memory of each device.
+
+    A microbatch's activations are held from the begin of its forward to the end of its backward,
+    or of its weight gradient where the backward is split; without a backward pass, to the end of
+    the forward. Weights have one version, two (2BW), or one per microbatch in flight (PipeDream).
+
+    Parameters
+    ----------
+    starts, ends
+        Of each device's actions.
+
+    Notes
+    -----
+    O(actions · log actions).
+    """
+    result = []
+    for d, table in enumerate(schedule.actions):
+        stage, kind = table[:, 0], table[:, 1]
+        last = ((kind == Kind.B) | (kind == Kind.W)) & stages.present[stage, FORWARD]
+        last |= (kind == Kind.F) & ~stages.present[stage, BACKWARD]
+        begin = kind == Kind.F
+        times = np.concatenate((starts[d][begin], ends[d][last]))
+        owner = np.concatenate((stage[begin], stage[last]))
+        change = np.concatenate((np.ones(int(begin.sum())), -np.ones(int(last.sum()))))
+        order = np.lexsort((change, times))  # what ends at a time goes before what begins
+        times, owner, change = times[order], owner[order], change[order]
+        held = np.cumsum(change * stages.activation_bytes[owner])
+        flying = _most(owner, change)
+        own = [s for s, devices in enumerate(stages.replicas) if d in devices]
+        extra = {"one": 0, "two": 1, "in flight": -1}[schedule.versions]
+        result.append(
+            DeviceMemory(
+                weights=float(stages.resident_bytes[own].sum()),
+                versions=float(
+                    sum(
+                        (flying.get(s, 1) - 1 if extra < 0 else extra) * stages.weight_bytes[s]
+                        for s in own
+                        if stages.present[s, BACKWARD]
+                    )
+                ),
+                times=frozen(times, np.float64),
+                activations=frozen(held, np.float64),
+                in_flight=flying,
+                capacity=float(stages.capacity_bytes[d]),
+            )
+        )
+    return tuple(result)
+
+
+def _most(owner: Ints, change: Floats) -> dict[int, int]:
+    """Return the most microbatches that each stage holds at once; all it takes it gives back."""
+    if not len(owner):
+        return {}
+    order = np.argsort(owner, kind="stable")
+    stages, first = np.unique(owner[order], return_index=True)
+    most = np.maximum.reduceat(np.cumsum(change[order]), first)
+    return dict(zip(stages.tolist(), most.astype(int).tolist(), strict=True))

@@ -1,0 +1,277 @@
+"""A plan cut into stages: convex pieces of the graph, with times, data and devices.
+
+A device's nodes need not be convex: work may leave a device and come back. They are cut into
+pieces that can be executed one after the other, forward and backward apart. A *stage* is a forward
+piece with the backward piece that undoes it; either may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ...instances import Costs, InputError, Placement, Plan, Workload, price
+from ...instances.model.arrays import Bools, Floats, Ints, frozen
+from ...instances.model.contiguity import representatives
+from .stages import BACKWARD, FORWARD, StageGraph
+
+#: Nodes of a stage's forward and backward pass.
+Passes = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
+    """Return the stages of a placement, one per convex piece.
+
+    A contiguous plan gives one stage per device in use. Weights are `extra["weight_bytes"]`, else
+    all of a node's memory; activations are `extra["activation_bytes"]`, else the outputs of the
+    forward nodes where their bytes are known, else nothing. A backward piece waits for the forward
+    piece that it undoes, even where the graph has no such edge, as in the published layer graphs.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload, is no placement, or a backward node feeds a
+        forward node.
+
+    Notes
+    -----
+    O(n + m) in the nodes and edges.
+    """
+    stages, rank = convex_stages(workload, plan)
+    return _priced(workload, plan, stages, rank, weight_share)
+
+
+def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
+    """Return the nodes of each stage's passes, and a topological position of each task.
+
+    Raises
+    ------
+    InputError
+        As `cut`.
+    """
+    plan.check_made_for(workload)
+    if not isinstance(plan.solution, Placement):
+        raise InputError(
+            f"plan: it is for {plan.problem.name}; only placements can be cut into pieces"
+        )
+    where = plan.placement.tolist()
+    backward = workload.backward.tolist()
+    for u, v in workload.edges.tolist():
+        if backward[u] and not backward[v]:
+            raise InputError(
+                f"{workload.name}: edge {workload.ids[u]} → {workload.ids[v]} leads from a "
+                "backward node to a forward node; such a graph cannot be run in two passes"
+            )
+    forward_pieces = forward_pieces_of(workload, where)
+    group = _backward_groups(workload, forward_pieces, where)
+    backward_pieces = _pieces(workload, sorted(group), group)
+
+    stages: list[Passes] = [(piece, ()) for piece in forward_pieces]
+    rank_backward = dict.fromkeys(range(len(stages)), len(backward_pieces))
+    for position, piece in reversed(list(enumerate(backward_pieces))):
+        stage = group[piece[0]]
+        if stage >= len(forward_pieces) or stages[stage][BACKWARD]:
+            stage = len(stages)  # a backward piece of its own; the last one of a group is paired
+            stages.append(((), ()))
+        stages[stage] = stages[stage][FORWARD], piece
+        rank_backward[stage] = position
+    rank = np.zeros(2 * len(stages), dtype=np.int64)
+    for stage in range(len(stages)):
+        rank[2 * stage] = stage
+        rank[2 * stage + 1] = len(stages) + rank_backward[stage]
+    return stages, rank
+
+
+def kept_bytes(workload: Workload) -> tuple[Floats, Floats]:
+    """Return what each node keeps in memory, shape (n,): weights, and activations of a forward."""
+    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
+    activations = workload.extra.get("activation_bytes", workload.output_bytes)
+    return weights, np.zeros(workload.n) if activations is None else activations
+
+
+def forward_pieces_of(
+    workload: Workload, where: Sequence[int], order: Sequence[int] = ()
+) -> list[tuple[int, ...]]:
+    """Return the convex pieces of the forward pass, in an order in which they can be executed.
+
+    Parameters
+    ----------
+    where
+        Device of each node.
+    order
+        The devices in the order of their pieces, one each, where a plan says so.
+
+    Notes
+    -----
+    O(n + m) in the nodes and edges.
+    """
+    pieces = _pieces(workload, np.flatnonzero(~workload.backward).tolist(), where)
+    if order:
+        pieces.sort(key=lambda piece: list(order).index(where[piece[0]]))
+    return pieces
+
+
+def order_of(plan: Plan) -> tuple[int, ...]:
+    """Return the order that a plan for relayed data gives its devices; else ()."""
+    return plan.solution.order if isinstance(plan.solution, Placement) else ()
+
+
+def _pieces(
+    workload: Workload, nodes: Sequence[int], group: Sequence[int] | Mapping[int, int]
+) -> list[tuple[int, ...]]:
+    """Cut `nodes` into pieces of one group each, in an order in which they can be executed.
+
+    Always the group goes on that can finish, else the one that can do most. Groups whose quotient
+    graph is acyclic give one piece each.
+    """
+    inside = set(nodes)
+    waits = {v: sum(u in inside for u in workload.predecessors[v]) for v in nodes}
+    left: dict[int, int] = {}
+    ready: dict[int, list[int]] = {}
+    for v in nodes:
+        left[group[v]] = left.get(group[v], 0) + 1
+        ready.setdefault(group[v], [])
+
+    def arrive(start: int) -> None:
+        stack = [start]
+        while stack:
+            u = stack.pop()
+            ready[group[u]].append(u)
+            for w in workload.successors[u]:
+                if w in inside and group[w] == group[u]:
+                    waits[w] -= 1
+                    if not waits[w]:
+                        stack.append(w)
+
+    for v in nodes:
+        if not any(u in inside for u in workload.predecessors[v]):
+            arrive(v)
+    pieces = []
+    while left:
+        finishing = [g for g in left if len(ready[g]) == left[g]]
+        chosen = finishing[0] if finishing else max(left, key=lambda g: (len(ready[g]), -g))
+        piece, ready[chosen] = ready[chosen], []
+        left[chosen] -= len(piece)
+        if not left[chosen]:
+            del left[chosen]
+        for u in piece:
+            for w in workload.successors[u]:
+                if w in inside and group[w] != chosen:
+                    waits[w] -= 1
+                    if not waits[w]:
+                        arrive(w)
+        pieces.append(tuple(sorted(piece)))
+    return pieces
+
+
+def _backward_groups(
+    workload: Workload, forward_pieces: list[tuple[int, ...]], where: list[int]
+) -> dict[int, int]:
+    """Return for each backward node the forward piece that it undoes.
+
+    Orphans go with the last piece on their device; where there is none, with each other, under a
+    number beyond the pieces.
+    """
+    piece_of = {v: p for p, piece in enumerate(forward_pieces) for v in piece}
+    last = {where[piece[0]]: p for p, piece in enumerate(forward_pieces)}
+    stands_for = representatives(workload).tolist()
+    group = {}
+    for v in np.flatnonzero(workload.backward).tolist():
+        own = piece_of.get(stands_for[v])
+        if own is None or where[forward_pieces[own][0]] != where[v]:
+            own = last.get(where[v], len(forward_pieces) + where[v])
+        group[v] = own
+    return group
+
+
+def _priced(
+    workload: Workload, plan: Plan, stages: list[Passes], rank: Ints, weight_share: float
+) -> StageGraph:
+    costs = price(workload, plan.cluster)
+    where = plan.placement.tolist()
+    task_of = np.zeros(workload.n, dtype=np.int64)
+    for s, passes in enumerate(stages):
+        for side, nodes in enumerate(passes):
+            task_of[list(nodes)] = 2 * s + side
+    receive, send = (np.zeros((len(stages), 2)) for _ in range(2))
+    out_bytes = workload.output_bytes
+    moved: dict[tuple[int, int], float] = {}
+    for u, successors in enumerate(workload.successors):
+        own = int(task_of[u])
+        users: dict[int, set[int]] = {}
+        for v in successors:
+            users.setdefault(where[v], set()).add(int(task_of[v]))
+        for d, tasks in users.items():
+            first, *others = sorted(tasks, key=lambda t: int(rank[t]))
+            if d == where[u]:
+                for t in tasks - {own}:
+                    moved.setdefault((own, t), 0.0)
+                continue
+            receive[first // 2, first % 2] += costs.received(u, where[u], d)
+            size = 0.0 if out_bytes is None else float(out_bytes[u])
+            moved[own, first] = moved.get((own, first), 0.0) + size
+            for t in others:
+                moved.setdefault((first, t), 0.0)
+        send[own // 2, own % 2] += costs.sent(u, where[u], users.keys() - {where[u]})
+    present = np.array([[bool(nodes) for nodes in passes] for passes in stages])
+    for s in np.flatnonzero(present.all(axis=1)).tolist():
+        moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
+    return stage_graph(
+        workload, plan, costs, stages, present, receive, send, moved, rank, weight_share
+    )
+
+
+def stage_graph(
+    workload: Workload,
+    plan: Plan,
+    costs: Costs,
+    stages: Sequence[Passes],
+    present: Bools,
+    receive: Floats,
+    send: Floats,
+    moved: Mapping[tuple[int, int], float],
+    rank: Ints,
+    weight_share: float,
+) -> StageGraph:
+    """Return the stages of a placement with compute and memory, given how data moves.
+
+    Parameters
+    ----------
+    moved
+        Bytes along each edge between tasks.
+
+    Raises
+    ------
+    InputError
+        If a node is on a device that does not support it.
+    """
+    everything = [[*a, *b] for a, b in stages]
+    device = [int(plan.placement[nodes[0]]) for nodes in everything]
+    compute = np.zeros((len(stages), 2))
+    for s, passes in enumerate(stages):
+        for side, nodes in enumerate(passes):
+            compute[s, side] = costs.compute[costs.kind_of[device[s]], list(nodes)].sum()
+    if not np.isfinite(compute).all():
+        raise InputError("plan: a node is on a device that does not support it; verify the plan")
+    edges = sorted(moved)
+    weight, activation = kept_bytes(workload)
+    weights = frozen([weight[nodes].sum() for nodes in everything], np.float64)
+    return StageGraph(
+        devices=tuple(device.name for device in plan.cluster.devices),
+        replicas=tuple((d,) for d in device),
+        compute=frozen(compute, np.float64),
+        present=frozen(present, np.bool_),
+        receive=frozen(receive, np.float64),
+        send=frozen(send, np.float64),
+        edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
+        payload_bytes=frozen([moved[edge] for edge in edges], np.float64),
+        rank=frozen(rank, np.int64),
+        weight_bytes=weights,
+        activation_bytes=frozen([activation[list(a)].sum() for a, _ in stages], np.float64),
+        resident_bytes=weights,
+        nodes=tuple(stages),
+        capacity_bytes=frozen(costs.capacity_bytes[costs.kind_of], np.float64),
+        weight_share=weight_share,
+        time_unit=workload.time_unit,
+    )

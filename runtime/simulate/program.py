@@ -1,0 +1,221 @@
+"""Stages, schedule and network compiled to arrays for the event engine.
+
+An action waits at a *gate*, which counts what has not arrived yet for a microbatch; whoever ends
+opens the gates it feeds. Actions are on devices, in fixed order; *jobs* (transfers that run beside
+compute) are on lanes, in order of arrival.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances import InputError
+from ...instances.model.arrays import Floats, Ints
+from ..schedules.actions import TRANSFERS, Kind, Schedule
+from ..schedules.reduction import all_reduce_actions
+from .gates import KINDS, Wiring, wire
+from .network import HostMemory, Links, Network, units_per_second
+from .stages import BACKWARD, FORWARD, StageGraph
+
+Ints32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """N actions of T templates (kind · P + stage), X jobs per microbatch, G gates, L lanes.
+
+    Parameters
+    ----------
+    first
+        Shape (D + 1,): first action of each device.
+    template, microbatch
+        Shape (N,).
+    duration
+        Shape (T,).
+    gate
+        Shape (T,): where an action waits; −1 for nowhere.
+    rendezvous
+        Shape (T,): whether actions of all replicas begin together.
+    waits
+        Shape (G,): arrivals that a gate waits for.
+    gate_stage, gate_job
+        Shape (G,): whose devices a gate stops; the job that it starts, or −1.
+    feed_at, feed_to
+        CSR over templates, then jobs: gates that they open when they end.
+    replicas_at, replicas_to
+        CSR: devices of each stage.
+    job_from, job_to
+        Shape (X,): stages.
+    job_pair
+        Shape (X,): 1 if the job takes the route between the two stages' devices, 0 if it takes
+        the copy engine of `job_from`'s device.
+    job_work
+        Shape (X,): in units of the lane's rate.
+    route
+        Shape (D, D): number of the route from a device to another, −1 for none.
+    route_at, route_to
+        CSR: lanes on each route.
+    rate
+        Shape (L,).
+    latency
+        Shape (routes,).
+    order_at, order_to
+        CSR: jobs of each lane (job · microbatches + microbatch) in the order in which they must
+        run; without any lane, they run as they come.
+    fair
+        Whether jobs share the lanes on their routes.
+    lanes
+        Names of the lanes.
+    inputs
+        Shape (2P, 2): time within an action for receiving and for sending (tasks).
+    """
+
+    first: Ints
+    template: Ints32
+    microbatch: Ints32
+    duration: Floats
+    gate: Ints
+    rendezvous: Ints
+    waits: Ints
+    gate_stage: Ints
+    gate_job: Ints
+    feed_at: Ints
+    feed_to: Ints
+    replicas_at: Ints
+    replicas_to: Ints
+    job_from: Ints
+    job_to: Ints
+    job_task: Ints
+    job_pair: Ints
+    job_work: Floats
+    route: Ints
+    route_at: Ints
+    route_to: Ints
+    rate: Floats
+    latency: Floats
+    order_at: Ints
+    order_to: Ints
+    fair: bool
+    lanes: tuple[str, ...]
+    inputs: Floats
+
+
+def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> Program:
+    """Return the arrays that the engine runs; the stages are settled in the network.
+
+    Raises
+    ------
+    InputError
+        If the schedule lists transfers and the network moves data beside compute.
+    """
+    count = stages.count
+    kinds = {int(k) for table in schedule.actions for k in np.unique(table[:, 1])}
+    listed = bool(kinds & set(TRANSFERS))
+    if listed and network.overlap:
+        raise InputError(
+            "schedule: it lists transfers as actions of the devices; "
+            "simulate it with a network that does not overlap"
+        )
+    inline = not listed and not network.overlap
+    wiring = wire(stages, schedule, network, listed)
+    replicas = [len(ring) for ring in stages.replicas]
+    pairs = np.array(sorted(wiring.feeds), dtype=np.int64).reshape(-1, 2)
+    ends = wiring.first_job + len(wiring.jobs)
+    table = np.concatenate(schedule.actions).reshape(-1, 3)
+    lanes, rate = _lanes(stages, network)
+    routes = network.routes if isinstance(network, Links) else ()
+    transfers = np.stack((stages.receive.ravel(), stages.send.ravel()), axis=1)
+    return Program(
+        first=np.cumsum([0, *map(len, schedule.actions)]).astype(np.int64),
+        template=(table[:, 1] * np.int32(count) + table[:, 0]).astype(np.int32),
+        microbatch=np.ascontiguousarray(table[:, 2]),
+        duration=_durations(stages, schedule, network, inline).ravel(),
+        gate=_gates(wiring).ravel(),
+        rendezvous=np.repeat(np.arange(KINDS) == Kind.REDUCE_GRAD, count).astype(np.int64),
+        waits=wiring.waits(replicas),
+        gate_stage=_stages_of_gates(wiring),
+        gate_job=np.concatenate(
+            (np.full(wiring.job_gate(0), -1, dtype=np.int64), np.arange(len(wiring.jobs)))
+        ),
+        feed_at=np.searchsorted(pairs[:, 0], np.arange(ends + 1)).astype(np.int64),
+        feed_to=pairs[:, 1].copy(),
+        replicas_at=np.cumsum([0, *replicas]).astype(np.int64),
+        replicas_to=np.array([d for ring in stages.replicas for d in ring], dtype=np.int64),
+        job_from=np.array([job.source for job in wiring.jobs], dtype=np.int64),
+        job_to=np.array([job.target for job in wiring.jobs], dtype=np.int64),
+        job_task=np.array([job.task for job in wiring.jobs], dtype=np.int64),
+        job_pair=np.array([job.pair for job in wiring.jobs], dtype=np.int64),
+        job_work=np.array([job.work for job in wiring.jobs], dtype=np.float64),
+        route=network.route if isinstance(network, Links) else np.zeros((0, 0), np.int64),
+        route_at=np.cumsum([0, *map(len, routes)]).astype(np.int64),
+        route_to=np.array([i for links in routes for i in links], dtype=np.int64),
+        rate=rate,
+        latency=_latencies(stages, network),
+        order_at=np.cumsum([0, *map(len, wiring.orders)]).astype(np.int64),
+        order_to=np.concatenate([np.zeros(0, np.int64), *wiring.orders]),
+        fair=isinstance(network, Links) and network.sharing == "fair",
+        lanes=lanes,
+        inputs=transfers if inline else np.zeros_like(transfers),
+    )
+
+
+def _durations(stages: StageGraph, schedule: Schedule, network: Network, inline: bool) -> Floats:
+    """Return, shape (kinds, P), how long each action keeps its device."""
+    duration = np.zeros((KINDS, stages.count))
+    tasks = stages.duration if inline else stages.compute
+    duration[Kind.F] = tasks[:, FORWARD]
+    duration[Kind.B] = tasks[:, BACKWARD]
+    duration[Kind.W] = stages.weight_share * stages.compute[:, BACKWARD]
+    duration[Kind.I] = duration[Kind.B] - duration[Kind.W]
+    for side in (FORWARD, BACKWARD):
+        duration[Kind.RECV_F + 2 * side] = stages.receive[:, side]
+        duration[Kind.SEND_F + 2 * side] = stages.send[:, side]
+    if any((table[:, 1] == Kind.REDUCE_GRAD).any() for table in schedule.actions):
+        duration[Kind.REDUCE_GRAD] = all_reduce_actions(stages, schedule.versions, network)
+    return duration
+
+
+def _gates(wiring: Wiring) -> Ints:
+    """Return, shape (kinds, P), where each action waits; −1 for nowhere."""
+    every = np.arange(wiring.stages)
+    gate = np.full((KINDS, wiring.stages), -1, dtype=np.int64)
+    gate[Kind.F] = 2 * every
+    gate[Kind.B] = gate[Kind.I] = 2 * every + 1
+    gate[Kind.W] = wiring.weight(0) + every
+    for side in (FORWARD, BACKWARD):
+        gate[Kind.RECV_F + 2 * side] = wiring.reception(0) + 2 * every + side
+        gate[Kind.SEND_F + 2 * side] = wiring.sending(0) + 2 * every + side
+    gate[Kind.REDUCE_GRAD] = wiring.all_reduce(0) + every
+    return gate
+
+
+def _stages_of_gates(wiring: Wiring) -> Ints:
+    every = np.arange(wiring.stages)
+    tasks = np.repeat(every, 2)
+    jobs = np.zeros(len(wiring.jobs), dtype=np.int64)
+    return np.concatenate((tasks, every, tasks, tasks, every, jobs))
+
+
+def _lanes(stages: StageGraph, network: Network) -> tuple[tuple[str, ...], Floats]:
+    """Return names and rates of the copy engines or links."""
+    devices = len(stages.devices)
+    if isinstance(network, HostMemory):
+        return tuple(f"{name} copy engine" for name in stages.devices), np.ones(devices)
+    rate = network.bytes_per_s / units_per_second(stages.time_unit)
+    if network.names:
+        return network.names, rate
+    used: list[list[str]] = [[] for _ in network.bytes_per_s]
+    for a, b in np.argwhere(network.route >= 0).tolist():
+        for i in network.routes[network.route[a, b]]:
+            used[i].append(f"{stages.devices[a]} → {stages.devices[b]}")
+    names = (pairs[0] if len(pairs) == 1 else f"link {i}" for i, pairs in enumerate(used))
+    return tuple(names), rate
+
+
+def _latencies(stages: StageGraph, network: Network) -> Floats:
+    if isinstance(network, HostMemory):
+        return np.zeros(0)
+    return network.route_latency_s * units_per_second(stages.time_unit)

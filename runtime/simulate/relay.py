@@ -1,0 +1,111 @@
+"""A placement as stages in one line, each of which talks to its neighbours only.
+
+That is how `torch.distributed.pipelining` runs a plan: every piece hands on its *live set*, all
+that it or a piece before it has made and a later one needs; gradients go back the same way. A value
+crosses every boundary between the piece that makes it and the last (for what goes back: the first)
+that needs it, and where two neighbours are on different devices, both pay for it. A piece that only
+passes things on takes part in both passes.
+
+A plan for relayed data (`Throughput.relayed`) names the order of its devices; of others, the pieces
+stand in the order in which they can be executed.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+
+from ...instances import InputError, Plan, Workload, price
+from ...instances.model.arrays import Ints
+from .pieces import Passes, convex_stages, order_of, stage_graph
+from .stages import BACKWARD, FORWARD, StageGraph
+
+
+def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
+    """Return the stages of a placement, in a line.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload, is no placement, or data would have to go
+        against the line.
+
+    Notes
+    -----
+    O(n + m + values · stages).
+    """
+    passes, rank = convex_stages(workload, plan)
+    order = order_of(plan)
+    stages = _by_device(workload, plan, order) if order else _in_line(workload, passes, rank)
+    count = len(stages)
+    costs = price(workload, plan.cluster)
+    where = plan.placement.tolist()
+    device = [where[(a or b)[0]] for a, b in stages]
+    place = np.zeros(workload.n, np.int64)
+    for s, both in enumerate(stages):
+        place[[*both[FORWARD], *both[BACKWARD]]] = s
+    _check_line(workload, place)
+    trains = bool(workload.backward.any())
+    receive, send = np.zeros((count, 2)), np.zeros((count, 2))
+    moved = {(2 * a, 2 * b): 0.0 for a, b in pairwise(range(count))}
+    if trains:
+        moved |= {(2 * b + 1, 2 * a + 1): 0.0 for a, b in pairwise(range(count))}
+        moved |= {(2 * s, 2 * s + 1): 0.0 for s in range(count)}
+    for u, successors in enumerate(workload.successors):
+        own = int(place[u])
+        users = [int(place[v]) for v in successors]
+        up = [(b, b + 1, FORWARD) for b in range(own, max([own, *users]))]
+        down = [(b, b - 1, BACKWARD) for b in range(own, min([own, *users]), -1)]
+        for a, b, side in up + down:
+            if device[a] == device[b]:
+                continue
+            send[a, side] += costs.sent(u, device[a], (device[b],))
+            receive[b, side] += costs.received(u, device[a], device[b])
+            if workload.output_bytes is not None:
+                moved[2 * a + side, 2 * b + side] += float(workload.output_bytes[u])
+    line = np.arange(count)
+    new_rank = np.stack((line, 2 * count - 1 - line), axis=1).ravel()
+    present = np.ones((count, 2), np.bool_)
+    present[:, BACKWARD] = trains
+    return stage_graph(
+        workload, plan, costs, stages, present, receive, send, moved, new_rank, weight_share
+    )
+
+
+def _by_device(workload: Workload, plan: Plan, order: tuple[int, ...]) -> list[Passes]:
+    """Return a stage per device, in the order that the plan names."""
+    nodes: dict[int, tuple[list[int], list[int]]] = {d: ([], []) for d in order}
+    for v, d in enumerate(plan.placement.tolist()):
+        nodes[d][int(workload.backward[v])].append(v)
+    return [(tuple(a), tuple(b)) for a, b in nodes.values()]
+
+
+def _in_line(workload: Workload, stages: list[Passes], rank: Ints) -> list[Passes]:
+    """Return the stages so that forward passes go up the line and backward passes down."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(stages)))
+    for side, direction in ((FORWARD, 1), (BACKWARD, -1)):
+        own = [s for s in range(len(stages)) if stages[s][side]]
+        own.sort(key=lambda s: direction * int(rank[2 * s + side]))
+        nx.add_path(graph, own)
+    try:
+        return [stages[s] for s in nx.lexicographical_topological_sort(graph)]
+    except nx.NetworkXUnfeasible:
+        raise InputError(
+            f"relayed: the backward pieces of {workload.name} do not come in the opposite order "
+            "of its forward pieces, so no line of stages can pass data on; simulate without"
+        ) from None
+
+
+def _check_line(workload: Workload, place: Ints) -> None:
+    for u, v in workload.edges.tolist():
+        back = bool(workload.backward[u]), bool(workload.backward[v])
+        if (back == (False, False) and place[u] > place[v]) or (
+            back == (True, True) and place[u] < place[v]
+        ):
+            raise InputError(
+                f"relayed: node {workload.ids[v]} needs node {workload.ids[u]}, whose piece comes "
+                "later in the line of stages; simulate without"
+            )

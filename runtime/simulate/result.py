@@ -1,0 +1,269 @@
+"""What a simulation says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...instances.model.arrays import Floats, Ints
+from ..schedules.actions import Action, Kind, Schedule
+from .memory import DeviceMemory
+from .network import HostMemory, Network
+from .program import Program
+from .stages import StageGraph
+
+
+class Step(NamedTuple):
+    """A step of a critical path: what ran where, from when to when."""
+
+    where: str
+    what: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A plan over time; all times in the workload's unit.
+
+    Parameters
+    ----------
+    stages, schedule, network
+        What was simulated.
+    starts, ends
+        Per device, shape (n,): begin and end of each action of `schedule`.
+    makespan
+        When the last action or transfer ends.
+    time_per_sample
+        In steady state: what one more microbatch adds. Schedules that repeat a round of work:
+        the spacing of an action's repetitions far from begin and end, the slowest action counts.
+        Others, such as GPipe: what further microbatches add to the makespan. Of a schedule that
+        is not one of `SCHEDULES`, and so cannot be made longer: the spacing in the middle of it.
+    memory
+        Of each device.
+    """
+
+    stages: StageGraph
+    schedule: Schedule
+    network: Network
+    starts: tuple[Floats, ...]
+    ends: tuple[Floats, ...]
+    makespan: float
+    time_per_sample: float
+    memory: tuple[DeviceMemory, ...]
+    program: Program = field(repr=False)
+    causes: Ints = field(repr=False)
+    job_start: Floats = field(repr=False)
+    job_end: Floats = field(repr=False)
+    job_cause: Ints = field(repr=False)
+
+    @cached_property
+    def busy(self) -> Floats:
+        """Shape (D,): time that each device computes or moves data itself."""
+        return np.array([float((e - s).sum()) for s, e in zip(self.starts, self.ends, strict=True)])
+
+    @cached_property
+    def transfer(self) -> Floats:
+        """Shape (D,): the part of `busy` in which a device moves data."""
+        moved = self.program.inputs.sum(axis=1)
+        total = np.zeros(len(self.starts))
+        for d, table in enumerate(self.schedule.actions):
+            kind, stage = table[:, 1], table[:, 0]
+            side = (kind == Kind.B) | (kind == Kind.I)
+            inside = side | (kind == Kind.F)
+            total[d] = moved[(2 * stage + side)[inside]].sum()
+            apart = (kind >= Kind.RECV_F) & (kind <= Kind.REDUCE_GRAD)
+            total[d] += (self.ends[d] - self.starts[d])[apart].sum()
+        return total
+
+    @cached_property
+    def used(self) -> list[int]:
+        """Devices that do anything; where stages have replicas, stage by stage."""
+        used = [d for d, table in enumerate(self.schedule.actions) if len(table)]
+        rings = self.stages.replicas
+        if all(len(ring) == 1 for ring in rings):
+            return used
+        place = {
+            d: (s, r) for s, ring in reversed(list(enumerate(rings))) for r, d in enumerate(ring)
+        }
+        return sorted(used, key=place.__getitem__)
+
+    @cached_property
+    def bubbles(self) -> Floats:
+        """Shape (D,): share of the makespan in which each device is idle."""
+        if not self.makespan:
+            return np.zeros(len(self.starts))
+        return 1 - self.busy / self.makespan
+
+    @property
+    def bubble(self) -> float:
+        """Mean of `bubbles` over the devices in use."""
+        return float(self.bubbles[self.used].mean())
+
+    @property
+    def peak_memory(self) -> dict[str, float]:
+        """Most bytes in use at once, by device."""
+        names = self.stages.devices
+        return {name: m.peak for name, m in zip(names, self.memory, strict=True)}
+
+    @property
+    def over_memory(self) -> list[str]:
+        """A line for each device whose peak exceeds its memory."""
+        return [
+            f"{name} needs {m.peak:.0f} bytes at its peak, {m.peak - m.capacity:.0f} more than its "
+            f"{m.capacity:.0f}"
+            for name, m in zip(self.stages.devices, self.memory, strict=True)
+            if m.peak > m.capacity * (1 + 1e-9)
+        ]
+
+    def jobs(self) -> Iterator[tuple[int, int, str, float, float]]:
+        """Yield each transfer that ran beside compute: job, microbatch, lane, start, end.
+
+        Once per link on its route.
+        """
+        m = self.schedule.microbatches
+        for index in range(len(self.job_start)):
+            begin, end = float(self.job_start[index]), float(self.job_end[index])
+            if np.isfinite(end) and end > begin:
+                for lane in self.lanes_of(index):
+                    yield index // m, index % m, self.program.lanes[lane], begin, end
+
+    def lanes_of(self, job: int) -> list[int]:
+        """Return the lanes that a job takes; none if it stays on its device."""
+        x, j = divmod(job, self.schedule.microbatches)
+        program = self.program
+        source = self.stages.replicas[program.job_from[x]]
+        if not program.job_pair[x]:
+            return [source[j % len(source)]]
+        target = self.stages.replicas[program.job_to[x]]
+        route = int(program.route[source[j % len(source)], target[j % len(target)]])
+        if route < 0:
+            return []
+        links: list[int] = program.route_to[slice(*program.route_at[route : route + 2])].tolist()
+        return links
+
+    def job_name(self, x: int) -> str:
+        """Return what a transfer carries, such as ``F0 → F1``."""
+        names = [f"{'FB'[task % 2]}{task // 2}" for task in range(2 * self.stages.count)]
+        task = int(self.program.job_task[x])
+        target = self.program.feed_to[self.program.feed_at[len(self.program.duration) + x]]
+        if self.program.job_pair[x]:
+            return f"{names[task]} → {names[target]}"
+        return f"{names[task]} {'in' if target == task else 'out'}"
+
+    @cached_property
+    def link_load(self) -> pd.DataFrame:
+        """One row per link or copy engine in use: transfers, busy time, utilisation.
+
+        Busy is the time that its transfers would take if each had it to itself.
+        """
+        count = np.zeros(len(self.program.lanes), dtype=np.int64)
+        busy = np.zeros(len(self.program.lanes))
+        for index in np.flatnonzero(np.isfinite(self.job_end)).tolist():
+            for lane in self.lanes_of(index):
+                count[lane] += 1
+                work = self.program.job_work[index // self.schedule.microbatches]
+                busy[lane] += work / self.program.rate[lane]
+        frame = pd.DataFrame(
+            {
+                "transfers": count,
+                "busy": busy,
+                "utilisation": busy / self.makespan if self.makespan else busy,
+            },
+            index=pd.Index(self.program.lanes, name="link"),
+        )
+        return frame[frame["transfers"] > 0]
+
+    @property
+    def busiest_link(self) -> tuple[str, float] | None:
+        """The link with most work, and the share of the makespan that it takes; None if unused."""
+        table = self.link_load
+        if isinstance(self.network, HostMemory) or table.empty:
+            return None
+        most = int(table["busy"].to_numpy().argmax())
+        return str(table.index[most]), float(table["utilisation"].to_numpy()[most])
+
+    def critical_path(self) -> list[Step]:
+        """Return what decided the makespan, from the beginning to the end.
+
+        Each step could only begin when the one before it had ended, so shortening any other
+        action does not shorten the run.
+        """
+        program, m = self.program, self.schedule.microbatches
+        start = np.concatenate(self.starts) if self.starts else np.zeros(0)
+        end = np.concatenate(self.ends) if self.ends else np.zeros(0)
+        steps: list[Step] = []
+        at = int(np.argmax(end)) if len(end) else -1
+        if len(self.job_end) and self.job_end[np.isfinite(self.job_end)].max(initial=0) > end.max():
+            at = -2 - int(np.argmax(np.where(np.isfinite(self.job_end), self.job_end, -1)))
+        while at != -1:
+            if at >= 0:
+                device = int(np.searchsorted(program.first, at, side="right")) - 1
+                row = self.schedule.actions[device][at - program.first[device]]
+                text = str(Action(int(row[0]), Kind(row[1]), int(row[2])))
+                steps.append(
+                    Step(self.stages.devices[device], text, float(start[at]), float(end[at]))
+                )
+                at = int(self.causes[at])
+            else:
+                job = -2 - at
+                lanes = [program.lanes[lane] for lane in self.lanes_of(job)]
+                where = ", ".join(lanes) or "same device"
+                text = f"{self.job_name(job // m)}, microbatch {job % m}"
+                steps.append(
+                    Step(where, text, float(self.job_start[job]), float(self.job_end[job]))
+                )
+                at = int(self.job_cause[job])
+        return steps[::-1]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per device.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: actions, compute, transfer, idle, bubble, utilisation (compute's share of the
+            makespan), begin, end, in_flight (most microbatches held by one stage), weight_bytes
+            (all that is kept all the time), version_bytes, activation_bytes and peak_bytes.
+        """
+        ran = [len(table) > 0 for table in self.schedule.actions]
+        compute = self.busy - self.transfer
+        columns = {
+            "actions": [len(table) for table in self.schedule.actions],
+            "compute": compute,
+            "transfer": self.transfer,
+            "idle": self.makespan - self.busy,
+            "bubble": self.bubbles,
+            "utilisation": compute / self.makespan if self.makespan else compute,
+            "begin": [s[0] if r else np.nan for s, r in zip(self.starts, ran, strict=True)],
+            "end": [e[-1] if r else np.nan for e, r in zip(self.ends, ran, strict=True)],
+            "in_flight": [max(m.in_flight.values(), default=0) for m in self.memory],
+            "weight_bytes": [m.weights for m in self.memory],
+            "version_bytes": [m.versions for m in self.memory],
+            "activation_bytes": [m.peak_activations for m in self.memory],
+            "peak_bytes": [m.peak for m in self.memory],
+        }
+        return pd.DataFrame(columns, index=pd.Index(self.stages.devices, name="device"))
+
+    def actions_to_pandas(self) -> pd.DataFrame:
+        """Return one row per action: device, stage, kind, microbatch, start, end."""
+        frames = [
+            pd.DataFrame(
+                {
+                    "device": self.stages.devices[d],
+                    "stage": table[:, 0],
+                    "kind": [Kind(k).name for k in table[:, 1].tolist()],
+                    "microbatch": table[:, 2],
+                    "start": self.starts[d],
+                    "end": self.ends[d],
+                }
+            )
+            for d, table in enumerate(self.schedule.actions)
+            if len(table)
+        ]
+        return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,115 @@
+"""Simulate a plan: the second judge, which sees what a plan does over time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...instances import Plan, Workload
+from ...instances.model.arrays import frozen
+from ..schedules import Schedule, make_schedule
+from ..schedules.steps import deadlock
+from ..schedules.validate import check_actions
+from .engine import execute
+from .memory import memory_over_time
+from .network import HostMemory, Network, settle
+from .plan_stages import stages_of, usual_network, usual_schedule
+from .program import compile_program
+from .result import Simulation
+from .stages import StageGraph
+from .steady_state import last_of, time_per_sample
+
+#: How many microbatches are simulated unless the plan or the caller says otherwise.
+DEFAULT_MICROBATCHES = 8
+
+
+def simulate(
+    workload: Workload,
+    plan: Plan,
+    schedule: str | Schedule | None = None,
+    microbatches: int | None = None,
+    *,
+    network: Network | None = None,
+    weight_share: float = 0.5,
+    relayed: bool | None = None,
+) -> Simulation:
+    """Simulate a plan.
+
+    Parameters
+    ----------
+    schedule
+        A name of `stagecut.runtime.schedules.SCHEDULES`, or a schedule, whose own number of
+        microbatches then counts; default: ``1f1b``, for latency plans ``single``, for training
+        plans the one that they were made for.
+    microbatches
+        How many samples or microbatches to run; default: the plan's batch, else 8; 1 for
+        ``single``.
+    network
+        Default: of a mapped plan the links of its topology, for which messages compete; else
+        `HostMemory()`, what the plan's problem says that transfers cost.
+    weight_share
+        The part of a backward pass that computes gradients of weights, for zero-bubble
+        schedules.
+    relayed
+        Whether the pieces of a placement talk to their neighbours only, as PyTorch runs them;
+        default: as the plan's problem says.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload, or the schedule does not fit, is incomplete or
+        deadlocks: then with the table of steps and devices.
+    """
+    stages = stages_of(workload, plan, weight_share=weight_share, relayed=relayed)
+    network = network or usual_network(plan)
+    return simulate_stages(stages, schedule or usual_schedule(plan), microbatches, network=network)
+
+
+def simulate_stages(
+    stages: StageGraph,
+    schedule: str | Schedule = "1f1b",
+    microbatches: int | None = None,
+    *,
+    network: Network | None = None,
+) -> Simulation:
+    """Simulate stages; see `simulate`.
+
+    Notes
+    -----
+    O(log(devices + links)) per action and transfer, memory linear in them.
+    """
+    network = network or HostMemory()
+    stages = settle(stages, network)
+    if isinstance(schedule, str):
+        if microbatches is None:
+            microbatches = 1 if schedule == "single" else stages.batch or DEFAULT_MICROBATCHES
+        stages = replace(stages, batch=stages.batch or microbatches)
+        schedule = make_schedule(schedule, stages, microbatches, network)
+    check_actions(schedule, stages)
+    program = compile_program(stages, schedule, network)
+    start, end, cause, job_start, job_end, job_cause, reached = execute(
+        program, schedule.microbatches
+    )
+    size = np.diff(program.first)
+    if (reached < size).any():
+        raise deadlock(schedule, stages)
+    pieces = [slice(a, b) for a, b in zip(program.first[:-1], program.first[1:], strict=True)]
+    starts = tuple(frozen(start[piece], np.float64) for piece in pieces)
+    ends = tuple(frozen(end[piece], np.float64) for piece in pieces)
+    makespan = max(float(end.max(initial=0.0)), last_of(job_end))
+    return Simulation(
+        stages=stages,
+        schedule=schedule,
+        network=network,
+        starts=starts,
+        ends=ends,
+        makespan=makespan,
+        time_per_sample=time_per_sample(stages, schedule, network, starts, makespan),
+        memory=memory_over_time(stages, schedule, list(starts), list(ends)),
+        program=program,
+        causes=cause,
+        job_start=job_start,
+        job_end=job_end,
+        job_cause=job_cause,
+    )

@@ -1,0 +1,198 @@
+"""Stages: what runs where, in which passes, and what it waits for, whatever plan it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...instances.model.arrays import Bools, Floats, Ints, frozen
+
+FORWARD, BACKWARD = 0, 1
+
+
+@dataclass(frozen=True, eq=False)
+class StageGraph:
+    """P stages on D devices; the *task* 2s + p is pass p (0 forward, 1 backward) of stage s.
+
+    It is what the simulator makes of any plan.
+
+    Parameters
+    ----------
+    devices
+        Names of the D devices.
+    replicas
+        Devices of each stage: microbatch j runs on the one at j modulo their number.
+    compute
+        Shape (P, 2): time of each pass; 0 where it is missing.
+    present
+        Shape (P, 2): whether the stage has the pass at all.
+    receive, send
+        Shape (P, 2): what the device pays to bring a task's inputs in from host memory before
+        it, and its outputs out after it.
+    edges
+        Shape (E, 2): task that must end before a task; each u enters a device once, with the
+        first task there that needs it, and the other tasks there come after that one.
+    payload_bytes
+        Shape (E,): bytes that move along the edge.
+    rank
+        Shape (2P,): a topological position of each task.
+    weight_bytes, activation_bytes
+        Shape (P,): of one replica; activations of one microbatch.
+    resident_bytes
+        Shape (P,): what one replica keeps all the time: its weights in one version, and what
+        the plan counts besides, such as gradients and optimizer state.
+    nodes
+        Nodes of each stage, forward and backward.
+    capacity_bytes
+        Shape (D,): memory of each device.
+    weight_share
+        The part of a backward pass that computes gradients of weights, where it is split.
+    time_unit
+        The workload's.
+    all_reduce
+        Shape (P,): time of the all-reduce of a stage's replicas, where the plan's problem
+        defines it; None to price it by the network.
+    batch
+        Microbatches in a batch, as the plan has it; None to take all that are simulated.
+    """
+
+    devices: tuple[str, ...]
+    replicas: tuple[tuple[int, ...], ...]
+    compute: Floats
+    present: Bools
+    receive: Floats
+    send: Floats
+    edges: Ints
+    payload_bytes: Floats
+    rank: Ints
+    weight_bytes: Floats
+    activation_bytes: Floats
+    resident_bytes: Floats
+    nodes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    capacity_bytes: Floats
+    weight_share: float = 0.5
+    time_unit: str = "unspecified"
+    all_reduce: Floats | None = None
+    batch: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of stages."""
+        return len(self.replicas)
+
+    @cached_property
+    def duration(self) -> Floats:
+        """Shape (P, 2): how long a task keeps its device busy if nothing overlaps."""
+        return frozen(self.receive + self.compute + self.send, np.float64)
+
+    @cached_property
+    def load(self) -> Floats:
+        """Shape (D,): work of each device per sample, without all-reduces."""
+        load = np.zeros(len(self.devices))
+        for s, devices in enumerate(self.replicas):
+            load[list(devices)] += self.duration[s].sum() / len(devices)
+        return frozen(load, np.float64)
+
+    @cached_property
+    def height(self) -> Ints:
+        """Shape (P,): replicas on the longest forward path from a stage on, its own included."""
+        after: list[list[int]] = [[] for _ in range(self.count)]
+        for a, b in (self.edges // 2)[(self.edges % 2 == FORWARD).all(axis=1)].tolist():
+            if a != b:
+                after[a].append(b)
+        height = np.zeros(self.count, dtype=np.int64)
+        for task in np.argsort(self.rank, kind="stable")[::-1].tolist():
+            stage, side = divmod(task, 2)
+            if side == FORWARD:
+                below = max((int(height[t]) for t in after[stage]), default=0)
+                height[stage] = below + len(self.replicas[stage])
+        return frozen(height, np.int64)
+
+    @cached_property
+    def in_flight(self) -> Ints:
+        """Shape (P,): microbatches that 1F1B holds per replica, ⌈height / replicas⌉."""
+        number = np.array([len(devices) for devices in self.replicas])
+        return frozen(-(-self.height // number), np.int64)
+
+
+def chain(
+    forward: Sequence[float],
+    backward: Sequence[float] | None = None,
+    *,
+    device: Sequence[int] | None = None,
+    send: Sequence[float] | None = None,
+    payload_bytes: Sequence[float] | None = None,
+    weight_bytes: Sequence[float] | None = None,
+    activation_bytes: Sequence[float] | None = None,
+    replicas: Sequence[Sequence[int]] | None = None,
+    weight_share: float = 0.5,
+    batch: int | None = None,
+) -> StageGraph:
+    """Return stages that follow each other, without a workload: for studies of schedules.
+
+    Parameters
+    ----------
+    forward, backward
+        Time of each stage's passes; `backward` None for inference.
+    device
+        Device of each stage; default: stage s on device s.
+    send
+        Time that stage s pays to send to the next, and the next to receive.
+    payload_bytes
+        Bytes from stage s to the next, each way.
+    replicas
+        Devices of each stage, instead of `device`.
+    """
+    count = len(forward)
+    where = replicas or [[d] for d in (device if device is not None else range(count))]
+    compute = np.zeros((count, 2))
+    compute[:, FORWARD] = forward
+    if backward is not None:
+        compute[:, BACKWARD] = backward
+    edges = [(2 * s, 2 * s + 2) for s in range(count - 1)]
+    if backward is not None:
+        edges += [(2 * s + 1, 2 * s - 1) for s in range(1, count)]
+        edges += [(2 * s, 2 * s + 1) for s in range(count)]
+    out, into = np.zeros((count, 2)), np.zeros((count, 2))
+    sizes = np.zeros(len(edges))
+    for s in range(count - 1):
+        if set(where[s]) == set(where[s + 1]):
+            continue
+        cost = send[s] if send is not None else 0.0
+        out[s, FORWARD] = into[s + 1, FORWARD] = cost
+        sizes[s] = payload_bytes[s] if payload_bytes is not None else 0.0
+        if backward is not None:
+            out[s + 1, BACKWARD] = into[s, BACKWARD] = cost
+            sizes[count - 1 + s] = sizes[s]
+    rank = np.zeros(2 * count, dtype=np.int64)
+    rank[0::2] = np.arange(count)
+    rank[1::2] = 2 * count - 1 - np.arange(count)
+    total = 1 + max(max(devices) for devices in where)
+    zeros = np.zeros(count)
+    weights = frozen(zeros if weight_bytes is None else weight_bytes, np.float64)
+    present = np.ones((count, 2), np.bool_)
+    present[:, BACKWARD] = backward is not None
+    return StageGraph(
+        devices=tuple(f"device {d}" for d in range(total)),
+        replicas=tuple(tuple(devices) for devices in where),
+        compute=frozen(compute, np.float64),
+        present=frozen(present, np.bool_),
+        receive=frozen(into, np.float64),
+        send=frozen(out, np.float64),
+        edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
+        payload_bytes=frozen(sizes, np.float64),
+        rank=frozen(rank, np.int64),
+        weight_bytes=weights,
+        activation_bytes=frozen(
+            zeros if activation_bytes is None else activation_bytes, np.float64
+        ),
+        resident_bytes=weights,
+        nodes=((((), ()),) * count),
+        capacity_bytes=frozen(np.full(total, np.inf), np.float64),
+        weight_share=weight_share,
+        time_unit="s",
+        batch=batch,
+    )

@@ -1,0 +1,1 @@
+"""The verifier: what a plan is by definition, a module per problem."""

@@ -1,0 +1,331 @@
+"""Check the certificate of a bound, apart from the search that found it: prices and a target.
+
+Let n_k be the number of devices of kind k, and V_k the greatest value
+
+    Σ_{v∈S} (π_v − μ_k m_v) − ν_k transfer(S) + μ_k M_k + ν_k T
+
+of a set S of nodes, colours whole, whose load on a device of kind k is at most T. (Prices μ of
+memory and, if transfers overlap compute, ν of transfers stand for limits that are then left out;
+all may be 0.) A plan of max-load at most T would give Σ_v π_v ≤ Σ_k n_k V_k. The certificate holds
+if Σ_v π_v is larger.
+
+V_k comes from plain enumeration of partial sets in an order of the nodes. What the future of a
+partial set costs depends only on which of its outputs still have readers to come and where they
+have been read or written so far; among partial sets that agree in that, one of more value and less
+load wins. Loads are compared in steps of T / STEPS; what is near enough is made one with the
+greater value and the smaller load, so that V_k is never too small.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...instances import (
+    Costs,
+    InputError,
+    Plan,
+    Throughput,
+    VerificationError,
+    Workload,
+    price,
+    without_links,
+)
+from ...instances.formats.certificate import PRICES, price_certificate
+from ...instances.model.arrays import Floats, Ints
+from ...instances.model.errors import shown
+
+#: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
+COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
+
+#: Most groups of partial sets before the check gives up.
+MOST_GROUPS = 400_000
+
+#: By which part of Σ |π_v| the inequality must hold, for rounding.
+ROUNDING = 1e-10
+
+#: Slack of memories, as in the check of plans.
+MEMORY_SLACK = 1e-9
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """The two sides of the inequality: `value` of all nodes, `held` by all devices at most."""
+
+    target: float
+    value: float
+    held: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Net:
+    """A node's output: those that write and read it, as numbers of blocks; its transfer time."""
+
+    blocks: tuple[int, ...]
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """Partial sets that agree in all that matters, layer by layer.
+
+    `arcs[i]` lists, for each group after block i: the group before, whether block i is taken,
+    and the transfer time that this adds.
+    """
+
+    arcs: tuple[tuple[tuple[tuple[int, bool, float], ...], ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Device:
+    """What one kind of device can hold: all per block, in order; see the module's text."""
+
+    groups: _Groups
+    value: Floats
+    time: Floats
+    transfer_price: float
+    overlap: bool
+    target: float
+
+
+def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
+    """Check that the plan's certificate proves its bound.
+
+    Returns
+    -------
+    BoundCheck
+        Takes seconds to a minute for a thousand nodes.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload, or its bound has no certificate of this kind.
+    VerificationError
+        If the certificate does not prove the bound, or not within the means of this check.
+    """
+    plan.check_made_for(workload)
+    problem, origin = plan.problem, plan.certificate.get("origin")
+    if origin != PRICES or not isinstance(problem, Throughput):
+        said = f"its bound comes from {shown(origin)}" if origin else "it has no bound"
+        if origin is None and not math.isinf(plan.bound):
+            said = "it does not say where its bound comes from"
+        raise InputError(
+            f"plan: {said}, without a certificate that can be checked; the only method that "
+            "gives one is setpart, for the throughput of non-contiguous splits"
+        )
+    costs = without_links(price(workload, plan.cluster), returning=False)
+    data = price_certificate(plan.certificate, workload.n, len(costs.count))
+    prices, target = np.array(data.prices), data.target
+    memory_prices, transfer_prices = np.array(data.memory_prices), np.array(data.transfer_prices)
+    if (memory_prices < 0).any() or (transfer_prices < 0).any():
+        raise VerificationError("certificate: a price of memory or transfers is negative")
+    if transfer_prices.any() and not problem.overlap:
+        raise VerificationError("certificate: prices of transfers need a problem with overlap")
+    if not plan.bound <= target:
+        raise VerificationError(f"certificate: its target {target!r} is below {plan.bound!r}")
+
+    blocks = _blocks(workload, data.order)
+    devices, fixed, counts = [], [], []
+    for k in np.flatnonzero(costs.count):
+        room = costs.capacity_bytes[k] * (1 + MEMORY_SLACK)
+        if memory_prices[k] > 0 and math.isinf(room):
+            raise VerificationError("certificate: a memory without limit has a price")
+        devices.append(
+            _device(
+                workload, costs, int(k), blocks, prices, float(memory_prices[k]),
+                float(transfer_prices[k]), problem.overlap, target,
+            )
+        )  # fmt: skip
+        memory = float(memory_prices[k]) * float(room) if memory_prices[k] > 0 else 0.0
+        fixed.append(memory + float(transfer_prices[k]) * target)
+        counts.append(int(costs.count[k]))
+    value = float(prices.sum())
+    rounding = ROUNDING * float(np.abs(prices).sum())
+    held = _held(devices, fixed, counts, value - 2 * rounding)
+    if not held < value - rounding:
+        raise VerificationError(
+            f"certificate: devices of max-load {target!r} may hold sets worth {held!r} in all, "
+            f"and all nodes are worth {value!r}: the bound is not proved"
+        )
+    return BoundCheck(target, value, held)
+
+
+def _blocks(workload: Workload, order: list[int]) -> list[tuple[int, ...]]:
+    """Return the nodes that stay together, in the order in which they are enumerated.
+
+    Any order is right; the certificate's only makes the check fast.
+    """
+    together = {v: members for members in workload.colour_classes for v in members}
+    seen: set[int] = set()
+    blocks = []
+    for v in [*order, *range(workload.n)]:
+        if v not in seen:
+            blocks.append(tuple(together.get(v, (v,))))
+            seen.update(blocks[-1])
+    return blocks
+
+
+def _device(
+    workload: Workload,
+    costs: Costs,
+    k: int,
+    blocks: list[tuple[int, ...]],
+    prices: Floats,
+    memory_price: float,
+    transfer_price: float,
+    overlap: bool,
+    target: float,
+) -> _Device:
+    block_of = np.empty(workload.n, dtype=np.int64)
+    for b, nodes in enumerate(blocks):
+        block_of[list(nodes)] = b
+    nets = []
+    for u, successors in enumerate(workload.successors):
+        touched = tuple(sorted({int(block_of[v]) for v in (u, *successors)}))
+        if len(touched) > 1 and costs.transfer[k, u] > 0:
+            nets.append(_Net(touched, float(costs.transfer[k, u])))
+    room = costs.capacity_bytes[k] * (1 + MEMORY_SLACK)
+    time = np.array([sum(costs.compute[k, v] for v in nodes) for nodes in blocks])
+    size = np.array([sum(workload.memory_bytes[v] for v in nodes) for nodes in blocks])
+    value = np.array([sum(prices[v] for v in nodes) for nodes in blocks])
+    return _Device(
+        groups=_enumerate(len(blocks), nets),
+        value=value - memory_price * size,
+        time=np.where(size > room, np.inf, time),
+        transfer_price=transfer_price,
+        overlap=overlap,
+        target=target,
+    )
+
+
+def _enumerate(size: int, nets: list[_Net]) -> _Groups:
+    """Return the groups of partial sets, after each block.
+
+    A group is known by two sets of open outputs: those with a block in, and those with one out.
+    """
+    same: dict[tuple[int, ...], float] = {}
+    for net in nets:
+        same[net.blocks] = same.get(net.blocks, 0.0) + net.weight
+    merged = list(same.items())
+    touching: list[list[int]] = [[] for _ in range(size)]
+    last = [blocks[-1] for blocks, _ in merged]
+    for e, (blocks, _) in enumerate(merged):
+        for b in blocks:
+            touching[b].append(e)
+    groups = {(frozenset[int](), frozenset[int]()): 0}
+    arcs = []
+    total = 0
+    for b in range(size):
+        mine = frozenset(touching[b])
+        open_after = frozenset(e for e in mine if last[e] > b)
+        after: dict[tuple[frozenset[int], frozenset[int]], int] = {}
+        incoming: list[list[tuple[int, bool, float]]] = []
+        for (inside, outside), g in groups.items():
+            for taken in (False, True):
+                other = outside if taken else inside
+                before = inside if taken else outside
+                cost = math.fsum(merged[e][1] for e in mine if e in other and e not in before)
+                ended = mine - open_after
+                now = (before | mine) - ended
+                key = (now, other - ended) if taken else (other - ended, now)
+                if key not in after:
+                    after[key] = len(after)
+                    incoming.append([])
+                incoming[after[key]].append((g, taken, cost))
+        groups = after
+        arcs.append(tuple(map(tuple, incoming)))
+        total += len(after)
+        if total > MOST_GROUPS:
+            raise VerificationError(
+                f"certificate: more than {MOST_GROUPS} groups of partial sets: too many for this "
+                "check; the bound is neither proved nor refuted"
+            )
+    return _Groups(tuple(arcs))
+
+
+def _held(devices: list[_Device], fixed: list[float], counts: list[int], value: float) -> float:
+    """Return a bound on what all devices can hold; fine only where that decides."""
+    rests = [_completions(device) for device in devices]
+    best = [fix + _last(rest[0][0]) for fix, rest in zip(fixed, rests, strict=True)]
+    for steps in STEPS:
+        for i, device in enumerate(devices):
+            others = sum(n * b for j, (n, b) in enumerate(zip(counts, best, strict=True)) if j != i)
+            enough = (value - others) / counts[i]  # more is of no use
+            if enough < best[i]:
+                found = _greatest(device, rests[i], max(0.0, enough - fixed[i]), steps)
+                best[i] = fixed[i] + min(best[i] - fixed[i], found)
+        if sum(n * b for n, b in zip(counts, best, strict=True)) <= value + 1e-12 * abs(value):
+            break
+    return sum(n * b for n, b in zip(counts, best, strict=True))
+
+
+#: Loads and values of partial sets, both increasing.
+_Labels = tuple[Floats, Floats]
+
+
+def _completions(device: _Device) -> list[list[_Labels]]:
+    """Return, for the groups before each block and at the end, how they can be completed."""
+    rests: list[list[_Labels]] = [[(np.zeros(1), np.zeros(1))]]
+    for b in range(len(device.value) - 1, -1, -1):
+        incoming = device.groups.arcs[b]
+        before = 1 + max(g for arcs in incoming for g, _, _ in arcs)
+        parts: list[list[_Labels]] = [[] for _ in range(before)]
+        for g, arcs in enumerate(incoming):
+            for source, taken, cost in arcs:
+                parts[source].append(_moved(device, b, taken, cost, rests[-1][g]))
+        rests.append([_merged(part, device.target, COARSE) for part in parts])
+    return rests[::-1]
+
+
+def _greatest(device: _Device, rests: list[list[_Labels]], floor: float, steps: int) -> float:
+    """Return the greatest value of a set within the target, or `floor` if none is above it."""
+    labels: list[_Labels] = [(np.zeros(1), np.zeros(1))]
+    for b, incoming in enumerate(device.groups.arcs):
+        after = []
+        for g, arcs in enumerate(incoming):
+            load, value = _merged(
+                [_moved(device, b, taken, cost, labels[s]) for s, taken, cost in arcs],
+                device.target,
+                steps,
+            )
+            rest_load, rest_value = rests[b + 1][g]
+            room = np.searchsorted(rest_load, (device.target - load) * (1 + 1e-12), side="right")
+            hope = np.where(room > 0, rest_value[np.maximum(room - 1, 0)], -np.inf)
+            keep = value + hope > floor
+            after.append((load[keep], value[keep]))
+        labels = after
+    return max(floor, _last(labels[0]))
+
+
+def _moved(device: _Device, b: int, taken: bool, cost: float, labels: _Labels) -> _Labels:
+    """Add block b, or leave it out."""
+    load, value = labels
+    more = 0.0 if device.overlap else cost
+    worth = -device.transfer_price * cost
+    if taken:
+        more += float(device.time[b])
+        worth += float(device.value[b])
+    return load + more, value + worth
+
+
+def _merged(parts: list[_Labels], target: float, steps: int) -> _Labels:
+    """Return the labels that no other beats, one for each step of load at most."""
+    load = np.concatenate([load for load, _ in parts])
+    value = np.concatenate([value for _, value in parts])
+    within = load <= target
+    load, value = load[within], value[within]
+    if len(load) == 0:
+        return load, value
+    step: Ints = (load / target * steps if target > 0 else 0.0 * load).astype(np.int64)
+    order = np.argsort(step, kind="stable")
+    first = np.flatnonzero(np.diff(step[order], prepend=-1))
+    least, most = np.minimum.reduceat(load[order], first), np.maximum.reduceat(value[order], first)
+    before = np.maximum.accumulate(np.concatenate([[-np.inf], most[:-1]]))
+    better = most > before
+    return least[better], most[better]
+
+
+def _last(labels: _Labels) -> float:
+    return float(labels[1][-1]) if len(labels[1]) else -math.inf

@@ -1,0 +1,332 @@
+"""The stage times of a mapping, from the definition: plain sums along the routes.
+
+Written apart from the bounds and the search on purpose: it is what they are judged by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from itertools import chain
+
+import numpy as np
+
+from ...instances import Cluster, Mapped, Mapping, StageCosts, Workload, stage_costs
+from ...instances.model.arrays import Ints
+from ...instances.model.contiguity import pipeline_edges
+from ...instances.model.units import TIME_UNITS
+from ...instances.topologies import Topology
+from .report import DeviceReport, Report
+
+#: Two devices.
+Pair = tuple[int, int]
+#: Seconds that a message of so many bytes takes from one device to another.
+Message = Callable[[int, int, float], float]
+
+
+@dataclass(frozen=True)
+class MappedStage:
+    """One stage: times of a whole batch, in seconds.
+
+    Parameters
+    ----------
+    compute_s, transfer_s, allreduce_s, total_s
+        m·t, m·P, A, and what the mode counts of them.
+    allreduce_by
+        ``ring``, ``tree`` or ``hierarchical``; empty with one replica.
+    """
+
+    compute_s: float
+    transfer_s: float
+    allreduce_s: float
+    total_s: float
+    allreduce_by: str
+
+
+@dataclass(frozen=True)
+class MappingReport(Report):
+    """A report with the stages, and the link that carries most for its bandwidth.
+
+    Parameters
+    ----------
+    mapped
+        The stages, first to last.
+    traffic
+        Returns the link that carries most for its bandwidth and the seconds that takes; asked for
+        when somebody wants to know, as it needs whole routes.
+    """
+
+    mapped: tuple[MappedStage, ...] = ()
+    traffic: Callable[[], tuple[Pair | None, float]] = lambda: (None, 0.0)
+
+    @cached_property
+    def busiest(self) -> tuple[Pair | None, float]:
+        """The busiest link and its seconds."""
+        return self.traffic()
+
+    @property
+    def busiest_link(self) -> Pair | None:
+        """Its two nodes, in the direction of travel; None if nothing is sent."""
+        return self.busiest[0]
+
+    @property
+    def busiest_link_s(self) -> float:
+        """Seconds per batch that its messages would take if they had it to themselves in turn."""
+        return self.busiest[1]
+
+
+def check(
+    workload: Workload, cluster: Cluster, problem: Mapping, solution: Mapped
+) -> MappingReport:
+    """Evaluate a mapping and list the rules it breaks."""
+    topology = problem.topology
+    broken = _broken(workload, cluster, problem, solution)
+    if broken:
+        return MappingReport(math.inf, (), tuple(broken))
+    costs = stage_costs(workload, solution.stage, problem.stages)
+    stages = stage_reports(costs, problem, solution.slots, solution.sends_to)
+    traffic = partial(busiest_link, costs, problem, solution.slots, solution.sends_to)
+    unit = TIME_UNITS[workload.time_unit]
+    nodes: list[list[int]] = [[] for _ in range(problem.stages)]
+    for v, s in enumerate(solution.stage.tolist()):
+        nodes[s].append(v)
+    memory = [sum(float(workload.memory_bytes[v]) for v in held) for held in nodes]
+    names = [tuple(workload.ids[v] for v in held) for held in nodes]
+    place = {int(d): s for s, row in enumerate(solution.slots) for d in row}
+    devices = []
+    for d, name in enumerate(topology.devices):
+        stage = stages[place[d]] if d in place else MappedStage(0.0, 0.0, 0.0, 0.0, "")
+        kind = cluster.kinds[cluster.devices[d].kind]
+        used = memory[place[d]] if d in place else 0.0
+        if used > kind.memory_bytes * (1 + 1e-9):
+            more = used - kind.memory_bytes
+            broken.append(f"{name} holds {used:.0f} bytes, {more:.0f} more than it has")
+        devices.append(
+            DeviceReport(
+                name=name,
+                kind=kind.name,
+                nodes=names[place[d]] if d in place else (),
+                compute=stage.compute_s / unit,
+                transfer=(stage.total_s - stage.compute_s) / unit,
+                load=stage.total_s / unit,
+                forward=stage.total_s / unit,
+                backward=0.0,
+                memory_bytes=used,
+                capacity_bytes=kind.memory_bytes,
+            )
+        )
+    worst = max(stage.total_s for stage in stages)
+    objective = (traffic()[1] if problem.objective == "busiest-link" else worst) / unit
+    return MappingReport(
+        objective,
+        tuple(devices),
+        tuple(broken),
+        tie=sum(stage.total_s for stage in stages) / unit,
+        mapped=stages,
+        traffic=traffic,
+    )
+
+
+def stage_reports(
+    costs: StageCosts, problem: Mapping, slots: Ints, sends_to: Ints
+) -> tuple[MappedStage, ...]:
+    """Return what each stage takes per batch, by the definition in `Mapping`."""
+    message = _messages(problem.topology)
+    rows: list[list[int]] = slots.tolist()
+    to_next = [
+        [(a, below[r]) for a, r in zip(row, to, strict=True)]
+        for row, below, to in zip(rows, rows[1:], sends_to.tolist(), strict=False)
+    ]
+    _find(problem.topology, [*map(_ring, rows), *to_next])
+    sizes = costs.parameter_bytes.tolist()
+    if problem.collective == "cheapest":
+        _find_trees(message, problem, rows, sizes)
+    m = problem.microbatches
+    reports = []
+    for s, row in enumerate(rows):
+        compute = m * float(costs.compute_s[s])
+        transfer = 0.0
+        if s + 1 < problem.stages:
+            there, back = float(costs.forward_bytes[s]), float(costs.backward_bytes[s])
+            transfer = m * max(
+                message(a, b, there) + (message(b, a, back) if problem.gradients else 0.0)
+                for a, b in to_next[s]
+            )
+        reduce, way = allreduce(message, problem, row, sizes[s])
+        sent = transfer if problem.mode != "allr" else 0.0
+        sent += reduce if problem.mode != "p2p" else 0.0
+        total = max(compute, sent) if problem.overlap else compute + sent
+        reports.append(MappedStage(compute, transfer, reduce, total, way))
+    return tuple(reports)
+
+
+def allreduce(message: Message, problem: Mapping, row: list[int], size: float) -> tuple[float, str]:
+    """Return the seconds of an all-reduce of `size` bytes among `row`, and what does it.
+
+    ``ring``: 2(R−1) steps of size/R. ``tree``: replica i's parent is replica ⌊(i−1)/2⌋; up and
+    down again, 2⌊log2 R⌋ steps of the whole size. ``hierarchical``, where each island used holds
+    the same number k of replicas, 1 < k < R: a ring of size/k per step inside each island (2(k−1)
+    steps), and a ring over the g islands with size/(k·g) per step between the j-th replicas of
+    the islands (2(g−1) steps), for all j at once.
+    """
+    replicas = len(row)
+    if replicas == 1 or size == 0:
+        return 0.0, ""
+    ring = _ring_time(message, row, size)
+    ways = [(ring, "ring")]
+    if problem.collective == "cheapest":
+        depth, slowest = replicas.bit_length() - 1, 0.0
+        for level in range(1, depth + 1):
+            slowest = max([slowest, *(message(a, b, size) for a, b in _tree(row, level))])
+            if 2 * depth * slowest >= ring:
+                break  # no less than the ring, whatever the far messages of the rest take
+        ways.append((2 * depth * slowest, "tree"))
+        members: dict[int, list[int]] = {}
+        for d in row:
+            members.setdefault(int(problem.topology.island[d]), []).append(d)
+        groups = list(members.values())
+        g, k = len(groups), len(groups[0])
+        if all(len(group) == k for group in groups) and g > 1 and k > 1:
+            columns = [list(column) for column in zip(*groups, strict=True)]
+            _find(problem.topology, [_ring(ends) for ends in (*groups, *columns)])
+            inside = max(_slowest(message, group, size / k) for group in groups)
+            across = max(_slowest(message, column, size / (k * g)) for column in columns)
+            ways.append((2 * (k - 1) * inside + 2 * (g - 1) * across, "hierarchical"))
+    return min(ways)
+
+
+def busiest_link(
+    costs: StageCosts, problem: Mapping, slots: Ints, sends_to: Ints
+) -> tuple[Pair | None, float]:
+    """Return the link and direction with most seconds of traffic per batch.
+
+    Activations and gradients go along the matching, all-reduces along rings (each link of a ring
+    carries 2(R−1)/R of the parameters), as far as the mode counts them.
+    """
+    topology, m, replicas = problem.topology, problem.microbatches, problem.replicas
+    sent: list[tuple[Pair, float]] = []
+
+    for s in range(problem.stages):
+        row = slots[s].tolist()
+        if problem.mode != "allr" and s + 1 < problem.stages:
+            for r, a in enumerate(row):
+                b = int(slots[s + 1, sends_to[s, r]])
+                sent.append(((a, b), m * float(costs.forward_bytes[s])))
+                if problem.gradients:
+                    sent.append(((b, a), m * float(costs.backward_bytes[s])))
+        if problem.mode != "p2p" and replicas > 1:
+            size = 2 * (replicas - 1) / replicas * float(costs.parameter_bytes[s])
+            sent += [(pair, size) for pair in _ring(row)]
+    sent = [(pair, size) for pair, size in sent if size > 0]
+    topology.routes.find(np.array([pair for pair, _ in sent]).reshape(-1, 2), paths=True)
+    load: dict[Pair, float] = {}
+    for (a, b), size in sent:
+        for hop in topology.routes.hops(a, b):
+            load[hop] = load.get(hop, 0.0) + size
+    bandwidth = link_table(topology)
+    seconds = {hop: size / bandwidth[hop][1] for hop, size in load.items()}
+    if not seconds:
+        return None, 0.0
+    link = max(sorted(seconds), key=lambda hop: seconds[hop])
+    return link, seconds[link]
+
+
+def _slowest(message: Message, row: list[int], size: float) -> float:
+    """Longest message of `size` bytes around a ring."""
+    return max(message(a, b, size) for a, b in _ring(row))
+
+
+def _ring(row: list[int]) -> list[Pair]:
+    return list(zip(row, row[1:] + row[:1], strict=True))
+
+
+def _ring_time(message: Message, row: list[int], size: float) -> float:
+    return 2 * (len(row) - 1) * _slowest(message, row, size / len(row))
+
+
+def _tree(row: list[int], level: int) -> list[Pair]:
+    """Replicas of one level of the tree, each with its parent."""
+    children = range(2**level - 1, min(2 ** (level + 1) - 1, len(row)))
+    return [(row[i], row[(i - 1) // 2]) for i in children]
+
+
+def _find(topology: Topology, pairs: Iterable[list[Pair]]) -> None:
+    """Let the routes of these pairs be known, and not those of all."""
+    topology.routes.find(np.array(list(chain(*pairs)), np.int64).reshape(-1, 2))
+
+
+def _find_trees(
+    message: Message, problem: Mapping, rows: list[list[int]], sizes: list[float]
+) -> None:
+    """Find the routes that `allreduce` asks for, of all stages side by side."""
+    depth = problem.replicas.bit_length() - 1
+    rings = {
+        s: _ring_time(message, row, size)
+        for s, (row, size) in enumerate(zip(rows, sizes, strict=True))
+        if size > 0
+    }
+    for level in range(1, depth + 1):
+        _find(problem.topology, [_tree(rows[s], level) for s in rings])
+        rings = {
+            s: ring
+            for s, ring in rings.items()
+            if 2 * depth * max(message(a, b, sizes[s]) for a, b in _tree(rows[s], level)) < ring
+        }
+
+
+def _messages(topology: Topology) -> Message:
+    def seconds(a: int, b: int, size: float) -> float:
+        if size <= 0:
+            return 0.0
+        latency, bandwidth = topology.routes.cost(a, b)
+        return latency + size / bandwidth
+
+    return seconds
+
+
+@lru_cache(maxsize=1)  # a search asks for the same one again and again
+def link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]:
+    """Latency and bandwidth by link, in both directions; of parallel links the best."""
+    table: dict[tuple[int, int], tuple[float, float]] = {}
+    rows = zip(topology.links.tolist(), topology.latency_s, topology.bytes_per_s, strict=True)
+    for (a, b), latency, bandwidth in rows:
+        old = table.get((a, b))
+        if old is None or (bandwidth, -latency) > (old[1], -old[0]):
+            table[a, b] = table[b, a] = (float(latency), float(bandwidth))
+    return table
+
+
+def _broken(workload: Workload, cluster: Cluster, problem: Mapping, solution: Mapped) -> list[str]:
+    s, r, topology = problem.stages, problem.replicas, problem.topology
+    if cluster.size != topology.size:
+        return [f"the cluster has {cluster.size} devices, {topology.name} has {topology.size}"]
+    shapes = (solution.stage.shape, solution.slots.shape, solution.sends_to.shape)
+    if shapes != ((workload.n,), (s, r), (s - 1, r)):
+        return [f"shapes {shapes} are not those of {workload.n} nodes, {s} stages, {r} replicas"]
+    broken = []
+    if workload.n and not 0 <= solution.stage.min() <= solution.stage.max() < s:
+        return [f"a node's stage is not one of 0 to {s - 1}"]
+    held = np.bincount(solution.stage, minlength=s)
+    broken = [f"stage {k} holds no node" for k in np.flatnonzero(held == 0).tolist()]
+    used, excluded = set[int](), set(topology.excluded)
+    for d in solution.slots.ravel().tolist():
+        if not 0 <= d < topology.size:
+            return [f"device {d} is not one of 0 to {topology.size - 1}"]
+        if d in excluded:
+            broken.append(f"{topology.devices[d]} is excluded, but used")
+        if d in used:
+            broken.append(f"{topology.devices[d]} is used twice")
+        used.add(d)
+    for i, row in enumerate(solution.sends_to.tolist()):
+        if sorted(row) != list(range(r)):
+            broken.append(f"stage {i} does not send to each replica of the next once: {row}")
+    for u, v in pipeline_edges(workload):
+        if solution.stage[u] > solution.stage[v]:
+            broken.append(f"node {workload.ids[v]} is in a stage before {workload.ids[u]}")
+            break
+    for colour, members in enumerate(workload.colour_classes):
+        if len({int(solution.stage[v]) for v in members}) > 1:
+            broken.append(f"colour {workload.colour_labels[colour]} is spread over several stages")
+    return broken

@@ -1,0 +1,86 @@
+"""The judge: a plan is what the definition says it is, not what a solver claims."""
+
+from __future__ import annotations
+
+import math
+
+from ...instances import (
+    Calls,
+    Cluster,
+    Latency,
+    Mapped,
+    Mapping,
+    Placement,
+    Plan,
+    Problem,
+    Solution,
+    Stages,
+    Throughput,
+    Training,
+    VerificationError,
+    Workload,
+    price,
+)
+from . import latency, mapping, throughput, training
+from .report import Report
+
+#: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
+CLAIM_TOLERANCE = 1e-9
+
+
+def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: Solution) -> Report:
+    """Return objective, loads and broken rules of a solution of `problem`.
+
+    Raises
+    ------
+    VerificationError
+        If the solution is of another problem's type.
+    """
+    match problem, solution:
+        case Throughput(), Placement():
+            costs = price(workload, cluster)
+            return throughput.check(workload, cluster, costs, problem, solution)
+        case Training(), Stages():
+            return training.check(workload, cluster, problem, solution)
+        case Latency(), Calls():
+            costs = price(workload, cluster)
+            return latency.check(workload, cluster, costs, problem, solution)
+        case Mapping(), Mapped():
+            return mapping.check(workload, cluster, problem, solution)
+    raise VerificationError(
+        f"a {type(solution).__name__.lower()} is no solution of {problem.name}: plan again"
+    )
+
+
+def verify(workload: Workload, plan: Plan) -> Report:
+    """Check a plan from the definition.
+
+    Returns
+    -------
+    Report
+        The recomputed objective and loads.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload.
+    VerificationError
+        If the placement breaks a rule, the objective differs from the recomputed one, or the
+        bound is above it.
+    """
+    plan.check_made_for(workload)
+    if len(plan.placement) != workload.n:
+        raise VerificationError(
+            f"plan: it places {len(plan.placement)} nodes; {workload.name} has {workload.n}"
+        )
+    report = evaluate(workload, plan.cluster, plan.problem, plan.solution)
+    problems = list(report.violations)
+    scale = max(abs(report.objective), abs(plan.objective), 1e-300)
+    if not abs(plan.objective - report.objective) <= CLAIM_TOLERANCE * scale:
+        problems.append(f"it claims objective {plan.objective!r}; it is {report.objective!r}")
+    if math.isnan(plan.bound) or plan.bound > report.objective * (1 + CLAIM_TOLERANCE):
+        problems.append(f"it claims bound {plan.bound!r}, above its objective {report.objective!r}")
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise VerificationError(f"plan: {problems[0]}{more}")
+    return report

@@ -1,0 +1,91 @@
+"""A Pyomo model compiled to arrays; apart from `linear`, as Pyomo takes a second to import."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyomo.environ as pyo
+from pyomo.common.errors import InfeasibleConstraintException
+from pyomo.common.gc_manager import PauseGC
+from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
+from scipy.sparse import csc_array
+
+from ...formulations.linear import Linear
+from ...instances.model.arrays import Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A Pyomo model as arrays.
+
+    Parameters
+    ----------
+    linear
+        The arrays; None if a constraint without variables cannot hold.
+    columns
+        The model's variables by column. Variables that occur nowhere, and fixed ones, have none.
+    why_infeasible
+        Name of the constraint that cannot hold.
+    """
+
+    linear: Linear | None
+    columns: tuple[pyo.Var, ...]
+    why_infeasible: str = ""
+
+    def __post_init__(self) -> None:
+        position = {id(var): j for j, var in enumerate(self.columns)}
+        object.__setattr__(self, "_position", position)
+
+    def column(self, var: pyo.Var) -> int | None:
+        """Return the column of a variable, None if it has none."""
+        position: dict[int, int] = self.__dict__["_position"]
+        return position.get(id(var))
+
+    def value(self, var: pyo.Var, x: Floats) -> float:
+        """Return a variable's value in x; without a column any value within its bounds is right."""
+        j = self.column(var)
+        if j is not None:
+            return float(x[j])
+        if var.fixed:
+            return float(pyo.value(var))
+        lower, upper = var.bounds
+        return float(lower if lower is not None else min(0.0, upper if upper is not None else 0.0))
+
+    def start(self, values: Iterable[tuple[pyo.Var, float]]) -> Floats:
+        """Return an array for `run_highs(start=…)`, NaN where `values` says nothing."""
+        x = np.full(len(self.columns), np.nan)
+        for var, value in values:
+            j = self.column(var)
+            if j is not None:
+                x[j] = value
+        return x
+
+
+def compile_model(model: pyo.ConcreteModel) -> Compiled:
+    """Return a linear Pyomo model with one objective as arrays.
+
+    0.5 to 0.8 s for 42 000 columns and 31 000 rows.
+    """
+    with PauseGC():
+        try:
+            form = LinearStandardFormCompiler().write(model, mixed_form=True, set_sense=None)
+        except InfeasibleConstraintException as error:
+            return Compiled(None, (), str(error))
+    rhs = np.asarray(form.rhs, dtype=np.float64)
+    kind = np.array([row.bound_type for row in form.rows], dtype=np.int64)  # −1: ≥, 0: =, 1: ≤
+    bounds = [var.bounds for var in form.columns]
+    linear = Linear(
+        cost=np.asarray(form.c.toarray(), dtype=np.float64).ravel(),
+        column_lower=np.array([-math.inf if low is None else low for low, _ in bounds], float),
+        column_upper=np.array([math.inf if up is None else up for _, up in bounds], float),
+        integer=np.array([not var.is_continuous() for var in form.columns], dtype=np.bool_),
+        matrix=csc_array(form.A),
+        row_lower=np.where(kind <= 0, rhs, -math.inf),
+        row_upper=np.where(kind >= 0, rhs, math.inf),
+        offset=float(form.c_offset[0]),
+        maximise=form.objectives[0].sense == pyo.maximize,
+    )
+    return Compiled(linear, tuple(form.columns))

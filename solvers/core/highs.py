@@ -1,0 +1,294 @@
+"""HiGHS behind one adapter: solve a program, keep the deadline, lose nothing on Ctrl-C.
+
+The model goes to HiGHS as arrays (`passModel`), which costs a fifth of Pyomo's own interfaces, and
+HiGHS runs in a thread of its own, while the caller's thread waits, listens to Ctrl-C, hands on what
+HiGHS reports and asks it to stop. Inside HiGHS run only a few lines that copy what it reports and
+cannot fail; and a presolve that does not look at the clock cannot hold up the caller. HiGHS keeps
+its scheduler per thread, so what other code in the process set as its number of threads does not
+matter.
+
+"Optimal" is a claim of HiGHS: whatever it finds is to be evaluated from the definition.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import highspy
+import numpy as np
+
+from ...formulations.linear import Linear
+from ...instances import StagecutError
+from ...instances.model.arrays import Floats
+from .highs_thread import Monitor, drive, whole
+from .search import S, Search
+
+#: HiGHS 1.12 can call a feasible program infeasible in its presolve, where columns have no bound
+#: (rule 6). Of such a program "infeasible" counts only if it is so without presolve, too: to
+#: switch that one rule off is no way out, as it can corrupt the memory of the process.
+PRESOLVE = "presolve"
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What HiGHS claims, in the sense of the model.
+
+    Parameters
+    ----------
+    status
+        ``optimal`` (within the gap asked for), ``feasible``, ``infeasible`` or ``no solution``.
+    limit
+        What ended it: ``none``, ``time``, ``nodes`` or ``stopped`` (the search said so).
+    x
+        The best values, None if there are none; whole numbers are exact.
+    objective
+        Of x.
+    bound
+        Nothing is better; `-inf` (`inf` when maximising) if nothing is known.
+    nodes
+        Of branch and bound.
+    start_used
+        Whether the start was feasible and HiGHS went on from it; None without a start, and if
+        the limit came before HiGHS looked at it.
+    seconds
+        Wall-clock time.
+    abandoned
+        HiGHS did not stop when asked to: what it finds from then on is lost, and its thread ends
+        as soon as it listens again (at exit, Python waits for it).
+    """
+
+    status: Literal["optimal", "feasible", "infeasible", "no solution"]
+    limit: Literal["none", "time", "nodes", "stopped"]
+    x: Floats | None
+    objective: float
+    bound: float
+    nodes: int
+    start_used: bool | None = None
+    seconds: float = 0.0
+    abandoned: bool = False
+
+
+def run_highs(
+    linear: Linear,
+    search: Search[S],
+    *,
+    start: Floats | None = None,
+    on_incumbent: Callable[[Floats], bool | None] | None = None,
+    on_bound: Callable[[float], bool | None] | None = None,
+    gap: float | None = None,
+    seconds: float = math.inf,
+    nodes: int | None = None,
+    options: Mapping[str, bool | int | float | str] | None = None,
+) -> Outcome:
+    """Solve a program until the gap, a limit, or until the search says stop.
+
+    The presolve of HiGHS 1.12 can call a feasible program infeasible, as seen where columns have
+    no upper bound, depending on the order of rows and columns. So "infeasible" counts only if it
+    is so in another order, too. (To switch off the rule of presolve that errs, "forcing row",
+    makes HiGHS write over memory that is not its own.)
+
+    Parameters
+    ----------
+    search
+        For its deadline, seed, gap and `should_stop()`; nothing is offered to it here.
+    start
+        Shape (n,): values to start from, NaN where unknown. The whole-number columns are enough:
+        an LP finds the rest, and tells whether the start can be used at all.
+    on_incumbent
+        Called with the values of each better solution, in the caller's thread; True ends the
+        solve. What it raises ends the solve and goes on to the caller.
+    on_bound
+        Called with each better bound, likewise.
+    gap
+        Relative gap at which to stop; default: the search's.
+    seconds
+        Limit for this solve; the search's deadline holds besides.
+    nodes
+        Limit of branch-and-bound nodes; default: the search's.
+    options
+        Further options of HiGHS by name.
+
+    Raises
+    ------
+    StagecutError
+        If HiGHS refuses the program or an option, or the program is unbounded.
+    """
+    begin = time.monotonic()
+    seconds = min(seconds, search.seconds_left)
+    nodes = search.limits.nodes if nodes is None else nodes
+    settings: dict[str, bool | int | float | str] = {
+        "random_seed": search.limits.seed,
+        "mip_rel_gap": search.limits.gap if gap is None else gap,
+        **({} if nodes is None else {"mip_max_nodes": nodes}),
+        **(options or {}),
+    }
+
+    def until(highs: highspy.Highs, monitor: Monitor) -> bool:
+        left = seconds - (time.monotonic() - begin)
+        if math.isfinite(left):
+            _option(highs, "time_limit", max(0.0, left))
+        return drive(highs, monitor, lambda: time.monotonic() - begin >= seconds, search)
+
+    first, started = None, None
+    if start is not None:
+        first = _complete(linear, start, until)
+        started = first is not None
+    highs = load(linear, settings)
+    if first is not None:
+        columns = np.arange(len(first), dtype=np.int32)
+        _check(highs.setSolution(len(first), columns, first), "the start")
+    monitor = Monitor(linear, on_incumbent, on_bound)
+    finished = until(highs, monitor)
+    if finished:
+        outcome = _outcome(linear, highs, monitor)
+    else:
+        outcome = _so_far(linear, monitor)
+    again = None
+    unbounded = not (np.isfinite(linear.column_lower) & np.isfinite(linear.column_upper)).all()
+    if outcome.status == "infeasible" and unbounded and settings.get(PRESOLVE) != "off":
+        again = {**(options or {}), PRESOLVE: "off"}
+    elif finished and first is not None and _blemished(highs):
+        again = dict(options or {})
+    if again is not None:
+        left = seconds - (time.monotonic() - begin)
+        second = run_highs(
+            linear,
+            search,
+            on_incumbent=on_incumbent,
+            on_bound=on_bound,
+            gap=gap,
+            seconds=max(0.0, left),
+            nodes=nodes,
+            options=again,
+        )
+        if outcome.status == "infeasible" or second.x is not None:
+            outcome = second
+        return replace(outcome, start_used=started, seconds=time.monotonic() - begin)
+    if started and first is not None:
+        claim = float(linear.cost @ first) + linear.offset
+        worse = (outcome.objective - claim) * (-1 if linear.maximise else 1)
+        started = None if outcome.x is None else worse <= 1e-6 * max(1.0, abs(claim))
+    return replace(outcome, start_used=started, seconds=time.monotonic() - begin)
+
+
+def _complete(
+    linear: Linear, start: Floats, until: Callable[[highspy.Highs, Monitor], bool]
+) -> Floats | None:
+    """Return `start` with its gaps filled by an LP, or None if it cannot be completed."""
+    known = ~np.isnan(start)
+    lower = np.where(known, start, linear.column_lower)
+    upper = np.where(known, start, linear.column_upper)
+    outside = known & ((start < linear.column_lower - 1e-6) | (start > linear.column_upper + 1e-6))
+    if outside.any():
+        return None
+    rest = replace(linear, column_lower=lower, column_upper=upper, integer=linear.integer & ~known)
+    highs = load(rest, {})
+    if not until(highs, Monitor(rest)):
+        return None
+    solution = highs.getSolution()
+    return np.array(solution.col_value) if solution.value_valid and _found(highs) else None
+
+
+def load(linear: Linear, settings: Mapping[str, bool | int | float | str]) -> highspy.Highs:
+    """Return a fresh HiGHS that holds the program: a used one would start from its old ends."""
+    highs = highspy.Highs()
+    _option(highs, "log_to_console", False)
+    _option(highs, "threads", 1)  # more buy nothing in this release
+    for name, value in settings.items():
+        _option(highs, name, value)
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = len(linear.cost), len(linear.row_lower)
+    lp.col_cost_, lp.offset_ = linear.cost, linear.offset
+    lp.col_lower_, lp.col_upper_ = linear.column_lower, linear.column_upper
+    lp.row_lower_, lp.row_upper_ = linear.row_lower, linear.row_upper
+    lp.sense_ = highspy.ObjSense.kMaximize if linear.maximise else highspy.ObjSense.kMinimize
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.num_col_, lp.a_matrix_.num_row_ = lp.num_col_, lp.num_row_
+    lp.a_matrix_.start_ = linear.matrix.indptr.astype(np.int32)
+    lp.a_matrix_.index_ = linear.matrix.indices.astype(np.int32)
+    lp.a_matrix_.value_ = linear.matrix.data.astype(np.float64)
+    if linear.integer.any():
+        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        lp.integrality_ = [kinds[i] for i in linear.integer.astype(int).tolist()]
+    _check(highs.passModel(lp), "the program")
+    return highs
+
+
+def _option(highs: highspy.Highs, name: str, value: bool | int | float | str) -> None:
+    _check(highs.setOptionValue(name, value), f"option {name} = {value!r}")
+
+
+def _check(status: highspy.HighsStatus, what: str) -> None:
+    if status == highspy.HighsStatus.kError:
+        raise StagecutError(f"HiGHS refuses {what}")
+
+
+def _found(highs: highspy.Highs) -> bool:
+    point = highs.getInfo().primal_solution_status
+    return bool(point == highspy.SolutionStatus.kSolutionStatusFeasible)
+
+
+def _blemished(highs: highspy.Highs) -> bool:
+    """Whether HiGHS found at the end that its best solution breaks a tolerance by a hair.
+
+    It then knows neither solution nor bound any more; seen where it went on from a start.
+    """
+    return bool(highs.getModelStatus() == highspy.HighsModelStatus.kSolveError)
+
+
+def _so_far(linear: Linear, monitor: Monitor) -> Outcome:
+    """What is known without HiGHS's own last word."""
+    objective = math.inf * monitor.sign
+    if monitor.x is not None:
+        objective = float(linear.cost @ monitor.x) + linear.offset
+    status: Literal["feasible", "no solution"]
+    status = "no solution" if monitor.x is None else "feasible"
+    return Outcome(
+        status, "stopped", monitor.x, objective, monitor.bound, monitor.nodes, abandoned=True
+    )
+
+
+def _outcome(linear: Linear, highs: highspy.Highs, monitor: Monitor) -> Outcome:
+    """Read the end of a solve."""
+    if _blemished(highs):
+        return replace(_so_far(linear, monitor), limit="none", abandoned=False)
+    status, info = highs.getModelStatus(), highs.getInfo()
+    ends = highspy.HighsModelStatus
+    sign = -1.0 if linear.maximise else 1.0
+    improving = np.where(linear.cost * sign > 0, linear.column_lower, linear.column_upper)
+    bounded = bool(np.isfinite(improving[linear.cost != 0]).all())
+    if status == ends.kInfeasible or (status == ends.kUnboundedOrInfeasible and bounded):
+        worst = math.inf * sign
+        return Outcome("infeasible", "none", None, worst, worst, monitor.nodes)
+    if status in (ends.kUnbounded, ends.kUnboundedOrInfeasible):
+        raise StagecutError("HiGHS: the program is unbounded")
+    limit: Literal["none", "time", "nodes", "stopped"]
+    if status in (ends.kOptimal, ends.kModelEmpty):
+        limit = "none"
+    elif status == ends.kTimeLimit:
+        limit = "time"
+    elif status == ends.kSolutionLimit:
+        limit = "nodes"
+    elif status == ends.kInterrupt:
+        limit = "stopped"
+    else:
+        raise StagecutError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
+    x = None
+    if _found(highs) or (limit == "none" and not len(linear.cost)):
+        x = whole(linear, np.array(highs.getSolution().col_value, dtype=np.float64))
+    elif monitor.x is not None:
+        x = monitor.x
+    objective = math.inf * sign if x is None else float(linear.cost @ x) + linear.offset
+    if linear.integer.any():
+        bound, nodes = float(info.mip_dual_bound), max(0, int(info.mip_node_count))
+    else:
+        bound, nodes = (objective if limit == "none" else -math.inf * sign), 0
+    if not math.isfinite(bound) or abs(bound) >= 1e30:
+        bound = -math.inf * sign
+    if limit == "none":
+        return Outcome("optimal", limit, x, objective, bound, nodes)
+    return Outcome("no solution" if x is None else "feasible", limit, x, objective, bound, nodes)

@@ -1,0 +1,256 @@
+"""The lattice of ideals, listed or counted: sets of units that are closed under predecessors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ...instances.model.arrays import Ints
+from .search import Stoppable
+
+#: Ideals listed between two looks at the clock.
+SLICE = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """N ideals of U units by increasing size: the empty one first, the full one last.
+
+    Parameters
+    ----------
+    order
+        Shape (U,): the units in a topological order; below, "unit r" is the unit order[r].
+    members
+        Shape (N, ⌈U/64⌉): bit r % 64 of word r // 64 tells whether unit r is in the ideal.
+    start
+        Shape (N + 1,): where each ideal's steps begin in `unit` and `to`.
+    unit, to
+        Shape (steps,): units that can be added to an ideal, increasing, and the ideal reached.
+    """
+
+    order: Ints
+    members: NDArray[np.uint64]
+    start: NDArray[np.int64]
+    unit: NDArray[np.int32]
+    to: NDArray[np.int32]
+
+    @property
+    def size(self) -> int:
+        """Number of ideals."""
+        return len(self.members)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ideals are listed."""
+        return len(self.units(self.size - 1)) == len(self.order)
+
+    def units(self, ideal: int) -> Ints:
+        """Return the units in an ideal, increasing."""
+        bits = np.unpackbits(self.members[ideal].view(np.uint8), bitorder="little")
+        return np.flatnonzero(bits)
+
+
+def chain(order: Ints) -> Lattice:
+    """Return the ideals of the units in one line: the prefixes of `order`."""
+    size = len(order)
+    inside = np.tri(size + 1, 64 * ((size + 63) // 64), -1, dtype=np.uint8)
+    members = np.packbits(inside, axis=1, bitorder="little").view(np.uint64)
+    start = np.append(np.arange(size + 1), size)
+    steps = np.arange(size, dtype=np.int32)
+    return Lattice(order, members, start, steps, steps + 1)
+
+
+def list_ideals(
+    order: Ints, edges: Ints, most: int, search: Stoppable, expected: int = 1024
+) -> Lattice:
+    """List the ideals of a DAG by size, until there are more than `most` or the search must stop.
+
+    Parameters
+    ----------
+    order
+        Shape (U,): the units in a topological order.
+    edges
+        Shape (m, 2): between units.
+    expected
+        How many there are, if known: memory is then taken once.
+
+    Notes
+    -----
+    Time and memory are linear in the number of steps from an ideal to the next.
+    """
+    size = len(order)
+    edges = np.argsort(order)[edges]
+    before, before_start = _neighbours(size, edges[:, ::-1])
+    after, after_start = _neighbours(size, edges)
+    ready = np.flatnonzero(np.diff(before_start) == 0).astype(np.int32)
+    members = np.zeros((expected + 1, (size + 63) // 64), np.uint64)
+    start = np.zeros(expected + 2, np.int64)
+    start[1] = len(ready)
+    unit = np.zeros(4 * expected + len(ready), np.int32)
+    unit[: len(ready)] = ready
+    to = np.zeros(len(unit), np.int32)
+    low, high = 0, 1
+    while low < high <= most and not search.should_stop():
+        members, start, unit, to, low, high = _grow(
+            members, start, unit, to, low, high,
+            before_start, before, after_start, after, min(high + SLICE, most + 1),
+        )  # fmt: skip
+    steps = int(start[high])
+    return Lattice(order, members[:high], start[: high + 1], unit[:steps], to[:steps])
+
+
+def count_ideals(size: int, edges: Ints, effort: int) -> tuple[int, bool]:
+    """Count the ideals of a DAG without listing them, and say whether all were counted.
+
+    Units are taken one by one. Ideals of those taken are told apart only by the units that still
+    have successors to come, and counted.
+
+    Parameters
+    ----------
+    size
+        Number of units.
+    edges
+        Shape (m, 2): between units.
+    effort
+        Classes of ideals that may be looked at; if they do not suffice, the number returned is
+        the least there can be.
+    """
+    dag: nx.DiGraph[int] = nx.DiGraph()
+    dag.add_nodes_from(range(size))
+    dag.add_edges_from(edges.tolist())
+    dag = nx.transitive_reduction(dag)
+    coming = dict(dag.out_degree())
+    waiting = dict(dag.in_degree())
+    ready = [v for v in dag if not waiting[v]]
+    classes = {0: 1}  # units of an ideal that have successors to come, as bits: number of ideals
+    while ready and effort > 0:
+        # Next: the unit that leaves the fewest units with successors to come.
+        closes = [sum(coming[u] == 1 for u in dag.predecessors(v)) for v in ready]
+        v = ready.pop(min(range(len(ready)), key=lambda i: (coming[ready[i]] > 0) - closes[i]))
+        needs = closed = 0
+        for u in dag.predecessors(v):
+            coming[u] -= 1
+            needs |= 1 << u
+            closed |= (not coming[u]) << u
+        added = (1 << v) if coming[v] else 0
+        grown: dict[int, int] = {}
+        for members, number in classes.items():
+            left = members & ~closed
+            grown[left] = grown.get(left, 0) + number
+            if members & needs == needs:
+                grown[left | added] = grown.get(left | added, 0) + number
+        classes = grown
+        effort -= len(classes)
+        for x in dag.successors(v):
+            waiting[x] -= 1
+            if not waiting[x]:
+                ready.append(x)
+    return sum(classes.values()), not ready
+
+
+def _neighbours(size: int, edges: Ints) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the heads of each unit's edges, one unit after the other, and where each begins."""
+    order = np.lexsort((edges[:, 1], edges[:, 0]))
+    heads = edges[order, 1].astype(np.int32)
+    return heads, np.searchsorted(edges[order, 0], np.arange(size + 1)).astype(np.int64)
+
+
+@njit(cache=True)
+def _grow(members, start, unit, to, low, high, before_start, before, after_start, after, enough):  # type: ignore[no-untyped-def]
+    """List the ideals level by level (by size) until there are `enough`; return what has grown.
+
+    Ideals low … high−1 form the newest level; their `unit` is known, their `to` is not. Ideals
+    of one size are told apart by a hash table of that level alone.
+    """
+    one = np.uint64(1)
+    words = members.shape[1]
+    steps = start[high]
+    while low < high < enough:
+        slots = 8
+        while slots < 2 * (start[high] - start[low]):
+            slots *= 2
+        table = np.full(slots, -1, np.int32)
+        found = high
+        for ideal in range(low, high):
+            for step in range(start[ideal], start[ideal + 1]):
+                v = unit[step]
+                home, bit = v >> 6, one << np.uint64(v & 63)
+                key = np.uint64(0)
+                for w in range(words):
+                    word = members[ideal, w]
+                    if w == home:
+                        word |= bit
+                    key = (key ^ word) * np.uint64(0x9E3779B97F4A7C15)
+                    key ^= key >> np.uint64(32)
+                slot = np.int64(key & np.uint64(slots - 1))
+                while table[slot] >= 0:
+                    other = table[slot]
+                    same = True
+                    for w in range(words):
+                        word = members[ideal, w]
+                        if w == home:
+                            word |= bit
+                        if members[other, w] != word:
+                            same = False
+                            break
+                    if same:
+                        break
+                    slot = (slot + 1) & (slots - 1)
+                if table[slot] < 0:
+                    table[slot] = found
+                    if found + 1 >= len(members):
+                        members = _longer_rows(members)
+                        start = _longer(start, 2 * len(start))
+                    width = start[ideal + 1] - start[ideal] + after_start[v + 1] - after_start[v]
+                    if steps + width > len(unit):
+                        unit = _longer(unit, steps + width)
+                        to = _longer(to, steps + width)
+                    for w in range(words):
+                        members[found, w] = members[ideal, w]
+                    members[found, home] |= bit
+                    first = steps
+                    for s in range(start[ideal], start[ideal + 1]):
+                        if unit[s] != v:
+                            unit[steps] = unit[s]
+                            steps += 1
+                    for a in range(after_start[v], after_start[v + 1]):
+                        x = after[a]
+                        ready = True
+                        for b in range(before_start[x], before_start[x + 1]):
+                            u = before[b]
+                            if not (members[found, u >> 6] >> np.uint64(u & 63)) & one:
+                                ready = False
+                                break
+                        if ready:
+                            at = steps
+                            while at > first and unit[at - 1] > x:
+                                unit[at] = unit[at - 1]
+                                at -= 1
+                            unit[at] = x
+                            steps += 1
+                    found += 1
+                    start[found] = steps
+                to[step] = table[slot]
+        low, high = high, found
+    return members, start, unit, to, low, high
+
+
+@njit(cache=True)
+def _longer(array, least):  # type: ignore[no-untyped-def]
+    longer = np.zeros(max(2 * len(array), least), array.dtype)
+    for i in range(len(array)):  # a slice would compile four times as long
+        longer[i] = array[i]
+    return longer
+
+
+@njit(cache=True)
+def _longer_rows(array):  # type: ignore[no-untyped-def]
+    longer = np.zeros((2 * len(array), array.shape[1]), array.dtype)
+    for i in range(len(array)):
+        for j in range(array.shape[1]):
+            longer[i, j] = array[i, j]
+    return longer

@@ -1,0 +1,41 @@
+"""How long and how well: the limits of a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...instances import InputError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one search.
+
+    Parameters
+    ----------
+    seconds
+        Wall-clock time, loading of the problem into the solver and presolve counted in;
+        None for no limit.
+    gap
+        Stop once (objective − bound) / objective is at most this.
+    nodes
+        Stop after this many branch-and-bound nodes (MILP) or rounds (others): a limit that is
+        the same on every machine, unlike seconds. None for no limit.
+    seed
+        Of everything random.
+    """
+
+    seconds: float | None = None
+    gap: float = 0.0
+    nodes: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and not self.seconds > 0:
+            raise InputError(f"time limit: {self.seconds:g} s; it must be above 0")
+        if not 0 <= self.gap < 1:
+            raise InputError(f"gap: {self.gap:g}; it must be at least 0 and below 1 (0.01 is 1 %)")
+        if self.nodes is not None and self.nodes < 0:
+            raise InputError(f"node limit: {self.nodes}; it must be at least 0")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed: {self.seed}; it must be from 0 to {2**31 - 1}")

@@ -1,0 +1,295 @@
+"""The one driver of integer programs: what a solver says, and what of it becomes a certificate.
+
+A problem states its program and how to read a solution (`Program`); everything between that and the
+search is here: which bound is believed, by how much tolerances weaken it, what an answer means that
+cannot be right, and why the solve ended.
+
+A solver's word is no proof. Its tolerances are absolute, and its presolve loses small numbers
+beside large ones. So
+
+- the program is tightened first (`tighten`): what no solution as good as the incumbent contains is
+  fixed, in safe arithmetic, and its coefficients, large ones above all, leave the rows;
+- where larger numbers are left than the tolerances carry (`LARGEST`), a bound counts only if
+  `check` proves it again, independently of tolerances; and the program is stated anew whenever a
+  much better solution makes those numbers fewer;
+- that there is no solution counts only if `check` proves it, and never while one is known;
+- a bound above a verified solution is refused by the search, with all others of its origin;
+- solutions are judged by the verifier like any other method's.
+
+The solver's word is left where the numbers are ordinary and the program is too large for `check`:
+then the origin of the bound names the solver alone; else it ends with "proved again".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic
+
+import numpy as np
+
+from ...formulations.linear import Linear
+from ...instances import InfeasibleError, StagecutError
+from ...instances.model.arrays import Floats
+from .compiled_model import Compiled
+from .highs import Outcome, run_highs
+from .other_solvers import run_other
+from .proofs.check_program import check
+from .proofs.tighten import tighten
+from .search import S, Search
+
+#: What programs are stated to have as objective, about: that of the incumbent, if there is one.
+STATED_OBJECTIVE = 1000.0
+
+#: What a solver's tolerances can make a bound too high by, relative to `STATED_OBJECTIVE` or to the
+#: bound if that is more: its tolerance on a row is 1e-6, and some hundred rows that each use it up
+#: are allowed for. Less than `search.OPTIMAL_GAP`, even where the incumbent is half of what the
+#: program was stated for, so that an optimum that was found is called one.
+BOUND_SLACK = 2e-7
+
+#: Largest entry of a row up to which HiGHS is believed. In programs with objectives of about 1000
+#: wrong answers were seen from 1e10 on (transfers of 1e7 beside a max-load of 1), none at 1e9.
+LARGEST = 1e8
+
+#: Part of the objective for which a program was stated, below which it is stated anew: what is
+#: out of reach for the better solution leaves it, and its tolerances count for less.
+MUCH_BETTER = 0.5
+
+#: Columns up to which answers are proved again, and seconds that this may take: of an answer that
+#: is believed anyway, a part of the time that it took; of one that is not, much more.
+CHECK_COLUMNS = 1500
+CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 2.0, 0.25, 20.0
+#: Relaxations likewise.
+CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Program(Generic[S]):
+    """An integer program, and how to read what a solver answers.
+
+    Parameters
+    ----------
+    compiled
+        The program as arrays; its objective is minimised, and about `STATED_OBJECTIVE`.
+    read
+        Returns the solution of the problem for values of the columns; it may break rules. None
+        for a relaxation, which has only a bound.
+    scale
+        What the program's objective is multiplied by to be the search's.
+    origin
+        What proves the bound.
+    infeasible
+        What to tell the user where there is provably no solution.
+    start
+        Values of the columns for the incumbent, NaN where unknown; None without.
+    improve
+        Returns a better start for the program, given it, the start, and what takes solutions.
+    """
+
+    compiled: Compiled
+    read: Callable[[Floats], S] | None
+    scale: float
+    origin: str
+    infeasible: str
+    start: Floats | None = None
+    improve: Callable[[Linear, Floats, Callable[[Floats], None]], Floats] | None = None
+
+
+class TimeIsUp(Exception):
+    """Stating a program was given up, as the search has to stop."""
+
+
+def solve_program(
+    state: Callable[[], Program[S]],
+    search: Search[S],
+    *,
+    solver: str = "highs",
+    seconds: float | None = None,
+    gap: float | None = None,
+) -> None:
+    """Solve a program: offer its solutions, raise the bound, say why it ended.
+
+    Parameters
+    ----------
+    state
+        States the program for what the search holds now. May raise `InfeasibleError`, if there is
+        provably no solution, and `TimeIsUp`.
+    solver
+        ``highs``, or one that Pyomo knows.
+    seconds
+        Limit for this solve alone; default: the search's.
+    gap
+        As for `run_highs`.
+    """
+    while not search.should_stop():
+        try:
+            with search.phase("build"):
+                program = state()
+        except TimeIsUp:
+            return
+        except InfeasibleError as error:
+            search.prove_infeasible(str(error))
+            return
+        solve = _Solve(program, search, solver)
+        if not solve.tightened():
+            return
+        outcome = solve.run(seconds, gap)
+        if outcome is None:
+            return
+        if solve.worth_stating_anew and outcome.limit not in ("time", "nodes"):
+            continue
+        solve.conclude(outcome)
+        if seconds is None and (outcome.limit == "nodes" or outcome.limit == "time"):
+            search.stop_for(outcome.limit)
+        return
+
+
+class _Solve(Generic[S]):
+    """One solve of one program."""
+
+    def __init__(self, program: Program[S], search: Search[S], solver: str) -> None:
+        self.program, self.search, self.solver = program, search, solver
+        self.name = "HiGHS" if solver == "highs" else solver
+        self.origin = f"{program.origin} ({self.name})"
+        self.stated_at = search.objective
+        self.linear: Linear | None = None
+        self.believed = False
+
+    def tightened(self) -> bool:
+        """Tighten the program; return whether there is something left to solve."""
+        program, search = self.program, self.search
+        if program.compiled.linear is None:
+            search.prove_infeasible(f"{program.infeasible} ({program.compiled.why_infeasible})")
+            return False
+        with search.phase("tighten"):
+            cutoff = search.objective / program.scale * (1 + BOUND_SLACK)
+            self.linear = tighten(program.compiled.linear, cutoff)
+        if self.linear is None:
+            search.prove_infeasible(program.infeasible)
+            return False
+        entries = np.abs(self.linear.matrix.data)
+        self.believed = bool(entries.max(initial=0.0) <= LARGEST)
+        return True
+
+    @property
+    def worth_stating_anew(self) -> bool:
+        """Whether a much better solution is known than that for which it was stated."""
+        return 0 < self.search.objective < MUCH_BETTER * self.stated_at
+
+    def run(
+        self,
+        seconds: float | None,
+        gap: float | None,
+    ) -> Outcome | None:
+        """Run the solver; None if it failed."""
+        search, linear = self.search, self.linear
+        assert linear is not None
+        start = self.program.start
+        if start is not None and self.program.improve is not None:
+            with search.phase("improve"):
+                start = self.program.improve(linear, start, self._offer)
+            if self.worth_stating_anew:
+                return Outcome("no solution", "stopped", None, math.inf, -math.inf, 0)
+        try:
+            with search.phase("solve"):
+                if self.solver != "highs":
+                    outcome = run_other(self.solver, self.program.compiled, linear, search)
+                else:
+                    outcome = run_highs(
+                        linear,
+                        search,
+                        start=start,
+                        on_incumbent=self._on_incumbent,
+                        on_bound=self._on_bound,
+                        gap=gap,
+                        seconds=math.inf if seconds is None else seconds,
+                    )
+        except StagecutError as error:
+            search.note(f"{self.name} failed, and proves nothing more: {error}")
+            return None
+        had_plan = self.program.read is not None and math.isfinite(self.stated_at)
+        if outcome.start_used is False or (start is None and had_plan):
+            search.note(f"{self.name} did not take the plan known before as its start")
+        return outcome
+
+    def conclude(self, outcome: Outcome) -> None:
+        """Take the last word of the solver for what it is worth."""
+        if outcome.x is not None:
+            self._offer(outcome.x)
+        if outcome.status == "infeasible":
+            self._claimed_infeasible()
+        elif math.isfinite(outcome.bound):
+            self._on_bound(outcome.bound)
+            self._prove_again(outcome.bound)
+
+    def _offer(self, x: Floats) -> None:
+        if self.program.read is not None and not self.search.done:
+            # what comes once it is done, while the solver stops, would depend on the machine
+            try:
+                solution = self.program.read(x)
+            except (IndexError, KeyError, ValueError):  # readers rely on the rows
+                self.search.note(f"{self.name} gave a solution that keeps no rule; it is not used")
+                return
+            self.search.offer(solution)
+
+    def _on_incumbent(self, x: Floats) -> bool:
+        self._offer(x)
+        return self.worth_stating_anew
+
+    def _on_bound(self, bound: float) -> None:
+        if self.believed and math.isfinite(bound):
+            self.search.raise_bound(self._safe(bound) * self.program.scale, self.origin)
+
+    def _safe(self, bound: float) -> float:
+        """A bound in the program's unit, less what tolerances can make it too high by."""
+        return bound - BOUND_SLACK * max(STATED_OBJECTIVE, abs(bound))
+
+    def _claimed_infeasible(self) -> None:
+        if self.search.best is not None:
+            self.search.withdraw(self.origin, "that there is no solution")
+        elif self._check(math.inf):
+            self.search.prove_infeasible(self.program.infeasible)
+        else:
+            self.search.note(
+                f"{self.name} finds no solution; that there is none is not proved beyond its "
+                "tolerances"
+            )
+
+    def _prove_again(self, bound: float) -> None:
+        """Check the last bound, if it is the search's best, or would be."""
+        search, scale = self.search, self.program.scale
+        target = self._safe(bound)
+        if target * scale < search.bound or not target > 0:
+            return
+        proved = self._check(target)
+        if proved:
+            search.raise_bound(target * scale, f"{self.origin}, proved again")
+        elif proved is False:
+            search.withdraw(self.origin)
+            search.note(
+                f"{self.name}'s bound {bound * scale:.6g} could not be proved again: a solution of "
+                "the program is below it; it is not used"
+            )
+        elif not self.believed:
+            search.note(
+                f"the numbers of this workload span more than {self.name}'s tolerances carry: its "
+                f"bound {bound * scale:.6g} is not used"
+            )
+
+    def _check(self, target: float) -> bool | None:
+        """Whether no solution is below `target`; None if that is too much to find out."""
+        search, linear = self.search, self.linear
+        assert linear is not None
+        if len(linear.cost) > CHECK_COLUMNS:
+            return None
+        brief = self.believed and math.isfinite(target)
+        seconds = CHECK_SECONDS + CHECK_PART * search.phases["solve"]
+        until = search.seconds + (seconds if brief else UNBELIEVED_SECONDS)
+        with search.phase("prove again"):
+            return check(
+                linear,
+                target,
+                should_stop=lambda: search.seconds > until or search.seconds_left <= 0,
+                nodes=CHECK_NODES if brief else UNBELIEVED_NODES,
+            )

@@ -1,0 +1,102 @@
+"""Any MILP solver that Pyomo knows by name, where it is installed: glpk, cbc, scip, gurobi, …."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from typing import Literal
+
+import numpy as np
+import pyomo.environ as pyo
+from pyomo.opt import TerminationCondition
+
+from ...formulations.linear import Linear
+from ...formulations.program import quiet_pyomo
+from ...instances import InputError, StagecutError
+from .compiled_model import Compiled
+from .highs import Outcome
+from .search import S, Search
+
+#: What each solver calls the relative gap at which it may stop; others stop at their own.
+GAP_OPTIONS = {
+    "glpk": "mipgap",
+    "cbc": "ratioGap",
+    "scip": "limits/gap",
+    "gurobi": "MIPGap",
+    "gurobi_direct": "MIPGap",
+    "cplex": "mip_tolerances_mipgap",
+    "xpress": "miprelstop",
+}
+
+
+def check_solver(name: str) -> None:
+    """Raise InputError unless Pyomo knows the solver and finds it installed."""
+    if name == "highs":
+        return
+    if name not in pyo.SolverFactory:
+        raise InputError(
+            f"solver: Pyomo knows no {name!r}; use highs, glpk, cbc, scip, gurobi or another of "
+            "those that `pyomo help --solvers` lists"
+        )
+    if not pyo.SolverFactory(name).available(exception_flag=False):
+        raise InputError(
+            f"solver: {name!r} is not installed; install it so that its program is on the PATH "
+            "(glpk: package glpk-utils, cbc: coinor-cbc), or use highs, which comes with Stagecut"
+        )
+
+
+def run_other(name: str, compiled: Compiled, linear: Linear, search: Search[S]) -> Outcome:
+    """Solve a Pyomo model that minimises with the solver called `name`; see `run_highs`.
+
+    Progress, a start and a stop before the limit are more than Pyomo offers for all of them.
+
+    Parameters
+    ----------
+    linear
+        The compiled program with tighter bounds of columns: columns that these fix are fixed.
+
+    Raises
+    ------
+    InputError
+        If there is no such solver.
+    StagecutError
+        If it fails.
+    """
+    check_solver(name)
+    fixed = linear.column_lower == linear.column_upper
+    for var, value in zip(compiled.columns, linear.column_lower.tolist(), strict=True):
+        if fixed[compiled.column(var)]:
+            var.fix(value)
+    model = compiled.columns[0].model()
+    solver = pyo.SolverFactory(name)
+    arguments = {}
+    if math.isfinite(search.seconds_left):
+        arguments["timelimit"] = max(1, int(search.seconds_left))
+    if name in GAP_OPTIONS:
+        solver.options[GAP_OPTIONS[name]] = search.limits.gap
+    with quiet_pyomo():
+        try:
+            results = solver.solve(model, load_solutions=False, **arguments)
+        except subprocess.TimeoutExpired:  # it did not keep the limit, and Pyomo ended it
+            return Outcome("no solution", "time", None, math.inf, -math.inf, 0)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise StagecutError(f"solver {name}: {str(error).splitlines()[0]}") from error
+        if len(results.solution):
+            model.solutions.load_from(results)
+    ended = results.solver.termination_condition
+    if ended == TerminationCondition.infeasible:
+        return Outcome("infeasible", "none", None, math.inf, math.inf, 0)
+    objective, x = math.inf, None
+    if len(results.solution):
+        objective = float(pyo.value(next(model.component_data_objects(pyo.Objective))))
+        x = np.array([float(pyo.value(var)) for var in compiled.columns])
+    if ended == TerminationCondition.optimal:
+        gap = search.limits.gap if name in GAP_OPTIONS else 1e-4
+        return Outcome("optimal", "none", x, objective, objective * (1 - gap), 0)
+    claimed = results.problem.lower_bound
+    bound = float(claimed) if isinstance(claimed, (int, float)) else -math.inf
+    if not bound < objective * (1 - 1e-9):  # glpk's reader gives the objective as its bound
+        bound = -math.inf
+    status: Literal["feasible", "no solution"]
+    status = "feasible" if math.isfinite(objective) else "no solution"
+    return Outcome(status, "time", x, objective, bound, 0)

@@ -1,0 +1,1 @@
+"""Proofs that hold whatever a solver's tolerances are: safe bounds, exact searches."""

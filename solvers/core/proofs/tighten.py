@@ -1,0 +1,258 @@
+"""An integer program without what a solver's tolerances cannot carry.
+
+A solver keeps rows to about 1e-6, whatever their entries are. A column that costs 1e8 is then worth
+100 where the solver takes it for 0. But where only solutions up to some objective are wanted, the
+rows leave such columns little or nothing; what is left without them is a program of ordinary
+numbers.
+
+Notes
+-----
+Rows like in ≥ x_v − x_u, with in ≤ ½ from elsewhere and x whole, say x_v ≤ x_u: the continuous
+column leaves the row (`_rounded`). If it is in no other row that holds it up, it stays at its lower
+end (`_settled`), and leaves the program.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.sparse import csc_array
+
+from ....formulations.linear import Linear
+from ....instances.model.arrays import Bools, Floats
+from .activity import EXACT, Entries, Sums, activity, entries_of, propagate
+from .safe_bound import EPS
+
+#: Share of a row's largest step by which a small entry that leaves may change the row; and for
+#: continuous columns with a range below `NARROW`, which HiGHS's own tolerance covers.
+SMALL, NARROW = 1e-9, 1e-7
+
+#: Rows whose entries are all smaller are scaled up: a solver drops what is below 1e-9.
+TINY_ROW = 2.0**-10
+
+#: By which share of the cutoff solutions may be above it and still stay.
+CUTOFF_SLACK = 1e-9
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far apart the numbers of a program are.
+
+    Parameters
+    ----------
+    largest
+        Largest absolute entry of the matrix.
+    ratio
+        Largest absolute entry over the smallest one of the same row, in the worst row.
+    """
+
+    largest: float
+    ratio: float
+
+
+def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) -> Linear | None:
+    """Return a program with the same columns for the solutions not above `cutoff`.
+
+    Bounds are propagated through rows and cutoff. Then fixed columns leave the rows, rows of whole
+    numbers get whole sides, entries too small for a solver leave so that the row says less, rows
+    that say nothing leave.
+
+    Every solution of the program with an objective up to `cutoff` (and 1e-9 of it more) is one of
+    the new program, but that continuous columns which no row holds back are moved to their better
+    end: for each solution there is one with the same whole numbers and no higher objective. The
+    new program's solutions keep the rows of the old one but for the small entries, and may be above
+    the cutoff. What bounds the new program bounds the old one, up to the cutoff.
+
+    Parameters
+    ----------
+    linear
+        A minimisation.
+    cutoff
+        In the unit of the objective.
+    exact
+        Keep small entries.
+
+    Returns
+    -------
+    Linear or None
+        None if no solution up to the cutoff exists.
+
+    Raises
+    ------
+    ValueError
+        If the program maximises.
+
+    Notes
+    -----
+    O(entries) for each of at most 20 rounds.
+    """
+    if linear.maximise:
+        raise ValueError("a program that maximises has no cutoff from above; negate its cost")
+    entries = entries_of(linear)
+    box = propagate(
+        _with_cutoff(entries, linear, cutoff),
+        linear.column_lower,
+        linear.column_upper,
+        linear.integer,
+    )
+    if box is None:
+        return None
+    lower, upper = box
+    entries = _opened(entries, lower, upper)
+    entries = _rounded(entries, lower, upper, linear.integer)
+    if (entries.lower > entries.upper).any():
+        return None
+    if not exact:
+        narrow = ~linear.integer & (upper - lower < NARROW)
+        small = narrow[entries.column] & _negligible(NARROW, entries, lower, upper)
+        entries = _without(entries, lower, upper, small)
+    lower, upper = _settled(entries, linear, lower, upper)
+    entries = _without(entries, lower, upper, (lower == upper)[entries.column])
+    if not exact:
+        entries = _without(entries, lower, upper, _negligible(SMALL, entries, lower, upper))
+    return _assembled(linear, entries, lower, upper)
+
+
+def spread(linear: Linear) -> Spread:
+    """Return how far apart the entries of a program are; 0 and 1 without entries."""
+    entries = entries_of(linear)
+    size = np.abs(entries.value)
+    largest, smallest = _extremes(entries)
+    ratio = largest / np.where(largest > 0, smallest, 1.0)
+    return Spread(float(size.max(initial=0.0)), float(ratio.max(initial=1.0)))
+
+
+def _with_cutoff(entries: Entries, linear: Linear, cutoff: float) -> Entries:
+    """Return the entries with cost·x + offset ≤ cutoff as a further row."""
+    column = np.flatnonzero(linear.cost)
+    if not math.isfinite(cutoff):
+        return entries
+    slack = CUTOFF_SLACK * abs(cutoff) + 4 * EPS * (abs(cutoff) + abs(linear.offset))
+    return Entries(
+        row=np.append(entries.row, np.full(len(column), len(entries.lower))),
+        column=np.append(entries.column, column),
+        value=np.append(entries.value, linear.cost[column]),
+        lower=np.append(entries.lower, -np.inf),
+        upper=np.append(entries.upper, cutoff - linear.offset + slack),
+    )
+
+
+def _opened(entries: Entries, lower: Floats, upper: Floats) -> Entries:
+    """Return the rows with those sides open that the box keeps anyway."""
+    least, most = activity(entries, lower, upper)
+    above = (most.open == 0) & (most.total + most.error <= entries.upper)
+    below = (least.open == 0) & (least.total - least.error >= entries.lower)
+    return replace(
+        entries,
+        lower=np.where(below, -np.inf, entries.lower),
+        upper=np.where(above, np.inf, entries.upper),
+    )
+
+
+def _rounded(entries: Entries, lower: Floats, upper: Floats, integer: Bools) -> Entries:
+    """Return the rows with whole sides for the part of them that can only be whole.
+
+    Let a row be w(x) + r(x), with w of whole-number columns with whole entries. Then
+    w(x) ≥ ⌈L − max r⌉; if that plus min r is not below L, it says all that the row says, and r
+    leaves the row. Likewise for upper sides. Rows with two sides change only if both can.
+    """
+    whole = integer[entries.column] & (entries.value == np.rint(entries.value))
+    least, most = activity(entries.keep(~whole), lower, upper)
+    closed = (least.open == 0) & (most.open == 0)
+    low = np.ceil(entries.lower - most.total - _error(most, entries.lower))
+    high = np.floor(entries.upper - least.total + _error(least, entries.upper))
+    enough = closed & (low + least.total - _error(least, low) >= entries.lower)
+    enough &= high + most.total + _error(most, high) <= entries.upper
+    rest = np.bincount(entries.row[~whole], minlength=len(low)) > 0
+    enough |= ~rest
+    changed = replace(
+        entries,
+        lower=np.where(enough, low, entries.lower),
+        upper=np.where(enough, high, entries.upper),
+    )
+    return changed.keep(whole | ~enough[entries.row])
+
+
+def _error(sums: Sums, edge: Floats) -> Floats:
+    """Return what rounding a sum and its difference to a side may hold; 0 between whole numbers."""
+    finite = np.where(np.isfinite(edge), edge, 0.0)
+    whole = (finite == np.rint(finite)) & (np.abs(finite) < EXACT)
+    exact = (sums.error == 0) & (whole | (sums.total == 0))
+    return np.where(exact, 0.0, sums.error + 4 * EPS * (np.abs(sums.total) + np.abs(finite)))
+
+
+def _settled(
+    entries: Entries, linear: Linear, lower: Floats, upper: Floats
+) -> tuple[Floats, Floats]:
+    """Return the box with those continuous columns fixed that no row keeps from their better end.
+
+    To move them breaks no row and costs nothing.
+    """
+    held_up, held_down = np.zeros((2, len(lower)), np.bool_)
+    has_lower = np.isfinite(entries.lower)[entries.row]
+    has_upper = np.isfinite(entries.upper)[entries.row]
+    rises = entries.value > 0
+    held_up[entries.column[(rises & has_lower) | (~rises & has_upper)]] = True
+    held_down[entries.column[(rises & has_upper) | (~rises & has_lower)]] = True
+    falls = ~linear.integer & ~held_up & (linear.cost >= 0) & np.isfinite(lower)
+    climbs = ~linear.integer & ~held_down & (linear.cost <= 0) & np.isfinite(upper) & ~falls
+    return np.where(climbs, upper, lower), np.where(falls, lower, upper)
+
+
+def _without(entries: Entries, lower: Floats, upper: Floats, gone: Bools) -> Entries:
+    """Return the rows without some entries: their least and greatest values go to the sides."""
+    least, most = activity(entries.keep(gone), lower, upper)
+    return replace(
+        entries.keep(~gone),
+        lower=entries.lower - most.total - _error(most, entries.lower),
+        upper=entries.upper - least.total + _error(least, entries.upper),
+    )
+
+
+def _negligible(share: float, entries: Entries, lower: Floats, upper: Floats) -> Bools:
+    """Return which entries change their row by less than a share of its largest step.
+
+    A step is what a column adds that goes up by 1, or through its range if that is less.
+    """
+    size, extent = np.abs(entries.value), (upper - lower)[entries.column]
+    largest = np.zeros(len(entries.lower))
+    np.maximum.at(largest, entries.row, size * np.minimum(extent, 1.0))
+    return np.asarray(size * extent < share * largest[entries.row])
+
+
+def _extremes(entries: Entries) -> tuple[Floats, Floats]:
+    """Return the largest and the smallest absolute entry by row; 0 and inf without entries."""
+    largest = np.zeros(len(entries.lower))
+    smallest = np.full(len(entries.lower), np.inf)
+    np.maximum.at(largest, entries.row, np.abs(entries.value))
+    np.minimum.at(smallest, entries.row, np.abs(entries.value))
+    return largest, smallest
+
+
+def _assembled(linear: Linear, entries: Entries, lower: Floats, upper: Floats) -> Linear | None:
+    """Return the program of the rows that say something; None if one of them cannot hold."""
+    largest, _ = _extremes(entries)
+    empty = largest == 0
+    if (empty & ((entries.lower > 0) | (entries.upper < 0))).any():
+        return None
+    kept = ~empty & (np.isfinite(entries.lower) | np.isfinite(entries.upper))
+    # By powers of 2, which is exact.
+    scale = np.where((largest > 0) & (largest < TINY_ROW), largest, 1.0)
+    scale = np.exp2(np.minimum(-np.floor(np.log2(scale)), 1000.0))
+    number = np.cumsum(kept) - 1
+    which = kept[entries.row]
+    row = entries.row[which]
+    value = entries.value[which] * scale[row]
+    return replace(
+        linear,
+        column_lower=lower,
+        column_upper=upper,
+        matrix=csc_array(
+            (value, (number[row], entries.column[which])),
+            shape=(int(kept.sum()), len(linear.cost)),
+        ),
+        row_lower=(entries.lower * scale)[kept],
+        row_upper=(entries.upper * scale)[kept],
+    )

@@ -1,0 +1,74 @@
+"""What every solver returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ...instances import Limit, Plan, Status
+from .search import Point
+
+
+@dataclass(frozen=True)
+class Result:
+    """Why a search stopped, and what it holds.
+
+    Parameters
+    ----------
+    status
+        ``optimal`` (gap at most 1e-6), ``feasible``, ``infeasible``, or ``no solution`` (none
+        was found within the limit, none was ruled out).
+    limit
+        The limit that ended it: ``time``, ``nodes`` or ``interrupt``; ``none`` if it ended of its
+        own accord: with the gap asked for, or, for methods that prove nothing, when they had
+        tried what they try.
+    plan
+        The best plan, verified; None if there is none.
+    bound
+        No plan has a lower objective; `-inf` if nothing is known.
+    bound_origin
+        What proved the bound.
+    method
+        What found the plan.
+    seconds
+        Wall-clock time of the whole search.
+    trace
+        Incumbent and bound over time.
+    phases
+        Seconds of each phase: ``build``, ``solve``, ….
+    versions
+        Of Stagecut and the solvers used.
+    notes
+        Remarks for the user: what ``auto`` chose and why, why a start was not used.
+    reason
+        Why it is infeasible.
+    """
+
+    status: Status
+    limit: Limit
+    plan: Plan | None
+    bound: float
+    bound_origin: str
+    method: str
+    seconds: float
+    trace: tuple[Point, ...]
+    phases: dict[str, float]
+    versions: dict[str, str]
+    notes: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def objective(self) -> float | None:
+        """Objective of the plan, by definition; None without a plan."""
+        return None if self.plan is None else self.plan.objective
+
+    @property
+    def gap(self) -> float | None:
+        """(objective − bound) / objective; None without a plan."""
+        return None if self.plan is None else self.plan.gap
+
+    def trace_to_pandas(self) -> pd.DataFrame:
+        """Return one row per improvement: seconds, objective, bound, gap."""
+        rows = [(p.seconds, p.objective, p.bound, p.gap) for p in self.trace]
+        return pd.DataFrame(rows, columns=["seconds", "objective", "bound", "gap"])

@@ -1,0 +1,42 @@
+"""Exchanging what alike devices hold: with links between devices it makes a difference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from ...formulations.task import Task
+from ...instances import Calls, Placement, Solution
+from .search import Search
+
+
+def swap_devices(task: Task, search: Search[Solution]) -> None:
+    """Exchange all that two accelerators of a kind hold, while that makes the best plan better.
+
+    Searches that know nothing of links number alike devices as they like. O(D²) evaluations a
+    round. Nothing happens without links.
+    """
+    if not task.cluster.links:
+        return
+    costs = task.costs
+    pairs = [
+        (a, b)
+        for a, b in combinations(np.flatnonzero(~costs.host[costs.kind_of]).tolist(), 2)
+        if costs.kind_of[a] == costs.kind_of[b]
+    ]
+    with search.phase("swap devices"):
+        better = True
+        while better:
+            better = False
+            for a, b in pairs:
+                best = search.best
+                if search.should_stop() or not isinstance(best, Placement | Calls):
+                    return
+                renamed = np.arange(len(costs.kind_of))
+                renamed[a], renamed[b] = b, a
+                swapped = replace(best, device=renamed[best.device])
+                if isinstance(swapped, Placement):
+                    swapped = replace(swapped, order=tuple(renamed[list(swapped.order)].tolist()))
+                better |= search.offer(swapped)

@@ -1,0 +1,1 @@
+"""Searches for latency: `auto` tells the strategy."""

@@ -1,0 +1,69 @@
+"""`auto` for latency: first plans, then the label DP, then what improves a plan that is left."""
+
+from __future__ import annotations
+
+from ...formulations.latency.graph import latency_graph
+from ...formulations.task import Task
+from ...instances import Solution
+from ..core.search import Search
+from .greedy import first_plans, greedy, max_load
+from .label_dp.dp import raise_path_bound
+from .lns import linear, local_search
+from .prove import label_dp
+
+#: Units beyond which downsets are too many for the label DP to end.
+MOST_UNITS = 1500
+#: Nodes times calls up to which the integer program is worth its while.
+MOST_CHOICES = 3000
+#: Parts of the time left that the split for throughput, and the bound of a large graph may take.
+START_SHARE, BOUND_SHARE = 0.2, 0.4
+
+
+def auto(task: Task, search: Search[Solution]) -> None:
+    """Plan by the size of the graph.
+
+    First plans, for which nothing is compiled, are the CPUs and filled accelerators. Greedy, the
+    best split for throughput and the label DP on one order give a better one; the label DP proves
+    the best one. On graphs of more than 1500 units the path-interval bound stands in for the proof,
+    and comes before the DP on one order; then local search improves the plan. So it does where the
+    DP ends without proof, and there the integer program follows if it is small.
+    """
+    with search.phase("first plans"):
+        search.method = "greedy"
+        first_plans(task, search)
+        greedy(task, search)
+        search.method = "max-load"
+        max_load(task, search, START_SHARE)
+    graph = latency_graph(task, whole_colours=task.latency.calls == 1)
+    large = graph.size > MOST_UNITS
+    if large:
+        search.note(f"auto: {graph.size} units are too many for the label DP")
+        with search.phase("bound"):
+            until = search.seconds + BOUND_SHARE * search.seconds_left
+            raise_path_bound(
+                task,
+                search,
+                graph,
+                lambda: search.should_stop() or search.seconds > until,
+            )
+    search.method = "linear"
+    with search.phase("start"):
+        linear(task, search)
+    if not large:
+        search.method = "dp"
+        label_dp(task, search)
+        if search.status == "optimal" or search.infeasible_because is not None:
+            search.note("auto: the label DP settled it")
+            return
+    if search.should_stop():
+        return
+    search.method = "lns"
+    with search.phase("local search"):
+        local_search(task, search)
+    calls = task.latency.calls * int(graph.count.sum())
+    if not search.should_stop() and task.workload.n * calls <= MOST_CHOICES:
+        from .milp import strong  # with Pyomo, which takes a second to import
+
+        search.method = "milp"
+        search.note("auto: the integer program, for what the label DP left open")
+        strong(task, search)

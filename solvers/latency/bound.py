@@ -1,0 +1,300 @@
+"""The path-interval bound on latency.
+
+Take a path P = v_1 … v_L of units. A call is convex, so it meets P in an interval, and what
+follows on P starts after the call has ended. Hence
+
+    T ≥ Σ load(S) over the calls S that meet P + Σ q_v over the units v of P on CPUs.
+
+With L(a, b) = the least load of a call that meets P in v_a … v_b, and at most x calls left,
+
+    D[i][x] = min( q_{v_i} + D[i+1][x],  min_{j ≥ i} L(i, j) + D[j+1][x−1] ),   D[L+1][x] = 0
+
+D[1][all calls] bounds the latency from below, and D[i][x] the time from the moment when v_1 …
+v_{i−1} have finished and x calls are left.
+
+L(a, b) is bounded by a minimum cut: forced into the call are the units on paths from v_a to v_b,
+forced out all of P beyond the interval, the ancestors of v_{a−1} and the descendants of v_{b+1}.
+The accelerator must have room for what is forced in, with all nodes of the colours among it. Of
+unlike accelerators the best one counts.
+
+With several calls per accelerator a colour may be divided among the calls of one accelerator, and
+a cut inside it may cost next to nothing. With two calls, and if the colours lie contiguously on P,
+a boundary inside a colour can only lie between two CPU nodes, or between two calls of one
+accelerator, which are then its only two; what is beyond the two is of other colours. So such a
+pair is priced as a whole and counts for two calls:
+
+    W(a, b) = min over m inside a colour of L(a, m−1) + L(m, b)      if v_a … v_b fit in one memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from ...formulations.compiled import inner
+from ...formulations.latency.graph import LatencyGraph
+from ...formulations.task import Task
+from ...formulations.throughput.hypergraph import hypergraph
+from ...instances.model.arrays import Bools, Floats, Ints
+from .mincut import INSIDE, OUTSIDE, UNDECIDED, least_load
+from .paths import path_cpu, path_transfer
+
+#: Largest number of path positions for which all intervals are cut, not only those that matter.
+ALL_INTERVALS = 300
+
+
+@dataclass(frozen=True, eq=False)
+class PathBound:
+    """Bounds along one path of length L, with x = 0 … X calls left.
+
+    Parameters
+    ----------
+    path
+        Shape (L,): units.
+    load
+        Shape (L, L): lower bounds on L(a, b); `inf` where no call can meet the path so.
+    rest
+        Shape (L+1, X+1): D[i][x], counted from 0; inside a colour the second call of a pair may
+        begin at i too.
+    value
+        Lower bound on the latency.
+    """
+
+    path: Ints
+    load: Floats
+    rest: Floats
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class CutData:
+    """What the minimum cuts read; K kinds, U units, E nets."""
+
+    compute: Floats
+    weight: Floats
+    pin_start: Ints
+    pins: Ints
+    net_start: Ints
+    nets: Ints
+    memory: Floats
+    capacity: Floats
+    tie: Ints
+    tie_memory: Floats
+
+
+def cut_data(task: Task, graph: LatencyGraph) -> CutData:
+    """Return the nets of the units for the minimum cuts."""
+    nets = hypergraph(task, graph.unit_of)
+    pin_start = np.concatenate([[0], np.cumsum([len(pins) for pins in nets.pins])])
+    pins = np.array([u for unit in nets.pins for u in unit], dtype=np.int64)
+    of_unit: list[list[int]] = [[] for _ in range(graph.size)]
+    for e, units in enumerate(nets.pins):
+        for u in units:
+            of_unit[u].append(e)
+    kinds = list(graph.kinds)
+    return CutData(
+        compute=graph.unit_compute,
+        weight=np.ascontiguousarray(nets.weight.sum(axis=1)[kinds]),
+        pin_start=pin_start.astype(np.int64),
+        pins=pins,
+        net_start=np.concatenate([[0], np.cumsum([len(e) for e in of_unit])]).astype(np.int64),
+        nets=np.array([e for unit in of_unit for e in unit], dtype=np.int64),
+        memory=graph.unit_memory,
+        capacity=graph.capacity_bytes * (1 + 1e-9),
+        tie=graph.group,
+        tie_memory=np.array(
+            [graph.memory_bytes[list(nodes)].sum() for nodes in task.workload.colour_classes] or [0]
+        ),
+    )
+
+
+def path_bound(
+    task: Task,
+    graph: LatencyGraph,
+    data: CutData,
+    path: Ints,
+    calls: int,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> PathBound:
+    """Return the bound along `path` with at most `calls` calls in all.
+
+    On long paths, and when told to stop, intervals off the shortest chain of intervals keep a
+    weaker bound on their load: the computing time of what is forced in, and the transfers of the
+    path at its ends.
+    """
+    size = len(path)
+    load = np.full((size, size), np.inf)
+    exact = np.zeros((size, size), np.bool_)
+    cpu = path_cpu(task, graph, path)
+    ends = path_transfer(task, graph, path)
+    inner = _inside_colours(graph.group[path])
+    if task.latency.calls != 2 or inner is None:
+        inner = np.zeros(size + 1, np.bool_)
+    tied = graph.group[path] >= 0
+    need = np.where(tied, data.tie_memory[graph.group[path]], data.memory[path])
+    need[1:][inner[1:size]] = 0.0  # a colour counts once
+    before = np.concatenate([[0.0], np.cumsum(need)])
+    memory = (data.memory, data.capacity, data.tie, data.tie_memory)
+    nets = (data.weight, data.pin_start, data.pins, data.net_start, data.nets)
+    for a in range(size):
+        if should_stop():
+            load[a:] = 0.0  # all that is known
+            break
+        _weak_row(a, path, graph.reach, data.compute, *memory, ends, load)
+
+    def sharpen(a: int, b: int) -> None:
+        if not exact[a, b] and load[a, b] < np.inf:
+            cut = _interval(a, b, path, graph.reach, data.compute, *nets, *memory)
+            load[a, b] = max(load[a, b], cut)
+        exact[a, b] = True
+
+    for a in range(size if size <= ALL_INTERVALS else 0):
+        if should_stop():
+            break
+        for b in range(a, size):
+            sharpen(a, b)
+    largest = float(data.capacity.max(initial=0.0))
+    while True:
+        rest, value, choice, split = _rest(load, cpu, calls, inner, before, largest)
+        rough = [ab for ab in _chain(choice, split, calls) if not exact[ab]]
+        if not rough or should_stop():
+            return PathBound(path, load, rest, float(value))
+        for a, b in rough:
+            sharpen(a, b)
+
+
+def _inside_colours(colour: Ints) -> Bools | None:
+    """Shape (L+1,): whether i−1 and i are of one colour; None if a colour is not contiguous."""
+    inner = np.zeros(len(colour) + 1, np.bool_)
+    inner[1:-1] = (colour[1:] == colour[:-1]) & (colour[1:] >= 0)
+    runs = colour[~inner[:-1] & (colour >= 0)]
+    return inner if len(np.unique(runs)) == len(runs) else None
+
+
+def _chain(choice: Ints, split: Ints, calls: int) -> list[tuple[int, int]]:
+    """The intervals by which D[1][calls] comes about."""
+    found, i, x = [], 0, calls
+    while i < len(choice):
+        j, m = int(choice[i, x]), int(split[i, x])
+        if j < 0:
+            i += 1
+        elif m < 0:
+            found.append((i, j))
+            i, x = j + 1, x - 1
+        else:
+            found += [(i, m - 1), (m, j)]
+            i, x = j + 1, x - 2
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _rest(load, cpu, calls, inner, before, largest):  # type: ignore[no-untyped-def]
+    """D by the recurrence; the end of the chosen interval (−1: a CPU) and the split of a pair."""
+    size = len(cpu)
+    rest = np.zeros((size + 1, calls + 1))
+    second = np.full((size + 1, calls + 1), np.inf)
+    choice = np.full((size, calls + 1), -1, np.int64)
+    split = np.full((size, calls + 1), -1, np.int64)
+    for i in range(size - 1, -1, -1):
+        for x in range(calls + 1):
+            rest[i, x] = cpu[i] + rest[i + 1, x]
+        if inner[i]:
+            for j in range(i, size):
+                if load[i, j] < np.inf and not inner[j + 1]:
+                    for x in range(1, calls + 1):
+                        second[i, x] = min(second[i, x], load[i, j] + rest[j + 1, x - 1])
+            continue
+        for j in range(i, size):
+            here = load[i, j]
+            if here == np.inf or inner[j + 1]:
+                continue
+            for x in range(1, calls + 1):
+                value = here + rest[j + 1, x - 1]
+                if value < rest[i, x]:
+                    rest[i, x] = value
+                    choice[i, x] = j
+        for m in range(i + 1, size):
+            if not inner[m] or load[i, m - 1] == np.inf:
+                continue
+            for j in range(m, size):
+                if before[j + 1] - before[i] > largest:
+                    break
+                if load[m, j] == np.inf or inner[j + 1]:
+                    continue
+                here = load[i, m - 1] + load[m, j]
+                for x in range(2, calls + 1):
+                    value = here + rest[j + 1, x - 2]
+                    if value < rest[i, x]:
+                        rest[i, x] = value
+                        choice[i, x] = j
+                        split[i, x] = m
+    bound = rest[0, calls]
+    return np.minimum(rest, second), bound, choice, split
+
+
+@njit(cache=True, nogil=True)
+def _weak_row(  # type: ignore[no-untyped-def]
+    a, path, reach, compute, memory, capacity, tie, tie_memory, transfer, load
+):
+    """Bound L(a, b) for all b by computing times and the transfers on the path itself."""
+    kinds = len(compute)
+    size = len(path)
+    for b in range(a, size):
+        need = 0.0
+        seen = np.zeros(len(tie_memory), np.bool_)
+        work = np.zeros(kinds)
+        for u in range(path[a], path[b] + 1):
+            if reach[path[a], u] and reach[u, path[b]]:
+                need += _bytes(u, memory, tie, tie_memory, seen)
+                for k in range(kinds):
+                    work[k] += compute[k, u]
+        fits = False
+        for k in range(kinds):
+            if need <= capacity[k]:
+                fits = True
+                if a > 0:
+                    work[k] += transfer[k, a - 1]
+                if b < size - 1:
+                    work[k] += transfer[k, b]
+                load[a, b] = min(load[a, b], work[k])
+        if not fits:
+            return
+
+
+@njit(cache=True, nogil=True)
+def _interval(  # type: ignore[no-untyped-def]
+    a, b, path, reach, compute, weight, pin_start, pins, net_start, nets, memory, capacity, tie,
+    tie_memory,
+):  # fmt: skip
+    """L(a, b) by minimum cuts, the least over the kinds."""
+    kinds, units = compute.shape
+    side = np.full(units, UNDECIDED, np.int8)
+    size = len(path)
+    need = 0.0
+    seen = np.zeros(len(tie_memory), np.bool_)
+    for u in range(units):
+        if reach[path[a], u] and reach[u, path[b]]:
+            side[u] = INSIDE
+            need += _bytes(u, memory, tie, tie_memory, seen)
+        elif (a > 0 and reach[u, path[a - 1]]) or (b < size - 1 and reach[path[b + 1], u]):
+            side[u] = OUTSIDE
+    least = np.inf
+    for k in range(kinds):
+        if need <= capacity[k]:
+            value = least_load(side, compute[k], weight[k], pin_start, pins, net_start, nets)
+            least = min(least, value)
+    return least
+
+
+@inner
+def _bytes(u, memory, tie, tie_memory, seen):  # type: ignore[no-untyped-def]
+    """Memory that unit `u` adds: its own, or that of its whole colour the first time."""
+    if tie[u] < 0:
+        return memory[u]
+    if seen[tie[u]]:
+        return 0.0
+    seen[tie[u]] = True
+    return tie_memory[tie[u]]

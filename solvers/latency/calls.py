@@ -1,0 +1,178 @@
+"""Several calls per accelerator: a plan with one each, then the label DP with q·k calls.
+
+A plan with one call per accelerator is a plan with more allowed, and often the best one: the
+path-interval bound for q calls proves it. Otherwise the label DP runs as if there were q times
+as many accelerators: a relaxation. With two calls each it knows which colours are divided, and
+that the rest of such a colour has to be in the second call of the same accelerator, beside the
+first in its memory; with more calls colours are dropped. If the calls it finds can be packed onto
+the accelerators (no two at once, memories fit, colours stay whole) the plan is optimal; if not,
+its value is still a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+
+from ...formulations.latency.execute import execute, flatten
+from ...formulations.latency.graph import LatencyGraph, latency_graph
+from ...formulations.task import Task
+from ...instances import Calls, Latency, Solution
+from ...instances.model.arrays import Ints
+from ..core.search import Search
+from .bound import cut_data
+from .label_dp.core import MOST_CODES, core_of, core_paths, kernel_graph
+from .label_dp.dp import (
+    MARGIN,
+    PATH_BOUND,
+    calls_of,
+    ceiling,
+    chain,
+    explain,
+    next_target,
+    one_call,
+)
+from .paths import heavy_paths
+
+#: Relative gap at which bound and plan are taken to meet.
+CLOSE = 1e-7
+
+
+def several_calls(task: Task, search: Search[Solution]) -> None:
+    """Prove the least latency with several calls per accelerator, as far as can be."""
+    calls = task.latency.calls
+    graph = latency_graph(task, whole_colours=False)
+    counts = [min(calls * int(c), graph.size) for c in graph.count]
+    divided = calls == 2
+    free = graph if divided else replace(graph, group=np.full(graph.size, -1))
+    core = core_of(task, free)
+    with search.phase("bound"):
+        data, lines = cut_data(task, graph), heavy_paths(graph)
+        paths = core_paths(task, core, graph, data, lines, sum(counts), search.should_stop)
+    proved = max((path.value for path in paths), default=0.0)
+    if math.isinf(proved):
+        search.prove_infeasible(explain(task))
+        return
+    search.raise_bound(proved, PATH_BOUND)
+
+    with search.phase("one call each"):
+        one_call(
+            replace(task, problem=Latency(1)),
+            lambda: search.should_stop() or search.gap <= CLOSE,
+            lambda: search.objective,
+            search.offer,
+            lambda bound, origin: False,  # noqa: ARG005  # a bound on less than what is asked
+            lambda because: None,  # noqa: ARG005
+        )
+    if math.prod(c + 1 for c in counts) > MOST_CODES or search.should_stop():
+        return
+    kernel = kernel_graph(task, core, counts, paths, divided=divided)
+    proved, most = max(search.bound, 0.0), ceiling(task, graph)
+    with search.phase("solve"):
+        while not search.should_stop() and search.gap > CLOSE:
+            target = min(next_target(proved, most), search.objective)
+            complete, value, steps = chain(kernel, target, search.should_stop)
+            if not complete:
+                return
+            if steps is None and search.best is None and target > most:
+                search.prove_infeasible(explain(task))
+                return
+            proved = (target if steps is None else value) * (1 - MARGIN)
+            search.raise_bound(proved, f"label DP, {calls} calls per accelerator")
+            if steps is not None:
+                found = calls_of(task, core, steps)
+                packed = pack(task, graph, found) or pack(
+                    task, graph, calls_of(task, core, steps, satellites=False)
+                )
+                if packed is None or not search.offer(packed):
+                    search.note(
+                        "the calls of the relaxation do not fit on the accelerators: "
+                        "a gap may remain"
+                    )
+                return
+
+
+def pack(task: Task, graph: LatencyGraph, calls_found: list[tuple[int, list[int]]]) -> Calls | None:
+    """Put calls that each have an accelerator of their own on fewer, without delaying any.
+
+    Parameters
+    ----------
+    calls_found
+        Kind and nodes of each; all other nodes are on CPUs.
+
+    Returns
+    -------
+    Calls or None
+        None if no packing was found. With two calls per accelerator all are tried (a maximum
+        matching of those that can share one); with more, calls are packed first fit by start.
+    """
+    calls = task.latency.calls
+    slot = np.full(task.workload.n, -1)
+    for r, (_, nodes) in enumerate(calls_found):
+        slot[nodes] = r
+    kind = np.array([k for k, _ in calls_found], dtype=np.int64)
+    free = np.full(len(kind), -1)
+    nowhere = np.zeros(len(kind), np.int64)  # and so not linked
+    _, start, finish, _ = execute(flatten(task, graph), slot, kind, nowhere, free)
+    size = [float(graph.memory_bytes[nodes].sum()) for _, nodes in calls_found]
+
+    def together(some: list[int]) -> bool:
+        """Whether one accelerator can run these calls, none later than now."""
+        some = sorted(some, key=lambda r: (start[r], finish[r]))
+        room = graph.capacity_bytes[kind[some[0]]] * (1 + MARGIN)
+        return (
+            len(some) <= calls
+            and len({int(kind[r]) for r in some}) == 1
+            and sum(size[r] for r in some) <= room
+            and all(finish[a] <= start[b] for a, b in pairwise(some))
+        )
+
+    bins = _by_colour(task, slot)
+    if bins is None or not all(together(some) for some in bins):
+        return None
+    share: nx.Graph[int] = nx.Graph()
+    share.add_edges_from(
+        (i, j) for i in range(len(bins)) for j in range(i) if together(bins[i] + bins[j])
+    )
+    if calls == 2:
+        for i, j in sorted(nx.max_weight_matching(share, maxcardinality=True)):
+            bins[i], bins[j] = bins[i] + bins[j], []
+        bins = [some for some in bins if some]
+    else:
+        fitted: list[list[int]] = []
+        for some in sorted(bins, key=lambda some: (min(start[r] for r in some), some)):
+            for other in fitted:
+                if together(other + some):
+                    other += some
+                    break
+            else:
+                fitted.append(list(some))
+        bins = fitted
+    device, call = graph.pool.copy(), np.full(task.workload.n, -1)
+    used = [0] * len(graph.kinds)
+    for some in sorted(bins, key=lambda some: (min(start[r] for r in some), some)):
+        k = int(kind[some[0]])
+        if used[k] == graph.count[k]:
+            return None
+        first = int(np.flatnonzero(task.costs.kind_of == graph.kinds[k])[0])
+        for j, r in enumerate(sorted(some, key=lambda r: (start[r], finish[r]))):
+            device[calls_found[r][1]] = first + used[k]
+            call[calls_found[r][1]] = j
+        used[k] += 1
+    return Calls(device, call)
+
+
+def _by_colour(task: Task, slot: Ints) -> list[list[int]] | None:
+    """Calls that must share an accelerator, for they share a colour; None if CPUs do too."""
+    tied: nx.Graph[int] = nx.Graph()
+    tied.add_nodes_from(range(int(slot.max(initial=-1)) + 1))
+    for members in task.workload.colour_classes:
+        used = sorted({int(slot[v]) for v in members})
+        if len(used) > 1 and used[0] < 0:
+            return None
+        tied.add_edges_from(pairwise(used))
+    return [sorted(some) for some in nx.connected_components(tied)]

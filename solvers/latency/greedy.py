@@ -1,0 +1,153 @@
+"""Greedy and other splits for latency: baselines, and first plans in no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...formulations.latency.graph import LatencyGraph, latency_graph
+from ...formulations.task import Task
+from ...instances import Calls, Solution, Throughput
+from ...instances.model.arrays import Ints
+from ..core.limits import Limits
+from ..core.registry import solver
+from ..core.search import Search
+from ..core.share import Share
+from .divide import divide
+
+
+def greedy(task: Task, search: Search[Solution]) -> None:
+    """Fill one accelerator after the other in topological order by memory; the rest is on CPUs.
+
+    References
+    ----------
+    The baseline of Tarnawski et al., NeurIPS 2020, appendix on latency.
+    """
+    graph = latency_graph(task, whole_colours=True)
+    placement = fill(task, graph)
+    if placement is not None:
+        plan, _ = divide(task, graph, placement, search.should_stop)
+        if plan is not None:
+            search.offer(plan)
+
+
+def all_on_cpus(task: Task, search: Search[Solution]) -> None:
+    """Put everything on the CPUs, if there are any that support it."""
+    graph = latency_graph(task, whole_colours=True)
+    if np.isfinite(graph.cpu).all():
+        search.offer(Calls(graph.pool, np.full(task.workload.n, -1)))
+
+
+def first_plans(task: Task, search: Search[Solution]) -> None:
+    """Offer the CPUs alone, and filled accelerators with one call each; nothing is compiled."""
+    all_on_cpus(task, search)
+    graph = latency_graph(task, whole_colours=True)
+    placement = fill(task, graph)
+    if placement is not None:
+        host = task.costs.host[task.costs.kind_of[placement]]
+        search.offer(Calls(placement, np.where(host, -1, 0)))
+
+
+def depth_first(graph: LatencyGraph) -> list[int]:
+    """Return the units in topological order, one branch after the other, lowest node first."""
+    first = [min(members) for members in graph.members]
+    order: list[int] = []
+    seen = np.zeros(graph.size, np.bool_)
+    for root in sorted(range(graph.size), key=first.__getitem__):
+        stack = (
+            []
+            if seen[root]
+            else [(root, iter(sorted(graph.successors[root], key=first.__getitem__)))]
+        )
+        seen[root] = True
+        while stack:
+            unit, rest = stack[-1]
+            for y in rest:
+                if not seen[y]:
+                    seen[y] = True
+                    stack.append((y, iter(sorted(graph.successors[y], key=first.__getitem__))))
+                    break
+            else:
+                order.append(unit)
+                stack.pop()
+    return order[::-1]
+
+
+def fill(task: Task, graph: LatencyGraph) -> Ints | None:
+    """Return the device of each node if accelerators are filled in topological order.
+
+    None if a node fits nowhere.
+    """
+    device = graph.pool.copy()
+    free = [
+        (d, graph.kinds.index(int(kind)), float(task.costs.capacity_bytes[kind]) * (1 + 1e-9))
+        for d, kind in enumerate(task.costs.kind_of.tolist())
+        if not task.costs.host[kind]
+    ]
+    at, used = 0, 0.0
+    for unit in depth_first(graph):
+        members = list(graph.members[unit])
+        size = float(graph.unit_memory[unit])
+        on_cpus = np.isfinite(graph.cpu[members]).all()
+        while at < len(free):
+            d, k, room = free[at]
+            if not np.isfinite(graph.unit_compute[k, unit]):
+                break
+            if used + size <= room:
+                device[members] = d
+                used += size
+                break
+            at, used = at + 1, 0.0
+        if device[members[0]] == graph.pool[members[0]] and not on_cpus:
+            return None
+    return device
+
+
+class _Part(Search[Solution]):
+    """A search for another problem, in a share of the time of the one that it is part of."""
+
+    def __init__(self, share: Share, judge: Callable[[Solution], float]) -> None:
+        left = share.seconds_left
+        super().__init__(Limits(seconds=None if np.isinf(left) else max(left, 1e-3)), judge)
+        self._share = share
+
+    def should_stop(self) -> bool:
+        """Whether to stop soon, as the whole search must too."""
+        return self._share.should_stop() or super().should_stop()
+
+
+def max_load(task: Task, search: Search[Solution], part: float = 1.0) -> None:
+    """Split for throughput, contiguously, by the DP over ideals; then execute one request.
+
+    Parameters
+    ----------
+    part
+        Of the time left that it may take.
+    """
+    share = Share(search, part)
+    graph = latency_graph(task, whole_colours=True)
+    problem = Throughput(split="contiguous")
+    throughput = Task(task.workload, task.cluster, problem)
+
+    def judge(solution: Solution) -> float:
+        return _max_load(throughput, solution.device)
+
+    inner = _Part(share, judge)
+    solver("throughput", "dp")(throughput, inner)
+    if inner.best is not None:
+        plan, _ = divide(task, graph, inner.best.device, share.should_stop)
+        if plan is not None:
+            search.offer(plan)
+
+
+def _max_load(task: Task, device: Ints) -> float:
+    """Load of the busiest device, by the definition of throughput for inference."""
+    load = np.zeros(len(task.costs.kind_of))
+    for u, successors in enumerate(task.workload.successors):
+        own = int(device[u])
+        load[own] += task.costs.compute[task.costs.kind_of[own], u]
+        others = {int(device[v]) for v in successors} - {own}
+        for d in (own, *others) if others else ():
+            load[d] += task.costs.transfer[task.costs.kind_of[d], u]
+    return float(load.max())

@@ -1,0 +1,1 @@
+"""The label DP over downsets: latency to proven optimality."""

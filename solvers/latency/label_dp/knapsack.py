@@ -1,0 +1,96 @@
+"""Which satellites a call takes: a small knapsack."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ....formulations.compiled import inner
+from .arrays import BYTES, FEEDS, MOVED, NODE, OUTSIDE, SINK_BYTES, SINKS, STACK
+
+#: Steps after which the search is left; many alike things to take make it exponential.
+MOST_STEPS = 20_000
+
+
+@njit(cache=True, nogil=True)
+def knapsack(size, worth, free):  # type: ignore[no-untyped-def]
+    """Return the largest worth within `free`, and what to take for it.
+
+    Depth-first, best ratio first, cut by the fractional bound. Sizes are above 0. If that takes
+    too long the worth is the fractional bound, which is too high, and what is taken is the best
+    found: right for bounds, and for plans that are judged again.
+    """
+    count = len(size)
+    order = np.empty(count, np.int64)
+    for i in range(count):
+        j = i
+        while j > 0 and worth[order[j - 1]] * size[i] < worth[i] * size[order[j - 1]]:
+            order[j] = order[j - 1]
+            j -= 1
+        order[j] = i
+    chosen, taken = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    best, have, left, most = 0.0, 0.0, free, np.inf
+    i, steps = 0, 0
+    while True:
+        steps += 1
+        bound, room, j = have, left, i
+        while j < count and size[order[j]] <= room:
+            bound += worth[order[j]]
+            room -= size[order[j]]
+            j += 1
+        if j < count:
+            bound += worth[order[j]] * room / size[order[j]]
+        if steps == 1:
+            most = bound
+        if steps > MOST_STEPS:
+            best = most
+            break
+        if bound > best * (1 + 1e-12) and i < count:
+            if size[order[i]] <= left:
+                taken[i] = True
+                have += worth[order[i]]
+                left -= size[order[i]]
+                if have > best:
+                    best = have
+                    chosen[:] = taken
+            i += 1
+            continue
+        i -= 1
+        while i >= 0 and not taken[i]:
+            i -= 1
+        if i < 0:
+            break
+        taken[i] = False
+        have -= worth[order[i]]
+        left += size[order[i]]
+        i += 1
+    answer = np.zeros(count, np.bool_)
+    for i in range(count):
+        answer[order[i]] = chosen[i]
+    return best, answer
+
+
+@inner
+def best_saving(g, w, d, k, free):  # type: ignore[no-untyped-def]
+    """Most transfer time that taking satellites into the call can save within `free` bytes."""
+    size = np.empty(len(w.node) + len(g.source))
+    worth = np.empty(len(w.node) + len(g.source))
+    count, total = 0, 0.0
+    for i in range(d):
+        x = w.unit[i, STACK]
+        for u in range(g.unit[x, NODE], g.unit[x + 1, NODE]):
+            if g.node[u, SINKS] == 1 and w.node[u, OUTSIDE] == 0:
+                size[count], worth[count] = g.time[u, SINK_BYTES], g.transfer[k, u]
+                count += 1
+    for t in range(len(g.source)):
+        if w.touched[t] == g.source[t, FEEDS]:
+            size[count], worth[count] = g.source[t, BYTES], g.source[t, MOVED + k]
+            count += 1
+    kept = 0
+    for i in range(count):
+        if size[i] <= 0:
+            total += worth[i]
+        elif size[i] <= free and worth[i] > 0:
+            size[kept], worth[kept] = size[i], worth[i]
+            kept += 1
+    return total + knapsack(size[:kept], worth[:kept], free)[0]

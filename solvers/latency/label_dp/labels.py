@@ -1,0 +1,227 @@
+"""Labels and states of the latency label DP: finding, comparing, storing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ....formulations.compiled import inner
+from .arrays import (
+    AFTER,
+    BEST_LABEL,
+    BORDER,
+    BORDER_AT,
+    BORDER_SIZE,
+    CODE,
+    CPUS,
+    FIRST,
+    GROUP,
+    GROUP_DONE,
+    GROUP_IN,
+    HOLDER,
+    KIND,
+    MOST_OPEN,
+    N_BORDER,
+    N_LABELS,
+    N_STATES,
+    N_VALUES,
+    OF_STATE,
+    OPEN_GROUPS,
+    OPEN_LIST,
+    OWNER_KIND,
+    OWNERS,
+    PARENT,
+    RENAMED,
+    SIBLING,
+    STACK,
+    STEPS,
+    VALUES_AT,
+)  # fmt: skip
+
+
+@inner
+def _slot(table, keys, key):  # type: ignore[no-untyped-def]
+    """Place of the state `key` in the hash table, or where it would be entered."""
+    h = np.uint64(1469598103934665603)
+    for i in range(len(key)):
+        h ^= key[i]
+        h *= np.uint64(0x9E3779B97F4A7C15)
+        h ^= h >> np.uint64(29)
+    mask = len(table) - 1
+    at = np.int64(h & np.uint64(mask))
+    while table[at] >= 0:
+        same = True
+        for i in range(len(key)):
+            same &= keys[table[at], i] == key[i]
+        if same:
+            return at
+        at = (at + 1) & mask
+    return at
+
+
+@inner
+def find(s, key):  # type: ignore[no-untyped-def]
+    """Return the number of the state `key`, −1 if there is none."""
+    return s.table[_slot(s.table, s.key, key)]
+
+
+@njit(cache=True, nogil=True)
+def rehash(table, key, count):  # type: ignore[no-untyped-def]
+    """Enter the first `count` states into an empty hash table."""
+    for state in range(count):
+        table[_slot(table, key, key[state])] = state
+
+
+@inner
+def insert(  # type: ignore[no-untyped-def]
+    g, s, w, state, card, border, size, code, end, parent, kind, single
+):
+    """Add a label unless another one is at least as good in all; return its state.
+
+    `size` is that of the new label's values: `border` finish times, and two for each owner.
+    """
+    if state < 0:
+        state = _new_state(s, w, card, border, (size - border) // 2)
+    before, label = -1, s.state[state, FIRST]
+    mine = 0.0
+    if single:
+        mine = _estimate(w.tail, w.vector, 0, 0, border, end)
+    while label >= 0:
+        s.at[STEPS] += 1
+        after, at, other = s.label[label, AFTER], s.label[label, VALUES_AT], s.label[label, CODE]
+        if single and other == code:
+            there = s.state[state, BORDER_AT]
+            value = _estimate(s.border_tail, s.values, there, at, border, s.label_end[label])
+            if value <= mine:
+                return state
+            worse = True
+        else:
+            better = g.leq[other, code] and s.label_end[label] <= end
+            worse = g.leq[code, other] and end <= s.label_end[label]
+            for i in range(size):
+                if not better and not worse:
+                    break
+                better &= s.values[at + i] <= w.vector[i]
+                worse &= w.vector[i] <= s.values[at + i]
+            if better:
+                return state
+        if worse:
+            if before < 0:
+                s.state[state, FIRST] = after
+            else:
+                s.label[before, AFTER] = after
+        else:
+            before = label
+        label = after
+    new = s.at[N_LABELS]
+    s.at[N_LABELS] += 1
+    s.label[new, OF_STATE] = state
+    s.label[new, CODE] = code
+    s.label[new, PARENT] = parent
+    s.label[new, KIND] = kind
+    s.label[new, VALUES_AT] = s.at[N_VALUES]
+    s.label[new, AFTER] = s.state[state, FIRST]
+    s.label_end[new] = end
+    s.state[state, FIRST] = new
+    for i in range(size):
+        s.values[s.at[N_VALUES] + i] = w.vector[i]
+    s.at[N_VALUES] += size
+    if card == len(g.memory) and end < s.target[0]:
+        s.target[0] = end
+        s.at[BEST_LABEL] = new
+    return state
+
+
+@inner
+def _new_state(s, w, card, border, owners):  # type: ignore[no-untyped-def]
+    state = s.at[N_STATES]
+    s.at[N_STATES] += 1
+    for i in range(len(w.new_key)):
+        s.key[state, i] = w.new_key[i]
+    s.table[_slot(s.table, s.key, w.new_key)] = state
+    at = s.at[N_BORDER]
+    s.state[state, BORDER_AT] = at
+    s.state[state, BORDER_SIZE] = border
+    s.state[state, OWNERS] = owners
+    for i in range(border):
+        s.border[at + i] = w.node[i, BORDER]
+        s.border_tail[at + i] = w.tail[i]
+    s.at[N_BORDER] += border
+    s.state[state, FIRST] = -1
+    s.state[state, SIBLING] = s.by_card[card]
+    s.by_card[card] = state
+    return state
+
+
+@inner
+def _estimate(tails, values, tail_at, value_at, size, end):  # type: ignore[no-untyped-def]
+    """How promising a label is: the last finish that its border can lead to, at least."""
+    worst, total = end, 0.0
+    for i in range(size):
+        value = values[value_at + i] + tails[tail_at + i]
+        worst = max(worst, value)
+        total += values[value_at + i]
+    return worst + 1e-6 * total / (size + 1)
+
+
+@inner
+def write_owners(g, s, w, d, kind):  # type: ignore[no-untyped-def]
+    """Write who holds the open colours after the step into the new key; see `_read_owners`.
+
+    Owners are numbered anew, in the order in which their colours come; the column RENAMED says
+    how, its last row for a call that has opened colours.
+
+    Parameters
+    ----------
+    kind
+        Of the accelerator whose call it is; CPUS if it is none.
+
+    Returns
+    -------
+    int
+        How many owners there are; −1 if that is more than a key can hold.
+    """
+    found = np.empty(MOST_OPEN, np.int64)
+    count = 0
+    for i in range(s.at[OPEN_GROUPS] + d):
+        if i < s.at[OPEN_GROUPS]:
+            group = w.group[i, OPEN_LIST]
+        else:
+            group = g.unit[w.unit[i - s.at[OPEN_GROUPS], STACK], GROUP]
+            if group < 0 or w.group[group, GROUP_DONE] > 0:
+                continue
+        if w.group[group, GROUP_DONE] + w.group[group, GROUP_IN] == g.group_size[group]:
+            continue
+        j = count
+        while j > 0 and found[j - 1] > group:
+            j -= 1
+        if j > 0 and found[j - 1] == group:
+            continue
+        if count == MOST_OPEN:
+            return -1
+        for m in range(count, j, -1):
+            found[m] = found[m - 1]
+        found[j] = group
+        count += 1
+    words, kinds, owners = len(w.ready), len(g.capacity), 0
+    for i in range(words, len(w.new_key)):
+        w.new_key[i] = 0
+    for o in range(len(w.owner)):
+        w.owner[o, RENAMED] = -1
+    for i in range(count):
+        holder = w.group[found[i], HOLDER]
+        its_kind = kind
+        if w.group[found[i], GROUP_DONE] == 0:
+            holder = CPUS if kind == CPUS else MOST_OPEN
+        elif holder != CPUS:
+            its_kind = w.owner[holder, OWNER_KIND]
+        if holder == CPUS:
+            continue
+        if w.owner[holder, RENAMED] < 0:
+            w.owner[holder, RENAMED] = owners
+            owners += 1
+        byte = 1 + w.owner[holder, RENAMED] * kinds + its_kind
+        if byte > 255:
+            return -1
+        w.new_key[words + (i >> 3)] |= np.uint64(byte) << np.uint64(8 * (i & 7))
+    return owners

@@ -1,0 +1,206 @@
+"""Least load of a call that must hold some units and must not hold others: one minimum cut.
+
+Without convexity and memory a load is a sum of computing times and of nets, each paid for when it
+is cut (`hypergraph`), so it is submodular and the least one is a minimum cut: units of the call
+lie on the source's side, p_v is an arc to the sink, and a net of weight w becomes two nodes with
+an arc of w between them. Units that are decided are contracted, and only those undecided units
+take part which a net connects with the call, so that the networks stay small.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...formulations.compiled import inner
+
+UNDECIDED, INSIDE, OUTSIDE = 0, 1, 2
+
+
+@inner
+def least_load(side, compute, weight, pin_start, pins, net_start, nets):  # type: ignore[no-untyped-def]
+    """Return a lower bound on the load of a call; equal to the least load up to rounding.
+
+    Any feasible flow bounds the cut from below, so rounding in the flow does no harm.
+
+    Parameters
+    ----------
+    side
+        Shape (U,), int8: UNDECIDED, INSIDE or OUTSIDE for each unit.
+    compute, weight
+        Shape (U,) and (E,): times of units, weights of nets.
+    pin_start, pins, net_start, nets
+        Units of each net and nets of each unit, in compressed rows.
+    """
+    units, count = len(side), len(weight)
+    total = 0.0
+    vertex = np.full(units, -1, np.int64)
+    seen_net = np.zeros(count, np.bool_)
+    queue = np.empty(units, np.int64)
+    tail = 0
+    for v in range(units):
+        if side[v] == INSIDE:
+            total += compute[v]
+            queue[tail] = v
+            tail += 1
+    head = 0
+    size = 2  # vertex 0 is the source, 1 the sink
+    touched = np.empty(count, np.int64)
+    n_touched = 0
+    arcs = 0
+    while head < tail:
+        v = queue[head]
+        head += 1
+        for at in range(net_start[v], net_start[v + 1]):
+            e = nets[at]
+            if seen_net[e]:
+                continue
+            seen_net[e] = True
+            inside, outside, free = False, False, 0
+            for j in range(pin_start[e], pin_start[e + 1]):
+                u = pins[j]
+                inside |= side[u] == INSIDE
+                outside |= side[u] == OUTSIDE or compute[u] == np.inf
+                free += side[u] == UNDECIDED and compute[u] < np.inf
+            if inside and outside:
+                total += weight[e]
+                continue
+            if free == 0 or weight[e] <= 0.0:
+                continue
+            touched[n_touched] = e
+            n_touched += 1
+            arcs += 2 * free + 1
+            for j in range(pin_start[e], pin_start[e + 1]):
+                u = pins[j]
+                if side[u] == UNDECIDED and compute[u] < np.inf and vertex[u] < 0:
+                    vertex[u] = size
+                    size += 1
+                    arcs += 1
+                    queue[tail] = u
+                    tail += 1
+    if n_touched == 0:
+        return total
+
+    size += 2 * n_touched
+    first = np.full(size, -1, np.int64)
+    following = np.empty(2 * arcs + 2, np.int64)
+    to = np.empty(2 * arcs + 2, np.int64)
+    room = np.zeros(2 * arcs + 2)
+    m = np.int64(0)
+    source, sink = np.int64(0), np.int64(1)  # constants would be compiled for as such
+    helper = size - 2 * n_touched
+    for u in range(units):
+        if vertex[u] >= 0 and compute[u] > 0.0:
+            m = _arc(first, following, to, room, m, vertex[u], sink, compute[u], 0.0)
+    for i in range(n_touched):
+        e = touched[i]
+        inside, outside, free = False, False, 0
+        for j in range(pin_start[e], pin_start[e + 1]):
+            u = pins[j]
+            inside |= side[u] == INSIDE
+            outside |= side[u] == OUTSIDE or compute[u] == np.inf
+            free += vertex[u] >= 0
+        w = weight[e]
+        a, b = np.int64(helper), np.int64(helper + 1)
+        helper += 2
+        if inside:
+            a = source
+        if outside:
+            b = sink
+        if free == 1:
+            for j in range(pin_start[e], pin_start[e + 1]):
+                u = vertex[pins[j]]
+                if u >= 0 and inside:
+                    m = _arc(first, following, to, room, m, source, u, w, 0.0)
+                elif u >= 0 and outside:
+                    m = _arc(first, following, to, room, m, u, sink, w, 0.0)
+            continue
+        if free == 2 and not inside and not outside:
+            x, y = source, source
+            for j in range(pin_start[e], pin_start[e + 1]):
+                u = vertex[pins[j]]
+                if u >= 0:
+                    x, y = y, u
+            m = _arc(first, following, to, room, m, x, y, w, w)
+            continue
+        m = _arc(first, following, to, room, m, a, b, w, 0.0)
+        for j in range(pin_start[e], pin_start[e + 1]):
+            u = vertex[pins[j]]
+            if u >= 0:
+                if not inside:
+                    m = _arc(first, following, to, room, m, u, a, np.inf, 0.0)
+                if not outside:
+                    m = _arc(first, following, to, room, m, b, u, np.inf, 0.0)
+    return total + _max_flow(first, following, to, room)
+
+
+@inner
+def _arc(first, following, to, room, m, a, b, forth, back):  # type: ignore[no-untyped-def]
+    to[m], room[m], following[m] = b, forth, first[a]
+    first[a] = m
+    to[m + 1], room[m + 1], following[m + 1] = a, back, first[b]
+    first[b] = m + 1
+    return m + 2
+
+
+@inner
+def _max_flow(first, following, to, room):  # type: ignore[no-untyped-def]
+    """Dinic's algorithm from vertex 0 to vertex 1; arcs 2i and 2i+1 are each other's reverse."""
+    size = len(first)
+    level = np.empty(size, np.int64)
+    at = np.empty(size, np.int64)
+    queue = np.empty(size, np.int64)
+    path = np.empty(size, np.int64)
+    largest = 0.0
+    for e in range(len(room)):
+        if room[e] < np.inf:
+            largest = max(largest, room[e])
+    eps = 1e-12 * largest
+    flow = 0.0
+    while True:
+        level[:] = -1
+        level[0] = 0
+        queue[0] = 0
+        head, tail = 0, 1
+        while head < tail and level[1] < 0:
+            v = queue[head]
+            head += 1
+            e = first[v]
+            while e >= 0:
+                if room[e] > eps and level[to[e]] < 0:
+                    level[to[e]] = level[v] + 1
+                    queue[tail] = to[e]
+                    tail += 1
+                e = following[e]
+        if level[1] < 0:
+            return flow
+        at[:] = first
+        depth, v = 0, 0
+        while True:
+            if v == 1:
+                push = np.inf
+                for i in range(depth):
+                    push = min(push, room[path[i]])
+                flow += push
+                back = depth
+                for i in range(depth - 1, -1, -1):
+                    room[path[i]] -= push
+                    room[path[i] ^ 1] += push
+                    if room[path[i]] <= eps:
+                        back = i
+                depth = back
+                v = to[path[depth] ^ 1]
+                continue
+            e = at[v]
+            while e >= 0 and not (room[e] > eps and level[to[e]] == level[v] + 1):
+                e = following[e]
+            at[v] = e
+            if e >= 0:
+                path[depth] = e
+                depth += 1
+                v = to[e]
+            elif v == 0:
+                break
+            else:
+                level[v] = -1
+                depth -= 1
+                v = to[path[depth] ^ 1]

@@ -1,0 +1,1 @@
+"""Searches for mappings: `strategy` tells which come after which."""

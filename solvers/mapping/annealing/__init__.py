@@ -1,0 +1,1 @@
+"""Annealing towards targets, the starts it begins from, and descents."""

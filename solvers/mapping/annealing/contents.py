@@ -1,0 +1,249 @@
+"""Contents of blocks: how many devices of each serve each stage, the likeliest to fit a target.
+
+Whether given contents can be filled with devices depends on how rare the links are that they need.
+At a target T, and for each way in which stage s may share its room between messages and ring
+messages, the shares of admitted pairs inside blocks and between blocks are known. Were links drawn
+at random, the logarithm of the probability that a mapping with these contents fits would be a sum
+over its edges. Annealing looks for the contents whose sum, each stage in its best way, is largest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from ....formulations.mapping.costs import MappingCosts
+from ....instances.model.arrays import Bools, Floats, Ints
+
+#: What an edge costs, in nats, that no pair of devices can carry.
+FORBIDDEN = 60.0
+#: Pairs of devices that are looked at, about.
+SAMPLE = 1 << 17
+#: Temperatures in nats at which the annealing begins and ends. Hotter, the runs of the first
+#: contents melt and freeze into worse ones.
+HOT, COLD = 0.6, 0.2
+#: How often two blocks of one size exchange all that they hold.
+WHOLE = 0.1
+#: Ways of a stage that are so much less likely than its best are left out, in nats.
+LIKELY = 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """A sample of routes: latency and inverse bandwidth, inside blocks and between them."""
+
+    latency: tuple[Floats, Floats]
+    inverse: tuple[Floats, Floats]
+
+
+def sample_links(costs: MappingCosts, block: Ints) -> Links:
+    """Return the routes from some devices to all others."""
+    count = min(costs.size, max(16, SAMPLE // costs.size))
+    rows = np.linspace(0, costs.size - 1, count).astype(np.int64)
+    between = block[rows][:, None] != block[None, :]
+    inside = ~between & (rows[:, None] != np.arange(costs.size)[None, :])
+    latency, inverse = costs.latency[rows], costs.inverse[rows]
+    return Links(
+        (latency[inside], latency[between]),
+        (inverse[inside], inverse[between]),
+    )
+
+
+def scarcity(costs: MappingCosts, links: Links, messages: Floats, rings: Floats) -> Floats:
+    """Return −log of the share of admitted pairs; shape (S, ways, 4).
+
+    The four are messages inside blocks and between them, ring messages inside and between.
+
+    Parameters
+    ----------
+    messages, rings
+        Shape (S, ways): caps of each way, as `anneal.ways` returns them.
+    """
+    found = np.zeros((*messages.shape, 4))
+    for k, (caps, factors) in enumerate(((messages, costs.boundary), (rings, costs.ring))):
+        for j, (latency, inverse) in enumerate(zip(links.latency, links.inverse, strict=True)):
+            for s in np.flatnonzero(factors.any(axis=1)).tolist():
+                values = np.sort(factors[s, 0] * latency + factors[s, 1] * inverse)
+                share = np.searchsorted(values, caps[s], side="right") / max(1, len(values))
+                with np.errstate(divide="ignore"):
+                    found[s, :, 2 * k + j] = np.minimum(-np.log(share), FORBIDDEN)
+    return found
+
+
+def first_contents(costs: MappingCosts, block: Ints) -> Ints:
+    """Return contents to begin with, shape (B, S + 1): one replica after the other, spare last."""
+    replicas = np.tile(np.arange(costs.stages), costs.replicas)
+    labels = np.concatenate([replicas, np.full(costs.spare, costs.stages)])
+    held = np.zeros((int(block.max()) + 1, costs.stages + 1), np.int64)
+    np.add.at(held, (np.sort(block), labels), 1)
+    return held
+
+
+def likely_contents(
+    held: Ints, weights: Floats, prices: Floats, replicas: int, steps: int, seed: int
+) -> tuple[Ints, float]:
+    """Anneal from contents `held`, shape (B, S + 1); return the likeliest found, and its nats.
+
+    Parameters
+    ----------
+    weights
+        As `scarcity` returns them.
+    prices
+        Shape (B, S + 1): nats that a device of a block costs besides, if it serves a stage.
+    """
+    held = held.copy()
+    nats = float(_anneal(held, weights, prices, replicas, steps, seed, HOT, COLD))
+    return held, nats
+
+
+def likely_ways(held: Ints, weights: Floats, replicas: int) -> Bools:
+    """Return which ways of each stage are likely with these contents; shape (S, ways).
+
+    Ways that are much less likely than the best only lead a search astray.
+    """
+    n = held[:, :-1]
+    inside = np.zeros(len(weights))
+    inside[:-1] = np.minimum(n[:, :-1], n[:, 1:]).sum(axis=0)
+    used = (n > 0).sum(axis=0)
+    between = np.where(used > 1, used, 0)
+    edges = np.stack([inside, replicas - inside, replicas - between, between], axis=1)
+    value = (weights * edges[:, None, :]).sum(axis=2)
+    likely: Bools = value <= value.min(axis=1, keepdims=True) + LIKELY
+    return likely
+
+
+@njit(cache=True)
+def _stage_value(s, inside, used, weights, replicas):  # type: ignore[no-untyped-def]
+    """Nats of stage s in its best way."""
+    across = replicas - inside[s]
+    ring_across = used[s] if used[s] > 1 else 0
+    ring_inside = replicas - ring_across
+    best = np.inf
+    for k in range(weights.shape[1]):
+        value = inside[s] * weights[s, k, 0] + across * weights[s, k, 1]
+        value += ring_inside * weights[s, k, 2] + ring_across * weights[s, k, 3]
+        best = min(best, value)
+    return best
+
+
+@njit(cache=True)
+def _move(held, inside, used, b, s, by):  # type: ignore[no-untyped-def]
+    """Add `by` devices of block b to stage s."""
+    stages = len(inside)
+    if s == stages:
+        held[b, s] += by
+        return
+    before, after = s - 1 >= 0, s + 1 < stages
+    if before:
+        inside[s - 1] -= min(held[b, s - 1], held[b, s])
+    if after:
+        inside[s] -= min(held[b, s], held[b, s + 1])
+    used[s] -= held[b, s] > 0
+    held[b, s] += by
+    used[s] += held[b, s] > 0
+    if before:
+        inside[s - 1] += min(held[b, s - 1], held[b, s])
+    if after:
+        inside[s] += min(held[b, s], held[b, s + 1])
+
+
+@njit(cache=True)
+def _exchange(held, inside, used, b, c, s, t, length, count):  # type: ignore[no-untyped-def]
+    """Give b what c has of the run of stages from t on, for its own from s on."""
+    for j in range(length):
+        _move(held, inside, used, b, s + j, -count)
+        _move(held, inside, used, b, t + j, count)
+        _move(held, inside, used, c, t + j, -count)
+        _move(held, inside, used, c, s + j, count)
+
+
+@njit(cache=True)
+def _copy(target, source):  # type: ignore[no-untyped-def]
+    """As `target[:] = source`, which takes numba seconds to compile."""
+    for b in range(source.shape[0]):
+        for s in range(source.shape[1]):
+            target[b, s] = source[b, s]
+
+
+@njit(cache=True)
+def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: ignore[no-untyped-def]
+    """Exchange devices, runs of one device per stage, and all that equal blocks hold."""
+    np.random.seed(seed)  # noqa: NPY002
+    blocks, stages = held.shape[0], held.shape[1] - 1
+    inside, used = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
+    size = np.zeros(blocks, np.int64)
+    for b in range(blocks):
+        size[b] = held[b, stages]
+        for s in range(stages):
+            size[b] += held[b, s]
+            used[s] += held[b, s] > 0
+            if s + 1 < stages:
+                inside[s] += min(held[b, s], held[b, s + 1])
+    value = np.empty(stages)
+    for s in range(stages):
+        value[s] = _stage_value(s, inside, used, weights, replicas)
+    total = 0.0
+    for s in range(stages):
+        total += value[s]
+    for b in range(blocks):
+        for s in range(stages + 1):
+            total += held[b, s] * prices[b, s]
+    best, kept = total, np.empty_like(held)
+    _copy(kept, held)
+    trial, is_touched = np.empty(stages), np.zeros(stages + 1, np.bool_)
+    for step in range(steps):
+        heat = hot * (cold / hot) ** (step / steps)
+        b, c = np.random.randint(blocks), np.random.randint(blocks)  # noqa: NPY002
+        if b == c:
+            continue
+        if size[b] == size[c] and np.random.random() < WHOLE:  # noqa: NPY002
+            change = 0.0
+            for s in range(stages + 1):
+                change += (held[c, s] - held[b, s]) * (prices[b, s] - prices[c, s])
+            if change <= 0 or np.random.random() < np.exp(-change / heat):  # noqa: NPY002
+                for s in range(stages + 1):
+                    held[b, s], held[c, s] = held[c, s], held[b, s]
+                total += change
+                if total < best - 1e-9 * abs(best):
+                    best = total
+                    _copy(kept, held)
+            continue
+        s, t = np.random.randint(stages + 1), np.random.randint(stages + 1)  # noqa: NPY002
+        if s == t or held[b, s] == 0 or held[c, t] == 0:
+            continue
+        length, count = 1, 1
+        if np.random.random() < 0.5:  # noqa: NPY002
+            count = 1 + np.random.randint(min(held[b, s], held[c, t]))  # noqa: NPY002
+        else:
+            most = stages - max(s, t)
+            while length < most and held[b, s + length] > 0 and held[c, t + length] > 0:
+                length += 1
+            length = 1 + np.random.randint(length)  # noqa: NPY002
+        _exchange(held, inside, used, b, c, s, t, length, count)
+        for j in range(-1, length):
+            is_touched[max(0, s + j)] = True
+            is_touched[max(0, t + j)] = True
+        change = 0.0
+        for j in range(length):
+            change += count * (prices[b, t + j] - prices[b, s + j])
+            change += count * (prices[c, s + j] - prices[c, t + j])
+        for x in range(stages):
+            if is_touched[x]:
+                trial[x] = _stage_value(x, inside, used, weights, replicas)
+                change += trial[x] - value[x]
+        accept = change <= 0 or np.random.random() < np.exp(-change / heat)  # noqa: NPY002
+        for x in range(stages):
+            if is_touched[x] and accept:
+                value[x] = trial[x]
+            is_touched[x] = False
+        if not accept:
+            _exchange(held, inside, used, c, b, s, t, length, count)
+            continue
+        total += change
+        if total < best - 1e-9 * abs(best):
+            best = total
+            _copy(kept, held)
+    _copy(held, kept)
+    return best

@@ -1,0 +1,276 @@
+"""Annealing with the contents of blocks held: which device does what, and who meets whom.
+
+As in `anneal.py` a violated edge is taken at random and one of its ends is brought an admitted
+neighbour. But that neighbour, of whatever block, exchanges its place with a device of its own
+block, and the edge is turned towards that place: so no message inside a block ever becomes one
+between blocks, and the search is among mappings of equal contents.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ....formulations.mapping.costs import MappingCosts
+from ....instances.model.arrays import Floats, Ints
+from .anneal import LEAST, SCALE, State, add_violation
+from .moves import (
+    admitted,
+    best_way,
+    copy_row,
+    edge_cost,
+    edges_of_slot,
+    exchange_receivers,
+    places,
+    reverse,
+    violated_edge,
+    violation_left,
+)
+
+#: How often a violated edge's end just changes places with another device of its block.
+SHUFFLE = 0.15
+
+
+def settle(
+    costs: MappingCosts,
+    caps: tuple[Floats, Floats],
+    state: State,
+    block: Ints,
+    threshold: float,
+    steps: int,
+    seed: int,
+    hot: float,
+    cold: float,
+    *,
+    roles: float = 0.0,
+) -> float:
+    """Anneal for at most `steps` steps; return the violation that is left, 0 for none.
+
+    Parameters
+    ----------
+    caps
+        Of messages and ring messages in each way; shape (S, ways) both.
+    roles
+        How often blocks of one size exchange all that they do, so that a neighbour comes.
+    """
+    messages, rings = caps
+    members = np.argsort(block, kind="stable")
+    first = np.searchsorted(block[members], np.arange(int(block.max()) + 2))
+    left: float = _settle(
+        costs.latency,
+        costs.inverse,
+        costs.boundary,
+        costs.ring,
+        messages,
+        rings,
+        state.slot,
+        state.sends_to,
+        state.order,
+        block,
+        members,
+        first,
+        SCALE / max(threshold, LEAST),
+        steps,
+        seed,
+        hot,
+        cold,
+        roles,
+    )
+    return left
+
+
+@njit(cache=True)
+def _count(trial, violation, is_changed, e, sign, tables, messages, rings, scale):  # type: ignore[no-untyped-def]
+    """Add edge e to what its stage violates, or take it away."""
+    latency, inverse, boundary, ring, slot, sends_to = tables
+    stages, replicas = sends_to.shape
+    used = stages * replicas
+    s = (e if e < used else e - used) // replicas
+    if not is_changed[s]:
+        is_changed[s] = True
+        copy_row(trial, violation, s)
+    cost = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, replicas)
+    add_violation(trial[s], cost, rings[s] if e < used else messages[s], scale, sign)
+
+
+@njit(cache=True)
+def _swap(d, e, trial, violation, is_changed, tables, place, came_from, caps, scale, touched):  # type: ignore[no-untyped-def]
+    """Let two devices change places, and count what changes."""
+    messages, rings = caps
+    slot, sends_to = tables[4], tables[5]
+    stages, replicas = sends_to.shape
+    y, z = place[d], place[e]
+    n = edges_of_slot(y, came_from, stages, replicas, touched, 0)
+    n = edges_of_slot(z, came_from, stages, replicas, touched, n)
+    for j in range(n):
+        _count(trial, violation, is_changed, touched[j], -1.0, tables, messages, rings, scale)
+    slot[y], slot[z] = slot[z], slot[y]
+    place[d], place[e] = z, y
+    for j in range(n):
+        _count(trial, violation, is_changed, touched[j], 1.0, tables, messages, rings, scale)
+
+
+@njit(cache=True)
+def _settle(  # type: ignore[no-untyped-def]
+    latency, inverse, boundary, ring, messages, rings, slot, sends_to, order, block, members,
+    first_of, scale, steps, seed, hot, cold, roles,
+):  # fmt: skip
+    np.random.seed(seed)  # noqa: NPY002
+    stages, replicas = sends_to.shape
+    size, used, count = len(slot), stages * replicas, messages.shape[1]
+    tables = (latency, inverse, boundary, ring, slot, sends_to)
+    place, came_from = places(slot, sends_to)
+    violation, trial = np.zeros((stages, count)), np.zeros((stages, count))
+    is_changed = np.ones(stages, np.bool_)
+    for e in range(2 * used):
+        _count(violation, trial, is_changed, e, 1.0, tables, messages, rings, scale)
+    is_changed[:] = False
+    touched, turned = np.empty(16, np.int64), np.empty(2, np.int64)
+    these, those = np.empty(size, np.int64), np.empty(size, np.int64)
+    width = first_of[1:] - first_of[:-1]
+    caps = (messages, rings)
+    step = 0
+    left = 1.0
+    while step < steps:
+        left = violation_left(violation)
+        if left < 0.5:
+            return 0.0
+        for _ in range(stages):
+            step += 1
+            heat = hot * (cold / hot) ** (min(step, steps) / steps)
+            s = np.random.randint(stages)  # noqa: NPY002
+            way = best_way(violation, s)
+            if violation[s, way] < 0.5:
+                continue
+            start = np.random.randint(2 * replicas)  # noqa: NPY002
+            near, far, on_ring = violated_edge(
+                latency, inverse, boundary, ring, slot, sends_to, s, start, messages[s, way],
+                rings[s, way],
+            )  # fmt: skip
+            if near < 0:
+                continue
+            factors, cap = boundary[s], messages[s, way]
+            if on_ring:
+                factors, cap = ring[s], rings[s, way]
+            if np.random.random() < 0.5:  # noqa: NPY002
+                near, far = far, near
+            u = slot[near]
+            # an admitted neighbour in another block
+            able = admitted(order, u, factors, latency, inverse, cap)
+            v = -1
+            for _ in range(8 if able > 0 else 0):
+                w = order[u, np.random.randint(able)]  # noqa: NPY002
+                if block[w] != block[u]:
+                    v = w
+                    break
+            kind, d, i1, i2, first, length = 0, u, 0, 0, 0, 0
+            one, other = block[slot[far]], -1
+            if v >= 0 and roles > 0 and np.random.random() < roles:  # noqa: NPY002
+                other = block[v]
+                if one == other or one == block[u] or width[one] != width[other]:
+                    continue
+                d = slot[far]
+            elif v < 0 or np.random.random() < SHUFFLE:  # noqa: NPY002
+                b = block[u]
+                v = members[first_of[b] + np.random.randint(width[b])]  # noqa: NPY002
+            elif block[v] == one:
+                d = slot[far]
+            else:
+                # a place of v's block that could be the other end of the edge
+                b, n = block[v], width[block[v]]
+                at = np.random.randint(n)  # noqa: NPY002
+                y = -1
+                for j in range(n):
+                    k = place[members[first_of[b] + (at + j) % n]]
+                    if k >= used or k // replicas != far // replicas:
+                        continue
+                    if on_ring:  # beyond k, away from `near`, the ring leaves the block
+                        away = 1 if (near + 1) % replicas == far % replicas else -1
+                        beyond = s * replicas + (k + away) % replicas
+                        if beyond != near and block[slot[beyond]] != b:
+                            y = k
+                            break
+                    else:
+                        if near < far:
+                            sender = slot[s * replicas + came_from[s + 1, k % replicas]]
+                        else:
+                            sender = slot[(s + 1) * replicas + sends_to[s, k % replicas]]
+                        if block[sender] != b:
+                            y = k
+                            break
+                if y < 0:
+                    continue
+                d = slot[y]
+                if on_ring:
+                    if replicas < 4:
+                        continue
+                    kind = 2
+                    p, f, q = near % replicas, far % replicas, y % replicas
+                    if (p + 1) % replicas == f:
+                        first, length = f, (q - f) % replicas + 1
+                    else:
+                        first, length = q, (f - q) % replicas + 1
+                    if length >= replicas:
+                        continue
+                    turned[0] = s * replicas + (first - 1) % replicas
+                    turned[1] = s * replicas + (first + length - 1) % replicas
+                else:
+                    kind = 1
+                    if near < far:
+                        i1, i2 = near % replicas, came_from[s + 1, y % replicas]
+                    else:
+                        i1, i2 = came_from[s + 1, near % replicas], y % replicas
+                    turned[0], turned[1] = used + s * replicas + i1, used + s * replicas + i2
+            if kind > 0:
+                for j in range(2):
+                    _count(trial, violation, is_changed, turned[j], -1.0, tables, messages, rings,
+                           scale)  # fmt: skip
+                if kind == 1:
+                    exchange_receivers(sends_to, came_from, s, i1, i2)
+                else:
+                    reverse(slot, place, sends_to, came_from, s, first, length, replicas, stages)
+                for j in range(2):
+                    _count(trial, violation, is_changed, turned[j], 1.0, tables, messages, rings,
+                           scale)  # fmt: skip
+            elif d == v:
+                continue
+            pairs = 0
+            if d != v:
+                these[0], those[0] = d, v
+                pairs = 1
+            if other >= 0:  # the other devices of both blocks, turned by a random number
+                turn = np.random.randint(width[one])  # noqa: NPY002
+                k = turn
+                for j in range(width[one]):
+                    x = members[first_of[one] + j]
+                    if x == d:
+                        continue
+                    while members[first_of[other] + k % width[one]] == v:
+                        k += 1
+                    these[pairs], those[pairs] = x, members[first_of[other] + k % width[one]]
+                    pairs += 1
+                    k += 1
+            for j in range(pairs):
+                _swap(these[j], those[j], trial, violation, is_changed, tables, place, came_from,
+                      caps, scale, touched)  # fmt: skip
+            change = 0.0
+            for x in range(stages):
+                if is_changed[x]:
+                    change += trial[x, best_way(trial, x)]
+                    change -= violation[x, best_way(violation, x)]
+            accept = change <= 0 or np.random.random() < np.exp(-change / heat)  # noqa: NPY002
+            for x in range(stages):
+                if is_changed[x] and accept:
+                    copy_row(violation, trial, x)
+                is_changed[x] = False
+            if accept:
+                continue
+            for j in range(pairs - 1, -1, -1):
+                y, z = place[these[j]], place[those[j]]
+                slot[y], slot[z] = slot[z], slot[y]
+                place[these[j]], place[those[j]] = z, y
+            if kind == 1:
+                exchange_receivers(sends_to, came_from, s, i1, i2)
+            elif kind == 2:
+                reverse(slot, place, sends_to, came_from, s, first, length, replicas, stages)
+    return left

@@ -1,0 +1,36 @@
+"""Mappings completed: some stages stand where they shall stay, the others are put around them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...instances.model.arrays import Ints
+from .annealing.anneal import best_routes, new_state, repair
+from .hunt import Hunt
+from .layouts import matched
+
+#: Temperatures at which a repair begins and ends: what is without violation shall stay.
+WARM, COLDEST = 0.2, 0.1
+
+
+def filled(hunt: Hunt, rows: dict[int, Ints]) -> Ints:
+    """Return slots, (S, R), with these rows; other stages take what is left, block by block."""
+    costs = hunt.costs
+    slots = np.full((costs.stages, costs.replicas), -1)
+    for s, row in rows.items():
+        slots[s] = row
+    left = np.setdiff1d(np.arange(costs.size), slots)
+    left = left[np.argsort(hunt.block[left], kind="stable")]
+    others = [s for s in range(costs.stages) if s not in rows]
+    slots[others] = left[: len(others) * costs.replicas].reshape(len(others), costs.replicas)
+    return slots
+
+
+def repaired(hunt: Hunt, slots: Ints, threshold: float, steps: int, attempt: int) -> None:
+    """Offer what becomes of a mapping by annealing at a threshold."""
+    costs = hunt.costs
+    state = new_state(costs, slots, matched(costs, slots), best_routes(costs))
+    seed = (hunt.search.limits.seed * 7919 + attempt) % 2**31
+    repair(costs, hunt.least, state, hunt.block, threshold, steps, seed, WARM, COLDEST)
+    slots = state.slots(costs)
+    hunt.offer(slots, matched(costs, slots))

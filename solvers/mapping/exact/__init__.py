@@ -1,0 +1,1 @@
+"""Exact mapping to few devices, sets of devices as bits."""

@@ -1,0 +1,220 @@
+"""The ground that all searches for a mapping share: stages, costs, offers, bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+
+import numpy as np
+
+from ...formulations.mapping.blocks import find_blocks
+from ...formulations.mapping.bound import Floors, floors, threshold_bound
+from ...formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
+from ...formulations.task import Task
+from ...instances import InputError, Mapped, Mapping, Solution, StageCosts, stage_costs
+from ...instances.model.arrays import Floats, Ints
+from ...instances.model.units import TIME_UNITS
+from ..core.search import OPTIMAL_GAP, Search
+from .annealing.cheapest import descend
+from .first import first_mapping
+from .layouts import layouts, matched
+from .partition import balanced_partition
+from .programs.blocks import BlockTest
+from .runs import RunTest
+
+#: Targets for which stages are put together in columns; each 2 % above the one before.
+COLUMN_TARGETS = 16
+#: Seconds for counts per block, at most; and never more than this part of what is left.
+BLOCK_SECONDS, BLOCK_PART = 20.0, 0.25
+#: Steps for each device by which the orders of stages are improved.
+ORDER_STEPS = 50
+#: Relative width at which the bisection over them ends; the search narrows it further.
+BLOCK_WIDTH = 2e-3
+
+
+class Hunt:
+    """One search for a mapping; all in seconds per batch, while the search has the user's unit."""
+
+    def __init__(self, task: Task, search: Search[Solution]) -> None:
+        if not isinstance(task.problem, Mapping):
+            raise InputError(f"mapping: {task.problem.name} is another problem")
+        if task.cluster.links:
+            raise InputError("cluster: a mapping has the topology's links; remove the cluster's")
+        self.problem = task.problem
+        self.search = search
+        self.unit = TIME_UNITS.get(task.workload.time_unit, 1.0)
+        self.workload = task.workload
+        with search.phase("first"):
+            first_mapping(task, search)
+        with search.phase("partition"):
+            stage = _stages_of(task, search)
+        self._take(stage)
+        self.least = Floors(np.zeros(self.problem.stages), np.zeros(self.problem.stages))
+        self.runs: RunTest | None = None
+        self.turns = 0
+
+    def _take(self, stage: Ints) -> None:
+        """Let these be the stages to map."""
+        self.stage = stage
+        self.stages: StageCosts = stage_costs(self.workload, stage, self.problem.stages)
+        with self.search.phase("routes"):
+            self.costs: MappingCosts = mapping_costs(self.stages, self.problem)
+
+    @cached_property
+    def block(self) -> Ints:
+        """Block of each device, shape (D,); found when first asked for, after the layouts."""
+        return find_blocks(self.costs)
+
+    @cached_property
+    def test(self) -> BlockTest[Solution]:
+        """Counts of devices per block."""
+        return BlockTest(self.search, self.block)
+
+    @property
+    def objective_s(self) -> float:
+        """Objective of the incumbent in seconds."""
+        return self.search.objective * self.unit
+
+    @property
+    def bound_s(self) -> float:
+        """Proved bound in seconds."""
+        return self.search.bound * self.unit
+
+    @property
+    def program_units_per_s(self) -> float:
+        """Units per second in which integer programs are stated: the incumbent takes 1000."""
+        return 1000.0 / self.objective_s if 0 < self.objective_s < math.inf else 1000.0
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Name what is at work, until its end only if it improves nothing: then what did stays."""
+        search = self.search
+        before, objective = search.method, search.objective
+        search.method = name
+        yield
+        if search.objective >= objective:
+            search.method = before
+
+    def offer(self, slots: Ints, sends_to: Ints, times: Floats | None = None) -> bool:
+        """Offer a mapping, unless rings alone count and show that it is no better.
+
+        Of mappings with one maximum the first with the least sum stays: `Search` wants less.
+        """
+        costs = self.costs
+        if self.rings_only:
+            times = stage_times(costs, slots, sends_to) if times is None else times
+            if times.max() >= self.objective_s * (1 - 1e-12):
+                return False
+        better = self.search.offer(costs.read_back(self.stage, slots, sends_to))
+        if self.rings_only or self.problem.objective != "stage-time" or not costs.ring.any():
+            return better
+        # an order that is good for a ring may be a bad one for trees or hierarchical rings
+        steps, seed = ORDER_STEPS * slots.size, self.search.limits.seed
+        slots, sends_to = descend(costs, slots, sends_to, steps, seed, orders_only=True)
+        return self.search.offer(costs.read_back(self.stage, slots, sends_to)) or better
+
+    @property
+    def rings_only(self) -> bool:
+        """Whether stage times with rings are the objective."""
+        of_stages = self.problem.objective == "stage-time"
+        return of_stages and bool(np.isinf(self.costs.detour).all())
+
+    def raise_bound(self, bound_s: float, origin: str) -> None:
+        """Tell the search of a proved bound for the given stages, rounding of sums taken off."""
+        origin = f"{origin}, stages given"
+        self.search.raise_bound(bound_s * (1 - 1e-12) / self.unit, origin)
+
+    def layouts(self) -> None:
+        """Offer the constructions; if the first mapping is better, its stages are those to map."""
+        with self.search.phase("layouts"):
+            self._layouts()
+            best = self.search.best
+            if isinstance(best, Mapped) and (best.stage != self.stage).any():
+                self._take(best.stage)
+                self._layouts()
+        self.raise_bound(0.0, "no time is below 0")
+        if self.problem.objective == "stage-time":
+            compute = max(self.costs.floor, float(self.costs.base.max()))
+            self.raise_bound(compute, "compute of the longest stage")
+
+    def _layouts(self) -> None:
+        for slots, sends_to in layouts(self.costs):
+            self.offer(slots, sends_to)
+            if self.search.should_stop():
+                return
+
+    def bound_stages(self) -> None:
+        """Raise the bound: stages alone, then those that blocks keep together."""
+        search, costs = self.search, self.costs
+        if search.should_stop():
+            return
+        with search.phase("bound"):
+            self.least = floors(costs, search.should_stop)
+            alone = float((costs.base + self.least.transfer + self.least.allreduce).max())
+            self.raise_bound(alone, "each stage alone")
+            if search.should_stop():
+                return
+        self._runs()
+
+    def bound_thresholds(self) -> None:
+        """Raise the bound: conditions at a threshold, and counts per block.
+
+        The better the incumbent, the sooner it ends.
+        """
+        search, costs, least = self.search, self.costs, self.least
+        if search.should_stop():
+            return
+        with search.phase("bound"):
+            bound = threshold_bound(
+                costs, least, self.objective_s, search.should_stop, lower=self.bound_s
+            )
+            self.raise_bound(bound, "necessary conditions at a threshold")
+            if self.block.any() and not search.should_stop() and search.gap > OPTIMAL_GAP:
+                until = search.seconds + min(BLOCK_SECONDS, BLOCK_PART * search.seconds_left)
+
+                def enough() -> bool:
+                    return search.seconds > until or search.should_stop()
+
+                bound = threshold_bound(
+                    costs, least, self.objective_s, enough, self.test, self.bound_s, BLOCK_WIDTH
+                )
+                self.raise_bound(bound, "counts of devices per block (HiGHS)")
+
+    def _runs(self) -> None:
+        """Bound and constructions from stages that blocks keep together."""
+        search, costs = self.search, self.costs
+        if not self.block.any() or search.should_stop():
+            return
+        with search.phase("runs"):
+            test = self.runs = RunTest(costs, self.block)
+            bound = threshold_bound(
+                costs, self.least, self.objective_s, search.should_stop, test, self.bound_s
+            )
+            self.raise_bound(bound, "stages kept together by blocks")
+            done: list[object] = []
+            for k in range(COLUMN_TARGETS):
+                target = bound * (1 + 1e-6) * 1.02**k
+                runs = test(costs, self.least, target)
+                if runs is None or runs in done or search.should_stop():
+                    continue
+                done.append(runs)
+                for each in (runs, test.glued(costs, self.block, runs)):
+                    slots = test.columns(costs, self.block, each)
+                    if slots is not None:
+                        self.offer(slots, matched(costs, slots))
+
+
+def _stages_of(task: Task, search: Search[Solution]) -> Ints:
+    problem = task.problem
+    if task.start is not None and isinstance(task.start.solution, Mapped):
+        return task.start.solution.stage
+    assert isinstance(problem, Mapping)
+    coefficient = 0.0
+    if problem.mode != "allr" and len(problem.topology.links):
+        coefficient = 1.0 / float(problem.topology.bytes_per_s.max())
+    part = balanced_partition(
+        task.workload, problem.stages, coefficient, should_stop=search.should_stop
+    )
+    return part.stage

@@ -1,0 +1,160 @@
+"""Constructions: mappings of grids and islands that are optimal, or a good start.
+
+*p2p on a grid*: a box grid has a Hamiltonian path; cut into R pieces of S, every message goes one
+hop. *All-reduce on a grid*: a box of even size with two sides of at least two has a Hamiltonian
+cycle; every stage is such a box, and every ring message goes one hop. *Both*: boxes in snake order,
+with bottleneck matchings between them. *Islands*: k replicas of a stage in each of R/k islands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from ...formulations.mapping.costs import MappingCosts
+from ...instances.model.arrays import Floats, Ints
+
+
+def layouts(costs: MappingCosts) -> Iterator[tuple[Ints, Ints]]:
+    """Yield mappings as `slots` (S, R) and `sends_to` (S−1, R)."""
+    s, r = costs.stages, costs.replicas
+    straight = np.tile(np.arange(r), (max(0, s - 1), 1))
+    orders = [snake(costs.shape)] if costs.shape else []
+    orders.append(np.lexsort((np.arange(costs.size), costs.island)))
+    for order in orders:
+        used = order[: s * r]
+        yield used.reshape(r, s).T.copy(), straight  # a replica after the other: neighbours send
+        slots = used.reshape(s, r)  # a stage after the other: neighbours reduce
+        yield slots, matched(costs, slots)
+    for slots in (*_boxes(costs), *_island_layouts(costs)):
+        yield slots, matched(costs, slots)
+
+
+def matched(costs: MappingCosts, slots: Ints) -> Ints:
+    """Return the matchings between stages whose longest message is shortest; (S−1, R)."""
+    sends_to = np.tile(np.arange(costs.replicas), (max(0, costs.stages - 1), 1))
+    for s in range(costs.stages - 1):
+        alpha, beta = costs.boundary[s]
+        if alpha or beta:
+            pairs = np.ix_(slots[s], slots[s + 1])
+            sends_to[s] = _bottleneck(alpha * costs.latency[pairs] + beta * costs.inverse[pairs])
+    return sends_to
+
+
+def paired(costs: MappingCosts, slots: Ints) -> Ints:
+    """Return the matchings between stages with the least sums; (S−1, R).
+
+    Where the longest message is long whatever is done, they keep the others short.
+    """
+    sends_to = np.tile(np.arange(costs.replicas), (max(0, costs.stages - 1), 1))
+    for s in range(costs.stages - 1):
+        alpha, beta = costs.boundary[s]
+        if alpha or beta:
+            pairs = np.ix_(slots[s], slots[s + 1])
+            cost = alpha * costs.latency[pairs] + beta * costs.inverse[pairs]
+            sends_to[s] = linear_sum_assignment(cost)[1]
+    return sends_to
+
+
+def _bottleneck(cost: Floats) -> Ints:
+    """Return a perfect matching row → column with the least largest cost."""
+    values = np.unique(cost)
+    low, high = 0, len(values) - 1
+    best = np.arange(len(cost))
+    while True:
+        middle = (low + high) // 2
+        found = maximum_bipartite_matching(csr_array(cost <= values[middle]), perm_type="column")
+        if (found >= 0).all():
+            best, high = found.astype(np.int64), middle
+        else:
+            low = middle + 1
+        if low > high or (low == high and cost[np.arange(len(cost)), best].max() <= values[low]):
+            return best
+
+
+def snake(sides: tuple[int, ...]) -> Ints:
+    """Return a Hamiltonian path of a box, as row-major numbers."""
+    if not sides:
+        return np.zeros(1, np.int64)
+    inner = snake(sides[1:])
+    step = int(np.prod(sides[1:]))
+    rows = [k * step + (inner if k % 2 == 0 else inner[::-1]) for k in range(sides[0])]
+    return np.concatenate(rows)
+
+
+def cycle(sides: tuple[int, ...]) -> Ints | None:
+    """Return a Hamiltonian cycle of a box, as row-major numbers; None if there is none like this.
+
+    A box of two devices is a ring of one link.
+    """
+    size = int(np.prod(sides))
+    long = [k for k in sides if k > 1]
+    if size <= 2:
+        return np.arange(size)
+    if size % 2 or len(long) < 2:
+        return None
+    index = np.arange(size).reshape(long)
+    flat = index.reshape(long[0], -1)[:, snake(tuple(long[1:]))]  # a grid of two sides in the box
+    if flat.shape[0] % 2:
+        flat = flat.T
+    comb = [row[1:] if k % 2 == 0 else row[:0:-1] for k, row in enumerate(flat)]
+    return np.concatenate([flat[::-1, 0], *comb])
+
+
+def _boxes(costs: MappingCosts) -> Iterator[Ints]:
+    """Every way to cut the grid into boxes of R devices with Hamiltonian cycles, in snake order."""
+    if not costs.shape:
+        return
+    index = np.arange(costs.size).reshape(costs.shape)
+    for box in product(*(_divisors(side) for side in costs.shape)):
+        if int(np.prod(box)) != costs.replicas:
+            continue
+        ring = cycle(box)
+        if ring is None and costs.wraps:  # a line around the torus is a cycle too
+            lines = [
+                a for a, (b, side) in enumerate(zip(box, costs.shape, strict=True)) if b == side
+            ]
+            ring = np.arange(costs.replicas) if lines and max(box) == costs.replicas else None
+        if ring is None:
+            continue
+        counts = tuple(side // b for side, b in zip(costs.shape, box, strict=True))
+        places = list(np.ndindex(*counts))
+        slots = []
+        for p in snake(counts)[: costs.stages].tolist():
+            cut = tuple(slice(k * b, (k + 1) * b) for k, b in zip(places[p], box, strict=True))
+            slots.append(index[cut].ravel()[ring])
+        yield np.array(slots)
+
+
+def _island_layouts(costs: MappingCosts) -> Iterator[Ints]:
+    """Each stage holds k devices in each of R/k islands, stages side by side in the same ones."""
+    members = [np.flatnonzero(costs.island == k) for k in np.unique(costs.island)]
+    if len(members) < 2:
+        return
+    for k in _divisors(costs.replicas):
+        g = costs.replicas // k
+        room = [len(island) // k for island in members]
+        order = sorted(range(len(members)), key=lambda i: -room[i])
+        taken = [0] * len(members)
+        slots: list[Ints] = []
+        at = 0
+        while at + g <= len(order) and len(slots) < costs.stages:
+            group = order[at : at + g]
+            for _ in range(min(room[i] for i in group)):
+                if len(slots) == costs.stages:
+                    break
+                slots.append(np.concatenate([members[i][taken[i] : taken[i] + k] for i in group]))
+                for i in group:
+                    taken[i] += k
+            at += g
+        if len(slots) == costs.stages:
+            yield np.array(slots)
+
+
+def _divisors(n: int) -> list[int]:
+    return [k for k in range(1, n + 1) if n % k == 0]

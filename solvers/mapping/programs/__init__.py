@@ -1,0 +1,1 @@
+"""Bounds and mappings by integer programs: blocks, rings, messages."""

@@ -1,0 +1,109 @@
+"""Bounds and beginnings from counts per block, by HiGHS.
+
+The programs are those of `formulations.mapping.counts` and `formulations.mapping.devices`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Generic
+
+import numpy as np
+
+from ....formulations.linear import Linear
+from ....formulations.mapping.bound import Floors
+from ....formulations.mapping.costs import MappingCosts
+from ....formulations.mapping.counts import program
+from ....formulations.mapping.devices import device_program
+from ....formulations.mapping.ways import BlockCounts, count_blocks
+from ....instances.model.arrays import Floats, Ints
+from ...core.highs import Outcome, run_highs
+from ...core.search import S, Search
+
+#: Seconds for one program; what is not refuted by then counts as possible.
+SECONDS = 4.0
+#: Seconds for counts with little that crosses.
+BRIEF_SECONDS = 1.5
+#: Nodes for one program.
+MAX_NODES = 2000
+#: Columns up to which devices are chosen by a program.
+MAX_COLUMNS = 25_000
+
+
+class BlockTest(Generic[S]):
+    """A test for `threshold_bound`, which keeps what it found at the last threshold.
+
+    Parameters
+    ----------
+    block
+        Shape (D,): as `find_blocks` returns it.
+    """
+
+    def __init__(self, search: Search[S], block: Ints) -> None:
+        self._block = block
+        self._search = search
+        self._rng = np.random.default_rng(search.limits.seed)
+        self._last: tuple[BlockCounts, Floats] | None = None
+
+    def __call__(self, costs: MappingCosts, least: Floors, threshold: float) -> object | None:
+        """Return None where the counts per block are infeasible."""
+        return self.count(costs, least, threshold, first=True)
+
+    def count(
+        self, costs: MappingCosts, least: Floors, threshold: float, *, first: bool
+    ) -> object | None:
+        """Likewise; unless the first counts will do, those are sought with little that crosses."""
+        self._last = None
+        counts = count_blocks(costs, least, threshold, self._block)
+        if counts is None:
+            return None
+        linear = program(counts)
+        # other counts each time
+        cost = linear.cost * self._rng.uniform(0.8, 1.2, len(linear.cost))
+        outcome = self._run(replace(linear, cost=cost), first)
+        if outcome.status == "infeasible":
+            return None
+        if outcome.x is not None:
+            self._last = counts, np.rint(outcome.x)
+        return outcome
+
+    def slots(self, costs: MappingCosts) -> Ints | None:
+        """Return slots, (S, R), with the counts last found, rings in the order of blocks."""
+        if self._last is None:
+            return None
+        counts, x = self._last
+        stages, blocks = counts.fits.shape
+        held = x[: stages * blocks].reshape(stages, blocks).astype(np.int64)
+        begin = 2 * stages * blocks  # after n and k
+        way = x[begin : begin + counts.caps[:, :, 0].size].reshape(stages, -1).argmax(axis=1)
+        caps = counts.caps[np.arange(stages), way]
+        linear = device_program(costs, self._block, caps[:, 0], caps[:, 1], held)
+        if len(linear.cost) > MAX_COLUMNS:
+            return slots_from(self._block, held)
+        outcome = self._run(linear)
+        if outcome.x is None:
+            return slots_from(self._block, held)
+        serves = outcome.x[: stages * costs.size].reshape(stages, costs.size) > 0.5
+        members = [np.flatnonzero(row) for row in serves]
+        return np.array([row[np.argsort(self._block[row], kind="stable")] for row in members])
+
+    def _run(self, linear: Linear, first: bool = True) -> Outcome:
+        return run_highs(
+            linear,
+            self._search,
+            on_incumbent=lambda _: first,
+            seconds=SECONDS if first else BRIEF_SECONDS,
+            nodes=MAX_NODES,
+            gap=0.02,
+        )
+
+
+def slots_from(block: Ints, counts: Ints) -> Ints:
+    """Return a mapping's slots, (S, R), with these numbers of devices per stage and block."""
+    members = [np.flatnonzero(block == name).tolist() for name in range(int(block.max()) + 1)]
+    return np.array(
+        [
+            [members[b].pop(0) for b, count in enumerate(row) for _ in range(count)]
+            for row in counts.tolist()
+        ]
+    )

@@ -1,0 +1,157 @@
+"""Runs: stages that cannot be parted at a threshold, as crossing between blocks costs too much.
+
+At a threshold T a boundary can be crossed only if its cheapest route across, with the least
+all-reduce, fits into the stage's room. Between boundaries that cannot be crossed lie *runs*: every
+replica of a run has its stages in one block. So a run must be no longer than a block, and the
+blocks must hold R of it; and a block of |b| devices holds at most ⌊|b|/L⌋ replicas of a stage whose
+run has L stages. If that is less than R, the all-reduce crosses too, which may forbid to cross the
+run's end; runs grow until nothing changes. On few devices, the ring of such a stage is sought among
+those that keep to that number in each block; else, time does not depend on their number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ...formulations.mapping.bound import Floors, least_cap
+from ...formulations.mapping.costs import MappingCosts
+from ...formulations.mapping.rings import has_spread_ring
+from ...instances.model.arrays import Bools, Ints
+
+Runs = list[tuple[int, int]]
+
+#: Devices up to which rings are sought that are spread over blocks.
+MAX_SPREAD = 600
+
+
+class RunTest:
+    """A test for `threshold_bound`: whether every run has room.
+
+    Parameters
+    ----------
+    block
+        Shape (D,): as `find_blocks` returns it.
+    """
+
+    def __init__(self, costs: MappingCosts, block: Ints) -> None:
+        self._block, self._sizes = block, np.bincount(block)
+        self._known: dict[tuple[float, ...], float] = {}
+        self._spread = len(block) <= MAX_SPREAD
+        tables = costs.latency, costs.inverse, block
+        self._message = _least_across(*tables, costs.boundary)
+        self._ring = _least_across(*tables, costs.ring)
+        factors = np.array([[1.0, 0.0], [0.0, 1.0]])
+        self._across = _least_across(*tables, factors)  # latency, inverse
+        self._inside = _least_across(*tables, factors, across=False)
+        self._islands = bool((_numbers(costs.island) == _numbers(block)).all())
+
+    def __call__(self, costs: MappingCosts, least: Floors, threshold: float) -> Runs | None:
+        """Return the runs, first and last stage of each; None if the threshold is impossible."""
+        room = (threshold - costs.base) * (1 + 1e-12)
+        can_cross = np.ones(costs.stages, np.bool_)
+        while True:
+            ends = np.flatnonzero(can_cross).tolist()
+            runs = list(zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True))
+            changed = False
+            for first, last in runs:
+                copies = self._sizes // (last + 1 - first)
+                if copies.sum() < costs.replicas:
+                    return None
+                for s in range(first, last + 1):
+                    reduce = self._allreduce(costs, least, s, copies, room[s] - least.transfer[s])
+                    if least.transfer[s] + reduce > room[s]:
+                        return None
+                if last + 1 < costs.stages and self._message[last] + reduce > room[last]:
+                    can_cross[last] = False
+                    changed = True
+            if not changed:
+                return runs
+
+    def _spread_ring(self, costs: MappingCosts, s: int, copies: Ints) -> float:
+        """Least longest link of a ring of stage s with so many replicas per block at most."""
+        key = (*costs.ring[s].tolist(), *copies.tolist())
+        if key not in self._known:
+
+            def enough(admitted: Bools) -> bool:
+                return has_spread_ring(admitted, self._block, copies, costs.replicas)
+
+            self._known[key] = least_cap(costs.ring_costs(s), enough)
+        return self._known[key]
+
+    def _allreduce(
+        self, costs: MappingCosts, least: Floors, s: int, copies: Ints, room: float
+    ) -> float:
+        """Least all-reduce of stage s if block b holds at most `copies[b]` of its replicas.
+
+        More than `room` is as good as the least above it.
+        """
+        r, alone = costs.replicas, float(least.allreduce[s])
+        most = int(copies.max())
+        if most >= r or not costs.ring[s].any():
+            return alone
+        ring = float(self._ring[s])
+        if self._spread and ring <= room < float(costs.ring_costs(s).max()):
+            ring = max(ring, self._spread_ring(costs, s, copies))
+        if np.isinf(costs.detour[s]):
+            return max(alone, ring)
+        if not self._islands:
+            return max(alone, min(ring, float(costs.detour[s])))
+        size = float(costs.ring[s, 1]) * r / (2 * (r - 1))
+        best = min(ring, 2 * (r.bit_length() - 1) * float(self._across @ (1, size)))
+        for k in range(2, most + 1):
+            if r % k == 0:
+                inside = 2 * (k - 1) * float(self._inside @ (1, size / k))
+                across = 2 * (r // k - 1) * float(self._across @ (1, size / r))
+                best = min(best, inside + across)
+        return max(alone, best)
+
+    def glued(self, costs: MappingCosts, block: Ints, runs: Runs) -> Runs:
+        """Return longer runs that can still be packed; dear crossings are avoided first."""
+        ends = [last for _, last in runs[:-1]]
+        for end in sorted(ends, key=lambda s: -self._message[s] - costs.base[s]):
+            k = next(i for i, (_, last) in enumerate(runs) if last == end)
+            longer = [*runs[:k], (runs[k][0], runs[k + 1][1]), *runs[k + 2 :]]
+            if self.columns(costs, block, longer) is not None:
+                runs = longer
+        return runs
+
+    def columns(self, costs: MappingCosts, block: Ints, runs: Runs) -> Ints | None:
+        """Return slots, (S, R), with every replica of a run in one block; None without a packing.
+
+        Longest runs first, each block filled with copies of one run as long as they fit.
+        """
+        room = [np.flatnonzero(block == b).tolist() for b in range(len(self._sizes))]
+        slots = np.zeros((costs.stages, costs.replicas), np.int64)
+        for first, last in sorted(runs, key=lambda run: run[0] - run[1]):
+            length = last + 1 - first
+            # the block that is filled best comes first, so that what is left stays in one piece
+            order = sorted(range(len(room)), key=lambda b: (len(room[b]) % length, len(room[b])))
+            placed = 0
+            for b in order:
+                while len(room[b]) >= length and placed < costs.replicas:
+                    slots[first : last + 1, placed] = room[b][:length]
+                    del room[b][:length]
+                    placed += 1
+            if placed < costs.replicas:
+                return None
+        return slots
+
+
+def _numbers(names: Ints) -> Ints:
+    """Number a partition by first member, so that equal partitions become equal."""
+    _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
+    return np.asarray(first[inverse])
+
+
+@njit(cache=True)
+def _least_across(latency, inverse, block, factors, across=True):  # type: ignore[no-untyped-def]
+    """Least cost of a pair in two blocks (or in one) for each row of factors; `inf` without one."""
+    least = np.full(len(factors), np.inf)
+    for d in range(len(block)):
+        for e in range(len(block)):
+            if d != e and (block[d] != block[e]) == across:
+                for k in range(len(factors)):
+                    cost = factors[k, 0] * latency[d, e] + factors[k, 1] * inverse[d, e]
+                    least[k] = min(least[k], cost)
+    return least

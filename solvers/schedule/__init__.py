@@ -1,0 +1,1 @@
+"""Searches for the best order of a pipeline's passes."""

@@ -1,0 +1,1 @@
+"""Searches for throughput: `auto` tells the strategy."""

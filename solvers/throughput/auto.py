@@ -1,0 +1,77 @@
+"""`auto`: chooses the methods for a throughput problem, and says what it chose."""
+
+from __future__ import annotations
+
+from ...formulations.task import Task
+from ...formulations.throughput.hypergraph import hypergraph
+from ...instances import Solution
+from ..core.search import Search
+from ..core.swaps import swap_devices
+from .dp.dp import ideal_dp, linearised_dp
+from .greedy import greedy
+from .linked_search import improve_linked
+from .set_partitioning import set_partitioning
+from .single_device import single_device
+
+#: Units times devices up to which the compact program is solved to the end in no time.
+SMALL_PROGRAM = 150
+
+#: Part of the time left for set partitioning where it moves by other loads than those asked for.
+SHARE = 0.25
+
+
+def auto(task: Task, search: Search[Solution]) -> None:
+    """Plan by what fits the problem.
+
+    First plans, for which nothing is compiled, are one device and greedy. Contiguous splits go to
+    the DP over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to
+    set partitioning, unless the compact program is small; that program also goes on where the
+    others end. Relayed data only the DP can price, so there it is all.
+    """
+    search.method = "single"
+    single_device(task, search)
+    if task.throughput.relayed:
+        search.method = "dp"
+        search.note("auto: the DP over ideals, for data that is relayed")
+        ideal_dp(task, search)
+        swap_devices(task, search)
+        return
+    search.method = "greedy"
+    greedy(task, search)
+    if search.should_stop():
+        return
+    if task.throughput.split == "noncontiguous":
+        search.method = "dpl"
+        linearised_dp(task, search)
+        improve_linked(task, search)
+        if search.should_stop():
+            return
+        if hypergraph(task).size * task.cluster.size > SMALL_PROGRAM:
+            search.method = "setpart"
+            search.note("auto: set partitioning, for a non-contiguous split")
+            part = SHARE if _by_other_loads(task) else 1.0
+            set_partitioning(task, search, patient=False, part=part)
+    else:
+        search.method = "dp"
+        search.note(f"auto: the DP over ideals, for a split that is {task.throughput.split}")
+        ideal_dp(task, search)
+    improve_linked(task, search)
+    if search.should_stop():
+        return
+    from .milp import compact  # Pyomo takes a second to import, which the methods above do without
+
+    search.method = "milp"
+    search.note("auto: the compact integer program, from the best plan so far")
+    compact(task, search)
+
+
+def _by_other_loads(task: Task) -> bool:
+    """Whether set partitioning leaves out what matters, and the compact program counts it.
+
+    That is GPipe's two maxima, transfers beside compute, and memories too small to hold all.
+    """
+    problem, costs = task.throughput, task.costs
+    fast = (costs.count > 0) & ~costs.host
+    room = (costs.capacity_bytes[fast] * costs.count[fast]).sum()
+    scarce = bool(fast.any()) and costs.memory_bytes.sum() > room
+    return problem.pipeline == "gpipe" or problem.overlap or scarce

@@ -1,0 +1,1 @@
+"""Prices that prove bounds: column generation and what it needs."""

@@ -1,0 +1,346 @@
+"""Column generation: prices that prove that no split has a max-load below a target.
+
+The dual of `formulations.throughput.set_partitioning`: minimise f(π) = Σ_k n_k V_k(π) for a fixed
+Σ_v π_v; the target is impossible as soon as f(π) < Σ_v π_v. As f is convex and piecewise linear,
+and each best set a subgradient, a linear program over the sets seen so far models it from below;
+its solutions are kept in a box around the best prices so far (boxstep).
+
+References
+----------
+R. E. Marsten, W. W. Hogan, J. W. Blankenship, "The boxstep method for large-scale optimization",
+Operations Research 23, 1975.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from ....formulations.task import Task
+from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
+from ....formulations.throughput.hypergraph import Hypergraph
+from ....instances.model.arrays import Bools, Floats, Ints
+from ...core.search import Stoppable
+from .frontier import (
+    BestSet,
+    Frontier,
+    Incidence,
+    Scratch,
+    best_set,
+    cut,
+    frontier,
+    incidence,
+    orders,
+)
+from .price_model import Column, PriceModel, Trial
+
+Outcome = Literal["proved", "stalled", "stopped"]
+
+#: A serious step attains this part of what the model promises.
+SERIOUS = 0.1
+
+#: Columns that are kept at least from one climb to the next.
+KEPT = 500
+
+#: First, least and greatest radius of the box, relative to the prices.
+RADIUS, LEAST_RADIUS, MOST_RADIUS = 0.2, 1e-3, 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Market:
+    """What one device of each kind can hold: all that prices depend on. K kinds, U units.
+
+    Parameters
+    ----------
+    count
+        Shape (K,): devices of each kind.
+    states
+        Frontier of each kind.
+    orders
+        Orders of the units, that of the smallest frontier first.
+    shape, weight
+        The nets, and their weights; shape (K, E).
+    load
+        Shape (K, U): compute time; `inf` where the kind cannot hold the unit.
+    share
+        Shape (K, U): part of its memory that a unit takes; 0 where memory cannot bind.
+    scarce, tolled
+        Shape (K,): whether memory can bind; whether transfers overlap compute, so that both
+        must stay below the target.
+    scratch
+        For the labels.
+    """
+
+    count: Floats
+    states: tuple[Frontier, ...]
+    orders: tuple[Ints, ...]
+    shape: Incidence
+    weight: Floats
+    load: Floats
+    share: Floats
+    scarce: Bools
+    tolled: Bools
+    scratch: Scratch = field(default_factory=Scratch)
+
+    def transfer_of(self, kind: int, members: Bools) -> float:
+        """Return the transfer time of a set."""
+        return float(self.weight[kind] @ cut(self.shape, members))
+
+    def load_of(self, kind: int, members: Bools) -> float:
+        """Return what a set takes of the target: no transfers where they have a price instead."""
+        compute = float(self.load[kind][members].sum())
+        return compute if self.tolled[kind] else compute + self.transfer_of(kind, members)
+
+
+@dataclass
+class Climb:
+    """Where the search for prices stands; kept up to date by `climb`.
+
+    Parameters
+    ----------
+    prices
+        The best so far.
+    columns
+        Sets seen so far, of any load.
+    radius
+        Of the box.
+    pricings
+        How often sets were priced.
+    """
+
+    prices: Prices
+    columns: list[Column] = field(default_factory=list)
+    radius: float = RADIUS
+    pricings: int = 0
+
+
+def market(task: Task, graph: Hypergraph) -> Market:
+    """Return what one device of each kind can hold."""
+    costs, overlap = task.costs, task.throughput.overlap
+    room = costs.capacity_bytes * (1 + PROOF_MARGIN)
+    load = graph.compute.sum(axis=1)
+    load = np.where(graph.memory_bytes > room[:, None], np.inf, load)
+    held = np.where(np.isinf(load), 0.0, graph.memory_bytes)
+    scarce = (held.sum(axis=1) > room) & (costs.count > 0)
+    share = np.where(scarce[:, None], held / np.where(scarce, room, 1.0)[:, None], 0.0)
+    weight = graph.weight.sum(axis=1)
+    shape = incidence(graph)
+    tried = orders(shape, np.random.default_rng(0))
+    return Market(
+        count=costs.count.astype(np.float64),
+        states=tuple(frontier(graph, weight[k], tried) for k in range(len(weight))),
+        orders=tuple(tried),
+        shape=shape,
+        weight=weight,
+        load=load,
+        share=share,
+        scarce=scarce,
+        tolled=weight.any(axis=1) & overlap & (costs.count > 0),
+    )
+
+
+def first_prices(sold: Market, graph: Hypergraph, host: Bools) -> Prices:
+    """Return prices in proportion to compute times, which count the devices in all."""
+    used = sold.count > 0
+    kinds = used & ~host if (used & ~host).any() else used
+    time = np.where(np.isinf(sold.load), np.nan, sold.load)[kinds]
+    known = ~np.isnan(time).all(axis=0)
+    unit = np.zeros(graph.size)
+    unit[known] = np.nanmin(time[:, known], axis=0)
+    unit += 1e-9 * unit.max() or 1.0
+    total = sold.count[kinds].sum()
+    zero = np.zeros(len(sold.count))
+    return Prices(unit * (total / unit.sum()), zero, zero)
+
+
+@dataclass(frozen=True, eq=False)
+class _Priced:
+    """f at some prices, as a whole and by kind, and the sets found."""
+
+    value: float
+    by_kind: Floats
+    found: tuple[BestSet, ...]
+    columns: tuple[Column, ...]
+
+
+def climb(
+    state: Climb,
+    sold: Market,
+    target: float,
+    on_proof: Callable[[float, Prices], None],
+    search: Stoppable,
+    pricings: int,
+) -> Outcome:
+    """Look for prices that prove that every split has a max-load above `target`.
+
+    Parameters
+    ----------
+    state
+        Where to begin; the next call goes on from there, also for another target.
+    on_proof
+        Called with every value that is proved on the way, and the prices that prove it.
+    search
+        When to stop.
+    pricings
+        Most pricings.
+
+    Returns
+    -------
+    str
+        ``proved``, ``stopped`` by a limit, or ``stalled``: the prices are about the best
+        there are, and do not prove the target.
+    """
+    last = state.pricings + pricings
+
+    def should_stop() -> bool:
+        return state.pricings >= last or search.should_stop()
+
+    limit = target * (1 + PROOF_MARGIN)
+    state.columns = _fit(state, limit)
+    model = PriceModel(sold.count, sold.scarce, sold.tolled, state.prices)
+    model.add(state.columns)
+
+    def price(prices: Prices, floors: Floats, *, rough: bool = False) -> _Priced | None:
+        priced = _price(sold, prices, target, floors, search.should_stop, rough=rough)
+        state.pricings += 1
+        if priced is not None:
+            columns = [c for c in priced.columns if not rough or c.load <= limit]
+            model.add(columns)
+            state.columns += columns
+            _report(sold, prices, priced, floors, target, on_proof)
+        return priced
+
+    if not state.columns and price(state.prices, np.zeros(len(sold.count)), rough=True) is None:
+        return "stopped"
+    centre = price(state.prices, _worth(state.columns, state.prices, len(sold.count)))
+    if centre is None:
+        return "stopped"
+    value, misses = centre.value, 0
+    while value >= state.prices.goal:
+        if should_stop():
+            return "stopped"
+        trial = model.solve(state.prices, state.radius, search.seconds_left)
+        if trial is None:
+            return "stopped"
+        hoped = value - trial.promised
+        if hoped * MOST_RADIUS / state.radius < value - state.prices.goal:
+            state.radius = RADIUS
+            return "stalled"
+        priced = price(trial.prices, _floors(trial))
+        if priced is None:
+            return "stopped"
+        gained = value - priced.value
+        if gained >= SERIOUS * hoped:
+            state.prices, value = trial.prices, priced.value
+            if gained >= 0.5 * hoped:
+                state.radius = min(MOST_RADIUS, 1.5 * state.radius)
+            misses = 0
+        else:
+            excess = -gained / hoped
+            misses += excess > 0
+            if excess > 3 or (misses >= 3 and excess > 1):
+                state.radius /= min(excess, 4.0)
+                misses = 0
+            if state.radius < LEAST_RADIUS:
+                state.radius = RADIUS
+    return "proved"
+
+
+def _floors(trial: Trial) -> Floats:
+    """Values that the sets must exceed to be news."""
+    return np.maximum(0.0, trial.by_kind - trial.prices.memory - trial.prices.transfer)
+
+
+def _fit(state: Climb, limit: float) -> list[Column]:
+    """Return the columns within a load, of too many those that are worth most."""
+    fitting = [c for c in state.columns if c.load <= limit]
+    fitting.sort(key=lambda c: -_value(c, state.prices))
+    return fitting[: max(KEPT, 2 * len(state.prices.unit))]
+
+
+def _value(column: Column, prices: Prices) -> float:
+    """Return what a set is worth to its kind of device, fees of memory and transfers taken off."""
+    k = column.kind
+    fees = prices.memory[k] * column.share + prices.transfer[k] * column.transfer
+    return float(prices.unit[column.members].sum()) - float(fees)
+
+
+def _worth(columns: list[Column], prices: Prices, kinds: int) -> Floats:
+    """Return the greatest value of a known set of each kind."""
+    best = np.zeros(kinds)
+    for column in columns:
+        best[column.kind] = max(best[column.kind], _value(column, prices))
+    return best
+
+
+def _price(
+    sold: Market,
+    prices: Prices,
+    target: float,
+    floors: Floats,
+    should_stop: Callable[[], bool],
+    *,
+    rough: bool,
+) -> _Priced | None:
+    limit = target * (1 + PROOF_MARGIN)
+    found, columns = [], []
+    for k, states in enumerate(sold.states):
+        if sold.count[k] == 0:
+            found.append(BestSet(0.0, None, True, ()))
+            continue
+        best = best_set(
+            states,
+            prices.unit - prices.memory[k] * sold.share[k],
+            sold.load[k],
+            limit,
+            partial(sold.load_of, k),
+            sold.scratch,
+            floor=float(floors[k]),
+            overlap=bool(sold.tolled[k]),
+            toll=float(prices.transfer[k]) / target if sold.tolled[k] else 0.0,
+            rough=rough,
+            should_stop=should_stop,
+        )
+        if best is None:
+            return None
+        found.append(best)
+        if best.members is not None:
+            load = sold.load_of(k, best.members)
+            transfer = sold.transfer_of(k, best.members)
+            share = float(sold.share[k][best.members].sum())
+            columns.append(Column(k, best.members, load, share, transfer / target))
+    fixed = prices.memory + prices.transfer
+    by_kind = fixed + np.array([best.bound for best in found])
+    return _Priced(float(sold.count @ by_kind), by_kind, tuple(found), tuple(columns))
+
+
+def _report(
+    sold: Market,
+    prices: Prices,
+    priced: _Priced,
+    floors: Floats,
+    target: float,
+    on_proof: Callable[[float, Prices], None],
+) -> None:
+    """Say up to which max-load the prices prove all splits impossible, at most `target`.
+
+    Below the load of the first set by which (*) fails, it holds.
+    """
+    events = sorted(
+        (load, k, value) for k, best in enumerate(priced.found) for load, value in best.steps
+    )
+    best_of = floors.copy()
+    fixed = float(sold.count @ (prices.memory + prices.transfer))
+    proved = target
+    for load, k, value in [(0.0, 0, 0.0), *events]:
+        best_of[k] = max(best_of[k], value)
+        if fixed + sold.count @ best_of >= prices.goal:
+            proved = min(target, load * (1 - 2 * PROOF_MARGIN))
+            break
+    if proved > 0:
+        scale = proved / target
+        on_proof(proved, Prices(prices.unit, prices.memory, prices.transfer * scale))

@@ -1,0 +1,332 @@
+"""Contiguous splits: the exact dynamic program over ideals, and the same over single orders."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import psutil
+
+from ....formulations.task import Task
+from ....formulations.throughput.biconnected import layer_units
+from ....formulations.throughput.ideals import Criterion, Pipeline, pipeline
+from ....formulations.throughput.infeasible import memories, why_infeasible
+from ....instances import Placement, Solution, VerificationError
+from ....instances.model.arrays import Ints
+from ...core.lattice import Lattice, chain, count_ideals, list_ideals
+from ...core.search import Search
+from .stage_dp import Found, bytes_needed, least_maximum, states_of
+
+#: Relative distance up to which two objectives are one: rounding of sums.
+SAME = 1e-11
+
+#: Relative distance up to which the verifier must confirm a plan's value.
+CLAIM_TOLERANCE = 1e-9
+
+#: Share of a limit below which a plan is priced again, under its own load as the limit.
+PRECISE = 1e-3
+
+#: Ideals that are simply listed; beyond, they are counted first. Classes looked at for counting.
+LISTED_AT_ONCE = 300_000
+COUNTING_EFFORT = 300_000
+
+#: Pairs beyond which the optimum is halved in before it is asked for, and how close.
+COSTLY = 200_000
+CLOSE = 0.01
+
+ORIGIN = "dp over ideals"
+FALLBACK = "the plan is the best of some topological orders"
+
+#: Share of the free memory that a lattice and its tables may take.
+MEMORY_SHARE = 0.6
+
+
+@dataclass
+class Work:
+    """What the dynamic program did, for notes and benchmarks."""
+
+    reachable: int = 0
+    pairs: int = 0
+    projected_seconds: float = 0.0
+    refuted: float = 0.0  # no plan of the lattice has a lower objective
+
+    def add(self, found: Found) -> None:
+        """Add one run."""
+        self.reachable = max(self.reachable, found.reachable)
+        self.pairs += found.pairs
+        self.projected_seconds = max(self.projected_seconds, found.projected_seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A search on a lattice, which `proves` what it rules out if it holds every plan."""
+
+    task: Task
+    pipe: Pipeline
+    lattice: Lattice
+    search: Search[Solution]
+    proves: bool = False
+    work: Work = field(default_factory=Work)
+
+    @cached_property
+    def weight(self) -> float:
+        """Sum of all times and transfers: what rounding is relative to where nothing limits it."""
+        rows = [row for row in self.pipe.rows if row.criterion != "memory"]
+        return float(sum(row.unit[np.isfinite(row.unit)].sum() + 2 * row.net.sum() for row in rows))
+
+    def find(
+        self, minimise: Criterion, limits: dict[Criterion, float], floor: float = 0.0
+    ) -> Found:
+        """Run the dynamic program and offer its plan."""
+        found = least_maximum(self.pipe, self.lattice, minimise, limits, self.search, floor)
+        self.work.add(found)
+        if found.device_of_unit is not None:
+            devices = [np.flatnonzero(self.task.costs.kind_of == kind) for kind in self.pipe.kinds]
+            placement = np.concatenate(devices)[found.device_of_unit]
+            order = tuple(np.concatenate(devices)[list(found.order)].tolist())
+            self.search.offer(
+                Placement(self.pipe.graph.expand(placement), order if self.pipe.relayed else ())
+            )
+            slack = CLAIM_TOLERANCE * max(found.value, min(limits[minimise], self.weight))
+            summed = self.task.throughput.pipeline == "pipedream" and not self.task.cluster.links
+            if self.search.objective > (found.value + slack if summed else np.finfo(float).max):
+                raise VerificationError(
+                    f"dp: it claims max-load {found.value!r}, which the verifier does not "
+                    "confirm: a defect of Stagecut; report it"
+                )
+        return found
+
+
+def ideal_dp(task: Task, search: Search[Solution]) -> None:
+    """Find the optimum over contiguous splits; it is a bound where just these are asked for.
+
+    First the linearised program gives an incumbent, against which the ideals are cut. Where the
+    lattice is too large for the memory or the time left, that is said, and its plan is all.
+    """
+    pipe = linearised(task, search)
+    if pipe is None or search.should_stop():
+        return
+    with search.phase("list ideals"):
+        lattice = _list(pipe, search)
+    if lattice is None:
+        return
+    run = _Run(task, pipe, lattice, search, proves=_exact(task))
+    with search.phase("dp"):
+        least = _solve(run)
+    if run.work.projected_seconds:
+        seconds = f"{run.work.projected_seconds:.0f} s more, {search.seconds_left:.0f} s are left"
+        search.note(f"dp: {lattice.size} ideals would take some {seconds}; {FALLBACK}")
+    if least is None:
+        if run.proves and run.work.refuted > 0:
+            search.raise_bound(run.work.refuted, ORIGIN)
+        return
+    search.note(
+        f"dp: {lattice.size} ideals, {run.work.reachable} in reach of a plan as good as the "
+        f"first, {run.work.pairs} pairs visited"
+    )
+    if not run.proves:
+        search.note("dp: it looks at contiguous splits only, so it proves no bound for others")
+    elif math.isinf(least):
+        search.prove_infeasible(
+            f"no contiguous split fits: {memories(task)}; give more memory or more devices"
+        )
+    else:
+        search.raise_bound(least, ORIGIN)
+
+
+def linearised_dp(task: Task, search: Search[Solution]) -> None:
+    """Find the best split of a few topological orders: fast, and often optimal."""
+    linearised(task, search)
+
+
+def pipedream(task: Task, search: Search[Solution]) -> None:
+    """Merge branches that close again, as PipeDream does, and split the path that is left."""
+    linearised(task, search, layer_units(task))
+    if search.best is None and not search.should_stop():
+        search.note("pipedream: no plan found on the path that merging leaves; others may exist")
+
+
+def linearised(task: Task, search: Search[Solution], units: Ints | None = None) -> Pipeline | None:
+    """Offer the best splits of some topological orders of the units; None if nothing can fit."""
+    with search.phase("build"):
+        pipe = pipeline(task, units)
+        reason = why_infeasible(task)  # colours alone hold for every split, and explain it better
+        if reason is None and units is None and _exact(task):
+            reason = why_infeasible(task, pipe.graph)
+    if reason is not None:
+        search.prove_infeasible(reason)
+        return None
+    with search.phase("linearised dp"):
+        for order in pipe.orders:
+            if search.should_stop():
+                break
+            _solve(_Run(task, pipe, chain(order), search), coarse=order is pipe.orders[0])
+    return pipe
+
+
+def _exact(task: Task) -> bool:
+    """Whether every plan that is asked for is a chain of ideals."""
+    problem, costs = task.throughput, task.costs
+    cores = bool(costs.count[costs.host].any())
+    return problem.split == "contiguous" and (problem.cpu_split == "contiguous" or not cores)
+
+
+def _list(pipe: Pipeline, search: Search[Solution]) -> Lattice | None:
+    """List the ideals if there is room and time for them; else say what is missing."""
+    order, edges = pipe.orders[0], pipe.graph.edges
+    began = search.seconds
+    lattice = list_ideals(order, edges, LISTED_AT_ONCE, search)
+    if lattice.complete or search.should_stop():
+        return lattice if lattice.complete else None
+    seconds = (search.seconds - began) / lattice.size
+    needed = bytes_needed(1, lattice, len(states_of(pipe.count).used))
+    most = int(MEMORY_SHARE * psutil.virtual_memory().available / needed)
+    number, counted = count_ideals(len(order), edges, COUNTING_EFFORT)
+    least = "" if counted else "at least "
+    if number <= most:
+        if number * seconds > search.seconds_left:
+            search.note(
+                f"dp: listing {least}{number:.4g} ideals takes {number * seconds:.3g} s, and "
+                f"{search.seconds_left:.3g} s are left; {FALLBACK}"
+            )
+            return None
+        lattice = list_ideals(order, edges, most, search, number if counted else LISTED_AT_ONCE)
+        if lattice.complete or search.should_stop():
+            return lattice if lattice.complete else None
+        number, least = lattice.size, "at least "
+    search.note(
+        f"dp: {least}{number:.4g} ideals take {least}{number * needed / 2**30:.3g} GiB, "
+        f"more than is free; {FALLBACK}"
+    )
+    return None
+
+
+def _solve(run: _Run, coarse: bool = False) -> float | None:
+    """Offer the best plan of a lattice if it beats the incumbent.
+
+    Parameters
+    ----------
+    coarse
+        Whether the incumbent may be far from the lattice's best plan.
+
+    Returns
+    -------
+    float or None
+        The least objective of the lattice's plans, or the incumbent's if that is less; `inf` if
+        there is no plan; None if the search had to stop before.
+    """
+    if run.task.cluster.links:
+        return _solve_linked(run)
+    if run.task.throughput.pipeline == "gpipe":
+        return _solve_gpipe(run)
+    search, work = run.search, run.work
+    for target in _targets(run, coarse):
+        found = run.find("load", {"load": target}, floor=target)
+        if not found.complete:
+            return None
+        if found.device_of_unit is not None:
+            break
+        work.refuted = target
+    else:
+        return search.objective
+    work.refuted = max(work.refuted, _share(run.pipe))
+    cheap = found.pairs if found.pairs > COSTLY else 0
+    while cheap and search.objective > (1 + CLOSE) * work.refuted:
+        target = (work.refuted + search.objective) / 2
+        found = run.find("load", {"load": target}, floor=target)
+        if not found.complete:
+            return None
+        if found.device_of_unit is None:
+            work.refuted = target
+        if found.pairs > cheap:
+            break
+    limit = math.inf
+    while search.objective < limit * PRECISE:  # loads are exact relative to the limit alone
+        limit = search.objective
+        found = run.find("load", {"load": limit}, floor=work.refuted)
+        if not found.complete:
+            return None
+    return min(found.value, search.objective)
+
+
+def _solve_linked(run: _Run) -> float | None:
+    """Offer the plans that are best without links between devices; return a bound for those with.
+
+    The dynamic program knows nothing of links: what it minimises is never above the true
+    objective, to which the incumbents belong.
+    """
+    if run.task.throughput.pipeline == "gpipe":
+        total = 0.0
+        passes: tuple[Criterion, ...] = ("forward", "backward")
+        for one in passes:
+            found = run.find(one, {one: run.search.objective})
+            if not found.complete:
+                return None
+            total += found.value  # `inf` if no plan is better than the incumbent
+        return min(total, run.search.objective)
+    for target in _targets(run, coarse=True):
+        found = run.find("load", {"load": target}, floor=run.work.refuted)
+        if not found.complete:
+            return None
+        if found.device_of_unit is not None:
+            return found.value
+        run.work.refuted = target
+    return run.search.objective
+
+
+def _solve_gpipe(run: _Run) -> float | None:
+    """Minimise max forward + max backward, by minimising one under a limit on the other, in turn.
+
+    Let every plan better than the incumbent U have max forward ≥ f and max backward ≥ b. Then it
+    has max forward < U − b. The least max backward under that limit is a better b (or there is
+    no better plan); then the same the other way round. Each turn rules out the plan it has found.
+    """
+    search = run.search
+    if math.isinf(search.objective):
+        for target in _targets(run, coarse=True):
+            found = run.find("load", {"load": target}, floor=target)
+            if not found.complete:
+                return None
+            if found.device_of_unit is not None:
+                break
+        else:
+            return math.inf
+    least: dict[Criterion, float] = {"forward": 0.0, "backward": 0.0}
+    one: Criterion = "backward"
+    other: Criterion = "forward"
+    while search.objective > sum(least.values()):
+        limits = {
+            one: search.objective - least[other],
+            other: (search.objective - least[one]) * (1 - SAME),
+        }
+        found = run.find(one, limits, floor=least[one])
+        if not found.complete:
+            return None
+        if found.device_of_unit is None:
+            break
+        least[one] = found.value
+        run.work.refuted = min(sum(least.values()), search.objective)
+        one, other = other, one
+    return search.objective
+
+
+def _targets(run: _Run, coarse: bool) -> list[float]:
+    """Return max-loads to ask for, one after the other, until there is a plan below one.
+
+    The last one is the incumbent's. Low ones are refuted fast; so if the incumbent may be bad,
+    or there is none, they come first, and none is asked for that is far above what is possible.
+    """
+    last = run.search.objective
+    if math.isfinite(last) and not coarse:
+        return [last]
+    share = _share(run.pipe)
+    steps = [share * (1 + 0.1 * 2**i) for i in range(8)]
+    return [target for target in steps if 0 < target < last] + [last]
+
+
+def _share(pipe: Pipeline) -> float:
+    """Return what each device has to do at least on average."""
+    time = np.array([row.unit for row in pipe.rows if row.criterion == "load"])
+    return float(time.min(axis=(0, 1)).sum() / pipe.count.sum())

@@ -1,0 +1,304 @@
+"""The dynamic program over a given lattice of ideals: tables in, best chain of stages out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....formulations.throughput.ideals import Criterion, Pipeline, Row
+from ....instances.model.arrays import Bools, Floats, Ints
+from ...core.lattice import Lattice
+from ...core.search import Stoppable
+from . import kernel
+
+#: Pairs of ideals between two looks at the clock: about a tenth of a second.
+SLICE = 2_000_000
+
+#: Ideals between two looks at the clock while their reach is found.
+BLOCK = 500_000
+
+#: Share by which the reach of devices is widened, so that rounding cuts nothing.
+SLACK = 1e-9
+
+#: Seconds of work on one number of devices after which the time still needed is projected.
+TRIAL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What the dynamic program returns.
+
+    Parameters
+    ----------
+    complete
+        Whether it came to its end. If so, and without plan, nothing keeps to the limits.
+    value
+        Least maximum of the criterion that was minimised; `inf` without plan.
+    device_of_unit
+        Shape (U,): for each unit of the pipeline the device, numbered kind by kind in the order
+        of `Pipeline.kinds`; None without plan.
+    order
+        Those devices stage by stage.
+    pairs
+        Pairs of ideals visited.
+    reachable
+        Ideals that a plan within the limits may pass.
+    projected_seconds
+        If it gave up because the deadline is out of reach: what it would have taken; else 0.
+    """
+
+    complete: bool
+    value: float = np.inf
+    device_of_unit: Ints | None = None
+    order: tuple[int, ...] = ()
+    pairs: int = 0
+    reachable: int = 0
+    projected_seconds: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class States:
+    """How many devices of each kind are used, s = (s_1, …, s_K), as one number Σ stride · s.
+
+    Parameters
+    ----------
+    stride
+        Shape (K,).
+    used, left
+        Shape (S, K).
+    """
+
+    stride: NDArray[np.int64]
+    used: NDArray[np.int64]
+    left: NDArray[np.int64]
+
+
+def states_of(count: Ints) -> States:
+    """Return all states of a cluster with `count` devices of each kind."""
+    stride = np.concatenate([[1], np.cumprod(count + 1)[:-1]])
+    used = np.arange(int(np.prod(count + 1)))[:, None] // stride % (count + 1)
+    return States(stride, used, count - used)
+
+
+def bytes_needed(ideals: int, lattice: Lattice, states: int) -> int:
+    """Return the memory for as many `ideals` as given, with steps as in `lattice`."""
+    steps = len(lattice.to) / lattice.size
+    return int(ideals * (8 * lattice.members.shape[1] + 8 * steps + 60 + 16 * states))
+
+
+def least_maximum(
+    pipe: Pipeline,
+    lattice: Lattice,
+    minimise: Criterion,
+    limits: Mapping[Criterion, float],
+    search: Stoppable,
+    floor: float = 0.0,
+) -> Found:
+    """Find the chain of stages with the least maximum of one criterion.
+
+    Parameters
+    ----------
+    pipe
+        The statement.
+    lattice
+        Ideals of its units; those of a single order for the linearised program.
+    minimise
+        The criterion to minimise.
+    limits
+        What every stage must keep to in each criterion that matters, besides the memory; the
+        maximum of the criterion that is minimised must be less than its limit.
+    search
+        Asked when to stop.
+    floor
+        Maxima up to this count as equal: any plan that keeps to it is as good as another.
+
+    Notes
+    -----
+    Devices are put to use one by one: when plans with j devices are extended, all of them are
+    known. Memory is linear in ideals × states; time in the pairs of ideals, the smaller one
+    worth extending, whose difference keeps to the limits.
+    """
+    rows = [row for row in pipe.rows if row.criterion in limits or row.criterion == "memory"]
+    caps = np.array([np.minimum(row.room, limits.get(row.criterion, np.inf)) for row in rows])
+    states = states_of(pipe.count)
+    alive = _windows(rows, lattice, caps, states, search)
+    if alive is None:
+        return Found(False)
+    reachable = np.logical_or.reduce(alive, axis=1)
+    if not (reachable[0] and reachable[-1]):
+        return Found(True, reachable=int(reachable.sum()))
+    row = np.where(reachable, np.cumsum(reachable) - 1, -1)
+    value = np.where(alive[reachable], limits[minimise], -1.0)
+    origin = np.full(value.shape, -1, np.int32)
+    by = np.zeros(value.shape, np.int8)
+    keep = np.zeros(value.shape, np.bool_)
+    value[0, 0], origin[0, 0] = 0.0, 0
+    floor = min(floor, np.finfo(float).max)
+    steps = (lattice.start, lattice.unit, lattice.to)
+    table = (row, value, origin, by, keep)
+    lanes, incidence = _lanes(rows, lattice, caps, minimise), _incidence(pipe, lattice)
+    weights = lanes[-1]
+    split = np.zeros((lattice.size if pipe.relayed else 0, weights.shape[1]))
+    if pipe.relayed:
+        kernel.splits(lattice.members, *steps, *incidence, weights, split)
+        lanes, incidence = (*lanes[:-1], weights[:0]), _no_nets(len(lattice.order))
+    yields = pipe.yielding[lattice.order]
+    pairs = 0
+    for total in range(int(pipe.count.sum())):
+        now = np.flatnonzero(states.used.sum(axis=1) == total)
+        for state in now.tolist():
+            if search.should_stop():
+                return Found(False, pairs=pairs, reachable=len(value))
+            kernel.undominated(
+                *steps, *table, state, states.stride, states.used[state], yields,
+                limits[minimise], floor,
+            )  # fmt: skip
+        began, ideal = time.monotonic(), 0
+        while ideal < lattice.size - 1:
+            ideal, more = kernel.relax(
+                ideal, SLICE, lattice.members, *steps, *table,
+                now, states.stride, states.left > 0, *lanes, *incidence, split,
+            )  # fmt: skip
+            pairs += more
+            spent = time.monotonic() - began
+            if spent > TRIAL_SECONDS:
+                extended = np.logical_or.reduce(keep[:, now], axis=1)
+                done = extended[: row[:ideal].max(initial=-1) + 1].sum() / extended.sum()
+                projected = spent * ((1 - done) / done + (int(pipe.count.sum()) - total - 1) / done)
+                if projected > 2 * search.seconds_left:
+                    return Found(
+                        False, pairs=pairs, reachable=len(value), projected_seconds=projected
+                    )
+            if search.should_stop():
+                return Found(False, pairs=pairs, reachable=len(value))
+    final = np.where(origin[-1] >= 0, value[-1], np.inf)
+    best = int(final.argmin())
+    if np.isinf(final[best]):
+        return Found(True, pairs=pairs, reachable=len(value))
+    device, stages = _read_back(pipe, lattice, states, row, origin, by, best)
+    return Found(True, float(final[best]), device, stages, pairs, len(value))
+
+
+def _windows(
+    rows: list[Row], lattice: Lattice, caps: Floats, states: States, search: Stoppable
+) -> Bools | None:
+    """Return for each ideal and state whether the devices used, and those left, can do the work.
+
+    Work is measured in each row and by each kind's times in turn; a device of another kind takes
+    as much of it as a fractional knapsack allows. Every device of a plan keeps to the caps, so
+    an ideal that s devices hold has no more work than they can take together. None if the search
+    must stop.
+    """
+    weights, takes = [], []
+    for row, cap in zip(rows, caps, strict=True):
+        cheapest = row.unit.min(axis=0)
+        for times in row.unit:
+            weight = np.where(np.isinf(times), cheapest, times)
+            if np.isfinite(weight).all() and weight.any():
+                weights.append(weight[lattice.order])
+                pairs = zip(row.unit, cap, strict=True)
+                takes.append([_knapsack(weight, size, room) for size, room in pairs])
+    weight = np.array(weights).reshape(len(weights), len(lattice.order))
+    take = np.array(takes).reshape(len(takes), len(states.stride))
+    total = weight.sum(axis=1)
+    used = take @ states.used.T + SLACK * total[:, None]
+    left = take @ states.left.T + SLACK * total[:, None]
+    inside = np.zeros((lattice.size, len(weight)))
+    alive = np.ones((lattice.size, len(states.used)), np.bool_)
+    for first in range(0, lattice.size, BLOCK):
+        if search.should_stop():
+            return None
+        kernel.windows(
+            first, min(first + BLOCK, lattice.size), lattice.start, lattice.unit, lattice.to,
+            weight, total, used, left, inside, alive,
+        )  # fmt: skip
+    return alive
+
+
+def _knapsack(weight: Floats, size: Floats, room: float) -> float:
+    """Return the most weight that fits into `room` (and a little more) if the last item is cut."""
+    room *= 1 + SLACK  # else rounding of large sizes cuts small ones off
+    may = np.isfinite(size) & (size <= room)
+    free = may & (size == 0)
+    taken = float(weight[free].sum())
+    weight, size = weight[may & ~free], size[may & ~free]
+    by_ratio = np.argsort(-weight / size, kind="stable")
+    weight, size = weight[by_ratio], size[by_ratio]
+    share = np.clip((room - (np.cumsum(size) - size)) / size, 0.0, 1.0)
+    return taken + float(share @ weight)
+
+
+def _lanes(
+    rows: list[Row], lattice: Lattice, caps: Floats, minimise: Criterion
+) -> tuple[Ints, Floats, Bools, Floats, Floats]:
+    """Return the rows by kind as `kernel.relax` takes them, without those that cannot bind.
+
+    A net that alone passes the limit counts as twice the limit: the kernel adds nets and takes
+    them away again, and what one much larger than the rest leaves behind would drown them.
+    """
+    lanes: list[tuple[int, float, Row]] = [
+        (k, min(float(cap[k]), float(np.finfo(float).max)), row)
+        for row, cap in zip(rows, caps, strict=True)
+        for k in range(len(cap))
+        if row.criterion == minimise or not row.unit[k].sum() + 2 * row.net[k].sum() <= cap[k]
+    ]
+    lanes.sort(key=lambda lane: not lane[2].net[lane[0]].any())
+    charged = sum(bool(row.net[k].any()) for k, _, row in lanes)
+    return (
+        np.array([k for k, _, _ in lanes]),
+        np.array([cap for _, cap, _ in lanes]),
+        np.array([row.criterion == minimise for _, _, row in lanes]),
+        np.ascontiguousarray(np.array([row.unit[k][lattice.order] for k, _, row in lanes]).T),
+        np.ascontiguousarray(
+            np.array([_forbidding(row.net[k], cap) for k, cap, row in lanes])[:charged].T
+        ),
+    )
+
+
+def _forbidding(weight: Floats, limit: float) -> Floats:
+    """Return the weights with all above the limit made one that stays above it in sums."""
+    return np.where(weight > limit, 2 * limit if limit > 0 else 1.0, weight)
+
+
+def _incidence(pipe: Pipeline, lattice: Lattice) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the units of each net and the nets of each unit, and where each begins."""
+    rank = np.argsort(lattice.order)
+    pins = pipe.graph.pins
+    pin = rank[np.array([v for net in pins for v in net], dtype=np.int64)]
+    net = np.repeat(np.arange(len(pins)), [len(net) for net in pins])
+    pin_start = np.searchsorted(net, np.arange(len(pins) + 1))
+    by_unit = np.argsort(pin, kind="stable")
+    of_start = np.searchsorted(pin[by_unit], np.arange(len(rank) + 1))
+    return pin_start, pin, of_start, net[by_unit]
+
+
+def _no_nets(units: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the incidence of so many units without any net."""
+    none = np.zeros(0, np.int64)
+    return np.zeros(1, np.int64), none, np.zeros(units + 1, np.int64), none
+
+
+def _read_back(
+    pipe: Pipeline, lattice: Lattice, states: States,
+    row: Ints, origin: NDArray[np.int32], by: NDArray[np.int8], state: int,
+) -> tuple[Ints, tuple[int, ...]]:  # fmt: skip
+    """Return the device of each unit, and the devices in use by stage.
+
+    Follows the stages from the full ideal back to the empty one.
+    """
+    device = np.full(len(lattice.order), -1)
+    ideal = lattice.size - 1
+    first = np.concatenate([[0], np.cumsum(pipe.count)])
+    used: list[int] = []
+    while ideal > 0:
+        before, kind = int(origin[row[ideal], state]), int(by[row[ideal], state])
+        stage = np.setdiff1d(lattice.units(ideal), lattice.units(before), assume_unique=True)
+        device[lattice.order[stage]] = first[kind] + states.used[state, kind] - 1
+        if len(stage):
+            used.append(int(first[kind] + states.used[state, kind] - 1))
+        ideal, state = before, state - int(states.stride[kind])
+    return device, tuple(reversed(used))

@@ -1,0 +1,89 @@
+"""Cut orders of the units into one segment per device: first splits for the local search."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from ...formulations.task import Task
+from ...formulations.throughput.certificate import PROOF_MARGIN
+from ...formulations.throughput.hypergraph import Hypergraph
+from ...instances.model.arrays import Ints
+from .column_generation.frontier import Incidence
+
+
+def linear_split(
+    task: Task, graph: Hypergraph, shape: Incidence, order: Ints, devices: Ints, cutoff: float
+) -> Ints | None:
+    """Return the best split of `order` into segments held by `devices`, one after the other.
+
+    Parameters
+    ----------
+    order
+        Shape (U,): the units.
+    devices
+        Shape (D,): the devices in the order of their segments; a segment may be empty.
+    cutoff
+        A split of a larger max-load is of no interest.
+
+    Returns
+    -------
+    array of shape (U,) or None
+        Device of each unit; None if no such split fits. Takes O(D · U · pins) time.
+    """
+    kind_of = task.costs.kind_of[devices]
+    part, load = _cut(
+        order, shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr), graph.compute.sum(axis=1),
+        graph.weight.sum(axis=1), graph.memory_bytes,
+        task.costs.capacity_bytes * (1 + PROOF_MARGIN), kind_of, cutoff,
+    )  # fmt: skip
+    if math.isinf(load):
+        return None
+    where: Ints = devices[part]
+    return where
+
+
+@njit(cache=True)
+def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):  # type: ignore[no-untyped-def]
+    size, devices = len(order), len(kind_of)
+    best = np.full((devices + 1, size + 1), np.inf)
+    came = np.zeros((devices + 1, size + 1), np.int64)
+    best[0, 0] = 0.0
+    inside = np.zeros(len(pins), np.int64)
+    for d in range(devices):
+        k = kind_of[d]
+        for end in range(size + 1):
+            best[d + 1, end] = best[d, end]
+            came[d + 1, end] = end
+        for begin in range(size):
+            if best[d, begin] == np.inf:
+                continue
+            time, paid, held = 0.0, 0.0, 0.0
+            inside[:] = 0
+            for end in range(begin + 1, size + 1):
+                v = order[end - 1]
+                time += compute[k, v]
+                held += memory[v]
+                if time > cutoff or time == np.inf or held > room[k]:
+                    break
+                for j in range(unit_ptr[v], unit_ptr[v + 1]):
+                    e = unit_nets[j]
+                    inside[e] += 1
+                    if inside[e] == 1:
+                        paid += weight[k, e]
+                    if inside[e] == pins[e]:
+                        paid -= weight[k, e]
+                load = max(best[d, begin], time + paid)
+                if load < best[d + 1, end]:
+                    best[d + 1, end] = load
+                    came[d + 1, end] = begin
+    part = np.zeros(size, np.int64)
+    end = size
+    for d in range(devices, 0, -1):
+        begin = came[d, end]
+        for i in range(begin, end):
+            part[order[i]] = d - 1
+        end = begin
+    return part, best[devices, size]

@@ -1,0 +1,114 @@
+"""The compact integer program, solved by HiGHS or by any solver that Pyomo knows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from pyomo.common.gc_manager import PauseGC
+
+from ...formulations.linear import Linear
+from ...formulations.program import quiet_pyomo
+from ...formulations.task import Task
+from ...formulations.throughput.compact import compact as state
+from ...formulations.throughput.hypergraph import hypergraph
+from ...formulations.throughput.infeasible import why_infeasible
+from ...instances import InputError, Placement, Solution
+from ...instances.model.arrays import Floats
+from ..core.compiled_model import compile_model
+from ..core.milp_driver import Program, TimeIsUp, solve_program
+from ..core.other_solvers import check_solver
+from ..core.search import Search
+from .greedy import greedy
+from .milp_slots import improve_slots
+from .packing import packing
+
+FORMATS = (".mps", ".lp")
+
+
+def compact(task: Task, search: Search[Solution]) -> None:
+    """Solve the compact program, from the best solution known or from greedy's.
+
+    ``task.options["solver"]`` names the solver: ``highs`` (default), or one that Pyomo knows.
+    """
+    solver = task.options.get("solver", "highs")
+    check_solver(solver)
+    if search.best is None:
+        with search.phase("start"):
+            greedy(task, search)
+            if search.best is None and why_infeasible(task) is None:
+                packing(task, hypergraph(task), search)
+    solve_program(lambda: _program(task, search), search, solver=solver)
+
+
+def _program(task: Task, search: Search[Solution]) -> Program[Solution]:
+    """State the program for the best solution known."""
+
+    def watch() -> None:
+        if search.should_stop():
+            raise TimeIsUp
+
+    known = math.isfinite(search.objective)
+    with PauseGC(), quiet_pyomo():
+        stated = state(
+            task,
+            reference=search.objective if known else _reference(task),
+            cutoff=search.objective,
+            floor=search.bound,
+            watch=watch,
+        )
+        compiled = compile_model(stated.model)
+    start = None
+    if isinstance(search.best, Placement):
+        values = stated.start(search.best.device)
+        start = None if values is None else compiled.start(values)
+
+    def read(x: Floats) -> Solution:
+        return Placement(stated.read(lambda var: compiled.value(var, x)))
+
+    def improve(linear: Linear, start: Floats, offer: Callable[[Floats], None]) -> Floats:
+        return improve_slots(stated, compiled, linear, search, start, offer)
+
+    return Program(
+        compiled=compiled,
+        read=read,
+        scale=stated.scale,
+        origin="compact MILP",
+        infeasible="no placement keeps all rules of memory, colours and contiguity",
+        start=start,
+        improve=improve,
+    )
+
+
+def _reference(task: Task) -> float:
+    """Even share of the least times: a scale for the objective where no plan is known."""
+    least = task.costs.compute[task.costs.count > 0].min(axis=0)
+    return float(least[np.isfinite(least)].sum()) / len(task.costs.kind_of)
+
+
+def export_model(task: Task, path: str | Path) -> None:
+    """Write the compact program, in the workload's time unit, as MPS or LP by the file's ending.
+
+    The file appears whole or not at all.
+
+    Raises
+    ------
+    InputError
+        If the ending is another, or the file cannot be written.
+    InfeasibleError
+        If some node fits on no device.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"{path}: unknown ending {path.suffix!r}; use .mps or .lp")
+    stated = state(task)
+    try:
+        with TemporaryDirectory(dir=path.parent, prefix=".stagecut-") as folder:
+            whole = Path(folder) / f"model{path.suffix.lower()}"
+            stated.model.write(str(whole), io_options={"symbolic_solver_labels": True})
+            whole.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error

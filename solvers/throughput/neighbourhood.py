@@ -1,0 +1,152 @@
+"""Large-neighbourhood search over pairs of devices: split what two devices hold anew."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...formulations.task import Task
+from ...formulations.throughput.certificate import PROOF_MARGIN
+from ...formulations.throughput.hypergraph import Hypergraph
+from ...instances import Placement, Solution
+from ...instances.model.arrays import Ints
+from ..core.search import Search, Stoppable
+from .column_generation.frontier import Incidence
+from .pair_kernels import loads, resplit
+
+#: Share of moves that relieve the most loaded device; the others make room anywhere.
+RELIEF = 0.6
+
+#: Moves without success after which nets are moved at random.
+PATIENCE = 60
+
+#: Labels by load, and states of one layer, of one split.
+BUCKETS, WIDTH = 1000, 4000
+
+
+class Neighbourhood:
+    """A walk over splits, from the best split known.
+
+    Parameters
+    ----------
+    order
+        Shape (U,): order of the units of small frontier.
+    start
+        Shape (U,): device of each unit of a split that keeps all rules but contiguity.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        graph: Hypergraph,
+        shape: Incidence,
+        order: Ints,
+        start: Ints,
+        rng: np.random.Generator,
+    ) -> None:
+        self._graph, self._shape, self._order, self._rng = graph, shape, order, rng
+        self._compute = graph.compute.sum(axis=1)
+        self._weight = graph.weight.sum(axis=1)
+        self._kind_of = task.costs.kind_of
+        self._room = (task.costs.capacity_bytes * (1 + PROOF_MARGIN))[self._kind_of]
+        self.where = start.copy()
+        self.load, self._used = np.zeros(len(self._kind_of)), np.zeros(len(self._kind_of))
+        self._weigh()
+        self.best = float(self.load.max())
+        self._best_where = self.where.copy()
+        self._failures = 0
+
+    def walk(self, search: Search[Solution], moves: int, clock: Stoppable | None = None) -> bool:
+        """Make some moves, offer what is better, and return whether any was.
+
+        Parameters
+        ----------
+        clock
+            When to stop; default: when the search must.
+        """
+        better = False
+        clock = clock or search
+        for _ in range(moves):
+            if clock.should_stop():
+                break
+            self._move()
+            if self.load.max() < self.best * (1 - 1e-12):
+                self.best, self._best_where = float(self.load.max()), self.where.copy()
+                self._failures = 0
+                better = search.offer(Placement(self._graph.expand(self.where))) or better
+        return better
+
+    def _move(self) -> None:
+        devices = len(self.load)
+        if devices < 2:
+            return
+        if self._failures >= PATIENCE:
+            self._shake()
+            return
+        top = int(self.load.argmax())
+        relieve = self._rng.random() < RELIEF
+        a, b = (int(d) for d in self._rng.permutation(devices)[:2])
+        if relieve and top not in (a, b):
+            a = top
+        before = (self.load[a], self.load[b])
+        most = float(max(before) if relieve else self.load.max())
+        if self._split(a, b, most, least_sum=not relieve):
+            after = (self.load[a], self.load[b])
+            gain = max(before) - max(after) if relieve else sum(before) - sum(after)
+            if gain > 1e-9 * most:
+                self._failures = 0
+                return
+        self._failures += 1
+
+    def _split(self, a: int, b: int, most: float, *, least_sum: bool) -> bool:
+        """Split two devices anew, with fewer free units where the frontier is too wide."""
+        kind_a, kind_b = self._kind_of[a], self._kind_of[b]
+        free = (self.where == a) | (self.where == b)
+        while free.any():
+            code, _, _ = resplit(
+                self.where, free, a, b, self._order, self._shape.unit_ptr, self._shape.unit_nets,
+                self._shape.net_ptr, self._shape.net_pins, self._compute[kind_a],
+                self._compute[kind_b], self._weight[kind_a], self._weight[kind_b],
+                self._graph.memory_bytes, self._room[a], self._room[b], most, least_sum,
+                BUCKETS, WIDTH,
+            )  # fmt: skip
+            if code >= 0:
+                if code == 1:
+                    self._weigh()
+                return bool(code == 1)
+            free = self._fewer(free)
+        return False
+
+    def _fewer(self, free: np.ndarray) -> np.ndarray:
+        """Return a random half of the free units, next to each other in the order."""
+        units = self._order[free[self._order]]
+        half = len(units) // 2
+        begin = int(self._rng.integers(len(units) - half + 1))
+        fewer = np.zeros(len(free), np.bool_)
+        fewer[units[begin : begin + half]] = True
+        return fewer
+
+    def _shake(self) -> None:
+        """Go back to the best split, and move one to six nets as a whole."""
+        self._failures = 0
+        self.where = self._best_where.copy()
+        for _ in range(int(self._rng.integers(1, 7))):
+            if len(self._graph.pins):
+                pins = list(self._graph.pins[int(self._rng.integers(len(self._graph.pins)))])
+            else:
+                pins = [int(self._rng.integers(self._graph.size))]
+            device = int(self._rng.integers(len(self.load)))
+            kind = self._kind_of[device]
+            moved = self._graph.memory_bytes[[v for v in pins if self.where[v] != device]].sum()
+            self._weigh()
+            if (
+                np.isfinite(self._compute[kind, pins]).all()
+                and self._used[device] + moved <= self._room[device]
+            ):
+                self.where[pins] = device
+        self._weigh()
+
+    def _weigh(self) -> None:
+        loads(
+            self.where, self._compute, self._weight, self._graph.memory_bytes,
+            self._shape.net_ptr, self._shape.net_pins, self._kind_of, self.load, self._used,
+        )  # fmt: skip

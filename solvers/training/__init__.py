@@ -1,0 +1,1 @@
+"""Searches for training plans: `auto` tells the strategy."""

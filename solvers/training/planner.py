@@ -1,0 +1,277 @@
+"""Which training plans keep a cap on the time of every stage: one run over a lattice of ideals."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...formulations.task import Task
+from ...formulations.training.staging import STATE_PER_WEIGHT, Staging
+from ...instances import Solution, in_stages
+from ...instances.model.arrays import Floats, Ints
+from ..core.lattice import Lattice
+from ..core.search import Search
+from .kernels import (
+    Ask,
+    Board,
+    configure,
+    grow,
+    ideal_sums,
+    in_flight,
+    price_stage,
+)
+from .labels import Labels, no_labels
+
+#: Seconds between two looks at the clock.
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A stage of a plan: its units, numbers of kind, degree and divisor, replicas behind it."""
+
+    units: Ints
+    kind: int
+    degree: int
+    divisor: int
+    behind: int
+
+
+class Planner:
+    """Answers for a task and a lattice which plans keep a cap.
+
+    Parameters
+    ----------
+    greedy
+        Configure stages by the authors' rule instead of the exact knapsack.
+    """
+
+    def __init__(self, task: Task, staging: Staging, lattice: Lattice, greedy: bool) -> None:
+        self.task = task
+        self.staging = staging
+        self.lattice = lattice
+        self.board = make_board(staging, lattice, greedy)
+        work = np.min(self.board.fast * staging.degrees[:, None], axis=0)
+        below = self._sums(work)
+        #: Least device-time of the units outside each ideal, on devices without slowdown.
+        self.outside: Floats = below[-1] - below
+        self.torn = np.zeros(lattice.size, np.bool_)
+        for a, b in staging.uncut.tolist():
+            ends = np.zeros(staging.size)
+            ends[a] += 1
+            ends[b] -= 1
+            self.torn |= self._sums(ends) != 0
+        self.gave_up = False
+
+    def _sums(self, value: Floats) -> Floats:
+        lattice = self.lattice
+        sums: Floats = ideal_sums(lattice.start, lattice.unit, lattice.to, value)
+        return sums
+
+    def plan(
+        self,
+        within: float,
+        search: Search[Solution],
+        *,
+        sums: bool = False,
+        most_total: float = math.inf,
+        capacity: Floats | None = None,
+    ) -> tuple[Chosen, ...] | None:
+        """Return a plan with all TPS_i ≤ `within`, None if there is none or the search must stop.
+
+        Parameters
+        ----------
+        sums
+            Return one of least Σ TPS_i, which is at most `most_total`.
+        capacity
+            Memory of a device of each kind; default: the cluster's.
+        """
+        lattice, slowdown = self.lattice, self.staging.slowdown
+        rest = self.outside / within * (1 - 1e-9)
+        if len(slowdown) == 1:
+            rest = np.ceil(rest * slowdown[0]) / slowdown[0]
+        rest = np.maximum(rest, 1 / slowdown.max())
+        rest[-1] = 0
+        rest[self.torn] = np.inf
+        ask = Ask(
+            within=within,
+            capacity=self.staging.capacity if capacity is None else capacity,
+            most_stages=self.staging.problem.max_stages or 0,
+            sums=sums,
+            most_total=most_total,
+            rest=rest,
+        )
+        labels = no_labels(lattice.size, len(slowdown))
+        with halted(search) as halt:
+            labels = grow(0, lattice.size - 1, self.board, ask, labels, halt)
+        if halt[0]:
+            return None
+        self.gave_up |= bool(labels.tally[1])
+        ends = []
+        label = int(labels.head[-1])
+        while label >= 0:
+            ends.append(label)
+            label = int(labels.following[label])
+        if not ends:
+            return None
+        used = labels.devices.sum(axis=1)
+        best = min(ends, key=lambda x: (labels.total[x], used[x], labels.replicas[x]))
+        return self._trace(labels, best)
+
+    def _trace(self, labels: Labels, label: int) -> tuple[Chosen, ...]:
+        """Return the stages that led to a label, first stage of the pipeline first."""
+        stages = []
+        while labels.parent[label] >= 0:
+            parent = int(labels.parent[label])
+            here = self.lattice.units(int(labels.ideal[label]))
+            behind = self.lattice.units(int(labels.ideal[parent]))
+            stages.append(
+                Chosen(
+                    np.setdiff1d(here, behind, assume_unique=True),
+                    int(labels.kind[label]),
+                    int(labels.degree[label]),
+                    int(labels.divisor[label]),
+                    int(labels.replicas[parent]),
+                )
+            )
+            label = parent
+        return tuple(stages)
+
+    def configured(self, chosen: tuple[Chosen, ...]) -> tuple[Solution, list[float]]:
+        """Return the plan with the best configurations, and the time of each stage."""
+        staging = self.staging
+        stages, times = [], []
+        for part in chosen:
+            d = int(staging.divisors[part.divisor])
+            time, options = self._configure(part, d)
+            times.append(time)
+            stages.append(staging.stage(part.units, options, d, part.degree, part.kind))
+        return in_stages(stages, self.task.cluster), times
+
+    def _configure(self, part: Chosen, d: int) -> tuple[float, list[int]]:
+        """Return the time of a stage and the numbers of its units' configurations."""
+        board, staging = self.board, self.staging
+        inside = np.zeros(staging.size, np.bool_)
+        inside[part.units] = True
+        count = len(part.units)
+        item = np.zeros(count + 1, np.int64)
+        cost, size_a, size_b, weight = (np.zeros(len(board.time)) for _ in range(4))
+        choice = np.zeros(count, np.int64)
+        gave_up = np.zeros(1, np.int64)
+        transfer = price_stage(
+            board, part.units, count, inside, part.kind, part.degree,
+            item, cost, size_a, size_b, weight,
+        )  # fmt: skip
+        least = configure(
+            board, item, cost, size_a, size_b, weight, board.kappa[part.degree, part.divisor],
+            in_flight(board, d, part.behind), staging.capacity[part.kind], math.inf, False,
+            choice, gave_up,
+        )  # fmt: skip
+        options = [
+            staging.choices(unit, part.degree)[int(choice[i] - item[i])]
+            for i, unit in enumerate(part.units.tolist())
+        ]
+        return float((least + transfer) / d), options
+
+    def least_memory(self, part: Chosen) -> tuple[float, dict[str, float]]:
+        """Return the bytes that a stage needs at least on each device, in all and by term."""
+        staging = self.staging
+        y = staging.in_flight(int(staging.divisors[part.divisor]), part.behind)
+        terms = dict.fromkeys(
+            ("activations", "weights and gradients", "optimizer state", "workspace"), 0.0
+        )
+        problem = staging.problem
+        per_weight = STATE_PER_WEIGHT[problem.precision][problem.optimizer]
+        for unit in part.units.tolist():
+            c = min(
+                staging.choices(unit, part.degree),
+                key=lambda c: staging.per_microbatch[c] * y + staging.fixed[c],
+            )
+            state = float(per_weight * staging.weight[c])
+            fixed = float(staging.fixed[c]) - state
+            weights = min(2 * float(staging.weight[c]), fixed)
+            terms["activations"] += float(staging.per_microbatch[c] * y)
+            terms["weights and gradients"] += weights
+            terms["optimizer state"] += state
+            terms["workspace"] += fixed - weights
+        return sum(terms.values()), terms
+
+
+@contextmanager
+def halted(search: Search[Solution]) -> Iterator[Ints]:
+    """Yield a flag, shape (1,), that is set as soon as the search should stop.
+
+    The stages that can follow one ideal may be more than fit into the time left, so a kernel cannot
+    wait for the next ideal to look at the clock.
+    """
+    halt = np.zeros(1, np.int64)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            if search.should_stop():
+                halt[0] = 1
+                return
+            over.wait(LOOK_S)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield halt
+    finally:
+        over.set()
+        watcher.join()
+
+
+def make_board(staging: Staging, lattice: Lattice, greedy: bool) -> Board:
+    """Return the arrays that the kernels read."""
+    size, degrees = staging.size, len(staging.degrees)
+    incident: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+    for e, (a, b) in enumerate(staging.edges.tolist()):
+        incident[a].append((e, b))
+        incident[b].append((e, a))
+    # a schedule with versions of the weights may give negative `fixed`: y is at least 1
+    least_size = staging.per_microbatch + staging.fixed
+    fast = np.full((degrees, size), np.inf)
+    light = np.full((degrees, size), np.inf)
+    for t in range(degrees):
+        for unit in range(size):
+            for c in staging.choices(unit, t):
+                fast[t, unit] = min(fast[t, unit], staging.time[c])
+                light[t, unit] = min(light[t, unit], least_size[c])
+    kappa = [[staging.kappa(t, d) for d in staging.divisors.tolist()] for t in range(degrees)]
+    return Board(
+        start=lattice.start,
+        unit=lattice.unit,
+        to=lattice.to,
+        devices=staging.count,
+        slowdown=staging.slowdown,
+        degrees=staging.degrees,
+        first=staging.first,
+        time=staging.time,
+        weight=staging.weight,
+        per_microbatch=staging.per_microbatch,
+        fixed=staging.fixed,
+        sync_start=staging.sync_start,
+        sync_edge=staging.sync_edge,
+        sync_time=staging.sync_time,
+        edges=staging.edges,
+        edge_time=staging.edge_time,
+        incident_start=np.cumsum([0, *map(len, incident)]),
+        incident=np.array([e for row in incident for e, _ in row], np.int64),
+        other=np.array([u for row in incident for _, u in row], np.int64),
+        fast=fast,
+        light=light,
+        kappa=np.array(kappa),
+        divisors=staging.divisors,
+        allowed=staging.allowed,
+        microbatches=staging.microbatches,
+        most_replicas=staging.most_replicas,
+        gpipe=staging.problem.schedule == "gpipe",
+        greedy=greedy,
+    )

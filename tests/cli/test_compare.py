@@ -1,0 +1,132 @@
+"""Comparisons: one process per case, resumed where they stopped, crashes kept as rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from cli_cases import placement_file
+
+from stagecut import InputError, save
+from stagecut.api.compare import Row, cases, compare, read_record
+from stagecut.instances import Cluster, DeviceKind
+from stagecut.runtime.pictures.comparison_chart import draw_comparison
+
+METHODS = ["greedy", "dp"]
+
+
+def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
+    names = [
+        str(placement_file(tmp_path, f"net {i}.json", maxFPGAs=i, maxSizePerFPGA=200.0))
+        for i in (1, 2)
+    ]
+    todo = cases(names, METHODS, ["--split", "contiguous"], 20)
+    seen: list[Row] = []
+    table = compare(todo[:3], tmp_path / "table.csv", on_row=seen.append)
+    assert len(table) == len(seen) == 3
+    record = tmp_path / "table.csv.jsonl"
+    before = record.read_text()
+    table = compare(todo, tmp_path / "table.csv", jobs=2)
+    assert record.read_text().startswith(before)  # the first three were not run again
+    assert len(read_record(record)[0]) == 4
+    assert list(table["objective"]) == [8.0, 8.0, 4.5, 4.5]
+    assert (table["ratio"] == 1.0).all()
+    assert (tmp_path / "table.csv").read_text().count("\n") == 5
+    draw_comparison(table, tmp_path / "table.png")
+    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_case_that_crashes_is_a_row(tmp_path: Path) -> None:
+    path = placement_file(tmp_path)
+    good, bad = cases([str(path)], METHODS, [], 20)
+    bad = dataclasses.replace(bad, options=("--no-such-option",))
+    table = compare([bad, good], tmp_path / "table.csv")
+    assert list(table["status"]) == ["crashed", "feasible"]
+    assert "exit code 2" in table["error"][0]
+
+
+def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], 20)
+    record = tmp_path / "table.csv.jsonl"
+    compare(todo[:1], tmp_path / "table.csv")
+    record.write_text(record.read_text() + '{"key": "b", "ro')
+    compare(todo, tmp_path / "table.csv")
+    assert list(read_record(record)[0]) == [case.key for case in todo]
+    assert record.read_text().count("\n") == 2
+
+
+def test_the_cluster_can_be_given(tmp_path: Path) -> None:
+    path, cluster = str(placement_file(tmp_path)), tmp_path / "cluster.json"
+    save(Cluster((DeviceKind("accelerator", 4),)), cluster)
+    (fast,) = cases([path], ["single"], ["--accelerators", "3"], 20, cluster=cluster)
+    assert compare([fast], tmp_path / "table.csv")["objective"][0] == 8.0
+    save(Cluster((DeviceKind("accelerator", 4, slowdown=2.0),)), cluster)
+    (slow,) = cases([path], ["single"], ["--accelerators", "3"], 20, cluster=cluster)
+    assert compare([slow], tmp_path / "table.csv")["objective"][0] == 16.0
+
+
+def test_damaged_lines_are_set_aside_and_their_cases_run_again(tmp_path: Path) -> None:
+    record = tmp_path / "table.csv.jsonl"
+    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], 20)
+    table = compare(todo, tmp_path / "table.csv")
+    whole = record.read_bytes()
+    first, second = whole.splitlines(keepends=True)
+    digit = first.index(b'"objective": ') + len(b'"objective": ')
+    other = b"7" if first[digit : digit + 1] != b"7" else b"8"
+    for damaged, lines in [
+        (first + second[:-20], 1),  # cut off
+        (b"\xff" + first + second, 1),
+        (first[:digit] + other + first[digit + 1 :] + second, 1),
+        (first.replace(b'"bound": ', b'"bound": "x", "y": ') + second, 1),
+        (first + b"[[[\n5\n" + second, 2),
+        (whole[:-1], 0),
+    ]:
+        record.write_bytes(damaged)
+        found, aside = read_record(record)
+        assert len(aside) == lines
+        assert all(
+            row["status"] == "feasible" or row["status"] == "optimal" for row in found.values()
+        )
+        told: list[str] = []
+        again = compare(todo, tmp_path / "table.csv", on_notice=told.append)
+        assert list(again["objective"]) == list(table["objective"])
+        assert len(told) == (lines > 0)
+        assert read_record(record)[1] == []
+        assert len(read_record(record)[0]) == 2
+        if lines:
+            kept = record.with_name(record.name + ".damaged").read_bytes()
+            assert kept == b"".join(line + b"\n" for line in aside)
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for folder in ("small", "large"):
+        (tmp_path / folder).mkdir()
+    names = [str(placement_file(tmp_path / folder, "net.json")) for folder in ("small", "large")]
+    todo = cases(names, ["greedy"], [], 20)
+    assert [case.name for case in todo] == ["small/net", "large/net"]
+
+
+def test_nothing_to_compare_or_an_unknown_method_is_bad_input(tmp_path: Path) -> None:
+    path = str(placement_file(tmp_path))
+    with pytest.raises(InputError, match="at least one"):
+        cases([], METHODS, [], 20)
+    with pytest.raises(InputError, match="no 'magic'"):
+        cases([path], ["magic"], [], 20)
+
+
+def test_cases_run_on_a_dask_cluster(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    todo = cases([str(placement_file(tmp_path))], METHODS, [], 20)
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as local:
+        table = compare(todo, tmp_path / "table.csv", scheduler=local.scheduler_address)
+    assert list(table["objective"]) == [4.5, 4.5]
+
+
+def test_a_dask_address_without_a_scheduler_is_bad_input(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    todo = cases([str(placement_file(tmp_path))], ["greedy"], [], 20)
+    with pytest.raises(InputError, match="--scheduler"):
+        compare(todo, tmp_path / "table.csv", scheduler="nonsense://127.0.0.1:1")

@@ -1,0 +1,85 @@
+"""Measuring between two processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from project import ROOT
+from typer.testing import CliRunner
+
+from stagecut import InputError, load_cluster
+from stagecut.commands.measure import measure
+from stagecut.instances.topologies import load_topology
+
+torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+
+
+def start(folder: Path, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `stagecut measure` on so many ranks; return how torchrun ended."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(ranks), "-m", "stagecut", "measure", *arguments]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_two_ranks_write_what_planner_and_mapper_read(tmp_path) -> None:
+    ran = start(
+        tmp_path, 2, "-o", "cluster.json", "--topology", "t.json", "--plot", "fit.png",
+        "--seconds", "0.2", "--largest", "256KiB", "--device", "cpu", "--json",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout)
+    assert said["backend"] == "gloo"
+    assert [pair["ranks"] for pair in said["pairs"]] == [[0, 1]]
+    assert len(said["pairs"][0]["seconds"]) == 7
+    (kind,) = load_cluster(tmp_path / "cluster.json").kinds
+    assert kind.count == 2
+    assert 1e-6 < kind.link.latency_s < 1e-1
+    assert 1e6 < kind.link.bytes_per_s < 1e12
+    assert kind.link.latency_s == said["link"]["latency_s"]
+    links = load_topology(tmp_path / "t.json")
+    assert links.bytes_per_s.tolist() == [kind.link.bytes_per_s]
+    assert (tmp_path / "fit.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "reason"),
+    [
+        ("", ["-o", "c.json"], "torchrun --nproc-per-node 2 -m stagecut measure -o cluster.json"),
+        ("1", ["-o", "c.json"], "1 rank; links are between at least 2"),
+        ("2", ["-o", "nowhere/c.json"], "its folder does not exist"),
+        ("2", ["-o", "c.json", "--largest", "100B"], "--largest"),
+        ("2", ["-o", "c.json", "--seconds", "0"], "--seconds"),
+        ("2", ["-o", "c.json", "--device", "tpu"], "auto, cpu, cuda"),
+        pytest.param(
+            "2", ["-o", "c.json", "--device", "cuda"], "2 ranks on this host and 0 GPUs",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here"),
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_is_refused(
+    tmp_path, monkeypatch, ranks: str, arguments: list[str], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for key, value in {"RANK": "0", "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}.items():
+        monkeypatch.setenv(key, value)
+        if not ranks:
+            monkeypatch.delenv(key)
+    app = typer.Typer()
+    app.command()(measure)
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, InputError)
+    assert reason in str(result.exception)
+    assert list(tmp_path.iterdir()) == []

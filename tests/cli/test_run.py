@@ -1,0 +1,212 @@
+"""`stagecut run`, as a user starts it."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from project import ROOT
+
+import stagecut
+from stagecut import InputError, Plan, Workload
+from stagecut.instances import Placement
+from stagecut.instances.formats.files import save
+
+torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+
+from torch import nn  # noqa: E402
+
+from stagecut.instances.pytorch.profile import profile  # noqa: E402
+from stagecut.runtime.execution.recording_file import load_recording  # noqa: E402
+from stagecut.runtime.execution.torch_pipelining import _TorchStage  # noqa: E402
+
+MODEL = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Sequential(nn.Linear(8, 16), nn.Tanh())
+        self.b = nn.Sequential(nn.Linear(16, 16), nn.Tanh())
+        self.c = nn.Linear(16, 4)
+
+    def forward(self, x, y):
+        return nn.functional.mse_loss(self.c(self.b(self.a(x))), y)
+
+
+def make(batch=3):
+    def batches():
+        for _ in range(8):
+            x = torch.randn(batch, 8)
+            yield x, x[:, :4]
+
+    return Net(), batches()
+"""
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No torchrun around, and nothing left behind of a group of one process."""
+    for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(key, "")
+        monkeypatch.delenv(key)
+
+
+def net(batch: int = 3) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    space: dict[str, object] = {}
+    exec(MODEL, space)
+    torch.manual_seed(0)
+    model, batches = space["make"](batch)  # type: ignore[operator]
+    return model, next(batches)
+
+
+def planned(devices: int, training: bool = True) -> tuple[Workload, Plan]:
+    model, inputs = net()
+    workload = profile(model, inputs, training=training, estimate="h100", depth=1).workload
+    layers = {"a": 0, "b": 0, "c": devices - 1, "model": devices - 1}
+    device = [layers[str(node).split(".")[0]] for node in workload.ids]
+    plan = Plan(
+        workload.name, workload.fingerprint, stagecut.accelerators_and_cpus(devices),
+        stagecut.Throughput(), Placement(np.array(device)), 1.0, 0.0, "test", workload.time_unit,
+    )  # fmt: skip
+    return workload, plan
+
+
+def files(folder: Path, devices: int) -> Path:
+    workload, plan = planned(devices)
+    save(workload, folder / "w.json")
+    save(plan, folder / "plan.json", workload)
+    (folder / "model.py").write_text(MODEL)
+    return folder / "plan.json"
+
+
+def test_two_processes_train(tmp_path: Path) -> None:
+    files(tmp_path, 2)
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    command += [
+        "--nproc-per-node=2",
+        "-m",
+        "stagecut",
+        "run",
+        "plan.json",
+        "--model",
+        "model.py:make",
+        "--steps",
+        "3",
+    ]
+    command += ["--microbatches", "4", "--workload", "w.json", "--record", "run.json"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("step ")]
+    assert len(lines) == 2  # the inputs end
+    assert "the inputs ended after 2 steps" in done.stdout
+    recording = load_recording(tmp_path / "run.json")
+    assert recording.steps == (0, 1)
+    assert recording.schedule == "1f1b"
+    for rank in recording.ranks:
+        assert {str(d.action) for d in rank.actions} == {
+            f"{rank.rank}{kind}{j}" for kind in "FB" for j in range(4)
+        }
+
+
+@pytest.mark.usefixtures("alone")
+def test_one_device_needs_no_torchrun() -> None:
+    workload, plan = planned(1)
+    model, inputs = net()
+    before = model(*inputs).item()
+    steps = stagecut.run(
+        plan, model, inputs, workload=workload, steps=3, microbatches=2, learning_rate=0.1
+    )
+    assert [step.number for step in steps] == [0, 1, 2]
+    assert steps[0].loss == pytest.approx(before)
+    assert steps[2].loss < steps[1].loss < steps[0].loss
+
+
+@pytest.mark.usefixtures("alone")
+def test_inference_gives_the_loss_and_changes_nothing() -> None:
+    workload, plan = planned(1, training=False)
+    model, inputs = net()
+    steps = stagecut.run(plan, model, inputs, workload=workload, steps=2, microbatches=2)
+    assert steps[0].loss == steps[1].loss == pytest.approx(model.eval()(*inputs).item())
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path) -> None:
+    path = files(tmp_path, 2)
+    workload, plan = planned(2)
+    model, inputs = net()
+    with pytest.raises(InputError, match="torchrun --nproc-per-node 2 -m stagecut run"):
+        stagecut.run(path, model, inputs)
+    with pytest.raises(InputError, match="needs its workload"):
+        stagecut.run(plan, model, inputs)
+    with pytest.raises(InputError, match="made for another model"):
+        stagecut.run(path, nn.Sequential(nn.Linear(8, 4)), inputs[:1])
+    with pytest.raises(InputError, match=r"has output_bytes 192, and in the model 320; .*--batch"):
+        stagecut.run(plan, *net(5), workload=workload)
+    with pytest.raises(InputError, match=r"'single' is not one of gpipe, .*, pipedream, 2bw"):
+        stagecut.run(path, model, inputs, schedule="single")
+    for rate in (-1.0, math.nan):
+        with pytest.raises(InputError, match="lr: "):
+            stagecut.run(path, model, inputs, learning_rate=rate)
+    with pytest.raises(InputError, match="optimizer: 'adagrad' is not one of sgd"):
+        stagecut.run(path, model, inputs, optimizer="adagrad")
+    with pytest.raises(InputError, match="record: give the workload"):
+        stagecut.run(path, model, inputs, record=tmp_path / "run.json")
+
+
+@pytest.mark.usefixtures("alone")
+def test_microbatches_are_as_traced() -> None:
+    workload, plan = planned(1)
+    model, (x, y) = net()
+    with pytest.raises(InputError, match=r"x is 2×8 float32; every microbatch must be 3×8 float32"):
+        stagecut.run(plan, model, iter([(x, y), (x[:2], y[:2])]), workload=workload, microbatches=1)
+
+
+class Pair(nn.Module):
+    """Takes inputs by name, and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, power: int) -> torch.Tensor:
+        return (self.layer(x) - y).abs().pow(power).mean()
+
+
+@pytest.mark.usefixtures("alone")
+def test_inputs_by_name_in_any_order() -> None:
+    model, x, y = Pair(), torch.randn(2, 4), torch.randn(2, 4)
+    workload = profile(model, (), {"x": x, "y": y, "power": 3}, estimate="h100").workload
+    problem = stagecut.Throughput()
+    plan = stagecut.solve(
+        workload, stagecut.accelerators_and_cpus(1), problem, method="greedy"
+    ).plan
+    expected = model(x, y, 3).item()
+    given = iter([{"x": x, "y": y, "power": 3}, {"power": 3, "y": y, "x": x}])
+    steps = stagecut.run(plan, model, given, workload=workload, steps=2, microbatches=1)
+    assert [step.loss for step in steps] == pytest.approx([expected, expected])
+    given = iter([{"x": x, "y": y, "power": 3}, {"x": x, "y": y, "power": 2}])
+    with pytest.raises(InputError, match="2 in place of 3"):
+        stagecut.run(plan, model, given, workload=workload, steps=2, microbatches=1)
+
+
+def test_stages_have_all_that_torch_asks_for() -> None:
+    """The methods that torch's runtime calls on a stage, in the version at hand."""
+    import inspect
+    import re
+
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+    source = inspect.getsource(_PipelineScheduleRuntime._step_microbatches)
+    asked = set(re.findall(r"\bstage\.([a-z_]+)\(", source))
+    asked -= {"start_gradient_reduction", "wait_for_gradient_reduction"}  # of FSDP's stages
+    assert asked
+    assert all(hasattr(_TorchStage, name) for name in asked), asked

@@ -1,0 +1,51 @@
+"""Ranks compare their options before they start: the difference is named, and nobody waits."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+
+from stagecut.instances.model.errors import StagecutError  # noqa: E402
+from stagecut.runtime.execution.guard.board import Board  # noqa: E402
+from stagecut.runtime.execution.options import Options  # noqa: E402
+
+GIVEN = Options(steps=2)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (replace(GIVEN, record=Path("run.json")), "another --record than rank 0 (given, none)"),
+        (
+            replace(GIVEN, checkpoint=Path("/kept")),
+            "another --checkpoint than rank 0 ('/kept', none)",
+        ),
+        (replace(GIVEN, optimizer="adam"), "another --optimizer than rank 0 (adam, sgd)"),
+        (replace(GIVEN, learning_rate=0.5), "another --lr than rank 0 (0.5, 0.01)"),
+        (replace(GIVEN, steps=3), "another --steps than rank 0 (3, 2)"),
+    ],
+)
+def test_a_difference_of_options_is_named(other: Options, said: str) -> None:
+    store = torch.distributed.HashStore()
+    errors: list[str] = []
+
+    def rank(number: int, options: Options) -> None:
+        board = Board.__new__(Board)
+        board.store, board.rank, board.world, board.timeout_s = store, number, 2, 20.0
+        try:
+            board.join({"plan": "a" * 64, **options.told()})
+        except StagecutError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=rank, args=given) for given in ((0, GIVEN), (1, other))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 2
+    assert all(said in error for error in errors)

@@ -1,0 +1,39 @@
+"""What the documentation shows works as written."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from project import MODULES, ROOT, needs_torch
+
+
+def test_the_example_of_the_readme_runs_and_is_short() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(example.strip().splitlines()) <= 12
+    exec(compile(example, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if not needs_torch(m)], ids=str)
+def test_examples_in_docstrings(module: Path) -> None:
+    parts = module.with_suffix("").parts
+    name = ".".join(("stagecut", *parts)).removesuffix(".__init__")
+    result = doctest.testmod(import_module(name))
+    assert result.failed == 0
+
+
+def test_every_link_inside_the_documentation_leads_somewhere() -> None:
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_glossary_has_every_term_once_in_order() -> None:
+    text = (ROOT / "docs/glossary.md").read_text()
+    terms = [term.casefold() for term in re.findall(r"^\*\*(.+?)\.\*\*", text, re.MULTILINE)]
+    assert len(terms) > 60
+    assert terms == sorted(set(terms))

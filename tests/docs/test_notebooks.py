@@ -1,0 +1,39 @@
+"""Every notebook runs from top to bottom in its small setting, and is shipped with outputs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from project import ROOT
+
+FOLDER = ROOT / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+@pytest.mark.filterwarnings("default")  # of Jupyter's own libraries
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_in_its_small_setting(
+    path: Path, benchmarks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAGECUT_SMALL", "1")
+    monkeypatch.setenv("STAGECUT_BENCHMARKS", str(benchmarks))
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent / ".dev"))
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(FOLDER)}}
+    NotebookClient(notebook, timeout=600, resources=resources).execute(env=dict(os.environ))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_shipped_with_outputs_and_without_errors(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert code
+    assert all(cell.execution_count for cell in code)
+    outputs = [output for cell in code for output in cell.outputs]
+    assert outputs
+    assert not [output for output in outputs if output.output_type == "error"]
+    assert not [output for output in outputs if "/work/" in str(output)]

@@ -1,0 +1,142 @@
+"""Programs of rings and messages at a threshold against brute force, at most nine devices."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from brute_mapping import least_stage_time, place_for, stages_of
+
+from stagecut import Limits, Workload, solve
+from stagecut.formulations.mapping.blocks import find_blocks
+from stagecut.formulations.mapping.bound import floors
+from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
+from stagecut.formulations.mapping.values import possible_values
+from stagecut.instances import Mapped, Mapping, stage_costs, topology
+from stagecut.instances.model.arrays import Ints
+from stagecut.solvers.core.search import Search
+from stagecut.solvers.mapping import strategy
+from stagecut.solvers.mapping.layouts import matched
+from stagecut.solvers.mapping.programs.possible_messages import MessageTest
+from stagecut.solvers.mapping.programs.possible_rings import RingTest
+
+SHAPES = [(1, 3), (1, 4), (1, 5), (1, 6), (2, 3), (2, 4), (3, 3), (3, 2), (2, 2), (4, 2), (4, 1)]
+
+
+def small_case(seed: int, mode: str) -> tuple[Workload, Mapping, MappingCosts, float]:
+    """A random case, its costs, and its optimum in seconds."""
+    rng = np.random.default_rng(seed)
+    stages, replicas = SHAPES[seed % len(SHAPES)]
+    problem = Mapping(
+        place_for(rng, stages * replicas, 9),
+        stages,
+        replicas,
+        mode,  # type: ignore[arg-type]
+        microbatches=int(rng.integers(1, 4)),
+        gradients=bool(rng.integers(2)),
+        collective="cheapest" if seed % 3 == 0 and mode != "p2p" else "ring",
+        overlap=seed % 4 == 0,
+    )
+    workload = stages_of(rng, stages)
+    costs = stage_costs(workload, np.arange(stages), stages)
+    return workload, problem, mapping_costs(costs, problem), least_stage_time(costs, problem)
+
+
+def blocks_for(seed: int, costs: MappingCosts) -> Ints:
+    """Found blocks, or any others: programs may not depend on what a block is."""
+    if seed % 2:
+        return find_blocks(costs)
+    labels = np.random.default_rng(seed).integers(3, size=costs.size)
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def clock() -> Search[object]:
+    return Search(Limits(), lambda _: math.inf)
+
+
+@pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_programs_against_brute_force(mode: str, first: int) -> None:
+    for seed in range(first, first + 25):
+        _, problem, costs, optimum = small_case(seed, mode)
+        block, least = blocks_for(seed, costs), floors(costs)
+        below = optimum * (1 - 1e-7)
+        for most in (math.inf, 0.6):
+            rings = RingTest(clock(), block, most)
+            messages = MessageTest(clock(), block, most, 10.0)
+            at = optimum * (1 + 1e-9)
+            assert rings(costs, least, at) is not None, seed
+            assert messages(costs, least, at) is not None, seed
+            for s, order in rings.orders.items():
+                assert len(np.unique(order)) == costs.replicas, seed
+                longest = costs.ring_costs(s)[order, np.roll(order, -1)].max()
+                assert costs.base[s] + longest <= at * (1 + 1e-9), seed
+            if most < math.inf or below < max(costs.floor, costs.base.max()):
+                continue
+            if mode == "allr" and problem.collective == "ring" and costs.replicas > 2:
+                assert rings(costs, least, below) is None, seed
+            if mode == "p2p":
+                assert messages(costs, least, below) is None, seed
+                if len(messages.members) == costs.stages:
+                    slots = np.array([messages.members[s] for s in range(costs.stages)])
+                    assert len(np.unique(slots)) == slots.size, seed
+                    time = stage_times(costs, slots, matched(costs, slots)).max()
+                    assert max(time, costs.floor) == pytest.approx(optimum, rel=1e-9), seed
+
+
+@pytest.mark.parametrize("mode", ["p2p", "allr"])
+def test_searches_by_programs_against_brute_force(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strategy, "MAX_DEVICES", 0)  # no search over sets of devices
+    for seed in range(200, 216):
+        workload, problem, _, optimum = small_case(seed, mode)
+        result = solve(workload, problem=problem, limits=Limits(nodes=20))
+        assert result.bound <= 1e3 * optimum * (1 + 1e-9), seed
+        assert result.objective is not None
+        assert result.objective >= 1e3 * optimum * (1 - 1e-9), seed
+        if problem.collective == "ring":
+            assert result.objective == pytest.approx(1e3 * optimum, rel=2e-6), seed
+            assert result.status == "optimal", seed
+
+
+@pytest.mark.parametrize("mode", ["p2p", "allr"])
+@pytest.mark.parametrize("kind", ["random_blk_1", "random_blk_2", "uniform_dist"])
+def test_random_topologies_are_proven(kind: str, mode: str) -> None:
+    workload = stages_of(np.random.default_rng(6), 4, free=False)
+    problem = Mapping(
+        topology(f"{kind}:64@seed=3"),
+        4,
+        16,
+        mode,  # type: ignore[arg-type]
+        gradients=False,
+        collective="ring",
+    )
+    result = solve(workload, problem=problem)
+    assert result.status == "optimal"
+    assert result.plan is not None
+    solution = result.plan.solution
+    assert isinstance(solution, Mapped)
+    times = stage_times(
+        mapping_costs(stage_costs(workload, solution.stage, 4), problem),
+        solution.slots,
+        solution.sends_to,
+    )
+    assert 1e3 * times.max() == pytest.approx(result.objective, rel=1e-9)
+
+
+def test_possible_values_are_those_of_the_objective() -> None:
+    for seed in range(30):
+        mode = ("p2p", "allr")[seed % 2]
+        _, problem, costs, optimum = small_case(seed, mode)
+        values = possible_values(costs, 0.0, math.inf)
+        if problem.collective == "cheapest" and costs.ring.any():
+            assert values is None
+            continue
+        assert values is not None
+        assert (np.diff(values) > 0).all()
+        assert np.abs(values / optimum - 1).min() < 1e-12, seed
+        some = possible_values(costs, float(values[0]), optimum)
+        assert some is not None
+        assert some.tolist() == values[(values > values[0]) & (values <= optimum)].tolist()

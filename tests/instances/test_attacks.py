@@ -1,0 +1,69 @@
+"""Damaged files, changed plans, forged certificates, nonsense options: refused in one line.
+
+The same at length: `benchmarks/damaged_files.py`, `forged_plans.py`, `nonsense_options.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from damage import damaged, outcome, samples
+from forgery import certified, changed, fate, forged, is_refused, plans
+from nonsense import NONSENSE, attack, commands, no_cases_run, options_of
+
+from stagecut.api import compare
+
+#: Those that need no torch, which takes seconds to import.
+QUICK = (
+    "solve", "verify", "simulate", "diff", "map", "compare", "report", "export", "export-model",
+    "instances list", "instances show", "instances convert",
+)  # fmt: skip
+
+
+def test_damaged_files_are_refused_or_say_the_same_when_saved_again(tmp_path: Path) -> None:
+    found = samples(tmp_path)
+    for name, sample in found.items():
+        rng = random.Random(f"whole {name}")
+        assert outcome(sample, sample.text.encode(), tmp_path) == "harmless", name
+        seen = Counter(outcome(sample, damaged(sample.text, rng), tmp_path) for _ in range(50))
+        assert seen["refused"] > 20 or name == "compare record", (name, seen)
+
+
+def test_changed_plans_are_refused_or_still_true(tmp_path: Path) -> None:
+    found = plans()
+    seen: Counter[str] = Counter()
+    for k in range(300):
+        rng = random.Random(f"plan {k}")
+        workload, plan = found[k % len(found)]
+        seen[fate(workload, changed(workload, plan, rng), tmp_path)] += 1
+    assert seen["refused"] > 200
+    assert not seen["defect"]
+
+
+def test_no_forged_certificate_proves_a_bound() -> None:
+    proved = certified(8)
+    assert len(proved) == 8
+    for k in range(100):
+        workload, _, plan, best = proved[k % len(proved)]
+        if k < len(proved):
+            assert not is_refused(workload, plan)
+        assert is_refused(workload, forged(plan, best, random.Random(f"certificate {k}")))
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_nonsense_options_end_in_one_line(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "run_case", no_cases_run)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", {**os.environ, "COLUMNS": "80"})
+    given = commands(tmp_path)[command]
+    rng = random.Random(command)
+    for option, is_option in options_of(command):
+        for value in rng.sample(NONSENSE, 2):
+            result = attack(command, given, option, is_option, value)
+            assert not result.defect, (option, value, result)

@@ -1,0 +1,103 @@
+"""Versions of plan files and what their certificates may hold: nothing is guessed, nothing dies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sample_files
+
+from stagecut import Cluster, DeviceKind, InputError, Plan, Throughput, Workload, solve
+from stagecut.instances.formats.files import load_plan, save
+from stagecut.runtime.verify.bound import check_bound
+from stagecut.solvers import Limits
+
+
+def read(document: dict[str, Any], folder: Path, workload: Workload | None = None) -> Plan:
+    """Return the plan of a parsed file."""
+    path = folder / "plan.json"
+    path.write_text(json.dumps(document))
+    return load_plan(path, workload or sample_files.workload())
+
+
+@pytest.mark.parametrize(
+    ("where", "field"),
+    [
+        ("problem", "relayed"), ("solution", "order"), ("cluster", "links"),
+        ("", "certificate"), ("", "provenance"),
+    ],
+)  # fmt: skip
+def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_path: Path) -> None:
+    document = sample_files.document(sample_files.plan())
+    holder = document[where] if where else document
+    assert document["version"] == 2
+    del holder[field]
+    with pytest.raises(InputError, match=f"{field} is missing; add it"):
+        read(document, tmp_path)
+    document["version"] = 1
+    found = read(document, tmp_path)
+    assert found.problem == sample_files.plan().problem
+    assert np.array_equal(found.placement, sample_files.plan().placement)
+
+
+def test_a_bound_above_the_objective_is_refused(tmp_path: Path) -> None:
+    document = sample_files.document(sample_files.plan())
+    document |= {"bound": 1.1 * document["objective"], "gap": 0.0}
+    with pytest.raises(InputError, match="above the objective"):
+        read(document, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def proved() -> tuple[Workload, Plan]:
+    """A plan whose bound has a certificate by prices."""
+    workload = Workload(
+        name="proved",
+        ids=tuple(range(5)),
+        edges=np.array([(0, 1), (1, 2), (2, 3), (3, 4)]),
+        times={"accelerator": np.array([3.0, 1.0, 4.0, 1.0, 5.0])},
+        memory_bytes=np.ones(5),
+        transfer=np.full(5, 0.5),
+    )
+    cluster = Cluster((DeviceKind("accelerator", 2, 4.0),))
+    result = solve(workload, cluster, Throughput(), method="setpart", limits=Limits(gap=0.0))
+    assert result.plan is not None
+    assert result.plan.certificate["origin"] == "set partitioning"
+    check_bound(workload, result.plan)
+    return workload, result.plan
+
+
+WRONG = ["x", {}, {"a": 1}, [[1.0]], [], None, True, ["nan"] * 5, ["inf"] * 5, [1e300] * 5, -1.0]
+
+
+@pytest.mark.parametrize("key", ["prices", "memory_prices", "transfer_prices", "target", "order"])
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_a_forged_certificate_is_refused_where_it_is_read_and_where_it_is_checked(
+    key: str, wrong: object, proved: tuple[Workload, Plan], tmp_path: Path
+) -> None:
+    workload, plan = proved
+    if key == "order" and wrong == []:
+        return  # any order is right
+    save(plan, tmp_path / "plan.json", workload)
+    document = json.loads((tmp_path / "plan.json").read_text())
+    document["certificate"][key] = wrong
+    with pytest.raises(InputError, match=f"certificate: {key}"):
+        read(document, tmp_path, workload)
+    forged = replace(plan, certificate={**plan.certificate, key: wrong})
+    with pytest.raises(InputError, match=f"certificate: {key}"):
+        check_bound(workload, forged)
+
+
+def test_what_has_no_certificate_is_said_in_a_sentence(proved: tuple[Workload, Plan]) -> None:
+    workload, plan = proved
+    for certificate, bound, said in (
+        ({"origin": ""}, float("-inf"), "plan: it has no bound, without"),
+        ({"origin": "HiGHS"}, 1.0, 'plan: its bound comes from "HiGHS", without a certificate'),
+        ({}, 1.0, "plan: it does not say where its bound comes from"),
+    ):
+        bare = replace(plan, certificate=certificate, bound=bound)
+        with pytest.raises(InputError, match=said):
+            check_bound(workload, bare)

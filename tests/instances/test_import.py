@@ -1,0 +1,345 @@
+"""PyTorch models as workloads: what is recorded is what torch does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from project import ROOT
+
+import stagecut
+from stagecut import InputError, Workload
+
+torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+
+from torch import nn  # noqa: E402
+
+from stagecut.instances.pytorch.counts import counted_by_torch  # noqa: E402
+from stagecut.instances.pytorch.factory import make  # noqa: E402
+from stagecut.instances.pytorch.profile import Profile, profile  # noqa: E402
+
+
+class Block(nn.Module):
+    """A transformer block, small."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, w = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(b, s, 3, 2, w // 2).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(b, s, w))
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+class Gpt(nn.Module):
+    """A language model whose embedding is tied to its head."""
+
+    def __init__(self, width: int = 16, vocabulary: int = 40, blocks: int = 3) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.place = nn.Embedding(32, width)
+        self.drop = nn.Dropout(0.1)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.token.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.drop(self.token(ids) + self.place(torch.arange(ids.shape[1], device=ids.device)))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Residual(nn.Module):
+    """Convolutions, batch norm, in-place functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.conv = nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        y = self.conv(x)
+        y += x
+        return self.head(torch.relu(y).mean((2, 3)))
+
+
+class Branch(nn.Module):
+    """What no tracer can follow: numbers decide which way it goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) if x.sum() > 0 else self.layer(-x)
+
+
+def gpt() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return Gpt(), torch.randint(0, 40, (2, 12))
+
+
+def residual() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return Residual(), torch.randn(2, 3, 12, 12)
+
+
+MODELS = {"gpt": gpt, "residual": residual}
+
+
+def check(done: Profile, model: nn.Module) -> None:
+    """What holds for every imported workload."""
+    workload = done.workload
+    assert workload.extra["parameters"].sum() == sum(p.numel() for p in model.parameters())
+    names = [name for parts in done.fx_nodes.values() for name in parts]
+    names += done.anywhere
+    assert len(names) == len(set(names))
+    traced = {n.name for n in done.traced.module.graph.nodes if n.op.startswith("call")}
+    assert traced <= set(names)
+    cluster = workload.cluster
+    assert cluster is not None
+    for split in ("contiguous", "noncontiguous"):
+        problem = stagecut.Throughput(split=split)
+        result = stagecut.solve(workload, cluster, problem, method="greedy")
+        assert result.plan is not None
+        stagecut.verify(workload, result.plan)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("depth", [None, 1])
+def test_what_is_imported_is_what_torch_does(
+    name: str, training: bool, depth: int | None, tmp_path: Path
+) -> None:
+    model, x = MODELS[name]()
+    done = profile(model, (x,), training=training, depth=depth, estimate="h100", cache=tmp_path)
+    check(done, model)
+    counts = counted_by_torch(model, (x,), training=training)
+    assert done.workload.extra["flops"].sum() == counts.flops
+    assert done.recording.saved_bytes == pytest.approx(counts.saved_bytes, rel=0.05)
+    assert done.workload.backward.any() == training
+    if training:
+        assert done.workload.extra["activation_bytes"].sum() == done.recording.saved_bytes
+        bytes_ = sum(p.numel() * p.element_size() for p in model.parameters())
+        assert done.workload.extra["gradient_bytes"].sum() == bytes_
+        assert done.workload.extra["optimizer_bytes"].sum() == 2 * bytes_  # Adam, 32 bits
+
+
+def together(workload: Workload, *ids: str) -> bool:
+    colours = {int(workload.colours[workload.index[i]]) for i in ids}
+    return len(colours) == 1 and -1 not in colours
+
+
+def test_operators_of_a_gpt() -> None:
+    model, ids = gpt()
+    done = profile(model, (ids,), estimate="h100")
+    workload = done.workload
+    assert together(workload, "embedding", "linear_12")  # the tied weight
+    assert "dropout" not in workload.ids  # does nothing in evaluation
+    assert "arange" in done.anywhere
+    assert any(name.startswith("view") for name in done.fx_nodes["linear"])
+    assert workload.output_bytes is not None
+    assert workload.output_bytes[workload.index["linear"]] == 2 * 12 * 48 * 4
+    copies = profile(model, (ids,), estimate="h100", tied="copies").workload
+    assert not copies.colour_labels
+    tied = 40 * 16 * 4
+    weights = copies.extra["weight_bytes"].sum() - workload.extra["weight_bytes"].sum()
+    assert weights == tied
+
+
+def test_backward_nodes_share_a_device_with_their_forward_nodes() -> None:
+    model, ids = gpt()
+    workload = profile(model, (ids,), estimate="h100", training=True).workload
+    backward = [node for node, back in zip(workload.ids, workload.backward, strict=True) if back]
+    assert "linear_12.MmBackward0" in backward
+    for node in backward:
+        assert workload.colours[workload.index[node]] >= 0
+    assert together(workload, "gelu", "gelu.GeluBackward0")
+    forward_to_backward = {(workload.ids[u], workload.ids[v]) for u, v in workload.edges.tolist()}
+    assert ("gelu", "gelu.GeluBackward0") in forward_to_backward
+    gradients = workload.edges[workload.backward[workload.edges[:, 0]]]
+    assert workload.backward[gradients[:, 1]].all()
+
+
+def test_a_layer_sends_one_gradient_for_a_residual_stream() -> None:
+    model, ids = gpt()
+    workload = profile(model, (ids,), estimate="h100", training=True, depth=1).workload
+    stream = 2 * 12 * 16 * 4
+    assert workload.output_bytes is not None
+    for node in ("blocks.1", "blocks.1.backward", "blocks.2.backward"):
+        assert workload.output_bytes[workload.index[node]] == stream
+    assert {"blocks.0", "blocks.2.backward"} <= set(workload.ids)
+
+
+def test_in_place_operators_stay_with_what_they_change() -> None:
+    model, x = residual()
+    workload = profile(model, (x,), estimate="h100", training=True).workload
+    assert together(workload, "batch_norm", "relu_")
+    assert together(workload, "conv2d_1", "add__1")
+    counter = profile(model, (x,), estimate="h100", training=True)
+    assert counter.fx_nodes["batch_norm"][0] == "add_"  # the module's counter of batches
+
+
+def test_tracing_again_gives_the_same_workload() -> None:
+    model, ids = gpt()
+    first, second = (profile(model, (ids,), estimate="h100", training=True) for _ in range(2))
+    assert first.workload.fingerprint == second.workload.fingerprint
+    assert first.fx_nodes == second.fx_nodes
+
+
+def test_measured_times_are_cached_and_add_up_to_the_whole(tmp_path: Path) -> None:
+    model, x = residual()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    done = profile(model, (x,), training=True, cache=tmp_path)
+    assert (done.workload.extra["measured"] == 1).all()
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert len(done.notes) == 2
+    assert "parts" in done.workload.provenance["backward_check"]
+    (file,) = tmp_path.iterdir()
+    stamp = file.stat().st_mtime_ns
+    again = profile(model, (x,), training=True, cache=tmp_path)
+    assert file.stat().st_mtime_ns == stamp
+    assert set(again.workload.times) == {"accelerator", "cpu"}
+
+
+def test_models_on_meta_can_be_estimated_only() -> None:
+    with torch.device("meta"):
+        model, x = Gpt(width=64, blocks=2), torch.zeros(1, 8, dtype=torch.int64)
+    real = profile(
+        Gpt(width=64, blocks=2), (torch.zeros(1, 8, dtype=torch.int64),), estimate="a100"
+    )
+    meta = profile(model, (x,), estimate="a100")
+    assert meta.workload.extra["flops"].sum() == real.workload.extra["flops"].sum()
+    with pytest.raises(InputError, match="meta"):
+        profile(model, (x,))
+
+
+def test_a_chain_that_cannot_be_exported_is_traced_by_hooks() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU(), Branch()), nn.Linear(8, 2))
+    done = profile(model, (torch.randn(4, 8),), estimate="h100", training=True)
+    assert done.traced.how == "module hooks"
+    assert "in module 1.1, test_import.py" in done.notes[0]
+    assert done.workload.ids[:4] == ("_0", "_1_0", "_1_1_layer", "_2")
+    assert done.workload.extra["flops"].sum() > 0
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_that_fails_on_its_inputs_says_where() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Linear(3, 3))
+    with pytest.raises(InputError, match=r"fails on its inputs: .*in module 1, linear.py") as error:
+        profile(model, (torch.randn(4, 8),), estimate="h100")
+    assert "\n" not in str(error.value)
+
+
+def test_fx_traces_what_export_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no export today")
+
+    monkeypatch.setattr(torch.export, "export", fail)
+    model, x = residual()
+    done = profile(model, (x,), estimate="h100", training=True)
+    assert done.traced.how == "torch.fx"
+    counts = counted_by_torch(model, (x,), training=True)
+    assert done.workload.extra["flops"].sum() == counts.flops
+
+
+USER_FILE = """
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+def build(batch=2):
+    return Net(), torch.zeros(batch, 4)
+
+def fixed():
+    return Net(), {"input": torch.zeros(2, 4)}
+
+def bare():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+
+def broken():
+    raise KeyError("weights")
+
+model = Net()
+number = 7
+"""
+
+
+@pytest.fixture
+def user_file(tmp_path: Path) -> str:
+    (tmp_path / "my_model.py").write_text(USER_FILE)
+    return str(tmp_path / "my_model.py")
+
+
+@pytest.mark.parametrize("name", ["Net", "build", "model"])
+def test_factories(user_file: str, name: str) -> None:
+    made = make(f"{user_file}:{name}", batch=5, dtype="bfloat16")
+    assert made.args[0].shape == (5, 4)
+    assert made.args[0].dtype == torch.bfloat16
+    assert next(made.model.parameters()).dtype == torch.bfloat16
+
+
+def test_made_up_inputs(user_file: str) -> None:
+    assert make(f"{user_file}:bare", batch=2, shape="3x8x8").args[0].shape == (2, 3, 8, 8)
+    assert list(make(f"{user_file}:fixed").kwargs) == ["input"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("nope", {}, "it has no 'nope'; it has Net, build, fixed, bare, broken, model"),
+        ("bare", {}, "--input 3x224x224"),
+        ("bare", {"shape": "3,4"}, "is no shape"),
+        ("broken", {}, "KeyError: 'weights'"),
+        ("number", {}, "no function, class or model"),
+        ("fixed", {"batch": 3}, "--batch"),
+        ("build", {"dtype": "float99"}, "--dtype"),
+    ],
+)
+def test_wrong_factories(
+    user_file: str, name: str, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        make(f"{user_file}:{name}", **options)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("reference", ["nothing.py:make", "no_such_module_9:make", "plain"])
+def test_wrong_references(reference: str) -> None:
+    with pytest.raises(InputError, match=reference.split(":")[0]):
+        make(reference)
+
+
+def test_from_a_file_to_a_plan(user_file: str, tmp_path: Path) -> None:
+    def stagecut_(*words: object) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "stagecut", *map(str, words)],
+            capture_output=True, text=True, check=True, cwd=tmp_path, timeout=120,
+            env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "XDG_CACHE_HOME": str(tmp_path)},
+        ).stdout  # fmt: skip
+
+    out = stagecut_("profile", f"{user_file}:build", "--batch", 4, "--train", "-o", "w.json")
+    assert "58 parameters" in out
+    workload = stagecut.load(tmp_path / "w.json")
+    assert workload.provenance["cost_model"] == "measured"
+    assert np.isfinite(workload.times["accelerator"]).all()
+    stagecut_("solve", "w.json", "--method", "greedy", "-o", "plan.json")
+    assert "verified" in stagecut_("verify", "w.json", "plan.json")

@@ -1,0 +1,157 @@
+"""Models that importers stumble over: each is traced the stated way, and counted as torch does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import stagecut
+from stagecut import InputError
+
+torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+
+from odd_models import CASES  # noqa: E402
+
+from stagecut.instances.pytorch.counts import counted_by_torch  # noqa: E402
+from stagecut.instances.pytorch.prices import timing  # noqa: E402
+from stagecut.instances.pytorch.profile import profile  # noqa: E402
+from stagecut.instances.pytorch.tracing.unchanged import unchanged  # noqa: E402
+
+HOOKS, FX, NUMBERS = "module hooks", "torch.fx", "torch.fx on these numbers"
+
+#: How a model is traced if not by `torch.export`, and what the reason says.
+OTHERWISE = {
+    "branch": (HOOKS, "in module Branch, odd_models.py"),
+    "branch_in_a_chain": (HOOKS, "in module 3, odd_models.py"),
+    "branch_in_a_chain_by_hand": (HOOKS, "in module layers.1, odd_models.py"),
+    "loop_until_small": (HOOKS, "in module 1, odd_models.py"),
+    "experts_by_numbers": (HOOKS, "in module 1, odd_models.py"),
+    "numpy_inside": (HOOKS, "in module 1, odd_models.py"),
+    "branch_beside_a_residual": (FX, "in module b, odd_models.py"),
+    "loop_over_numbers": (NUMBERS, "in module Loops, odd_models.py"),
+    "transformer": (NUMBERS, "in module decoder, transformer.py"),
+}
+
+#: In training only, where an exported graph would lose the backward pass.
+OTHERWISE_IN_TRAINING = {
+    "checkpointed_block": (HOOKS, "in module 1, odd_models.py"),
+    "custom_autograd": (FX, "autograd function Sign"),
+    "checkpointed": (NUMBERS, "its backward pass is taken as autograd derives it"),
+    "checkpointed_reentrant": (NUMBERS, "its backward pass is taken as autograd derives it"),
+}
+
+REFUSED = {
+    "scripted": "torch.jit",
+    "double_backward": "fails on its inputs: .*in module Does, odd_models.py",
+}
+
+#: What torch 2.6 cannot export by its own fault: `vmap`, a bidirectional LSTM, spectral norm.
+FAULTS_OF_2_6 = frozenset({"functional_transforms", "lstm", "parametrized"})
+
+
+def profiled(name: str, training: bool, folder: Path | None = None):
+    """Profile a case, estimated or, if a cache folder is given, measured."""
+    torch.manual_seed(0)
+    model, args, kwargs = CASES[name]()
+    how = {"estimate": "h100"} if folder is None else {"cache": folder}
+    return profile(model, args, kwargs, training=training, **how), model, args, kwargs
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", sorted(set(CASES) - set(REFUSED)))
+def test_odd_models_are_what_torch_makes_of_them(name: str, training: bool) -> None:
+    if name in FAULTS_OF_2_6 and torch.__version__.startswith("2.6."):
+        pytest.skip("torch 2.6 cannot export it")
+    if training and name == "custom_autograd" and torch.__version__.startswith("2.15."):
+        pytest.skip("torch.fx of 2.15 does not follow autograd functions")
+    done, model, args, kwargs = profiled(name, training)
+    how, words = OTHERWISE.get(name, ("torch.export", ""))
+    if training:
+        how, words = OTHERWISE_IN_TRAINING.get(name, (how, words))
+    assert done.traced.how == how
+    assert (done.workload.provenance["traced_by"], words in done.traced.because) == (how, True)
+    assert all("\n" not in note for note in done.notes)
+    model = getattr(model, "_orig_mod", model)
+    counts = counted_by_torch(model, args, kwargs, training)
+    if "derives" not in words:
+        assert done.workload.extra["flops"].sum() == pytest.approx(counts.flops, rel=0.02)
+        assert done.recording.saved_bytes == pytest.approx(counts.saved_bytes, rel=0.05)
+    unused = sum(p.elements for p in done.recording.unused)
+    own = sum(p.numel() for p in model.parameters())
+    assert done.workload.extra["parameters"].sum() + unused == own
+    result = stagecut.solve(done.workload, method="greedy")
+    assert result.plan is not None
+    stagecut.verify(done.workload, result.plan)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_nothing_can_trace_says_why_in_one_line(name: str) -> None:
+    with pytest.raises(InputError, match=REFUSED[name]) as error:
+        profiled(name, training=False)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "batch_norm", "branch_in_a_chain", "buffers_that_change", "dropout", "instance_norms",
+        "loop_until_small", "lstm", "parametrized", "remembers_its_state", "transformer",
+    ],
+)  # fmt: skip
+def test_profiling_leaves_a_model_as_it_was(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "BUDGET_S", 0.0)
+    torch.manual_seed(0)
+    model, args, kwargs = CASES[name]()
+    part = next(m for m in model.modules() if m is not model)
+    part.eval()  # frozen by its user
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    random, inputs = torch.get_rng_state(), [t.clone() for t in args if torch.is_tensor(t)]
+    modes = [m.training for m in model.modules()]
+    profile(model, args, kwargs, training=True, cache=tmp_path)
+    assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
+    assert modes == [m.training for m in model.modules()]
+    assert torch.equal(random, torch.get_rng_state())
+    assert all((p.grad == 1).all() for p in model.parameters())
+    assert all(map(torch.equal, inputs, [t for t in args if torch.is_tensor(t)]))
+    assert getattr(model, "last", None) is None
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_profiling_again_gives_the_same_numbers_after_an_odd_model() -> None:
+    first, *_ = profiled("branch_in_a_chain", True)
+    second, *_ = profiled("branch_in_a_chain", True)
+    assert first.workload.fingerprint == second.workload.fingerprint
+
+
+def test_layers_of_a_graph_traced_on_numbers_are_modules() -> None:
+    done, *_ = profiled("transformer", False)
+    layers = {path for step in done.recording.steps for path in step.modules}
+    assert {"", "encoder.layers.0", "decoder.layers.0.self_attn"} <= layers
+
+
+class Settled(dict[str, int]):
+    """A configuration that refuses changes, as those of diffusers' models do."""
+
+    def update(self, *_args: object, **_named: object) -> None:
+        raise TypeError("no changes")
+
+
+def test_configurations_that_refuse_changes_are_left_alone_and_others_put_back() -> None:
+    class Counting(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen["calls"] += 1
+            return super().forward(x)
+
+    model = Counting(2, 2)
+    model.settings, model.seen = Settled(width=2), {"calls": 0}
+    with unchanged(model):
+        model(torch.zeros(1, 2))
+    assert model.settings == {"width": 2}
+    assert model.seen == {"calls": 0}

@@ -1,0 +1,105 @@
+"""Proofs by branch and bound, against solutions in rational numbers and brute force."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from brute import best_max_load
+from cases import random_case
+from exact_programs import loosened, random_program, solutions
+from scipy.sparse import csc_array
+
+from stagecut import InfeasibleError, Throughput
+from stagecut.formulations.linear import Linear
+from stagecut.formulations.task import pose
+from stagecut.formulations.throughput.compact import compact
+from stagecut.solvers.core.compiled_model import compile_model
+from stagecut.solvers.core.proofs import check_program
+from stagecut.solvers.core.proofs.check_program import check
+from stagecut.solvers.core.proofs.relaxation import Relaxation
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("seed", range(100))
+def test_verdicts_are_right(seed: int, wide: bool) -> None:
+    linear = random_program(seed, wide=wide, continuous=seed % 3)
+    found = solutions(linear)
+    nearly = solutions(loosened(linear, 1.01 * check_program.ROW_SLACK))
+    optimum = float(found[0][0]) if found else 5.0
+    step = 1e-6 * max(1.0, abs(optimum))
+    for target in (optimum - step, optimum, optimum + step, math.inf):
+        verdict = check(linear, target)
+        if verdict is True:
+            assert not any(value < target for value, _ in found)
+        elif verdict is False:
+            assert any(value < target + 1e-9 * step for value, _ in nearly)
+        else:
+            assert wide  # it may give up, but on odd numbers only
+
+
+def load(matrix: list[list[float]], upper: list[float], cost: list[float]) -> Linear:
+    """Binary columns with rows ≤ upper."""
+    n = len(cost)
+    return Linear(
+        cost=np.array(cost),
+        column_lower=np.zeros(n),
+        column_upper=np.ones(n),
+        integer=np.ones(n, np.bool_),
+        matrix=csc_array(np.array(matrix)),
+        row_lower=np.full(len(upper), -np.inf),
+        row_upper=np.array(upper),
+    )
+
+
+def test_a_lying_solver_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    linear = load([[1.0, 1.0, 1.0]], [2.0], [-1.0, -1.0, -1.0])
+
+    def lie(program: Linear) -> Relaxation:
+        n, m = len(program.cost), len(program.row_lower)
+        return Relaxation(None, np.full(m, 7.0), np.zeros(n, np.bool_), np.ones(m, np.bool_))
+
+    monkeypatch.setattr(check_program, "relax", lie)
+    assert check(linear, -1.5) is not True
+    assert check(linear, -2.5, nodes=50) is not False
+
+
+def test_it_gives_up_at_its_limit_and_when_told() -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(10**6, 10**7, 40).astype(np.float64)
+    rows = [sizes.tolist(), (-sizes).tolist()]
+    half = float(sizes.sum() // 2) + 0.5
+    split = load(rows, [half, -half], [0.0] * 40)
+    assert check(replace(split, row_upper=np.array([half + 0.1, -half + 0.1])), math.inf) is True
+    hard = replace(split, row_upper=np.array([half, 1 - half]))
+    assert check(hard, math.inf, nodes=20) is None
+    assert check(hard, math.inf, should_stop=lambda: True) is None
+
+
+@pytest.mark.parametrize("split", ["noncontiguous", "contiguous", "per-device"])
+@pytest.mark.parametrize("big", [1e8, 1e10])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_compact_program_with_transfers_nobody_can_pay(
+    seed: int, big: float, split: str
+) -> None:
+    workload, cluster = random_case(seed, max_nodes=7, max_kinds=2)
+    assert workload.transfer is not None
+    some = np.random.default_rng(seed).random(workload.n) < 0.4
+    workload = replace(workload, transfer=np.where(some, big, workload.transfer))
+    problem = Throughput(split=split)
+    optimum = best_max_load(workload, cluster, problem)
+    try:
+        linear = compile_model(compact(pose(workload, cluster, problem)).model).linear
+    except InfeasibleError:
+        linear = None
+    if linear is None:
+        assert optimum == math.inf
+    elif optimum == math.inf:
+        assert check(linear, math.inf) is True
+    else:
+        assert check(linear, optimum * (1 - 1e-9)) is True
+        if optimum > 0:
+            assert check(linear, optimum * (1 + 1e-9)) is False
+        assert check(linear, math.inf) is False

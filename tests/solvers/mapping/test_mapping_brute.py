@@ -1,0 +1,188 @@
+"""Mapping against brute force: random stages on random topologies of at most nine devices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
+
+from stagecut import Limits, solve, verify
+from stagecut.formulations.mapping.collectives import allreduce_time
+from stagecut.instances import Mapped, Mapping, stage_costs, topology
+from stagecut.runtime import evaluate
+from stagecut.runtime.verify.mapping import allreduce
+from stagecut.solvers.mapping.exact.set_trees import best_tree, set_trees
+
+SHAPES = [(1, 2), (1, 5), (2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (3, 2), (3, 3), (4, 1), (4, 2)]
+SHAPES += [(1, 3), (1, 6), (5, 1), (7, 1), (9, 1), (1, 4)]
+
+
+@pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
+@pytest.mark.parametrize("first", range(0, 75, 25))
+def test_rings_are_solved_exactly(mode: str, first: int) -> None:
+    for seed in range(first, first + 25):
+        rng = np.random.default_rng(seed)
+        stages, replicas = SHAPES[seed % len(SHAPES)]
+        problem = Mapping(
+            place_for(rng, stages * replicas, 9),
+            stages,
+            replicas,
+            mode,  # type: ignore[arg-type]
+            microbatches=int(rng.integers(1, 4)),
+            gradients=bool(rng.integers(2)),
+            collective="ring",
+            overlap=seed % 4 == 0,
+        )
+        workload = stages_of(rng, stages)
+        optimum = 1e3 * least_stage_time(stage_costs(workload, np.arange(stages), stages), problem)
+        quick = solve(workload, problem=problem, method="layouts")
+        assert quick.bound <= optimum * (1 + 1e-9), seed
+        result = solve(workload, problem=problem)
+        assert result.status == "optimal", seed
+        assert result.bound <= optimum * (1 + 1e-9), seed
+        assert result.objective == pytest.approx(optimum, rel=2e-6), seed
+        assert result.plan is not None
+        verify(workload, result.plan)
+
+
+@pytest.mark.parametrize("mode", ["allr", "both"])
+@pytest.mark.parametrize("first", range(0, 50, 25))
+def test_every_collective_is_found(mode: str, first: int) -> None:
+    for seed in range(first, first + 25):
+        rng = np.random.default_rng(1000 + seed)
+        stages, replicas = SHAPES[seed % len(SHAPES)]
+        place = place_for(rng, stages * replicas, 9)
+        problem = Mapping(place, stages, replicas, mode)  # type: ignore[arg-type]
+        workload = stages_of(rng, stages)
+        optimum = 1e3 * least_stage_time(stage_costs(workload, np.arange(stages), stages), problem)
+        quick = solve(workload, problem=problem, method="layouts")
+        assert quick.bound <= optimum * (1 + 1e-9), seed
+        result = solve(workload, problem=problem, limits=Limits(nodes=8))
+        assert result.bound <= optimum * (1 + 1e-9), seed
+        assert result.objective == pytest.approx(optimum, rel=2e-6), seed
+        # hierarchical rings have a bound only: with them it may stay open
+        if replicas < 4 or replicas == 5:
+            assert result.status == "optimal", seed
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 5, 6, 7])
+def test_trees_of_sets(replicas: int) -> None:
+    rng = np.random.default_rng(replicas)
+    cost = rng.integers(1, 30, (7, 7)).astype(float)
+    cost += cost.T
+    found = set_trees(cost, replicas)
+
+    def longest(order: tuple[int, ...]) -> float:
+        return max((cost[order[i], order[(i - 1) // 2]] for i in range(1, replicas)), default=0.0)
+
+    for members in itertools.combinations(range(7), replicas):
+        least = min(map(longest, itertools.permutations(members)))
+        assert found[sum(1 << d for d in members)] == least
+        order = best_tree(cost[np.ix_(members, members)])
+        assert longest(tuple(members[i] for i in order)) == least
+    assert np.isfinite(found).sum() == math.comb(7, replicas)
+
+
+def test_trees_and_hierarchical_rings_of_larger_machines() -> None:
+    """Beyond the exact method: descents find orders at least as good as rings and islands have."""
+    rng = np.random.default_rng(1)
+    workload = stages_of(rng, 2, free=False)
+    for name in ("uniform_dist:24", "islands:4x6", "random_blk_2:24"):
+        problem = Mapping(topology(f"{name}"), 2, 10, "allr")
+        rings = solve(workload, problem=replace(problem, collective="ring"), limits=Limits(nodes=4))
+        result = solve(workload, problem=problem, limits=Limits(nodes=4))
+        assert result.objective is not None
+        assert rings.objective is not None
+        assert result.objective <= rings.objective
+        assert result.bound <= result.objective
+        assert result.plan is not None
+        verify(workload, result.plan)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_reduces_as_arrays_agree_with_the_definition(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    place = topology(["islands:4x4", "torus2d:4x4", "uniform_dist:16", "islands:2x8"][seed])
+    routes = place.routes
+
+    def message(a: int, b: int, size: float) -> float:
+        return float(routes.latency_s[a, b] + size / routes.bytes_per_s[a, b])
+
+    for replicas in (2, 3, 4, 6, 8, 8, 16):
+        problem = Mapping(place, 1, replicas, "allr")
+        for row in (rng.permutation(16)[:replicas], np.arange(replicas)):
+            size = float(rng.lognormal(10.0, 6.0))
+            defined, _ = allreduce(message, problem, row.tolist(), size)
+            inverse = 1 / routes.bytes_per_s
+            fast = allreduce_time(routes.latency_s, inverse, place.island, row, size)
+            assert fast == pytest.approx(defined, rel=1e-12)
+
+
+LINK_SHAPES = [(2, 2), (1, 4), (3, 1), (2, 1), (1, 3), (4, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
+def test_busiest_link(mode: str) -> None:
+    for seed in range(14):
+        rng = np.random.default_rng(2000 + seed)
+        stages, replicas = LINK_SHAPES[seed % len(LINK_SHAPES)]
+        problem = Mapping(
+            place_for(rng, stages * replicas, 5),
+            stages,
+            replicas,
+            mode,  # type: ignore[arg-type]
+            gradients=bool(rng.integers(2)),
+            objective="busiest-link",
+        )
+        workload = stages_of(rng, stages)
+        costs = stage_costs(workload, np.arange(stages), stages)
+        optimum = 1e3 * least_busiest_link(costs, problem)
+        result = solve(workload, problem=problem, limits=Limits(nodes=1))
+        assert result.bound <= optimum * (1 + 1e-9), seed
+        assert result.objective == pytest.approx(optimum, rel=1e-9), seed
+        if seed < 7:
+            exact = solve(workload, problem=problem, method="milp")
+            assert exact.bound <= optimum * (1 + 1e-9), seed
+            assert exact.objective == pytest.approx(optimum, rel=1e-5), seed
+
+
+def test_the_busiest_link_of_a_larger_machine() -> None:
+    rng = np.random.default_rng(5)
+    workload = stages_of(rng, 4, free=False)
+    for name, gap in (("torus2d:4x4", 1e-6), ("islands:4x4", 1.0), ("fattree:4", 0.2)):
+        problem = Mapping(topology(name), 4, 4, "both", objective="busiest-link")
+        first = solve(workload, problem=problem, method="layouts")
+        result = solve(workload, problem=problem, limits=Limits(nodes=2))
+        assert result.objective is not None
+        assert first.objective is not None
+        assert first.objective >= result.objective
+        assert result.gap is not None
+        assert result.gap <= gap, name
+
+
+def test_ties_are_broken_by_the_sum() -> None:
+    for seed in range(3):
+        rng = np.random.default_rng(3000 + seed)
+        workload = stages_of(rng, 4, free=False)
+        problem = Mapping(topology(f"uniform_dist:16@seed={seed}"), 4, 2, "both", collective="ring")
+        quick = solve(workload, problem=problem, method="layouts")
+        result = solve(workload, problem=problem, limits=Limits(nodes=8, seconds=20))
+        assert result.status == "optimal"
+        assert result.plan is not None
+        assert quick.plan is not None
+        cluster, solution = result.plan.cluster, result.plan.solution
+        found = evaluate(workload, cluster, problem, solution)
+        assert found.objective == result.objective
+        # every stage but the longest can be changed for free: descent leaves no exchange that pays
+        assert isinstance(solution, Mapped)
+        spare = np.setdiff1d(np.arange(16), solution.slots)
+        for s, d in itertools.product(range(4), spare.tolist()):
+            slots = solution.slots.copy()
+            slots[s, 0] = d
+            other = Mapped(solution.stage, slots, solution.sends_to)
+            report = evaluate(workload, cluster, problem, other)
+            assert report.objective > found.objective or report.tie >= found.tie * (1 - 1e-3)

@@ -1,0 +1,182 @@
+"""Contents of blocks: their likelihood by definition, and settling that keeps them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from brute_mapping import stages_of
+
+from stagecut.formulations.mapping.blocks import find_blocks
+from stagecut.formulations.mapping.bound import floors
+from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
+from stagecut.instances import Mapping, stage_costs, topology
+from stagecut.instances.model.arrays import Floats, Ints
+from stagecut.solvers.mapping.annealing.anneal import best_routes, ways
+from stagecut.solvers.mapping.annealing.contents import (
+    FORBIDDEN,
+    first_contents,
+    likely_contents,
+    sample_links,
+    scarcity,
+)
+from stagecut.solvers.mapping.annealing.fill import (
+    choose,
+    filled,
+    learn,
+    likely_caps,
+    new_filling,
+    take_over,
+)
+from stagecut.solvers.mapping.annealing.within import settle
+
+
+def case(seed: int, text: str, stages: int, replicas: int) -> tuple[MappingCosts, Ints]:
+    """Costs of a mapping in mode both, and the blocks."""
+    workload = stages_of(np.random.default_rng(seed), stages, free=False)
+    text += f"@seed={seed}" if text.startswith("random") else ""
+    problem = Mapping(
+        topology(text),
+        stages,
+        replicas,
+        "both",
+        gradients=False,
+        collective="ring",
+    )
+    costs = mapping_costs(stage_costs(workload, np.arange(stages), stages), problem)
+    return costs, find_blocks(costs)
+
+
+def nats_of(held: Ints, weights: Floats, prices: Floats, replicas: int) -> float:
+    """The sum over edges, by definition."""
+    stages = held.shape[1] - 1
+    total = float((held * prices).sum())
+    for s in range(stages):
+        inside = sum(min(row[s], row[s + 1]) for row in held) if s + 1 < stages else 0
+        blocks = sum(row[s] > 0 for row in held)
+        between = blocks if blocks > 1 else 0
+        edges = np.array([inside, replicas - inside, replicas - between, between])
+        total += min(float(way @ edges) for way in weights[s])
+    return total
+
+
+def all_contents(sizes: list[int], demand: list[int]) -> list[list[tuple[int, ...]]]:
+    """Every matrix of whole numbers with these sums of rows and columns."""
+    if not sizes:
+        return [[]] if not any(demand) else []
+    found = []
+    for row in itertools.product(*(range(most + 1) for most in demand)):
+        if sum(row) == sizes[0]:
+            rest = [a - b for a, b in zip(demand, row, strict=True)]
+            found += [[row, *others] for others in all_contents(sizes[1:], rest)]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_annealing_finds_the_likeliest_of_all_contents(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    stages, replicas, spare = 3, 3, int(rng.integers(2))
+    demand = [replicas] * stages + [spare]
+    sizes = [4, 3, sum(demand) - 7]
+    every = [np.array(one) for one in all_contents(sizes, demand)]
+    weights = rng.exponential(2.0, (stages, 4, 4))
+    prices = rng.exponential(0.3, every[0].shape) * (seed % 2)
+    least = min(nats_of(one, weights, prices, replicas) for one in every)
+    found = []
+    for begin in rng.integers(len(every), size=10).tolist():
+        held, nats = likely_contents(every[begin], weights, prices, replicas, 20_000, begin)
+        assert held.sum(axis=1).tolist() == sizes
+        assert held.sum(axis=0).tolist() == demand
+        assert nats == pytest.approx(nats_of(held, weights, prices, replicas))
+        found.append(nats)
+    assert min(found) == pytest.approx(least)
+
+
+def test_scarcity_is_the_share_of_admitted_pairs() -> None:
+    costs, block = case(3, "random_blk_1:24", 3, 8)
+    caps = np.quantile(costs.boundary_costs(0), [0.2, 0.9])
+    messages, rings = np.tile(caps, (3, 1)), np.full((3, 2), np.inf)
+    found = scarcity(costs, sample_links(costs, block), messages, rings)
+    apart = block[:, None] != block[None, :]
+    for way in (0, 1):
+        share = (costs.boundary_costs(0)[apart] <= caps[way]).mean()
+        nats = -np.log(share) if share else FORBIDDEN
+        assert found[0, way, 1] == pytest.approx(nats)
+    assert (found[:, :, 2:] == 0).all()
+
+
+def contents_of(block: Ints, slots: Ints) -> Ints:
+    """How many devices of each block stand in each stage; shape (B, S)."""
+    return np.array([np.bincount(block[row], minlength=block.max() + 1) for row in slots]).T
+
+
+@pytest.mark.parametrize("roles", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("text", "stages", "replicas"),
+    [
+        ("random_blk_1:32", 4, 8),
+        ("random_blk_2:30", 5, 5),
+        ("islands:6x4", 3, 8),
+        ("islands:3x4", 3, 4),
+        ("random_blk_1:18", 8, 2),
+        ("random_blk_1:17", 16, 1),
+    ],
+)
+def test_settling_keeps_contents_and_what_it_claims(
+    text: str, stages: int, replicas: int, roles: float
+) -> None:
+    solved = 0
+    for seed in range(4):
+        costs, block = case(seed, text, stages, replicas)
+        assert block.any()
+        least, rng = floors(costs), np.random.default_rng(seed)
+        filling = new_filling(costs, block)
+        for target in (1.1, 1.5, 3.0):
+            target *= float((costs.base + least.transfer + least.allreduce).max())
+            choose(filling, costs, least, target, 5_000, rng)
+            state = filled(filling, costs, best_routes(costs), rng)
+            before = contents_of(block, state.slots(costs))
+            assert (before == filling.held[:, :-1]).all()
+            caps = likely_caps(filling, costs, least, target)
+            left = settle(costs, caps, state, block, target, 20_000, seed, 0.7, 0.2, roles=roles)
+            slots, sends_to = state.slots(costs), state.sends_to[:-1]
+            assert sorted(state.slot.tolist()) == list(range(costs.size))
+            assert (np.sort(sends_to, axis=1) == np.arange(replicas)).all()
+            after = contents_of(block, slots)
+            take_over(filling, costs, state)
+            assert (after == filling.held[:, :-1]).all()
+            if roles:  # blocks of one size may have changed what they do
+                assert sorted(map(tuple, after.tolist())) == sorted(map(tuple, before.tolist()))
+            else:
+                assert (after == before).all()
+            if left == 0:
+                solved += 1
+                assert stage_times(costs, slots, sends_to).max() <= target * (1 + 1e-9)
+            else:
+                learn(filling, costs, state, caps)
+                assert filling.harder.max() > 1
+                assert filling.prices.max() > 0
+    assert solved
+
+
+def test_settling_repeats_itself() -> None:
+    costs, block = case(1, "random_blk_1:32", 4, 8)
+    least = floors(costs)
+    found = []
+    for _ in range(2):
+        rng = np.random.default_rng(5)
+        filling = new_filling(costs, block)
+        target = 1.3 * float((costs.base + least.transfer + least.allreduce).max())
+        choose(filling, costs, least, target, 5_000, rng)
+        state = filled(filling, costs, best_routes(costs), rng)
+        caps = likely_caps(filling, costs, least, target)
+        settle(costs, caps, state, block, target, 10_000, 0, 0.7, 0.2)
+        found.append((state.slot.tolist(), state.sends_to.tolist()))
+    assert found[0] == found[1]
+
+
+def test_first_contents_put_whole_replicas_together() -> None:
+    costs, block = case(0, "islands:4x4", 4, 4)
+    assert (first_contents(costs, block)[:, :-1] == 1).all()
+    assert (ways(costs, floors(costs), 1.0)[0].shape) == (4, 24)

@@ -1,0 +1,91 @@
+"""Partition and mapping at once, against brute force over both."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from brute_mapping import least_stage_time, place_for
+from mapping_joint_cases import network
+
+from stagecut import InputError, Workload, solve, verify
+from stagecut.instances import Mapping, stage_costs, topology
+
+
+def least_of_all_cuts(workload: Workload, n: int, problem: Mapping) -> float:
+    """Return the least max stage time over all partitions and their mappings, in ms."""
+    best = math.inf
+    for stage in itertools.product(range(problem.stages), repeat=n):
+        whole = np.array([*stage, *stage[::-1]][: workload.n])
+        forward = [(u, v) for u, v in workload.edges.tolist() if max(u, v) < n]
+        if len(set(stage)) < problem.stages or any(whole[u] > whole[v] for u, v in forward):
+            continue
+        costs = stage_costs(workload, whole, problem.stages)
+        if problem.microbatches * costs.compute_s.max() < best:
+            best = min(best, least_stage_time(costs, problem))
+    return 1e3 * best
+
+
+SHAPES = [(2, 1), (2, 2), (3, 1), (1, 3), (2, 2), (3, 1)]
+
+
+@pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
+@pytest.mark.parametrize("seed", range(len(SHAPES)))
+def test_equal_to_brute_force(mode: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    stages, replicas = SHAPES[seed]
+    workload = network(rng, 4, backward=seed % 2 == 1)
+    problem = Mapping(
+        place_for(rng, stages * replicas, 5),
+        stages,
+        replicas,
+        mode,  # type: ignore[arg-type]
+        microbatches=1 + seed % 3,
+        collective="ring",
+        overlap=seed >= 4,
+    )
+    optimum = least_of_all_cuts(workload, 4, problem)
+    result = solve(workload, problem=problem, method="joint")
+    assert result.objective == pytest.approx(optimum, rel=1e-5)
+    assert result.bound <= optimum * (1 + 1e-9)
+    assert result.bound >= optimum * (1 - 1e-4)
+    assert "partition first" in result.notes[0]
+    assert result.plan is not None
+    verify(workload, result.plan)
+    apart = solve(workload, problem=problem)
+    assert apart.objective is not None
+    assert result.objective is not None
+    assert apart.objective >= result.objective * (1 - 1e-9)
+
+
+def test_a_cut_that_only_the_mapping_can_choose() -> None:
+    """Two fast links and a slow one: the large tensor must not cross the slow one."""
+    workload = Workload(
+        name="path",
+        ids=tuple(range(6)),
+        edges=np.array([(v, v + 1) for v in range(5)]),
+        times={"accelerator": np.ones(6)},
+        memory_bytes=np.zeros(6),
+        transfer=None,
+        output_bytes=np.array([1e6, 60e6, 1e6, 50e6, 1e6, 0.0]),
+        time_unit="ms",
+    )
+    problem = Mapping(topology("islands:2x2"), 3, 1, "p2p")
+    apart = solve(workload, problem=problem)
+    together = solve(workload, problem=problem, method="joint")
+    assert together.objective is not None
+    assert apart.objective is not None
+    assert together.objective < 0.99 * apart.objective
+
+
+def test_what_joint_does_not_know() -> None:
+    rng = np.random.default_rng(0)
+    workload = network(rng, 4, backward=False)
+    place = topology("ring:4")
+    links = Mapping(place, 2, 2, objective="busiest-link")
+    with pytest.raises(InputError, match="set collective to ring"):
+        solve(workload, problem=Mapping(place, 2, 2, "both"), method="joint")
+    with pytest.raises(InputError, match="stage times alone"):
+        solve(workload, problem=links, method="joint")

@@ -1,0 +1,174 @@
+"""The bounds that come first: never above brute force, never below what anyone can compute."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from brute import best_max_load
+from brute_latency import least_latency
+from cases import linked_case, random_case
+
+import stagecut
+from stagecut import (
+    Cluster,
+    DeviceKind,
+    Latency,
+    Limits,
+    Throughput,
+    Workload,
+    accelerators_and_cpus,
+    solve,
+)
+from stagecut.formulations.cheap_bounds import cheap_bounds
+from stagecut.formulations.task import pose
+from stagecut.solvers import Search
+from stagecut.solvers.core.share import Share
+
+PROBLEMS = [
+    Throughput(split=split, cpu_split=cpu, pipeline=pipeline, overlap=overlap)
+    for split in ("noncontiguous", "contiguous", "per-device")
+    for cpu in ("contiguous", "free")
+    for pipeline in ("pipedream", "gpipe")
+    for overlap in (False, True)
+]
+
+
+def bounds(workload: Workload, cluster: Cluster, problem: Throughput | Latency) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for bound, origin in cheap_bounds(pose(workload, cluster, problem)):
+        found[origin] = max(bound, found.get(origin, -math.inf))
+    return found
+
+
+@pytest.mark.parametrize("chunk", range(8))
+def test_no_bound_of_throughput_is_above_the_optimum(chunk: int) -> None:
+    for seed in range(60 * chunk, 60 * (chunk + 1)):
+        problem = PROBLEMS[seed % len(PROBLEMS)]
+        case = linked_case if seed % 7 == 0 else random_case
+        workload, cluster = case(seed, max_nodes=6, max_cores=2, max_kinds=1 + seed % 2)
+        best = best_max_load(workload, cluster, problem)
+        for origin, bound in bounds(workload, cluster, problem).items():
+            assert bound <= best, f"seed {seed}: {problem}: {origin}"
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_no_bound_of_latency_is_above_the_optimum(calls: int) -> None:
+    for seed in range(150):
+        workload, cluster = random_case(seed, max_nodes=5, max_cores=1, max_kinds=1 + seed % 2)
+        problem = Latency(calls=calls)
+        best = least_latency(workload, cluster, problem)
+        for origin, bound in bounds(workload, cluster, problem).items():
+            assert bound <= best, f"seed {seed}: {origin}"
+
+
+def chain(times: list[float], memory: list[float], cpu: list[float]) -> Workload:
+    size = len(times)
+    return Workload(
+        name="chain",
+        ids=tuple(range(size)),
+        edges=np.array([(i, i + 1) for i in range(size - 1)], dtype=np.int64).reshape(-1, 2),
+        times={"accelerator": np.array(times), "cpu": np.array(cpu)},
+        memory_bytes=np.array(memory),
+        transfer=np.zeros(size),
+    )
+
+
+def test_work_counts_what_small_memories_send_to_slow_cores() -> None:
+    """Two accelerators hold 4 of 10 bytes: 6 bytes, at 5 a byte, are left to the core."""
+    workload = chain([1.0] * 10, [1.0] * 10, [5.0] * 10)
+    cluster = accelerators_and_cpus(2, 1, memory_bytes=2.0)
+    found = bounds(workload, cluster, Throughput(split="noncontiguous"))
+    assert found["total work over all devices"] == pytest.approx(30.0, rel=1e-6)
+
+
+def test_work_is_shared_by_unequal_devices_as_well_as_can_be() -> None:
+    """Speeds 1 and 3 do 12 in 3."""
+    workload = chain([1.0] * 12, [0.0] * 12, [1.0] * 12)
+    cluster = Cluster(
+        (
+            DeviceKind("slow", 1, times="accelerator"),
+            DeviceKind("fast", 1, times="accelerator", slowdown=1 / 3),
+        )
+    )
+    found = bounds(workload, cluster, Throughput(split="noncontiguous"))
+    assert found["total work over all devices"] == pytest.approx(3.0, rel=1e-6)
+
+
+def test_gpipe_adds_up_the_bounds_of_the_passes() -> None:
+    workload = replace(
+        chain([3.0, 1.0, 1.0, 4.0], [0.0] * 4, [1.0] * 4),
+        backward=np.array([False, False, True, True]),
+    )
+    cluster = accelerators_and_cpus(2)
+    found = bounds(workload, cluster, Throughput(split="noncontiguous", pipeline="gpipe"))
+    assert found["heaviest unit"] == pytest.approx(7.0, rel=1e-6)
+    found = bounds(workload, cluster, Throughput(split="noncontiguous"))
+    assert found["heaviest unit"] == pytest.approx(4.0, rel=1e-6)
+
+
+def test_tolerances_of_the_linear_program_make_no_bound_wrong() -> None:
+    """Times from 1e-9 to 1e12: what the multipliers prove holds whatever they are."""
+    for seed in range(40):
+        workload, cluster = random_case(seed, max_nodes=6, max_cores=2, max_kinds=2)
+        spread = 10.0 ** np.random.default_rng(seed).uniform(-9, 12, workload.n)
+        times = {name: time * spread for name, time in workload.times.items()}
+        workload = replace(workload, times=times)
+        best = best_max_load(workload, cluster, Throughput())
+        for origin, bound in bounds(workload, cluster, Throughput()).items():
+            assert bound <= best, f"seed {seed}: {origin}"
+
+
+def test_the_critical_path_pays_for_what_memory_keeps_off_the_accelerators() -> None:
+    workload = chain([1.0] * 10, [1.0] * 10, [5.0] * 10)
+    cluster = accelerators_and_cpus(2, 1, memory_bytes=2.0)
+    assert bounds(workload, cluster, Latency())["critical path"] == pytest.approx(4 * 1 + 6 * 5)
+
+
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [
+        ("greedy", Throughput(split="noncontiguous")),
+        ("single", Throughput(split="contiguous")),
+        ("greedy", Latency()),
+    ],
+)
+def test_methods_that_prove_nothing_have_a_bound(
+    method: str, problem: Throughput | Latency
+) -> None:
+    workload = chain([1.0] * 12, [0.0] * 12, [9.0] * 12)
+    result = solve(workload, accelerators_and_cpus(3), problem, method=method)
+    least = 4.0 if isinstance(problem, Throughput) else 12.0
+    assert result.bound >= least * (1 - 1e-6)
+    assert result.objective is not None
+
+
+def test_set_partitioning_stops_when_its_share_of_the_time_is_used_up() -> None:
+    class Clock(Search[object]):
+        now = 0.0
+
+        @property
+        def seconds(self) -> float:
+            return self.now
+
+    search = Clock(Limits(seconds=10.0), lambda _: 0.0)
+    search.now = 2.0
+    share = Share(search, 0.25)
+    assert share.seconds_left == pytest.approx(2.0)
+    search.now = 3.9
+    assert not share.should_stop()
+    search.now = 4.1
+    assert share.should_stop()
+    assert not search.should_stop()
+
+
+def test_published_gpipe_has_its_bound_at_once(benchmarks: Path) -> None:
+    """Forward and backward work, each over six devices and a core: 96.14; without them 85.3."""
+    path = benchmarks / "placement/throughput/LayerGraphs/gnmt_training.json"
+    workload = stagecut.load(path)
+    assert workload.cluster is not None
+    problem = Throughput(split="noncontiguous", pipeline="gpipe")
+    assert max(bounds(workload, workload.cluster, problem).values()) > 96.1

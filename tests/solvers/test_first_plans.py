@@ -1,0 +1,81 @@
+"""`auto` has a plan before it waits for a compiler, whatever the problem."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conformance import chain, task
+from project import ROOT
+
+from stagecut import Limits, Throughput, accelerators_and_cpus, solve, verify
+from stagecut.instances import Mapping, topology
+
+#: Solves until the first plan, and says whether a kernel was compiled by then.
+SCRIPT = """
+import sys
+from conformance import task
+from numba.core import event
+from stagecut import solve
+
+class Enough(Exception):
+    pass
+
+def stop(progress):
+    if progress.point.objective < float("inf"):
+        raise Enough
+
+with event.install_recorder("numba:compile") as record:
+    for problem in ("throughput", "latency", "training", "mapping"):
+        of = task(problem, [1.0, 2.0, 3.0, 1.0], room=float(sys.argv[1]))
+        try:
+            solve(of.workload, of.cluster, of.problem, on_progress=stop)
+        except Enough:
+            print(problem)
+assert not record.buffer, record.buffer
+"""
+
+
+@pytest.mark.parametrize("room", ["inf", "8"])
+def test_the_first_plan_compiles_nothing(room: str, tmp_path: Path) -> None:
+    """With CPUs, and without them where every byte is needed; with no kernel compiled before."""
+    tests = ROOT / "tests" / "support"
+    paths = [str(ROOT / ".dev"), str(tests)]
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, room],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["throughput", "latency", "training", "mapping"]
+
+
+def test_relayed_data_has_a_first_plan_too() -> None:
+    problem = Throughput("contiguous", relayed=True)
+    workload = chain([1.0] * 6)
+    result = solve(workload, accelerators_and_cpus(2), problem, limits=Limits(seconds=1e-9))
+    assert result.plan is not None
+    verify(workload, result.plan)
+
+
+@pytest.mark.parametrize("name", ["ring:2048", "torus2d:45x46", "islands:256x8"])
+def test_the_first_mapping_needs_no_table_of_all_routes(name: str) -> None:
+    """It is stopped as soon as there is a mapping: nothing asked for the routes of all pairs."""
+    place = topology(name)
+    of = task("mapping", [1.0] * 16)
+    problem = Mapping(place, 8, place.size // 8, "both")
+
+    class EnoughError(Exception):
+        pass
+
+    def stop(_: object) -> None:
+        raise EnoughError
+
+    with pytest.raises(EnoughError):
+        solve(of.workload, accelerators_and_cpus(place.size), problem, on_progress=stop)
+    assert not {"_searched", "latency_s"} & set(vars(place.routes))

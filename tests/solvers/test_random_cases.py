@@ -1,0 +1,95 @@
+"""A tenth of `benchmarks/random_cases.py`: random cases over all methods, against brute force."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sweep import BIGS, DEFECTS, ORDINARY, VARIANTS, WIDE, Case, ask, case_of, judged, methods_of
+from wide_cases import three_never
+
+from stagecut import Result, Throughput, Workload, accelerators_and_cpus, solve
+from stagecut.instances.model.problem import SPLITS
+from stagecut.solvers import METHODS
+
+#: Cases of each variant: in CI, and in the slow test.
+FEW, MANY = 4, 60
+
+
+def defects(variant: str, seeds: range) -> list[str]:
+    """Return what methods said of cases that is wrong."""
+    found = []
+    for seed in seeds:
+        case = case_of(variant, seed)
+        optimum = case.optimum()
+        for method in methods_of(case):
+            said = ask(case, method, optimum)
+            if said.word in DEFECTS:
+                found.append(f"{variant} {seed} {method}: {said.word}: {said.detail}")
+    return found
+
+
+@pytest.mark.parametrize("variant", ORDINARY)
+def test_ordinary_numbers(variant: str) -> None:
+    assert not defects(variant, range(FEW))
+
+
+@pytest.mark.parametrize("variant", WIDE)
+def test_numbers_of_many_orders_of_magnitude(variant: str) -> None:
+    assert not defects(variant, range(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_many(variant: str) -> None:
+    assert not defects(variant, range(1000, 1000 + MANY))
+
+
+@pytest.mark.parametrize("method", METHODS["throughput"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_transfers_that_nobody_pays_do_not_make_a_case_infeasible(method: str, split: str) -> None:
+    workload, cluster = three_never()
+    problem = Throughput(split=split)  # type: ignore[arg-type]
+    case = Case(workload, cluster, problem, lambda: math.nan)
+    possible = split == "noncontiguous"  # of the others, none fits
+    said = ask(case, method, 2.733584204881363 if possible else math.inf)
+    assert said.word not in DEFECTS, said
+    if method == "auto":
+        assert said.word == ("optimal" if possible else "infeasible"), said
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+@pytest.mark.parametrize("big", [big for big in BIGS if big > 1e3])
+def test_a_large_transfer_within_a_stage_leaves_no_rounding_in_the_sums(
+    big: float, relayed: bool
+) -> None:
+    """0 → 1 ⇒ 2 | 3 ⇒ 4 ⇒ 5 and 0 → 4: the first stage takes 5 and transfers of 0.2 and 0.1."""
+    workload = Workload(
+        name="large transfers",
+        ids=tuple(range(6)),
+        edges=np.array([(0, 1), (0, 4), (1, 2), (2, 3), (3, 4), (4, 5)]),
+        times={"accelerator": np.array([1.0, 1, 3, 1, 1, 1])},
+        memory_bytes=np.ones(6),
+        transfer=np.array([0.2, big, 0.1, big, big, 0]),
+    )
+    problem = Throughput(split="contiguous", relayed=relayed)
+    result = solve(workload, accelerators_and_cpus(2), problem, method="dp")
+    assert result.status == "optimal"
+    assert result.objective == pytest.approx(5.3, rel=1e-12)
+    assert result.bound == pytest.approx(5.3, rel=1e-12)
+
+
+def test_what_is_wrong_is_seen() -> None:
+    """Each kind of wrong answer is told from a right one."""
+    case = case_of("throughput noncontiguous", 5)
+    right = solve(case.workload, case.cluster, case.problem)
+    assert right.objective is not None
+    optimum = case.optimum()
+    assert judged(case, right, optimum).word == "optimal"
+
+    def said(result: Result, least: float) -> str:
+        return judged(case, result, least).word
+
+    assert said(right, 0.9 * optimum) == "bound above the optimum"
+    assert said(right, 1.1 * optimum) == "better than brute force"

@@ -1,0 +1,156 @@
+"""The frontier against plain enumeration: best sets, states, splits of pairs, segments."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import numpy as np
+import pytest
+from brute import best_max_load
+from cases import random_case
+
+from stagecut import Limits, Throughput
+from stagecut.formulations.task import Task, pose
+from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph
+from stagecut.formulations.throughput.set_partitioning import load_of
+from stagecut.instances import Placement, Solution
+from stagecut.runtime import evaluate
+from stagecut.solvers import Search
+from stagecut.solvers.throughput.column_generation.column_generation import Market, market
+from stagecut.solvers.throughput.column_generation.frontier import (
+    Scratch,
+    best_set,
+    cut,
+    frontier,
+    incidence,
+    orders,
+)
+from stagecut.solvers.throughput.linear_split import linear_split
+from stagecut.solvers.throughput.neighbourhood import Neighbourhood
+
+
+def posed(seed: int) -> tuple[Task, Hypergraph, Market]:
+    workload, cluster = random_case(seed, max_nodes=9, max_kinds=2)
+    task = pose(workload, cluster, Throughput())
+    graph = hypergraph(task)
+    return task, graph, market(task, graph)
+
+
+def by_enumeration(
+    graph: Hypergraph, kind: int, price: np.ndarray, limit: float, toll: float, overlap: bool
+) -> float:
+    best = 0.0
+    for taken in itertools.product((False, True), repeat=graph.size):
+        members = frozenset(np.flatnonzero(taken).tolist())
+        compute = sum(float(graph.compute[kind, :, v].sum()) for v in members)
+        load = load_of(graph, kind, members, overlap=False)
+        value = sum(price[v] for v in members) - toll * (load - compute if load < np.inf else 0)
+        if (compute if overlap else load) <= limit:
+            best = max(best, value)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
+    _, graph, sold = posed(seed)
+    rng = np.random.default_rng(seed)
+    overlap = seed % 3 == 0
+    toll = float(rng.random()) if overlap else 0.0
+    price = rng.normal(size=graph.size) + 0.3
+    for kind, states in enumerate(sold.states):
+        load = graph.compute.sum(axis=1)[kind]
+        limit = float(rng.random() * load[np.isfinite(load)].sum())
+
+        def true_load(kind: int, load: np.ndarray, members: np.ndarray) -> float:
+            transfer = float(sold.weight[kind] @ cut(sold.shape, members))
+            return float(load[members].sum()) + (0.0 if overlap else transfer)
+
+        best = by_enumeration(graph, kind, price, limit, toll, overlap)
+        for floor in (0.0, best / 2, best * (1 + 1e-9), best + 1):
+            found = best_set(
+                states, price, load, limit, partial(true_load, kind, load), Scratch(),
+                floor=floor, overlap=overlap, toll=toll, should_stop=lambda: False,
+            )  # fmt: skip
+            assert found is not None
+            assert found.bound >= max(best, floor) - 1e-9
+            if found.members is None:
+                assert best <= floor + 1e-9
+            elif found.true:
+                assert found.bound == pytest.approx(best, rel=0.02)
+                assert true_load(kind, load, found.members) <= limit
+            for (_, before), (below, _) in itertools.pairwise([(0.0, floor), *found.steps]):
+                if below == 0:
+                    continue
+                just = by_enumeration(graph, kind, price, below * (1 - 1e-9), toll, overlap)
+                assert just <= max(before, floor) + 1e-9
+
+
+def test_orders_do_not_change_what_is_best() -> None:
+    _, graph, sold = posed(7)
+    price = np.random.default_rng(1).random(graph.size)
+    load, weight = graph.compute.sum(axis=1)[0], sold.weight[0]
+    shape = incidence(graph)
+    values = []
+    for order in orders(shape, np.random.default_rng(3))[:5]:
+        states = frontier(graph, weight, [order])
+        found = best_set(
+            states,
+            price,
+            load,
+            1.5,
+            partial(sold.load_of, 0),
+            sold.scratch,
+            floor=0.0,
+            should_stop=bool,
+        )
+        assert found is not None
+        values.append(found.bound)
+    assert values == pytest.approx([values[0]] * len(values))
+
+
+def test_narrow_limits_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With too few states allowed, nets are given up, and the bound stays one."""
+    monkeypatch.setattr("stagecut.solvers.throughput.column_generation.frontier.WIDTH", 2)
+    monkeypatch.setattr("stagecut.solvers.throughput.column_generation.frontier.RELAXED_WIDTH", 2)
+    loosened = 0
+    for seed in range(40):
+        _, graph, sold = posed(seed)
+        price = np.random.default_rng(seed).random(graph.size)
+        for kind, states in enumerate(sold.states):
+            load = graph.compute.sum(axis=1)[kind]
+            limit = 0.5 * float(load[np.isfinite(load)].sum())
+            best = by_enumeration(graph, kind, price, limit, 0.0, False)
+            found = best_set(
+                states, price, load, limit, partial(sold.load_of, kind), sold.scratch,
+                floor=0.0, should_stop=lambda: False,
+            )  # fmt: skip
+            assert found is not None
+            assert found.bound >= best - 1e-9
+            loosened += not states.exact
+    assert loosened > 5
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_segments_and_the_walk_from_them_keep_all_rules(seed: int) -> None:
+    task, graph, sold = posed(seed)
+    devices = np.random.default_rng(seed).permutation(task.cluster.size)
+    where = linear_split(task, graph, sold.shape, sold.orders[0], devices, np.inf)
+    best = best_max_load(task.workload, task.cluster, task.problem)
+    if where is None:
+        return
+
+    def judge(solution: Solution) -> float:
+        report = evaluate(task.workload, task.cluster, task.problem, solution)
+        assert report.violations == ()
+        return report.objective
+
+    search: Search[Solution] = Search(Limits(seed=seed), judge)
+    search.offer(Placement(graph.expand(where)))
+    assert search.objective >= best * (1 - 1e-9)
+    walk = Neighbourhood(
+        task, graph, sold.shape, sold.orders[0], where, np.random.default_rng(seed)
+    )
+    walk.walk(search, 200)
+    assert walk.best == pytest.approx(search.objective, rel=1e-9)
+    assert search.objective >= best * (1 - 1e-9)

@@ -1,0 +1,225 @@
+"""The compact program against brute force, its deadline, Ctrl-C, other solvers, model files."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import highspy
+import numpy as np
+import pyomo.environ as pyo
+import pytest
+from brute import best_max_load
+from cases import random_case
+from project import ROOT
+
+from stagecut import (
+    InputError,
+    Limits,
+    Throughput,
+    Workload,
+    accelerators_and_cpus,
+    load,
+    solve,
+)
+from stagecut.formulations.task import pose
+from stagecut.formulations.throughput.counting import counting_bound
+from stagecut.formulations.throughput.hypergraph import hypergraph
+from stagecut.instances import Solution
+from stagecut.solvers import Search
+from stagecut.solvers.throughput import milp
+from stagecut.solvers.throughput.milp import export_model
+
+BERT_12 = "placement/throughput/OperatorGraphs/bert_L-12_training.json"
+
+PROBLEMS = [
+    Throughput(split=split, cpu_split=cpu, pipeline=pipeline, overlap=overlap)
+    for split in ("noncontiguous", "contiguous", "per-device")
+    for cpu in ("contiguous", "free")
+    for pipeline in ("pipedream", "gpipe")
+    for overlap in (False, True)
+]
+
+
+@pytest.mark.parametrize("chunk", range(20))
+def test_the_program_and_brute_force_agree_on_500_random_cases(chunk: int) -> None:
+    for seed in range(25 * chunk, 25 * (chunk + 1)):
+        problem = PROBLEMS[seed % len(PROBLEMS)]
+        nodes = 8 if seed % 5 == 0 else 6
+        workload, cluster = random_case(seed, max_nodes=nodes, max_cores=2, max_kinds=1 + seed % 2)
+        best = best_max_load(workload, cluster, problem)
+        result = solve(workload, cluster, problem, method="milp")
+        where = f"seed {seed}: {problem}"
+        if math.isinf(best):
+            assert result.status == "infeasible", where
+            assert result.reason, where
+        else:
+            assert result.objective == pytest.approx(best, rel=1e-6, abs=1e-9), where
+            assert result.status == "optimal", where
+
+
+def test_without_a_plan_to_start_from_the_program_finds_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(milp, "greedy", lambda *_: None)
+    for seed in range(1000, 1072):
+        problem = PROBLEMS[seed % len(PROBLEMS)]
+        workload, cluster = random_case(seed, max_nodes=6, max_cores=2, max_kinds=1 + seed % 2)
+        best = best_max_load(workload, cluster, problem)
+        result = solve(workload, cluster, problem, method="milp")
+        found = math.inf if result.objective is None else result.objective
+        assert found == pytest.approx(best, rel=1e-6, abs=1e-9), f"seed {seed}: {problem}"
+
+
+def test_counting_never_passes_the_optimum() -> None:
+    for seed in range(300):
+        workload, cluster = random_case(seed, max_nodes=6, max_cores=2, max_kinds=1 + seed % 2)
+        best = best_max_load(workload, cluster, Throughput())
+        task = pose(workload, cluster, Throughput())
+        assert counting_bound(task, hypergraph(task)) <= best * (1 + 1e-12), seed
+
+
+def test_counting_knows_that_five_equal_units_on_two_devices_means_three_on_one() -> None:
+    task = pose(equal_units(5), accelerators_and_cpus(2, 1), Throughput())
+    assert counting_bound(task, hypergraph(task)) == pytest.approx(3.0, rel=1e-8)
+
+
+def test_a_start_is_used_and_a_plan_that_breaks_a_rule_is_not() -> None:
+    workload, cluster = random_case(9, max_nodes=8, max_cores=1)
+    first = solve(workload, cluster, method="milp")
+    assert first.plan is not None
+    again = solve(workload, cluster, method="milp", start=first.plan, limits=Limits(nodes=0))
+    assert again.objective == first.objective
+    assert not again.notes
+
+
+def test_the_same_node_limit_and_seed_give_the_same_plan(benchmarks: Path) -> None:
+    workload = load(benchmarks / "placement/throughput/LayerGraphs/bert24_training.json")
+    results = [solve(workload, method="milp", limits=Limits(nodes=1, seed=5)) for _ in range(2)]
+    plans = [result.plan for result in results]
+    assert plans[0] is not None
+    assert plans[1] is not None
+    assert plans[0].placement.tolist() == plans[1].placement.tolist()
+    assert results[0].bound == results[1].bound
+    assert results[0].limit in ("nodes", "none")
+
+
+def test_a_deadline_ends_the_search_with_a_plan(benchmarks: Path) -> None:
+    workload = load(benchmarks / BERT_12)
+    result = solve(workload, method="milp", limits=Limits(seconds=3))
+    assert result.plan is not None
+    assert result.limit == "time"
+    assert result.bound > 0
+
+
+def test_time_that_is_up_while_building_ends_the_search(
+    benchmarks: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begun = []
+    stop = Search.should_stop
+
+    def soon(search: Search[Solution]) -> bool:
+        if "start" in search.phases:
+            begun.append(1)
+        if len(begun) > 200:
+            search.interrupt()
+        return stop(search)
+
+    monkeypatch.setattr(Search, "should_stop", soon)
+    result = solve(load(benchmarks / BERT_12), method="milp")
+    assert result.plan is not None
+    assert result.limit == "interrupt"
+    assert "solve" not in result.phases
+    assert "ERROR" not in capfd.readouterr().err
+
+
+def test_ctrl_c_returns_the_plan_found_so_far(benchmarks: Path) -> None:
+    program = (
+        "import stagecut\n"
+        "def said(progress): print('going', flush=True)\n"
+        f"workload = stagecut.load({str(benchmarks / BERT_12)!r})\n"
+        "result = stagecut.solve(workload, method='milp', on_progress=said)\n"
+        "print('ended', result.status, result.limit, result.plan.objective > 0)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "going\n"  # the first plan: HiGHS comes next
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    assert "ended feasible interrupt True" in rest
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("solver", ["glpk", "cbc"])
+def test_another_solver_that_pyomo_knows(solver: str) -> None:
+    if not pyo.SolverFactory(solver).available(exception_flag=False):
+        pytest.skip(f"{solver} is not installed")
+    for seed in range(24):
+        problem = PROBLEMS[seed]
+        workload, cluster = random_case(seed, max_nodes=6, max_cores=1)
+        best = best_max_load(workload, cluster, problem)
+        result = solve(workload, cluster, problem, method="milp", options={"solver": solver})
+        found = math.inf if result.objective is None else result.objective
+        assert found == pytest.approx(best, rel=1e-5, abs=1e-9), f"seed {seed}: {problem}"
+        assert result.status == ("infeasible" if math.isinf(best) else "optimal")
+
+
+@pytest.mark.parametrize(("name", "words"), [("nonesuch", "knows no"), ("cplex", "install")])
+def test_a_solver_that_is_not_there(name: str, words: str) -> None:
+    if name != "nonesuch" and pyo.SolverFactory(name).available(exception_flag=False):
+        pytest.skip(f"{name} is installed")
+    workload, cluster = random_case(0)
+    with pytest.raises(InputError, match=words):
+        solve(workload, cluster, method="milp", options={"solver": name})
+
+
+@pytest.mark.parametrize("problem", PROBLEMS[::5])
+@pytest.mark.parametrize("ending", [".mps", ".lp"])
+def test_a_model_file_has_the_optimum_of_the_task(
+    tmp_path: Path, ending: str, problem: Throughput
+) -> None:
+    workload, cluster = random_case(9, max_nodes=6, max_cores=1)
+    path = tmp_path / f"model{ending}"
+    export_model(pose(workload, cluster, problem), path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    highs = highspy.Highs()
+    highs.setOptionValue("output_flag", False)
+    highs.readModel(str(path))
+    highs.run()
+    best = best_max_load(workload, cluster, problem)
+    assert highs.getInfo().objective_function_value == pytest.approx(best, rel=1e-5, abs=1e-9)
+
+
+def test_a_model_file_with_another_ending_or_in_no_folder(tmp_path: Path) -> None:
+    task = pose(*random_case(9), Throughput())
+    with pytest.raises(InputError, match=r"\.mps or \.lp"):
+        export_model(task, tmp_path / "model.txt")
+    with pytest.raises(InputError, match="cannot be written"):
+        export_model(task, tmp_path / "nowhere" / "model.lp")
+
+
+def test_infeasible_says_what_is_at_fault() -> None:
+    result = solve(equal_units(4), accelerators_and_cpus(2, 0, 1.5), method="milp")
+    assert result.status == "infeasible"
+    assert "more than" in result.reason
+
+
+def equal_units(count: int) -> Workload:
+    """Units that take 1 each on an accelerator, 100 on a CPU, and a byte of memory."""
+    return Workload(
+        name="equal units",
+        ids=tuple(range(count)),
+        edges=np.array([(v, v + 1) for v in range(count - 1)]),
+        times={"accelerator": np.ones(count), "cpu": np.full(count, 100.0)},
+        memory_bytes=np.ones(count),
+        transfer=np.full(count, 0.01),
+    )

@@ -1,0 +1,156 @@
+"""The set partitioning method against brute force, and its certificates against their checker."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyomo.environ as pyo
+import pytest
+from brute import best_max_load
+from cases import random_case
+
+from stagecut import (
+    Cluster,
+    InputError,
+    Limits,
+    Plan,
+    Result,
+    Throughput,
+    VerificationError,
+    Workload,
+    load,
+    solve,
+    verify,
+)
+from stagecut.formulations.task import pose
+from stagecut.formulations.throughput import set_partitioning
+from stagecut.formulations.throughput.hypergraph import hypergraph
+from stagecut.runtime.verify.bound import check_bound
+
+PROBLEMS = [
+    Throughput(),
+    Throughput(),
+    Throughput(overlap=True),
+    Throughput(pipeline="gpipe"),
+    Throughput(pipeline="gpipe", overlap=True),
+]
+
+
+def case(seed: int) -> tuple[Workload, Cluster, Throughput]:
+    workload, cluster = random_case(
+        seed, max_nodes=7, max_accelerators=3, max_cores=2, max_kinds=1 + seed % 2
+    )
+    return workload, cluster, PROBLEMS[seed // 2 % len(PROBLEMS)]
+
+
+def run(seed: int) -> Result:
+    workload, cluster, problem = case(seed)
+    return solve(workload, cluster, problem, method="setpart", limits=Limits(nodes=4, seed=seed))
+
+
+@pytest.mark.parametrize("block", range(12))
+def test_bound_below_brute_force_below_objective(block: int) -> None:
+    for seed in range(25 * block, 25 * block + 25):
+        workload, cluster, problem = case(seed)
+        best = best_max_load(workload, cluster, problem)
+        result = run(seed)
+        assert result.bound <= best * (1 + 1e-9), seed
+        if math.isinf(best):
+            assert result.plan is None, seed
+            assert result.status == "infeasible", seed
+            continue
+        assert result.plan is not None, seed
+        assert result.plan.objective >= best * (1 - 1e-9), seed
+        verify(workload, result.plan)
+        if problem == Throughput():
+            assert result.plan.objective == pytest.approx(best, rel=1e-9), seed
+        if result.bound_origin == "set partitioning":
+            assert result.bound > 0
+            check_bound(workload, result.plan)
+            if result.bound > best * (1 - 1e-9):
+                continue  # true whatever the prices
+            with pytest.raises(VerificationError, match="not proved"):
+                check_bound(workload, spoiled(result.plan, best))
+
+
+def spoiled(plan: Plan, best: float) -> Plan:
+    """Return a plan that claims more than can be true, by the prices of a lower target."""
+    certificate = dict(plan.certificate) | {"target": best * (1 + 1e-6)}
+    return replace(plan, certificate=certificate)
+
+
+def test_a_certificate_with_one_price_changed_is_refused() -> None:
+    refused = 0
+    for seed in range(60):
+        workload, _, _ = case(seed)
+        result = run(seed)
+        if result.bound_origin != "set partitioning" or result.plan is None:
+            continue
+        prices = np.array(result.plan.certificate["prices"])
+        prices[int(prices.argmax())] -= 1.01 * prices.sum()
+        changed = dict(result.plan.certificate) | {"prices": prices.tolist()}
+        with pytest.raises(VerificationError, match="not proved"):
+            check_bound(workload, replace(result.plan, certificate=changed))
+        refused += 1
+    assert refused >= 20
+
+
+def test_a_certificate_with_wrong_fields_is_refused() -> None:
+    result = next(r for r in map(run, range(20)) if r.bound_origin == "set partitioning")
+    plan = result.plan
+    assert plan is not None
+    workload = next(
+        w for w, _, _ in map(case, range(20)) if w.fingerprint == plan.workload_fingerprint
+    )
+    data = dict(plan.certificate)
+    for broken, error, said in [
+        ({"prices": [1.0]}, InputError, "prices"),
+        ({"target": plan.bound / 2}, VerificationError, "below"),
+        ({"memory_prices": [-1.0] * len(plan.cluster.kinds)}, VerificationError, "negative"),
+        ({"transfer_prices": [1.0] * len(plan.cluster.kinds)}, VerificationError, "overlap"),
+        ({"origin": "HiGHS"}, InputError, "setpart"),
+    ]:
+        with pytest.raises(error, match=said):
+            check_bound(workload, replace(plan, certificate=data | broken))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_program_over_all_sets_is_exact(seed: int) -> None:
+    workload, cluster = random_case(seed, max_nodes=6, max_cores=2, max_kinds=2)
+    problem = Throughput(overlap=seed % 3 == 0)
+    task = pose(workload, cluster, problem)
+    model = set_partitioning.model(task, hypergraph(task))
+    outcome = pyo.SolverFactory("appsi_highs").solve(model, load_solutions=False)
+    best = best_max_load(workload, cluster, problem)
+    if math.isinf(best):
+        assert outcome.solver.termination_condition == pyo.TerminationCondition.infeasible
+    else:
+        model.solutions.load_from(outcome) if len(outcome.solution) else None
+        assert outcome.problem.upper_bound == pytest.approx(best, rel=1e-6, abs=1e-6)
+
+
+def test_contiguous_splits_are_refused() -> None:
+    workload, cluster = random_case(3)
+    with pytest.raises(InputError, match="non-contiguous"):
+        solve(workload, cluster, Throughput(split="contiguous"), method="setpart")
+
+
+def test_same_seed_same_plan() -> None:
+    first, second = run(13), run(13)
+    assert first.plan is not None
+    assert second.plan is not None
+    assert np.array_equal(first.plan.placement, second.plan.placement)
+    assert first.bound == second.bound
+
+
+@pytest.mark.parametrize("name", ["LayerGraphs/gnmt_training", "OperatorGraphs/bert_l-3_inference"])
+def test_one_per_cent_on_published_workloads(benchmarks: Path, name: str) -> None:
+    workload = load(benchmarks / "placement" / "throughput" / f"{name}.json")
+    result = solve(workload, method="setpart", limits=Limits(gap=0.01, nodes=60))
+    assert result.gap is not None
+    assert result.gap <= 0.01
+    assert result.plan is not None
+    check_bound(workload, result.plan)

@@ -1,0 +1,174 @@
+"""Plans and certificates that claim what is not so."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from brute import best_max_load
+from cases import random_case
+from damage import ODD, weighted
+from training_cases import random_training_case
+
+import stagecut
+from stagecut import Cluster, Limits, Plan, Workload
+from stagecut.instances import Latency, Mapping, Problem, Throughput, topology
+from stagecut.instances.formats.files import dumps, load_plan
+from stagecut.instances.model.errors import InputError, VerificationError
+from stagecut.runtime import verify
+from stagecut.runtime.verify.bound import check_bound
+
+#: What became of a changed plan: refused in one line; or its claims are true, by the definition.
+Fate = Literal["refused", "true", "defect"]
+
+
+def plans() -> list[tuple[Workload, Plan]]:
+    """Return plans of every problem, on a few small workloads."""
+    found = []
+    for seed in range(40):
+        workload, cluster = random_case(seed, max_nodes=6)
+        for problem in (Throughput(), Throughput(split="contiguous", overlap=True), Latency()):
+            method = "greedy"
+            found.append((workload, _plan(workload, cluster, problem, method)))
+        layered, devices, training = random_training_case(seed)
+        found.append((layered, _plan(layered, devices, training, "dp")))
+    for name in ("mesh2d:2x2", "ring:5"):
+        made = weighted()
+        found.append((made, _plan(made, None, Mapping(topology(name), 2, 2), "layouts")))
+    return [(workload, plan) for workload, plan in found if plan is not None]
+
+
+def changed(workload: Workload, plan: Plan, rng: random.Random) -> dict[str, Any]:
+    """Return a plan's file with one claim of it changed."""
+    document: dict[str, Any] = json.loads(dumps(plan, workload))
+    objective = document["objective"]
+    solution = document["solution"]
+    parts = next(iter(solution.values()))
+    match rng.randrange(9):
+        case 0:
+            document["objective"] = objective * rng.choice([0.5, 0.999, 1.001, 2.0]) + 1e-3
+        case 1:
+            document["gap"] = rng.choice([0.5, -1.0, 2.0, 1e300])
+        case 2:
+            document["bound"] = 1.01 * objective + 1e-3
+            document["gap"] = 0.0
+        case 3:
+            document["workload"]["fingerprint"] = "0" * 64
+        case 4:
+            kind = rng.choice(document["cluster"]["kinds"])
+            key = rng.choice(["count", "slowdown", "memory_bytes"])
+            kind[key] = (kind[key] or 1) + 1
+        case 5:
+            key = rng.choice(list(document["problem"]))
+            document["problem"][key] = rng.choice(ODD)
+        case 6:
+            del document["problem"][rng.choice(list(document["problem"]))]
+        case 7:  # a node elsewhere
+            lists = [part["nodes"] for part in parts if part["nodes"]]
+            node = rng.choice(lists)
+            moved = node.pop(rng.randrange(len(node)))
+            target = rng.choice(parts)["nodes"]
+            target.append(moved)
+        case _:  # a node lost, or twice, or of another name
+            lists = [part["nodes"] for part in parts if part["nodes"]]
+            nodes = rng.choice(lists)
+            at = rng.randrange(len(nodes))
+            match rng.randrange(3):
+                case 0:
+                    del nodes[at]
+                case 1:
+                    nodes.append(copy.deepcopy(nodes[at]))
+                case _:
+                    nodes[at] = rng.choice(ODD)
+    return document
+
+
+def fate(workload: Workload, document: dict[str, Any], folder: Path) -> Fate:
+    """Return what becomes of a changed plan.
+
+    Raises
+    ------
+    AssertionError
+        If it is accepted, and what it claims is not what the plan is by definition.
+    Exception
+        Whatever else happens: a defect.
+    """
+    path = folder / "plan.json"
+    path.write_text(json.dumps(document))
+    try:
+        made = load_plan(path, workload)
+        report = verify(workload, made)
+    except (InputError, VerificationError) as error:
+        return "refused" if str(error).isprintable() else "defect"
+    assert not report.violations
+    assert made.bound <= made.objective * (1 + 1e-6)
+    assert abs(report.objective - made.objective) <= 1e-6 * abs(report.objective) + 1e-9
+    return "true"
+
+
+def certified(count: int) -> list[tuple[Workload, Cluster, Plan, float]]:
+    """Return plans whose bounds have certificates, and the optimum by trying all placements."""
+    found: list[tuple[Workload, Cluster, Plan, float]] = []
+    for seed in range(10 * count):
+        workload, cluster = random_case(seed, max_nodes=6)
+        problem = Throughput(overlap=seed % 3 == 0)
+        result = stagecut.solve(
+            workload, cluster, problem, method="setpart", limits=Limits(nodes=30, seed=seed)
+        )
+        if result.plan is not None and result.plan.certificate["origin"] == "set partitioning":
+            best = best_max_load(workload, cluster, problem)
+            if best > 0:
+                found.append((workload, cluster, result.plan, best))
+        if len(found) == count:
+            break
+    return found
+
+
+def forged(plan: Plan, best: float, rng: random.Random) -> Plan:
+    """Return the plan with a certificate for a bound above the optimum, or none that can be."""
+    data = copy.deepcopy(dict(plan.certificate))
+    above = best * (1 + rng.choice([1e-6, 1e-4, 0.01, 0.5, 10.0]))
+    prices = np.array(data["prices"])
+    match rng.randrange(4):
+        case 0:
+            prices = prices * rng.choice([1e-9, 0.5, 2.0, 1e9, -1.0])
+        case 1:
+            prices = prices + np.array([rng.gauss(0, 1) for _ in prices]) * above
+        case 2:
+            prices = np.array([rng.choice([0.0, above, 1e99, -1e99, 1e-300]) for _ in prices])
+        case _:
+            pass
+    data["prices"] = prices.tolist()
+    data["target"] = above
+    for key in ("memory_prices", "transfer_prices"):
+        if rng.random() < 0.3:
+            values = data[key]
+            assert isinstance(values, list)
+            data[key] = [rng.choice([0.0, -1.0, 1.0, 1e99, 1e-300]) for _ in values]
+    if rng.random() < 0.5:  # and a field that is no such thing
+        data[rng.choice(list(data))] = rng.choice(ODD)
+    return replace(plan, certificate=data, bound=above)
+
+
+def is_refused(workload: Workload, plan: Plan) -> bool:
+    """Whether the check of a bound refuses the plan, in one line."""
+    try:
+        check_bound(workload, plan)
+    except (InputError, VerificationError) as error:
+        return str(error).isprintable()
+    return False
+
+
+def _plan(
+    workload: Workload, cluster: Cluster | None, problem: Problem, method: str
+) -> Plan | None:
+    limits = Limits(nodes=5)
+    try:
+        return stagecut.solve(workload, cluster, problem, method=method, limits=limits).plan
+    except InputError:
+        return None

@@ -1,0 +1,263 @@
+"""Random cases of every problem, and what each method says of them, against brute force.
+
+A *variant* is a family of cases with a name: `VARIANTS[name](seed)` is the same case each time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import traceback
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import get_args
+
+import numpy as np
+from brute import best_max_load
+from brute_latency import least_latency
+from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
+from cases import linked_case, random_case
+from training_cases import best_objective, random_training_case
+from wide_cases import Where, wide_case, widened
+
+from stagecut import (
+    Cluster,
+    InputError,
+    Latency,
+    Limits,
+    Result,
+    Throughput,
+    VerificationError,
+    Workload,
+    accelerators_and_cpus,
+    solve,
+    verify,
+)
+from stagecut.instances import Mapping, Problem, stage_costs
+from stagecut.instances.model.problem import SPLITS, Split
+from stagecut.solvers import METHODS
+from stagecut.solvers.core.search import OPTIMAL_GAP
+
+#: Relative tolerance of bounds, and of objectives (rounding of sums).
+BOUND, OBJECTIVE = 1e-6, 1e-9
+
+#: Limits by method; seconds only end what hangs.
+LIMITS = Limits(nodes=500, seconds=120.0)
+ROUNDS = {"local-search": 20, "random": 20, "setpart": 12, "lns": 20, "layouts": 8}
+
+#: What a method may say of a case, worst first; the first eight are defects.
+WORDS = (
+    "bound above the optimum",
+    "optimal that is not",
+    "infeasible that is feasible",
+    "exception",
+    "better than brute force",
+    "refused by the verifier",
+    "noted defect",
+    "left behind",
+    "no plan",
+    "no bound",
+    "feasible",
+    "optimal",
+    "infeasible",
+    "method refuses",
+)
+DEFECTS = WORDS[:8]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case and how to find its optimum (`inf`: infeasible)."""
+
+    workload: Workload
+    cluster: Cluster
+    problem: Problem
+    optimum: Callable[[], float]
+
+
+def _throughput(workload: Workload, cluster: Cluster, problem: Throughput) -> Case:
+    return Case(workload, cluster, problem, partial(best_max_load, workload, cluster, problem))
+
+
+def _drawn(seed: int, split: Split) -> Throughput:
+    rng = np.random.default_rng([seed, 3])
+    return Throughput(
+        split=split,
+        cpu_split="free" if rng.random() < 0.3 else "contiguous",
+        pipeline="gpipe" if rng.random() < 0.3 else "pipedream",
+        overlap=bool(rng.random() < 0.3),
+    )
+
+
+def _ordinary(split: Split, seed: int) -> Case:
+    sizes = {"max_nodes": 7, "max_accelerators": 3, "max_kinds": 1 + seed % 2}
+    return _throughput(*random_case(seed, **sizes), _drawn(seed, split))
+
+
+def _relayed(seed: int) -> Case:
+    case = _ordinary("contiguous", seed)
+    problem = replace(case.problem, cpu_split="contiguous", relayed=True)  # type: ignore[type-var]
+    return _throughput(case.workload, case.cluster, problem)  # type: ignore[arg-type]
+
+
+def _linked(seed: int) -> Case:
+    sizes = {"max_nodes": 7, "max_accelerators": 3, "max_kinds": 1 + seed % 2}
+    split = SPLITS[seed % 3]
+    return _throughput(*linked_case(seed, **sizes), _drawn(seed, split))
+
+
+def _big(big: float, where: Where, scale: float, seed: int) -> Case:
+    workload, cluster = wide_case(seed, big, where, scale)
+    return _throughput(workload, cluster, Throughput(split=SPLITS[seed % 3]))
+
+
+def _any_split(seed: int) -> Case:
+    """A case of any split with BIG numbers anywhere, and any rule."""
+    case = _ordinary(SPLITS[seed % 3], seed)
+    workload = widened(case.workload, np.random.default_rng([seed, 5]))
+    return _throughput(workload, case.cluster, case.problem)  # type: ignore[arg-type]
+
+
+def _latency(calls: int, wide: bool, seed: int) -> Case:
+    make = linked_case if seed % 5 == 0 else random_case
+    accelerators = 3 if calls == 1 else 2
+    workload, cluster = make(
+        seed, max_nodes=7 - calls, max_accelerators=accelerators, max_kinds=1 + seed % 2
+    )
+    if wide:
+        workload = widened(workload, np.random.default_rng([seed, 5]))
+    problem = Latency(calls)
+    return Case(workload, cluster, problem, partial(least_latency, workload, cluster, problem))
+
+
+def _training(wide: bool, seed: int) -> Case:
+    kinds = 1 + (seed % 3 == 0)
+    sizes = {"max_nodes": 4, "max_devices": 3} if kinds > 1 else {}
+    workload, cluster, problem = random_training_case(seed, kinds=kinds, **sizes)
+    if wide:
+        workload = widened(workload, np.random.default_rng([seed, 5]))
+    return Case(workload, cluster, problem, partial(best_objective, workload, cluster, problem))
+
+
+SHAPES = [(1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (4, 1), (1, 5), (5, 1)]
+
+
+def _mapping(objective: str, wide: bool, seed: int) -> Case:
+    rng = np.random.default_rng([seed, 7])
+    of_links = objective == "busiest-link"
+    stages, replicas = SHAPES[seed % 4 if of_links else seed % len(SHAPES)]
+    problem = Mapping(
+        place_for(rng, stages * replicas, 5 if of_links else 7),
+        stages,
+        replicas,
+        ("p2p", "allr", "both")[int(rng.integers(3))],  # type: ignore[arg-type]
+        microbatches=int(rng.integers(1, 4)),
+        gradients=bool(rng.integers(2)),
+        collective="ring" if rng.random() < 0.6 else None,
+        objective=objective,  # type: ignore[arg-type]
+        overlap=bool(rng.random() < 0.25) and not of_links,
+    )
+    workload = stages_of(rng, stages)
+    if wide:
+        workload = widened(workload, rng)
+    least = least_busiest_link if of_links else least_stage_time
+
+    def optimum() -> float:
+        return 1e3 * least(stage_costs(workload, np.arange(stages), stages), problem)
+
+    return Case(workload, accelerators_and_cpus(problem.topology.size), problem, optimum)
+
+
+BIGS = (1.0, 1e3, 1e5, 1e7, 1e8, 1e10, 1e12, 1e15)
+
+ORDINARY: dict[str, Callable[[int], Case]] = {
+    **{f"throughput {split}": partial(_ordinary, split) for split in SPLITS},
+    "throughput relayed": _relayed,
+    "throughput links": _linked,
+    "latency 1 call": partial(_latency, 1, False),
+    "latency 2 calls": partial(_latency, 2, False),
+    "training": partial(_training, False),
+    "mapping stage-time": partial(_mapping, "stage-time", False),
+    "mapping busiest-link": partial(_mapping, "busiest-link", False),
+}
+
+WIDE: dict[str, Callable[[int], Case]] = {
+    **{
+        f"BIG {big:g} {where}": partial(_big, big, where, 1.0)
+        for big, where in itertools.product(BIGS, get_args(Where))
+    },
+    **{f"scale {scale:g}": partial(_big, 1.0, "all", scale) for scale in (1e-12, 1e12)},
+    **{f"scale {scale:g} BIG": partial(_big, 1e5, "all", scale) for scale in (1e-12, 1e12)},
+    "wide throughput": _any_split,
+    "wide latency": partial(_latency, 1, True),
+    "wide latency 2 calls": partial(_latency, 2, True),
+    "wide training": partial(_training, True),
+    "wide mapping": partial(_mapping, "stage-time", True),
+}
+
+VARIANTS = ORDINARY | WIDE
+
+
+def case_of(variant: str, seed: int) -> Case:
+    """Return case `seed` of a variant; variants share no seeds of their generators."""
+    return VARIANTS[variant](zlib.crc32(variant.encode()) % 2**20 * 10_000 + seed)
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a method said of a case, one of `WORDS`, and the details if it is a defect."""
+
+    word: str
+    detail: str = ""
+
+
+def ask(case: Case, method: str, optimum: float) -> Word:
+    """Solve a case by a method and compare with the optimum."""
+    limits = replace(LIMITS, nodes=ROUNDS.get(method, LIMITS.nodes))
+    try:
+        result = solve(case.workload, case.cluster, case.problem, method=method, limits=limits)
+    except InputError as refusal:
+        return Word("method refuses", str(refusal))
+    except Exception as failure:
+        last = traceback.extract_tb(failure.__traceback__)[-1]
+        return Word(
+            "exception", f"{type(failure).__name__}: {failure} ({last.filename}:{last.lineno})"
+        )
+    return judged(case, result, optimum)
+
+
+def judged(case: Case, result: Result, optimum: float) -> Word:
+    """Compare what `solve` returned with the optimum."""
+    found = math.inf if result.objective is None else result.objective
+    detail = f"{result.status} {found!r}, bound {result.bound!r} ({result.bound_origin}); "
+    detail += f"optimum {optimum!r}"
+    if result.bound > optimum * (1 + BOUND):
+        return Word(WORDS[0], detail)
+    if result.status == "optimal" and found > optimum * (1 + BOUND + OPTIMAL_GAP):
+        return Word(WORDS[1], detail)
+    if result.status == "infeasible" and math.isfinite(optimum):
+        return Word(WORDS[2], f"{result.reason}; {detail}")
+    if found < optimum * (1 - OBJECTIVE):
+        return Word(WORDS[4], detail)
+    if result.plan is not None:
+        try:
+            verify(case.workload, result.plan)
+        except VerificationError as failure:
+            return Word(WORDS[5], f"{failure}; {detail}")
+    for note in result.notes:
+        if "defect" in note:
+            return Word(WORDS[6], f"{note}; {detail}")
+        if "left behind" in note:
+            return Word(WORDS[7], detail)
+    if result.status == "no solution":
+        return Word("no plan", detail)
+    if result.status == "feasible" and not result.bound > 0 < optimum:
+        return Word("no bound", detail)
+    return Word(result.status)
+
+
+def methods_of(case: Case) -> list[str]:
+    """Return the methods of the case's problem."""
+    return list(METHODS[case.problem.name])
