@@ -6,15 +6,15 @@ exactly (`possible_messages`); the others follow with the same devices per block
 
 from __future__ import annotations
 
-from ....formulations.mapping.bound import Floors
+from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
 from ....instances import Solution
 from ...core.search import OPTIMAL_GAP
-from ..complete import filled, repaired
-from ..hunt import Hunt
+from ..complete import completed_slots, repair_and_offer
 from ..layouts import matched
-from .climb import climb
-from .possible_messages import MessageTest
+from ..search import MappingSearch
+from .message_feasibility import MessageTest
+from .threshold_search import threshold_search
 
 Test = MessageTest[Solution]
 
@@ -35,12 +35,12 @@ ATTEMPTS = 4
 STEPS = 50_000
 
 
-def messages_first(hunt: Hunt) -> None:
+def messages_first(mapping: MappingSearch) -> None:
     """Raise the bound by messages, and complete those found to a mapping.
 
     Only where no stage reduces: with both terms, the tests would be relaxations of little use.
     """
-    costs, search = hunt.costs, hunt.search
+    costs, search = mapping.costs, mapping.search
     if not costs.boundary.any() or costs.ring.any() or costs.size > MOST_DEVICES:
         return
     for most_pairs, seconds in zip(MOST_PAIRS, PROGRAM_SECONDS, strict=True):
@@ -48,34 +48,34 @@ def messages_first(hunt: Hunt) -> None:
             return
         with search.phase("messages"):
             of_program = min(seconds, PROGRAM_PART * search.seconds_left)
-            test = MessageTest(search, hunt.block, most_pairs, of_program)
+            test = MessageTest(search, mapping.block, most_pairs, of_program)
 
             def tested(
-                costs: MappingCosts, least: Floors, threshold: float, test: Test = test
+                costs: MappingCosts, lower_bounds: LowerBounds, threshold: float, test: Test = test
             ) -> object | None:
-                found = test(costs, least, threshold)
-                if found and threshold * (1 + FAR) < hunt.objective_s:
-                    _complete(hunt, test, 1)
+                found = test(costs, lower_bounds, threshold)
+                if found and threshold * (1 + FAR) < mapping.objective_s:
+                    _complete(mapping, test, 1)
                 return found
 
-            climb(hunt, tested, ORIGIN, min(SECONDS, PART * search.seconds_left))
-            _complete(hunt, test, ATTEMPTS)
+            threshold_search(mapping, tested, ORIGIN, min(SECONDS, PART * search.seconds_left))
+            _complete(mapping, test, ATTEMPTS)
 
 
-def _complete(hunt: Hunt, test: Test, attempts: int) -> None:
+def _complete(mapping: MappingSearch, test: Test, attempts: int) -> None:
     """Offer mappings with the messages of the test's least threshold."""
-    search, costs = hunt.search, hunt.costs
+    search, costs = mapping.search, mapping.costs
     for k in range(attempts):
-        if not test.members or test.threshold >= hunt.objective_s:
+        if not test.members or test.threshold >= mapping.objective_s:
             return
-        slots = filled(hunt, test.members)
-        repaired(hunt, slots, test.threshold, STEPS << k, k)
+        slots = completed_slots(mapping, test.members)
+        repair_and_offer(mapping, slots, test.threshold, STEPS << k, k)
         if search.should_stop() or search.gap <= OPTIMAL_GAP:
             return
-        if hunt.objective_s > test.threshold and hunt.block.any():
-            completed = test.complete(costs, hunt.least)
+        if mapping.objective_s > test.threshold and mapping.block.any():
+            completed = test.complete(costs, mapping.lower_bounds)
             if completed is not None:
-                hunt.offer(completed, matched(costs, completed))
+                mapping.offer(completed, matched(costs, completed))
         if search.should_stop() or search.gap <= OPTIMAL_GAP or k + 1 == attempts:
             return
-        test(costs, hunt.least, test.threshold)
+        test(costs, mapping.lower_bounds, test.threshold)

@@ -12,7 +12,7 @@ from typing import Generic
 
 import numpy as np
 
-from ....formulations.mapping.bound import Floors, caps
+from ....formulations.mapping.bound import LowerBounds, pair_upper_bounds
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.ring_cuts import cuts, orders
 from ....formulations.mapping.ring_program import RingProgram, cells_of
@@ -49,7 +49,12 @@ class RingTest(Generic[S]):
         self.orders: dict[int, Ints] = {}
 
     def __call__(
-        self, costs: MappingCosts, least: Floors, threshold: float, *, other: bool = False
+        self,
+        costs: MappingCosts,
+        lower_bounds: LowerBounds,
+        threshold: float,
+        *,
+        other: bool = False,
     ) -> dict[int, Ints] | bool | None:
         """Return None where the stages cannot have their rings, of three or more, at the threshold.
 
@@ -60,7 +65,7 @@ class RingTest(Generic[S]):
         other
             Look for other rings than the last time.
         """
-        bounds = caps(costs, least, threshold)
+        bounds = pair_upper_bounds(costs, lower_bounds, threshold)
         if bounds is None:
             return None
         program = RingProgram(costs, self._block)

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from ....formulations.linear import Linear
-from ....formulations.mapping.bound import Floors, caps, fitting
+from ....formulations.mapping.bound import LowerBounds, fitting, pair_upper_bounds
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.message_program import MessageProgram, message_program
 from ....instances.model.arrays import Bools, Floats, Ints
@@ -59,15 +59,15 @@ class MessageTest(Generic[S]):
         self.members: dict[int, Ints] = {}
 
     def __call__(
-        self, costs: MappingCosts, least: Floors, threshold: float
+        self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
     ) -> dict[int, Ints] | bool | None:
         """Return None where no mapping has its messages on the tight boundaries.
 
         Else devices by stage, others each time; empty if it is not decided; True if no boundary is
         tight.
         """
-        bounds = caps(costs, least, threshold)
-        fits = None if bounds is None else fitting(costs, least, threshold)
+        bounds = pair_upper_bounds(costs, lower_bounds, threshold)
+        fits = None if bounds is None else fitting(costs, lower_bounds, threshold)
         if bounds is None or fits is None:
             return None
         counted = np.flatnonzero(costs.boundary.any(axis=1)).tolist()
@@ -95,13 +95,13 @@ class MessageTest(Generic[S]):
             self.threshold, self.members = threshold, found
         return found
 
-    def complete(self, costs: MappingCosts, least: Floors) -> Ints | None:
+    def complete(self, costs: MappingCosts, lower_bounds: LowerBounds) -> Ints | None:
         """Return slots, (S, R), that keep the threshold's counts per block; None if none are found.
 
         Here all boundaries are in the program, dense ones with their cheapest pairs.
         """
-        bounds = caps(costs, least, self.threshold)
-        fits = fitting(costs, least, self.threshold)
+        bounds = pair_upper_bounds(costs, lower_bounds, self.threshold)
+        fits = fitting(costs, lower_bounds, self.threshold)
         if bounds is None or fits is None or not self.members:
             return None
         counts = np.full((costs.stages, int(self._block.max()) + 1), costs.replicas)
