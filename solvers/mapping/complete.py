@@ -7,10 +7,8 @@ import numpy as np
 from ...instances.model.arrays import Ints
 from .annealing.anneal import best_routes, new_state, repair
 from .layouts import matched
+from .parameters import COMPLETE_COLD, COMPLETE_HOT
 from .search import MappingSearch
-
-#: Temperatures at which a repair begins and ends: what is without violation shall stay.
-WARM, COLDEST = 0.2, 0.1
 
 
 def completed_slots(mapping: MappingSearch, rows: dict[int, Ints]) -> Ints:
@@ -33,6 +31,16 @@ def repair_and_offer(
     costs = mapping.costs
     state = new_state(costs, slots, matched(costs, slots), best_routes(costs))
     seed = (mapping.search.limits.seed * 7919 + attempt) % 2**31
-    repair(costs, mapping.lower_bounds, state, mapping.block, threshold, steps, seed, WARM, COLDEST)
+    repair(
+        costs,
+        mapping.lower_bounds,
+        state,
+        mapping.block,
+        threshold,
+        steps,
+        seed,
+        COMPLETE_HOT,
+        COMPLETE_COLD,
+    )
     slots = state.slots(costs)
     mapping.offer(slots, matched(costs, slots))

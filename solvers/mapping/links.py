@@ -16,13 +16,15 @@ from ...formulations.task import Task
 from ...instances import Mapped, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .links_kernel import descend
+from .parameters import (
+    ISLAND_COUNT_SHARE,
+    ISLAND_SECONDS,
+    ISLAND_SHARE,
+    LINK_SLICE_STEPS,
+    LINK_SLICES,
+)
 from .programs.blocks import BlockTest
 from .search import MappingSearch
-
-#: Steps between two looks at the clock, and slices from hot to cold.
-SLICE, SLICES = 30_000, 8
-#: Seconds for the program of islands, at most; and never more than 0.3 of what is left.
-ISLAND_SECONDS = 20.0
 
 
 def busiest_link(task: Task, search: Search[Solution], *, anneal: bool = True) -> None:
@@ -69,7 +71,7 @@ def _bound(mapping: MappingSearch, traffic: LinkTraffic) -> None:
         return
     from .islands import bound_by_islands  # with Pyomo, which takes a second to import
 
-    seconds = min(ISLAND_SECONDS, 0.3 * search.seconds_left)
+    seconds = min(ISLAND_SECONDS, ISLAND_SHARE * search.seconds_left)
     bound_by_islands(mapping, traffic, names, seconds)
 
 
@@ -79,7 +81,7 @@ def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBound
     names, block = np.unique(costs.island, return_inverse=True)
     if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
         return
-    until = search.seconds + min(ISLAND_SECONDS, 0.2 * search.seconds_left)
+    until = search.seconds + min(ISLAND_SECONDS, ISLAND_COUNT_SHARE * search.seconds_left)
 
     def enough() -> bool:
         return search.seconds > until or search.should_stop()
@@ -112,8 +114,8 @@ def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
         best = search.best
         slot = np.concatenate([best.slots.ravel(), np.setdiff1d(usable, best.slots)])
         sends_to[:-1] = best.sends_to
-        for k in range(SLICES):
-            seed = (search.limits.seed * 7919 + turn * SLICES + k) % 2**31
+        for k in range(LINK_SLICES):
+            seed = (search.limits.seed * 7919 + turn * LINK_SLICES + k) % 2**31
             descend(
                 traffic.forward,
                 traffic.backward,
@@ -125,8 +127,8 @@ def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
                 slot,
                 sends_to,
                 mapping.objective_s,
-                SLICE,
-                0.5 * (1 - k / SLICES) ** 2 / (1 + turn % 4),
+                LINK_SLICE_STEPS,
+                0.5 * (1 - k / LINK_SLICES) ** 2 / (1 + turn % 4),
                 seed,
             )
             found = slot[: best.slots.size].reshape(best.slots.shape).copy()

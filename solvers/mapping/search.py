@@ -20,18 +20,10 @@ from ..core.search import OPTIMAL_GAP, Search
 from .annealing.cheapest import descend
 from .first import first_mapping
 from .layouts import layouts, matched
+from .parameters import BLOCK_SECONDS, BLOCK_SHARE, BLOCK_WIDTH, ORDER_STEPS, SEGMENT_TARGETS
 from .partition import balanced_partition
 from .programs.blocks import BlockTest
 from .segments import SegmentTest
-
-#: Targets for which stages are put together in columns; each 2 % above the one before.
-SEGMENT_TARGETS = 16
-#: Seconds for counts per block, at most; and never more than this part of what is left.
-BLOCK_SECONDS, BLOCK_PART = 20.0, 0.25
-#: Steps for each device by which the orders of stages are improved.
-ORDER_STEPS = 50
-#: Relative width at which the bisection over them ends; the search narrows it further.
-BLOCK_WIDTH = 2e-3
 
 
 class MappingSearch:
@@ -176,7 +168,7 @@ class MappingSearch:
             )
             self.raise_bound(bound, "necessary conditions at a threshold")
             if self.block.any() and not search.should_stop() and search.gap > OPTIMAL_GAP:
-                until = search.seconds + min(BLOCK_SECONDS, BLOCK_PART * search.seconds_left)
+                until = search.seconds + min(BLOCK_SECONDS, BLOCK_SHARE * search.seconds_left)
 
                 def enough() -> bool:
                     return search.seconds > until or search.should_stop()

@@ -18,11 +18,9 @@ from ...formulations.mapping.bound import LowerBounds, least_sufficient_cost
 from ...formulations.mapping.costs import MappingCosts
 from ...formulations.mapping.rings import has_spread_ring
 from ...instances.model.arrays import Bools, Ints
+from .parameters import MAX_SPREAD_DEVICES
 
 Segments = list[tuple[int, int]]
-
-#: Devices up to which rings are sought that are spread over blocks.
-MAX_SPREAD = 600
 
 
 class SegmentTest:
@@ -37,7 +35,7 @@ class SegmentTest:
     def __init__(self, costs: MappingCosts, block: Ints) -> None:
         self._block, self._sizes = block, np.bincount(block)
         self._known: dict[tuple[float, ...], float] = {}
-        self._spread = len(block) <= MAX_SPREAD
+        self._spread = len(block) <= MAX_SPREAD_DEVICES
         tables = costs.latency, costs.inverse, block
         self._message = _least_across(*tables, costs.boundary)
         self._ring = _least_across(*tables, costs.ring)

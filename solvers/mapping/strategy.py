@@ -7,7 +7,8 @@ from ...instances import Mapped, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.descents import descents
 from .annealing.targets import anneal, start_strategies
-from .exact.exact import MAX_DEVICES, exact
+from .exact.exact import exact
+from .parameters import EARLY_ROUNDS, EXACT_ROUNDS, MAX_EXACT_DEVICES
 from .programs.messages import messages_first
 from .programs.rings import rings_first
 from .search import MappingSearch
@@ -26,20 +27,20 @@ def auto(task: Task, search: Search[Solution]) -> None:
         mapping.bound_stages()
     if not isinstance(search.best, Mapped) or search.should_stop():
         return
-    if mapping.costs.size > MAX_DEVICES:
+    if mapping.costs.size > MAX_EXACT_DEVICES:
         with mapping.step("rings"):
             rings_first(mapping)
     starts = start_strategies(mapping)
-    if mapping.costs.size > 2 * MAX_DEVICES:
+    if mapping.costs.size > 2 * MAX_EXACT_DEVICES:
         with mapping.step("annealing"):
-            anneal(mapping, starts, rounds=2)
+            anneal(mapping, starts, rounds=EARLY_ROUNDS)
     mapping.bound_thresholds()
-    if mapping.costs.size > MAX_DEVICES:
+    if mapping.costs.size > MAX_EXACT_DEVICES:
         with mapping.step("messages"):
             messages_first(mapping)
-    if mapping.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
+    if mapping.costs.size <= MAX_EXACT_DEVICES and search.gap > OPTIMAL_GAP:
         with mapping.step("annealing"):
-            anneal(mapping, starts, rounds=8)
+            anneal(mapping, starts, rounds=EXACT_ROUNDS)
         with mapping.step("exact"):
             _exact(mapping)
     if mapping.rings_only:

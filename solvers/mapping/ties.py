@@ -14,11 +14,7 @@ from ...formulations.mapping.costs import mapping_costs, stage_times
 from ...formulations.task import Task
 from ...instances import Mapped, Mapping, Solution, stage_costs
 from ..core.search import Search
-
-#: Between two looks at the clock: messages looked at, and steps per slot, at most.
-LOOKS, STEPS = 2_000_000, 500
-#: Slices without progress to the end.
-PATIENCE = 3
+from .parameters import TIE_MESSAGES, TIE_PATIENCE, TIE_STEPS
 
 
 def break_ties(task: Task, search: Search[Solution]) -> None:
@@ -36,9 +32,9 @@ def break_ties(task: Task, search: Search[Solution]) -> None:
         sends_to = best.sends_to.copy()
         times = stage_times(costs, used, sends_to)
         upper_bound = np.maximum(times, times.max())
-        steps = 1000 + min(LOOKS // problem.replicas, STEPS * used.size)
+        steps = 1000 + min(TIE_MESSAGES // problem.replicas, TIE_STEPS * used.size)
         total, idle, turn = float(times.sum()), 0, 0
-        while idle < PATIENCE and search.seconds_left > 0.2 and search.overdue() <= 0:
+        while idle < TIE_PATIENCE and search.seconds_left > 0.2 and search.overdue() <= 0:
             seed = (search.limits.seed * 7919 + turn) % 2**31
             least = float(_descend(
                 costs.latency, costs.inverse, costs.base, costs.boundary, costs.ring,

@@ -89,7 +89,7 @@ def test_programs_against_brute_force(mode: str, first: int) -> None:
 def test_searches_by_programs_against_brute_force(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strategy, "MAX_DEVICES", 0)  # no search over sets of devices
+    monkeypatch.setattr(strategy, "MAX_EXACT_DEVICES", 0)  # no search over sets of devices
     for seed in range(200, 216):
         workload, problem, _, optimum = small_case(seed, mode)
         result = solve(workload, problem=problem, limits=Limits(nodes=20))

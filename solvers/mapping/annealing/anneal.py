@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Floats, Ints
+from ..parameters import MIN_TARGET_SECONDS, SPLITS, VIOLATION_SCALE
 from .moves import (
     admitted,
     best_split,
@@ -29,13 +30,6 @@ from .moves import (
     violated_edge,
     violation_left,
 )
-
-#: Ways in which a stage with both terms may share its room.
-SPLITS = 24
-#: An edge counts twice that is over its cap by one in SCALE of the target.
-SCALE = 5.0
-#: Seconds that a target is taken for at least: stages may take no time at all.
-LEAST = 1e-300
 
 
 @dataclass(eq=False)
@@ -115,7 +109,7 @@ def repair(
         state.sends_to,
         state.order,
         block,
-        SCALE / max(threshold, LEAST),
+        VIOLATION_SCALE / max(threshold, MIN_TARGET_SECONDS),
         steps,
         seed,
         hot,

@@ -13,7 +13,8 @@ from numba import njit
 
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Floats, Ints
-from .anneal import LEAST, SCALE, State, add_violation
+from ..parameters import MIN_TARGET_SECONDS, SHUFFLE_RATE, VIOLATION_SCALE
+from .anneal import State, add_violation
 from .moves import (
     admitted,
     best_split,
@@ -26,9 +27,6 @@ from .moves import (
     violated_edge,
     violation_left,
 )
-
-#: How often a violated edge's end just changes places with another device of its block.
-SHUFFLE = 0.15
 
 
 def anneal_fixed_counts(
@@ -69,12 +67,13 @@ def anneal_fixed_counts(
         block,
         members,
         first,
-        SCALE / max(threshold, LEAST),
+        VIOLATION_SCALE / max(threshold, MIN_TARGET_SECONDS),
         steps,
         seed,
         hot,
         cold,
         exchange_rate,
+        SHUFFLE_RATE,
     )
     return left
 
@@ -115,7 +114,7 @@ def _swap(  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _anneal_fixed_counts(  # type: ignore[no-untyped-def]
     latency, inverse, boundary, ring, messages, rings, slot, sends_to, order, block, members,
-    first_of, scale, steps, seed, hot, cold, exchange_rate,
+    first_of, scale, steps, seed, hot, cold, exchange_rate, shuffle_rate,
 ):  # fmt: skip
     np.random.seed(seed)  # noqa: NPY002
     stages, replicas = sends_to.shape
@@ -172,7 +171,7 @@ def _anneal_fixed_counts(  # type: ignore[no-untyped-def]
                 if one == other or one == block[u] or width[one] != width[other]:
                     continue
                 d = slot[far]
-            elif v < 0 or np.random.random() < SHUFFLE:  # noqa: NPY002
+            elif v < 0 or np.random.random() < shuffle_rate:  # noqa: NPY002
                 b = block[u]
                 v = members[first_of[b] + np.random.randint(width[b])]  # noqa: NPY002
             elif block[v] == one:

@@ -16,18 +16,14 @@ from numba import njit
 
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Bools, Floats, Ints
-
-#: What an edge costs, in nats, that no pair of devices can carry.
-FORBIDDEN = 60.0
-#: Pairs of devices that are looked at, about.
-SAMPLE = 1 << 17
-#: Temperatures in nats at which the annealing begins and ends. Hotter, the runs of the first
-#: contents melt and freeze into worse ones.
-HOT, COLD = 0.6, 0.2
-#: How often two blocks of one size exchange all that they hold.
-WHOLE = 0.1
-#: Ways of a stage that are so much less likely than its best are left out, in nats.
-LIKELY = 5.0
+from ..parameters import (
+    COUNT_COLD,
+    COUNT_EXCHANGE_RATE,
+    COUNT_HOT,
+    FORBIDDEN,
+    LIKELY_NATS,
+    SAMPLE_PAIRS,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +36,7 @@ class Links:
 
 def sample_links(costs: MappingCosts, block: Ints) -> Links:
     """Return the routes from some devices to all others."""
-    count = min(costs.size, max(16, SAMPLE // costs.size))
+    count = min(costs.size, max(16, SAMPLE_PAIRS // costs.size))
     rows = np.linspace(0, costs.size - 1, count).astype(np.int64)
     between = block[rows][:, None] != block[None, :]
     inside = ~between & (rows[:, None] != np.arange(costs.size)[None, :])
@@ -94,7 +90,19 @@ def likely_counts(
         Shape (B, S + 1): nats that a device of a block costs besides, if it serves a stage.
     """
     counts = counts.copy()
-    nats = float(_anneal(counts, edge_nats, prices, replicas, steps, seed, HOT, COLD))
+    nats = float(
+        _anneal(
+            counts,
+            edge_nats,
+            prices,
+            replicas,
+            steps,
+            seed,
+            COUNT_HOT,
+            COUNT_COLD,
+            COUNT_EXCHANGE_RATE,
+        )
+    )
     return counts, nats
 
 
@@ -110,7 +118,7 @@ def likely_splits(counts: Ints, edge_nats: Floats, replicas: int) -> Bools:
     between = np.where(used > 1, used, 0)
     edges = np.stack([inside, replicas - inside, replicas - between, between], axis=1)
     value = (edge_nats * edges[:, None, :]).sum(axis=2)
-    likely: Bools = value <= value.min(axis=1, keepdims=True) + LIKELY
+    likely: Bools = value <= value.min(axis=1, keepdims=True) + LIKELY_NATS
     return likely
 
 
@@ -168,7 +176,7 @@ def _copy(target, source):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _anneal(counts, edge_nats, prices, replicas, steps, seed, hot, cold):  # type: ignore[no-untyped-def]
+def _anneal(counts, edge_nats, prices, replicas, steps, seed, hot, cold, exchange_rate):  # type: ignore[no-untyped-def]
     """Exchange devices, runs of one device per stage, and all that equal blocks hold."""
     np.random.seed(seed)  # noqa: NPY002
     blocks, stages = counts.shape[0], counts.shape[1] - 1
@@ -198,7 +206,7 @@ def _anneal(counts, edge_nats, prices, replicas, steps, seed, hot, cold):  # typ
         b, c = np.random.randint(blocks), np.random.randint(blocks)  # noqa: NPY002
         if b == c:
             continue
-        if size[b] == size[c] and np.random.random() < WHOLE:  # noqa: NPY002
+        if size[b] == size[c] and np.random.random() < exchange_rate:  # noqa: NPY002
             change = 0.0
             for s in range(stages + 1):
                 change += (counts[c, s] - counts[b, s]) * (prices[b, s] - prices[c, s])

@@ -15,6 +15,7 @@ from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Floats, Ints
 from ..layouts import paired
+from ..parameters import DECAY, PENALTY, RARE_NATS, RESTART_RATE, VIOLATION_FACTOR
 from .anneal import State, new_state, sampled_splits
 from .block_counts import (
     Links,
@@ -24,15 +25,6 @@ from .block_counts import (
     sample_links,
     scarcity,
 )
-
-#: What stays violated counts for so much more, and all that was learnt for so much less.
-VIOLATION_FACTOR, DECAY = 1.4, 0.9
-#: Nats for a device of a block, at either end of an edge that stays violated.
-PENALTY = 0.3
-#: From how many nats on a link between blocks is rare.
-HARD = 3.0
-#: How often contents are chosen afresh, too.
-AFRESH = 0.5
 
 
 @dataclass(eq=False)
@@ -79,7 +71,7 @@ def choose_counts(
     """Choose contents for a target: from the last ones, and sometimes from the first as well."""
     edge_nats = _edge_nats(model, costs, *sampled_splits(costs, lower_bounds, target))
     begins = [model.counts]
-    if rng.random() < AFRESH:
+    if rng.random() < RESTART_RATE:
         begins.append(first_counts(costs, model.block))
     found = [
         likely_counts(
@@ -110,8 +102,8 @@ def hard_upper_bounds(
     """Likewise, but without limit where links between blocks are not rare."""
     messages, rings = likely_upper_bounds(model, costs, lower_bounds, target)
     found = _edge_nats(model, costs, messages, rings)[:, :, (1, 3)].min(axis=1)
-    messages[found[:, 0] < HARD] = np.inf
-    rings[found[:, 1] < HARD] = np.inf
+    messages[found[:, 0] < RARE_NATS] = np.inf
+    rings[found[:, 1] < RARE_NATS] = np.inf
     return messages, rings
 
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 from ....instances import Mapped
 from ...core.search import OPTIMAL_GAP
 from ..layouts import matched
+from ..parameters import DESCENT_HEATS, DESCENT_STEPS, ROUNDS_BETWEEN_DESCENTS
 from ..search import MappingSearch
 from .cheapest import descend
 from .targets import StartStrategy, anneal
-
-#: Steps of one descent, and temperatures to begin with, in turn.
-STEPS, HEATS = 100_000, (0.0, 0.1, 0.3, 1.0)
-#: Turns of annealing between two descents.
-ROUNDS = 2
 
 
 def descents(mapping: MappingSearch, starts: list[StartStrategy]) -> None:
@@ -20,7 +16,7 @@ def descents(mapping: MappingSearch, starts: list[StartStrategy]) -> None:
     search = mapping.search
     turn = 0
     while not search.should_stop() and search.gap > OPTIMAL_GAP:
-        for heat in HEATS:
+        for heat in DESCENT_HEATS:
             with mapping.step("descent"):
                 _descent(mapping, heat, turn)
             if search.should_stop() or search.gap <= OPTIMAL_GAP:
@@ -30,7 +26,7 @@ def descents(mapping: MappingSearch, starts: list[StartStrategy]) -> None:
             search.stop_for("nodes")
             return
         with mapping.step("annealing"):
-            anneal(mapping, starts, rounds=ROUNDS)
+            anneal(mapping, starts, rounds=ROUNDS_BETWEEN_DESCENTS)
 
 
 def _descent(mapping: MappingSearch, heat: float, turn: int) -> None:
@@ -39,5 +35,7 @@ def _descent(mapping: MappingSearch, heat: float, turn: int) -> None:
     assert isinstance(best, Mapped)
     with search.phase("descents"):
         seed = (search.limits.seed * 7919 + turn) % 2**31
-        slots, _ = descend(costs, costs.numbers(best.slots), best.sends_to, STEPS, seed, hot=heat)
+        slots, _ = descend(
+            costs, costs.numbers(best.slots), best.sends_to, DESCENT_STEPS, seed, hot=heat
+        )
         mapping.offer(slots, matched(costs, slots))

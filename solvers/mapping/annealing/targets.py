@@ -12,7 +12,24 @@ from ....formulations.mapping.costs import stage_times
 from ....instances import Mapped
 from ...core.search import OPTIMAL_GAP
 from ..layouts import matched, paired
-from ..search import BLOCK_WIDTH, MappingSearch
+from ..parameters import (
+    BLOCK_WIDTH,
+    COUNT_STEPS,
+    COUNT_WORK,
+    EXCHANGE_RATE,
+    FIRST_STEPS,
+    FIXED_COUNT_COLD,
+    FIXED_COUNT_HOT,
+    FIXED_COUNT_STEPS,
+    PROGRAM_WORK,
+    REPAIR_COLD,
+    REPAIR_COOL,
+    REPAIR_HOT,
+    SLICE_STEPS,
+    STEPS_GROWTH,
+    TARGET_STRIDE,
+)
+from ..search import MappingSearch
 from .anneal import State, best_routes, new_state, repair
 from .anneal_fixed_counts import anneal_fixed_counts
 from .count_model import (
@@ -25,25 +42,6 @@ from .count_model import (
     realise,
     update_weights,
 )
-
-#: Steps of the first repairs; half as many more whenever all targets were given up.
-FIRST_STEPS, GROWTH = 100_000, 1.5
-#: Steps of settling for each device, and of contents for each block times its contents. Other
-#: contents help more than more steps.
-SETTLE_STEPS, CONTENTS_STEPS = 1000, 60
-#: Steps of repair that are worth one of contents, and solving for counts and devices.
-CONTENTS_WORK, PROGRAM_WORK = 0.3, 4_000_000
-#: Steps between two looks at the clock.
-SLICE_STEPS = 200_000
-#: A target lies no further above the one before than this part of the bound.
-STRIDE = 0.08
-#: Temperatures at which a repair begins: the first keeps a good beginning, the second forgets it;
-#: and at which it ends.
-COOL, HOT, COLD = 0.2, 1.0, 0.1
-#: How often blocks exchange what they hold, while that is settled.
-EXCHANGE_RATE = 0.3
-#: Temperatures of settling.
-SETTLE_HOT, SETTLE_COLD = 0.7, 0.2
 
 
 @dataclass
@@ -81,9 +79,9 @@ class StartStrategy:
         self.given_up = max(self.given_up, low)
         if self.given_up >= high - 0.1 * (high - low):  # all were given up: try harder
             self.given_up = low
-            self.effort *= GROWTH
+            self.effort *= STEPS_GROWTH
         third = (high - self.given_up) / 3
-        self.target = self.given_up + (min(third, STRIDE * low) if low > 0 else third)
+        self.target = self.given_up + (min(third, TARGET_STRIDE * low) if low > 0 else third)
 
 
 def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
@@ -91,8 +89,8 @@ def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
     costs, low = mapping.costs, mapping.bound_s
     incumbent = _incumbent(mapping, best_routes(costs))
     starts = [
-        StartStrategy(_continue, incumbent, HOT, low),
-        StartStrategy(_from_incumbent, incumbent, COOL, low),
+        StartStrategy(_continue, incumbent, REPAIR_HOT, low),
+        StartStrategy(_from_incumbent, incumbent, REPAIR_COOL, low),
     ]
     if mapping.segments is not None:
         low *= 1 + BLOCK_WIDTH
@@ -102,11 +100,15 @@ def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
             _from_count_model(mapping, start, model, seed)
 
         starts = [
-            StartStrategy(run, incumbent, COOL, low) for run in (_from_segments, _from_counts)
+            StartStrategy(run, incumbent, REPAIR_COOL, low)
+            for run in (_from_segments, _from_counts)
         ] + starts
         both = bool((costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any())
         starts.insert(
-            0, StartStrategy(from_count_model, incumbent, COOL, low, share=4.0 if both else 1.0)
+            0,
+            StartStrategy(
+                from_count_model, incumbent, REPAIR_COOL, low, share=4.0 if both else 1.0
+            ),
         )
     for start in starts:
         start.state = incumbent.copy()
@@ -194,9 +196,9 @@ def _from_count_model(
     """
     costs, least = mapping.costs, mapping.lower_bounds
     rng = np.random.default_rng(seed)
-    steps = CONTENTS_STEPS * len(model.counts) * model.counts.size
+    steps = COUNT_STEPS * len(model.counts) * model.counts.size
     choose_counts(model, costs, least, start.target, steps, rng)
-    start.work += CONTENTS_WORK * steps
+    start.work += COUNT_WORK * steps
     start.state = realise(model, costs, start.state.order, rng)
     upper_bounds = hard_upper_bounds(model, costs, least, start.target)
     part = partial(
@@ -208,8 +210,8 @@ def _from_count_model(
         start.target,
         exchange_rate=EXCHANGE_RATE,
     )
-    steps = SETTLE_STEPS * costs.size // 3
-    _sliced(mapping, start, steps, (HOT, SETTLE_COLD), int(rng.integers(2**31)), part)
+    steps = FIXED_COUNT_STEPS * costs.size // 3
+    _sliced(mapping, start, steps, (REPAIR_HOT, FIXED_COUNT_COLD), int(rng.integers(2**31)), part)
     read_counts(model, costs, start.state)
     left = 0.0
     while left == 0 and mapping.search.gap > OPTIMAL_GAP and not mapping.search.should_stop():
@@ -217,9 +219,9 @@ def _from_count_model(
         part = partial(
             anneal_fixed_counts, costs, upper_bounds, start.state, model.block, start.target
         )
-        heats = SETTLE_HOT, SETTLE_COLD
+        heats = FIXED_COUNT_HOT, FIXED_COUNT_COLD
         left = _sliced(
-            mapping, start, SETTLE_STEPS * costs.size, heats, int(rng.integers(2**31)), part
+            mapping, start, FIXED_COUNT_STEPS * costs.size, heats, int(rng.integers(2**31)), part
         )
         _offer(mapping, start, left)
         if left:
@@ -232,7 +234,9 @@ def _repair(mapping: MappingSearch, start: StartStrategy, seed: int) -> float:
     part = partial(
         repair, mapping.costs, mapping.lower_bounds, start.state, mapping.block, start.target
     )
-    return _sliced(mapping, start, int(start.effort * FIRST_STEPS), (start.heat, COLD), seed, part)
+    return _sliced(
+        mapping, start, int(start.effort * FIRST_STEPS), (start.heat, REPAIR_COLD), seed, part
+    )
 
 
 def _sliced(

@@ -19,14 +19,9 @@ from ....formulations.mapping.costs import MappingCosts, stage_times
 from ....instances.model.arrays import Floats, Ints
 from ...core.search import Stoppable
 from .. import layouts
+from ..parameters import EXACT_SLICE, REMEMBERED_PAIRS
 from .collectives import by_island, hierarchical_bounds, tree_order, tree_times
 from .set_rings import best_ring, set_rings
-
-MAX_DEVICES = 16
-#: Pairs of sets, over all boundaries, whose matchings are remembered.
-MOST_REMEMBERED = 1 << 25
-#: Sets per slice, between two looks at the clock: some tenths of a second.
-SLICE = 500_000
 
 
 def exact(
@@ -120,7 +115,7 @@ def _decide(
     sets = [mask for mask in range(1 << costs.size) if mask.bit_count() == costs.replicas]
     rank[sets] = np.arange(len(sets))
     # whether two sets match along a boundary is looked up many times: −1 where not known
-    remembered = costs.stages * len(sets) ** 2 <= MOST_REMEMBERED
+    remembered = costs.stages * len(sets) ** 2 <= REMEMBERED_PAIRS
     shape = (costs.stages, len(sets), len(sets)) if remembered else (0, 0, 0)
     matched = np.full(shape, -1, np.int8)
     failed = Dict.empty(types.int64, types.boolean)
@@ -136,7 +131,7 @@ def _decide(
             return None
         end = _place(
             rings, pairs, slack, allowed, holds, later, rank, matched, failed,
-            path, free, at, level, near, SLICE, costs.replicas,
+            path, free, at, level, near, EXACT_SLICE, costs.replicas,
         )  # fmt: skip
         if end >= 0:
             return path if end == 1 else nothing

@@ -19,15 +19,12 @@ from ....formulations.mapping.splits import BlockCapacities, block_capacities
 from ....instances.model.arrays import Floats, Ints
 from ...core.highs import Outcome, run_highs
 from ...core.search import S, Search
-
-#: Seconds for one program; what is not refuted by then counts as possible.
-SECONDS = 4.0
-#: Seconds for counts with little that crosses.
-BRIEF_SECONDS = 1.5
-#: Nodes for one program.
-MAX_NODES = 2000
-#: Columns up to which devices are chosen by a program.
-MAX_COLUMNS = 25_000
+from ..parameters import (
+    COUNT_PROGRAM_NODES,
+    COUNT_PROGRAM_SECONDS,
+    DEVICE_PROGRAM_VARIABLES,
+    FEW_CROSSINGS_SECONDS,
+)
 
 
 class BlockTest(Generic[S]):
@@ -84,7 +81,7 @@ class BlockTest(Generic[S]):
         linear = device_program(
             costs, self._block, upper_bounds[:, 0], upper_bounds[:, 1], block_counts
         )
-        if len(linear.cost) > MAX_COLUMNS:
+        if len(linear.cost) > DEVICE_PROGRAM_VARIABLES:
             return slots_from(self._block, block_counts)
         outcome = self._run(linear)
         if outcome.x is None:
@@ -98,8 +95,8 @@ class BlockTest(Generic[S]):
             linear,
             self._search,
             on_incumbent=lambda _: first,
-            seconds=SECONDS if first else BRIEF_SECONDS,
-            nodes=MAX_NODES,
+            seconds=COUNT_PROGRAM_SECONDS if first else FEW_CROSSINGS_SECONDS,
+            nodes=COUNT_PROGRAM_NODES,
             gap=0.02,
         )
 

@@ -22,11 +22,7 @@ from ....formulations.mapping.message_program import MessageProgram, message_pro
 from ....instances.model.arrays import Bools, Floats, Ints
 from ...core.highs import Outcome, run_highs
 from ...core.search import S, Search
-
-#: Part of HiGHS's time for its heuristics.
-HEURISTICS = 0.3
-#: Pairs between blocks, per device, of a dense boundary when a mapping is completed.
-MOST = 8
+from ..parameters import COMPLETION_PAIRS, MESSAGE_HEURISTICS
 
 
 class MessageTest(Generic[S]):
@@ -193,19 +189,21 @@ class MessageTest(Generic[S]):
             self._search,
             on_incumbent=lambda _: not most,
             seconds=self._seconds,
-            options={"mip_heuristic_effort": HEURISTICS},
+            options={"mip_heuristic_effort": MESSAGE_HEURISTICS},
         )
 
 
 def _cheapest(able: Bools, pair_costs: Floats, block: Ints) -> Bools:
     """Return the admitted pairs inside blocks, and the MOST cheapest of each end between them."""
     across = able & (block[:, None] != block[None, :])
-    if int(across.sum()) <= MOST * len(block):
+    if int(across.sum()) <= COMPLETION_PAIRS * len(block):
         return able
     value = np.where(across, pair_costs, np.inf)
     kept: Bools = able & ~across
     for axis in (0, 1):
-        best = np.argpartition(value, MOST, axis=axis).take(range(MOST), axis=axis)
+        best = np.argpartition(value, COMPLETION_PAIRS, axis=axis).take(
+            range(COMPLETION_PAIRS), axis=axis
+        )
         chosen = np.zeros_like(kept)
         np.put_along_axis(chosen, best, True, axis=axis)
         kept |= chosen & across

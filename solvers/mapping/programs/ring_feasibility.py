@@ -19,9 +19,7 @@ from ....formulations.mapping.ring_program import RingProgram, cells_of
 from ....instances.model.arrays import Bools, Floats, Ints
 from ...core.highs import Outcome, run_highs
 from ...core.search import S, Search
-
-#: Seconds for one program; what is not refuted by then counts as possible.
-SECONDS = 3.0
+from ..parameters import RING_PROGRAM_SECONDS
 
 
 class RingTest(Generic[S]):
@@ -100,7 +98,7 @@ class RingTest(Generic[S]):
     def _solve(self, program: RingProgram, cost: Floats) -> dict[int, Ints] | None:
         """Return rings by stage, empty if it is not known whether there are, None if not."""
         search = self._search
-        until = search.seconds + SECONDS
+        until = search.seconds + RING_PROGRAM_SECONDS
         while search.seconds < until and not search.should_stop():
             outcome = self._run(program, cost, until - search.seconds)
             if outcome.status == "infeasible":

@@ -8,12 +8,11 @@ from ....formulations.mapping.bound import WIDTH, LowerBounds, threshold_bound
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.values import possible_values
 from ....instances.model.arrays import Floats
+from ..parameters import THRESHOLD_GROWTH, THRESHOLD_STEP
 from ..search import MappingSearch
 
 #: A test of a threshold: None where no mapping exists, something false where it is not decided.
 Test = Callable[[MappingCosts, LowerBounds, float], object | None]
-#: First step above the bound, and its growth, until the test finds mappings possible.
-STEP, GROWTH = 1e-4, 3.0
 
 
 def threshold_search(mapping: MappingSearch, test: Test, origin: str, seconds: float) -> None:
@@ -42,7 +41,7 @@ def threshold_search(mapping: MappingSearch, test: Test, origin: str, seconds: f
 
 def _steps(mapping: MappingSearch, test: Test, origin: str, enough: Callable[[], bool]) -> float:
     """Raise the bound step by step; return a threshold found possible, or the incumbent's."""
-    step, low, refuted = STEP, mapping.bound_s, True
+    step, low, refuted = THRESHOLD_STEP, mapping.bound_s, True
     while not enough():
         high = low * (1 + step)
         if high >= mapping.objective_s * (1 - WIDTH):
@@ -53,7 +52,7 @@ def _steps(mapping: MappingSearch, test: Test, origin: str, enough: Callable[[],
         refuted = refuted and found is None
         if refuted:
             mapping.raise_bound(high, origin)
-        low, step = high, step * GROWTH
+        low, step = high, step * THRESHOLD_GROWTH
     return mapping.objective_s * (1 + 1e-9)
 
 

@@ -16,7 +16,6 @@ from stagecut.instances.model.arrays import Floats, Ints
 from stagecut.solvers.mapping.annealing.anneal import best_routes, sampled_splits
 from stagecut.solvers.mapping.annealing.anneal_fixed_counts import anneal_fixed_counts
 from stagecut.solvers.mapping.annealing.block_counts import (
-    FORBIDDEN,
     first_counts,
     likely_counts,
     sample_links,
@@ -30,6 +29,7 @@ from stagecut.solvers.mapping.annealing.count_model import (
     realise,
     update_weights,
 )
+from stagecut.solvers.mapping.parameters import FORBIDDEN
 
 
 def case(seed: int, text: str, stages: int, replicas: int) -> tuple[MappingCosts, Ints]:
