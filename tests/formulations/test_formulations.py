@@ -187,7 +187,7 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
         assert outcome.x is not None, text
         assert not broken_rows(by_counts, outcome.x), text
         first = broken_rows(by_counts, np.zeros(len(lower)))
-        assert first[:2] == ["full[0]", "one_way[0]"], text
+        assert first[:2] == ["full[0]", "one_split[0]"], text
         programs = [(mapping_counts, by_counts)]
         programs.append(
             (
