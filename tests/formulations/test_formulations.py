@@ -85,7 +85,7 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
             workload, cluster = make(seed, max_nodes=6, max_cores=2, max_kinds=2)
             for problem in (PROBLEMS[seed], replace(PROBLEMS[seed], split="contiguous")):
                 with suppress(InfeasibleError):
-                    stated = compact(pose(workload, cluster, problem), cutoff=2.0, lower_bound=0.1)
+                    stated = compact(pose(workload, cluster, problem), cutoff=2.0, floor=0.1)
                     yield f"compact {seed}", texts, stated.model
         make = linked_case if seed % 2 else random_case
         workload, cluster = make(seed, max_nodes=5, max_kinds=2)

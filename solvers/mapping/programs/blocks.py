@@ -51,7 +51,7 @@ class BlockTest(Generic[S]):
     def count(
         self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float, *, first: bool
     ) -> object | None:
-        """Return None where counts are infeasible; else any (`first`), or some that cross little."""
+        """Return None where counts are infeasible; else any (`first`), or some with few across."""
         self._last = None
         counts = block_capacities(costs, lower_bounds, threshold, self._block)
         if counts is None:
