@@ -113,7 +113,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
             said = "it does not say where its bound comes from"
         raise InputError(
             f"plan: {said}, without a certificate that can be checked; the only method that "
-            "gives one is setpart, for the throughput of non-contiguous splits"
+            "gives one is column-generation, for the throughput of non-contiguous splits"
         )
     costs = without_links(price(workload, plan.cluster), returning=False)
     data = price_certificate(plan.certificate, workload.n, len(costs.count))

@@ -41,13 +41,13 @@ def auto(task: Task, search: Search[Solution]) -> None:
     if search.should_stop():
         return
     if task.throughput.split == "noncontiguous":
-        search.method = "dpl"
+        search.method = "linear-dp"
         linearised_dp(task, search)
         improve_linked(task, search)
         if search.should_stop():
             return
         if hypergraph(task).size * task.cluster.size > SMALL_PROGRAM:
-            search.method = "setpart"
+            search.method = "column-generation"
             search.note("auto: set partitioning, for a non-contiguous split")
             part = SHARE if _by_other_loads(task) else 1.0
             set_partitioning(task, search, patient=False, part=part)

@@ -64,8 +64,8 @@ def set_partitioning(
     """
     if task.throughput.split != "noncontiguous":
         raise InputError(
-            f"setpart: it plans non-contiguous splits, and {task.throughput.split} was asked for; "
-            "use method dp or milp, or split noncontiguous"
+            "column-generation: it plans non-contiguous splits, and "
+            f"{task.throughput.split} was asked for; use method dp or milp, or split noncontiguous"
         )
     graph = hypergraph(task)
     reason = why_infeasible(task, graph)
@@ -139,7 +139,7 @@ def _alternate(
             targets.learn(target, outcome)
         idle = 0 if better or search.bound > before or target is not None else idle + 1
         if idle >= ENOUGH and not (patient and search.limits.seconds is not None):
-            search.note("setpart: neither split nor bound got better for long")
+            search.note("column-generation: neither split nor bound got better for long")
             return
         moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
         pricings = min(2 * pricings, GROWTH * PRICINGS)
