@@ -73,5 +73,5 @@ def _by_other_loads(task: Task) -> bool:
     problem, costs = task.throughput, task.costs
     fast = (costs.count > 0) & ~costs.host
     room = (costs.capacity_bytes[fast] * costs.count[fast]).sum()
-    scarce = bool(fast.any()) and costs.memory_bytes.sum() > room
-    return problem.pipeline == "gpipe" or problem.overlap or scarce
+    memory_bound = bool(fast.any()) and costs.memory_bytes.sum() > room
+    return problem.pipeline == "gpipe" or problem.overlap or memory_bound
