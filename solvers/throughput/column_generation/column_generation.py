@@ -302,9 +302,7 @@ def _price(
             pricing.scratch,
             floor=float(floors[k]),
             overlap=bool(charged),
-            transfer_price=float(prices.transfer[k]) / target
-            if pricing.transfer_priced[k]
-            else 0.0,
+            transfer_price=float(prices.transfer[k]) / target if charged else 0.0,
             rough=rough,
             should_stop=should_stop,
         )
