@@ -8,7 +8,7 @@ from importlib import import_module
 
 from ...formulations.task import Task
 from ...instances import InputError, Solution
-from ...instances.model.errors import shown
+from ...instances.model.errors import quote
 from .search import Search
 
 #: A solver reads the task, offers its finds to the search, raises its bound, stops when told.
@@ -137,7 +137,7 @@ def _check_option(problem: str, method: str, name: str, value: str) -> None:
         who = f"only {' and '.join(others)} do" if others else f"no method for {problem} does"
         raise InputError(f"{name}: method {method} does not read it; {who}: leave it out")
     if reads[name] and value not in reads[name]:
-        raise InputError(f"{name}: {shown(value)} is not one of {', '.join(reads[name])}")
+        raise InputError(f"{name}: {quote(value)} is not one of {', '.join(reads[name])}")
     if name == "solver":
         from .other_solvers import check_solver  # with Pyomo, which takes a second to import
 
