@@ -113,8 +113,10 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
         for k in (0, 1)
         for name, time, held in steps
     )
-    shop = schedule_milp.Shop(operations, ((0, 4), (2, 6), (5, 1), (7, 3)), (2.0, 2.0))
-    yield "schedule", (schedule_milp,), schedule_milp.schedule_model(shop, 20.0).model
+    instance = schedule_milp.ScheduleInstance(
+        operations, ((0, 4), (2, 6), (5, 1), (7, 3)), (2.0, 2.0)
+    )
+    yield "schedule", (schedule_milp,), schedule_milp.schedule_model(instance, 20.0).model
     for overlap in (False, True):
         workload = stages_of(np.random.default_rng(0), 3, free=False)
         place = topology("islands:2x4")
