@@ -9,7 +9,8 @@ between inside and across is taken.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
 
 from ...instances.model.arrays import Floats, Ints
 from .costs import MappingCosts
@@ -29,64 +30,20 @@ def find_blocks(costs: MappingCosts) -> Ints:
     whole = np.zeros(costs.size, np.int64)
     if costs.size < 3 or alpha + beta == 0:
         return whole
-    u, v, weight = _spanning_tree(costs.latency, costs.inverse, alpha, beta)
-    order = np.argsort(weight, kind="stable")
-    u, v, weight = u[order], v[order], weight[order]
-    step = weight[1:] / np.maximum(weight[:-1], 1e-300)
+    cost = alpha * costs.latency + beta * costs.inverse
+    tree = linkage(squareform(np.minimum(cost, cost.T), checks=False), "single")
+    distance = tree[:, 2]
+    step = distance[1:] / np.maximum(distance[:-1], 1e-300)
     for level in np.argsort(-step, kind="stable")[:MAX_LEVELS].tolist():
         if step[level] < MIN_STEP_RATIO:
             return whole
-        block: Ints = _components(costs.size, u[: level + 1], v[: level + 1])
-        if _dearest_inside(
-            costs.latency, costs.inverse, alpha, beta, block
-        ) * MIN_STEP_RATIO <= float(weight[level + 1]):
+        label = fcluster(tree, distance[level], "distance")
+        inside = float(cost.max(where=label[:, None] == label[None, :], initial=0.0))
+        if inside * MIN_STEP_RATIO <= distance[level + 1]:
+            _, first, named = np.unique(label, return_index=True, return_inverse=True)
+            block: Ints = np.argsort(np.argsort(first))[named]  # numbered by first device
             return block
     return whole
-
-
-@njit(cache=True)
-def _spanning_tree(latency, inverse, alpha, beta):  # type: ignore[no-untyped-def]
-    """Prim's algorithm on the complete graph, without a table of its own."""
-    size = len(latency)
-    near = np.full(size, np.inf)
-    parent = np.zeros(size, np.int64)
-    open_ = np.ones(size, np.bool_)
-    u, v, weight = np.empty(size - 1, np.int64), np.empty(size - 1, np.int64), np.empty(size - 1)
-    d = 0
-    for k in range(size - 1):
-        open_[d] = False
-        best, least = -1, np.inf
-        for e in range(size):
-            if open_[e]:
-                cost = alpha * latency[d, e] + beta * inverse[d, e]
-                if cost < near[e]:
-                    near[e], parent[e] = cost, d
-                if near[e] < least:
-                    best, least = e, near[e]
-        u[k], v[k], weight[k] = parent[best], best, least
-        d = best
-    return u, v, weight
-
-
-@njit(cache=True)
-def _components(size, u, v):  # type: ignore[no-untyped-def]
-    """Numbers 0, 1, … of the components of a forest, by first device."""
-    label = np.arange(size)
-    for k in range(len(u)):
-        a, b = label[u[k]], label[v[k]]
-        label[label == max(a, b)] = min(a, b)
-    names = np.unique(label)
-    return np.searchsorted(names, label)
-
-
-@njit(cache=True)
-def _dearest_inside(latency, inverse, alpha, beta, block):  # type: ignore[no-untyped-def]
-    worst = 0.0
-    for d in range(len(block)):
-        for e in range(len(block)):
-            if block[d] == block[e] and d != e:
-                worst = max(worst, alpha * latency[d, e] + beta * inverse[d, e])
-    return worst
 
 
 def cheapest_across(pair_costs: Floats, block: Ints) -> float:

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ...instances.model.arrays import Bools, Floats, Ints
 from .blocks import cheapest_across
@@ -239,29 +240,15 @@ def _holds_ring(
     return found
 
 
-@njit(cache=True)
-def _augment(a, admitted, columns, mate, seen):  # type: ignore[no-untyped-def]
-    for k in range(len(columns)):
-        if not seen[k] and admitted[a, columns[k]]:
-            seen[k] = True
-            if mate[k] < 0 or _augment(mate[k], admitted, columns, mate, seen):
-                mate[k] = a
-                return True
-    return False
+def _matchings(admitted: Bools, block: Ints, count: int) -> Ints:
+    """Return the size of the largest matching from each block to each other; shape (B, B).
 
-
-@njit(cache=True)
-def _matchings(admitted, block, count):  # type: ignore[no-untyped-def]
-    """Largest matching between each two blocks; shape (B, B)."""
-    result = np.zeros((count, count), np.int64)
-    for b in range(count):
-        rows = np.flatnonzero(block == b)
-        for c in range(count):
-            if b == c:
-                continue
-            columns = np.flatnonzero(block == c)
-            mate = np.full(len(columns), -1, np.int64)
-            for a in rows:
-                if _augment(a, admitted, columns, mate, np.zeros(len(columns), np.bool_)):
-                    result[b, c] += 1
-    return result
+    One graph holds all: a pair (d, e) joins d's copy for e's block to e's copy for d's block.
+    """
+    d, e = np.nonzero(admitted & (block[:, None] != block[None, :]))
+    shape = (len(block) * count, len(block) * count)
+    copies = d * count + block[e], e * count + block[d]
+    graph = csr_array((np.ones(len(d), np.bool_), copies), shape=shape)
+    used = np.flatnonzero(maximum_bipartite_matching(graph, perm_type="column") >= 0)
+    pair = block[used // count] * count + used % count
+    return np.bincount(pair, minlength=count**2).reshape(count, count)
