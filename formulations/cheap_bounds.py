@@ -31,9 +31,10 @@ from typing import Any
 
 import numpy as np
 
-from ..instances import Latency, Throughput, Training
+from ..instances import Latency, Mapping, Throughput, Training
 from ..instances.model.arrays import Floats, Ints
 from .latency.cheap_bounds import latency_cheap_bounds
+from .mapping.cheap_bounds import mapping_cheap_bounds
 from .task import Task
 from .throughput.certificate import PROOF_MARGIN
 from .throughput.counting import count_out
@@ -44,8 +45,8 @@ from .training.cheap_bounds import training_cheap_bounds
 def cheap_bounds(task: Task, graph: Hypergraph | None = None) -> Iterator[tuple[float, str]]:
     """Yield bounds on the objective with their origins, the quickest first.
 
-    Those of latency are in `latency_cheap_bounds`, those of training in `training_cheap_bounds`;
-    none for mappings, and none where a unit fits on no device.
+    Those of latency, training and mappings are in modules of their own; none where a unit fits on
+    no device.
 
     Parameters
     ----------
@@ -58,6 +59,8 @@ def cheap_bounds(task: Task, graph: Hypergraph | None = None) -> Iterator[tuple[
     """
     if isinstance(task.problem, Latency):
         yield from latency_cheap_bounds(task)
+    if isinstance(task.problem, Mapping):
+        yield from mapping_cheap_bounds(task)
     if isinstance(task.problem, Training):
         yield from training_cheap_bounds(task)
     if not isinstance(task.problem, Throughput):
