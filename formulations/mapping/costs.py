@@ -5,7 +5,7 @@ A stage's time is a constant plus the longest of some messages, plus the longest
     T_s = base_s + max_{(a,b) on boundary s} (α_s·lat_ab + β_s·inv_ab)
                  + max_{(a,b) on ring s}     (γ_s·lat_ab + δ_s·inv_ab)
 
-With overlap base_s is 0, and the longest compute is a floor under the objective.
+With overlap base_s is 0, and the objective is at least the longest compute.
 Devices are the usable ones, numbered 0 … D−1; all times are in seconds per batch.
 """
 
@@ -42,11 +42,11 @@ class MappingCosts:
         Shape (S, 2): α and β; 0 where nothing is sent or counted.
     ring
         Shape (S, 2): γ and δ; 0 where nothing is reduced or counted.
-    detour
-        Shape (S,): less than this no all-reduce takes that is not a ring; `inf` if only rings are
-        allowed.
-    floor
-        The objective is at least this: with overlap the longest compute, else 0.
+    non_ring_lower_bound
+        Shape (S,): lower bound of every all-reduce other than a ring, in seconds; `inf` if only
+        rings are allowed.
+    lower_bound
+        Lower bound of the objective: with overlap the longest compute, else 0.
     """
 
     stages: int

@@ -1,8 +1,8 @@
-"""Of mappings with one longest stage, one whose stage times have a small sum: by descent.
+"""Tie-breaking: lower the sum of the stage times while the longest stage stays as it is.
 
-Min–max leaves all stages but the longest as they happen to be. A step takes a message that is
-the longest of its stage, exchanges the device at its end with another, or two receivers, and is
-kept if the sum falls and no stage gets longer than the longest.
+The objective says nothing about stages shorter than the longest. A step of this descent takes the
+longest message of a stage and exchanges the device at one of its ends with another, or two
+receivers. It is kept if the sum falls and no stage exceeds its upper bound.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
             workload, cluster = make(seed, max_nodes=6, max_cores=2, max_kinds=2)
             for problem in (PROBLEMS[seed], replace(PROBLEMS[seed], split="contiguous")):
                 with suppress(InfeasibleError):
-                    stated = compact(pose(workload, cluster, problem), cutoff=2.0, lower_bound=0.1)
+                    stated = compact(pose(workload, cluster, problem), cutoff=2.0, floor=0.1)
                     yield f"compact {seed}", texts, stated.model
         make = linked_case if seed % 2 else random_case
         workload, cluster = make(seed, max_nodes=5, max_kinds=2)
@@ -189,7 +189,7 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
         assert outcome.x is not None, text
         assert not broken_rows(by_counts, outcome.x), text
         first = broken_rows(by_counts, np.zeros(len(lower)))
-        assert first[:2] == ["full[0]", "one_way[0]"], text
+        assert first[:2] == ["full[0]", "one_split[0]"], text
         programs = [(mapping_counts, by_counts)]
         programs.append(
             (

@@ -1,4 +1,4 @@
-"""Descents from the incumbent, in turn with annealing, where not rings alone count."""
+"""Descents from the incumbent in turns with annealing, where other all-reduces than rings count."""
 
 from __future__ import annotations
 
