@@ -147,8 +147,8 @@ def _multipliers(
     able = np.isfinite(time).all(axis=1)  # (K, U)
     kind, unit = np.nonzero(able)
     columns = np.arange(len(unit))
-    scale = max(float(np.where(able, time.sum(axis=1), 0.0).max()), 1e-300)
-    bytes_scale = max(float(memory_bytes.max()), 1e-300)
+    scale = float(np.where(able, time.sum(axis=1), 0.0).max()) or 1.0
+    bytes_scale = float(memory_bytes.max()) or 1.0
     limited = np.flatnonzero(np.isfinite(room))
     row_of = np.full(kinds, -1)
     row_of[limited] = kinds * passes + np.arange(len(limited))
