@@ -43,8 +43,7 @@ def main() -> None:
         truth = asked(driver)
         assert truth.objective is not None
         cells = [cell(truth, truth.objective)]
-        for lie in LIES:
-            cells.append(cell(asked(driver, lie), truth.objective))
+        cells += [cell(asked(driver, lie), truth.objective) for lie in LIES]
         print(f"| {driver} | {' | '.join(cells)} |", flush=True)
 
 
