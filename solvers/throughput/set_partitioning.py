@@ -12,7 +12,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.certificate import Prices, certificate
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
-from ...instances import InputError, Placement, Solution
+from ...instances import Placement, Solution, Throughput
 from ..core.search import OPTIMAL_GAP, Search
 from ..core.share import Share
 from .column_generation.column_generation import Climb, Market, Outcome, climb, first_prices, market
@@ -42,7 +42,7 @@ ENOUGH = 12
 
 
 def set_partitioning(
-    task: Task, search: Search[Solution], *, patient: bool = True, part: float = 1.0
+    task: Task[Throughput], search: Search[Solution], *, patient: bool = True, part: float = 1.0
 ) -> None:
     """Find a non-contiguous split and a bound with its certificate, until the gap or a limit.
 
@@ -56,17 +56,7 @@ def set_partitioning(
         Whether to use all the time there is; else it ends when nothing gets better for long.
     part
         Of the time left, for splits and bounds in turn.
-
-    Raises
-    ------
-    InputError
-        If the split must be contiguous.
     """
-    if task.throughput.split != "noncontiguous":
-        raise InputError(
-            f"setpart: it plans non-contiguous splits, and {task.throughput.split} was asked for; "
-            "use method dp or milp, or split noncontiguous"
-        )
     graph = hypergraph(task)
     reason = why_infeasible(task, graph)
     if reason is not None:
@@ -88,7 +78,11 @@ def set_partitioning(
 
 
 def _start(
-    task: Task, graph: Hypergraph, sold: Market, rng: np.random.Generator, search: Search[Solution]
+    task: Task[Throughput],
+    graph: Hypergraph,
+    sold: Market,
+    rng: np.random.Generator,
+    search: Search[Solution],
 ) -> None:
     """Offer first splits: greedy's, and orders of small frontier cut into segments."""
     greedy(task, search)
@@ -103,7 +97,7 @@ def _start(
 
 
 def _alternate(
-    task: Task,
+    task: Task[Throughput],
     graph: Hypergraph,
     sold: Market,
     rng: np.random.Generator,
