@@ -25,7 +25,7 @@ from ..instances.formats.escape import csv
 from ..instances.formats.files import load, load_cluster
 from ..instances.formats.source import Record
 from ..instances.formats.writing import write_whole
-from ..instances.model.errors import shown
+from ..instances.model.errors import quote
 from ..solvers import method_of
 
 #: Endings of the record beside a table, and of its damaged lines.
@@ -333,7 +333,7 @@ def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, R
     except (OSError, TimeoutError, ValueError, AssertionError) as error:  # dask asserts addresses
         reason = str(error) or type(error).__name__
         raise InputError(
-            f"--scheduler: no Dask scheduler answers at {shown(scheduler)}: {reason}"
+            f"--scheduler: no Dask scheduler answers at {quote(scheduler)}: {reason}"
         ) from None
     with client:
         futures = {client.submit(run_case, case, key=case.key, pure=False): case for case in todo}

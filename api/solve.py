@@ -27,7 +27,16 @@ from ..instances import (
     accelerators_and_cpus,
 )
 from ..runtime import evaluate
-from ..solvers import Limits, Progress, Result, Search, Solver, raise_first_bounds, solver
+from ..solvers import (
+    Limits,
+    Progress,
+    Result,
+    Search,
+    Solver,
+    current_name,
+    raise_first_bounds,
+    solver,
+)
 
 #: Seconds that a solver may go on after it should have stopped.
 GRACE_S = 1.2
@@ -107,7 +116,9 @@ def solve(
 
     ties = tie if isinstance(problem, Mapping) else None
     search: Search[Solution] = Search(limits or Limits(), judge, on_progress, started, ties)
-    search.method = method
+    search.method = current_name(problem.name, method)
+    if search.method != method:
+        search.note(f"method {method} is now called {search.method}; the old name will go")
     with _interrupts(search):
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")

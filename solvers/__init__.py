@@ -5,7 +5,7 @@ from .core.limits import Limits
 from .core.method import Method, Solver
 from .core.result import Result
 from .core.search import Point, Progress, Search
-from .registry import METHODS, method_of, solver
+from .registry import METHODS, current_name, method_of, solver
 
 __all__ = [
     "METHODS",
@@ -16,6 +16,7 @@ __all__ = [
     "Result",
     "Search",
     "Solver",
+    "current_name",
     "method_of",
     "raise_first_bounds",
     "solver",

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..formulations.task import Task
 from ..instances import InputError, Problem
-from ..instances.model.errors import shown
+from ..instances.model.errors import quote
 from .core.method import Method, Solver
 from .latency import methods as latency
 from .mapping import methods as mapping
@@ -21,16 +21,27 @@ METHODS: dict[str, dict[str, Method[Any]]] = {
     "latency": latency.METHODS,
 }
 
+#: Former names of methods, accepted for one more version.
+FORMER_NAMES: dict[str, dict[str, str]] = {
+    "throughput": {"dpl": "linear-dp", "setpart": "column-generation"},
+    "training": {"equi": "equal-stages"},
+}
+
+
+def current_name(problem: str, method: str) -> str:
+    """Return the name of a method that may be called by its former one."""
+    return FORMER_NAMES.get(problem, {}).get(method, method)
+
 
 def method_of(problem: str, name: str) -> Method[Any]:
-    """Return a method of a problem.
+    """Return a method of a problem, by its name now or formerly.
 
     Raises
     ------
     InputError
         If there is none of this name; the message names those there are.
     """
-    known = METHODS[problem]
+    name, known = current_name(problem, name), METHODS[problem]
     if name not in known:
         raise InputError(f"method: no {name!r} for {problem}; use one of {', '.join(known)}")
     return known[name]
@@ -46,6 +57,7 @@ def solver(task: Task[Problem], method: str) -> Solver[Any]:
         option of it; the message names those there are, and those that do.
     """
     problem = task.problem.name
+    method = current_name(problem, method)
     found = method_of(problem, method)
     found.check(method, task)
     for name, value in task.options.items():
@@ -60,7 +72,7 @@ def _check_option(problem: str, method: str, name: str, value: str) -> None:
         who = f"only {' and '.join(others)} do" if others else f"no method for {problem} does"
         raise InputError(f"{name}: method {method} does not read it; {who}: leave it out")
     if reads[name] and value not in reads[name]:
-        raise InputError(f"{name}: {shown(value)} is not one of {', '.join(reads[name])}")
+        raise InputError(f"{name}: {quote(value)} is not one of {', '.join(reads[name])}")
     if name == "solver":
         from .core.other_solvers import check_solver  # with Pyomo, which takes a second to import
 

@@ -32,14 +32,16 @@ WIDTH = 2e-7
 
 
 @dataclass(frozen=True, eq=False)
-class Floors:
+class LowerBounds:
     """Least transfer and all-reduce that each stage can have by itself; shape (S,) both."""
 
     transfer: Floats
     allreduce: Floats
 
 
-def floors(costs: MappingCosts, should_stop: Callable[[], bool] = lambda: False) -> Floors:
+def stage_lower_bounds(
+    costs: MappingCosts, should_stop: Callable[[], bool] = lambda: False
+) -> LowerBounds:
     """Return the least value of each term of each stage, by the conditions for it alone."""
     r = costs.replicas
     transfer, allreduce = np.zeros(costs.stages), np.zeros(costs.stages)
@@ -56,7 +58,7 @@ def floors(costs: MappingCosts, should_stop: Callable[[], bool] = lambda: False)
                 pair_costs = costs.boundary_costs(s) if kind == "boundary" else costs.ring_costs(s)
                 known[key] = _least(pair_costs, r, ring=kind == "ring")
             out[s] = known[key]
-    return Floors(transfer, np.minimum(allreduce, costs.detour))
+    return LowerBounds(transfer, np.minimum(allreduce, costs.non_ring_lower_bound))
 
 
 def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
@@ -70,10 +72,10 @@ def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
             return has_ring(admitted, replicas)
         return matching_size(admitted) >= 2 * replicas
 
-    return least_cap(pair_costs, enough)
+    return least_sufficient_cost(pair_costs, enough)
 
 
-def least_cap(pair_costs: Floats, enough: Callable[[Bools], bool]) -> float:
+def least_sufficient_cost(pair_costs: Floats, enough: Callable[[Bools], bool]) -> float:
     """Return the least pair cost at which the admitted pairs are enough, by bisection.
 
     Parameters
@@ -95,21 +97,23 @@ def least_cap(pair_costs: Floats, enough: Callable[[Bools], bool]) -> float:
     return float(values[low])
 
 
-def caps(costs: MappingCosts, least: Floors, threshold: float) -> tuple[Floats, Floats] | None:
+def pair_upper_bounds(
+    costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
+) -> tuple[Floats, Floats] | None:
     """Return what a pair may cost at most on each boundary and each ring; shape (S,) both.
 
     None if a stage has no room for the floors of both.
     """
-    room = (threshold - costs.base) * (1 + 1e-12)
-    if (room - least.transfer - least.allreduce).min() < -1e-12 * threshold:
+    slack = (threshold - costs.base) * (1 + 1e-12)
+    if (slack - lower_bounds.transfer - lower_bounds.allreduce).min() < -1e-12 * threshold:
         return None
-    on_boundary, on_ring = room - least.allreduce, room - least.transfer
+    on_boundary, on_ring = slack - lower_bounds.allreduce, slack - lower_bounds.transfer
     # where another all-reduce than a ring may do, nothing is known of the ring
-    on_ring[costs.detour <= on_ring] = np.inf
+    on_ring[costs.non_ring_lower_bound <= on_ring] = np.inf
     return on_boundary, on_ring
 
 
-def fitting(costs: MappingCosts, least: Floors, threshold: float) -> Bools | None:
+def fitting(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Bools | None:
     """Return which devices fit which stages at a threshold, shape (S, D).
 
     Returns
@@ -117,7 +121,7 @@ def fitting(costs: MappingCosts, least: Floors, threshold: float) -> Bools | Non
     array or None
         None if no mapping has a max stage time of at most `threshold`.
     """
-    limits = caps(costs, least, threshold)
+    limits = pair_upper_bounds(costs, lower_bounds, threshold)
     if limits is None:
         return None
     on_boundary, on_ring = limits
@@ -149,10 +153,10 @@ def fitting(costs: MappingCosts, least: Floors, threshold: float) -> Bools | Non
 
 def threshold_bound(
     costs: MappingCosts,
-    least: Floors,
+    lower_bounds: LowerBounds,
     upper: float,
     should_stop: Callable[[], bool],
-    possible: Callable[[MappingCosts, Floors, float], object | None] = fitting,
+    possible: Callable[[MappingCosts, LowerBounds, float], object | None] = fitting,
     lower: float = 0.0,
     width: float = WIDTH,
 ) -> float:
@@ -169,19 +173,19 @@ def threshold_bound(
     width
         Relative width at which to end.
     """
-    low = max(lower, float((costs.base + least.transfer + least.allreduce).max()))
+    low = max(lower, float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max()))
     if low >= upper * (1 - WIDTH):
         return low
-    if possible(costs, least, low * (1 + WIDTH)) is not None:
+    if possible(costs, lower_bounds, low * (1 + WIDTH)) is not None:
         return low
     if should_stop():
         return low
-    if possible(costs, least, upper * (1 - WIDTH)) is None:
+    if possible(costs, lower_bounds, upper * (1 - WIDTH)) is None:
         return upper * (1 - WIDTH)
     high = upper
     while high - low > width * high and not should_stop():
         middle = (low + high) / 2
-        if possible(costs, least, middle) is None:
+        if possible(costs, lower_bounds, middle) is None:
             low = middle
         else:
             high = middle

@@ -60,8 +60,8 @@ class MappingCosts:
     base: Floats
     boundary: Floats
     ring: Floats
-    detour: Floats
-    floor: float = 0.0
+    non_ring_lower_bound: Floats
+    lower_bound: float = 0.0
 
     @property
     def size(self) -> int:
@@ -119,9 +119,11 @@ def mapping_costs(costs: StageCosts, problem: Mapping) -> MappingCosts:
     counted = (size > 0) & (problem.mode != "p2p" and r > 1)
     ring[:, 0] = np.where(counted, 2.0 * (r - 1), 0.0)
     ring[:, 1] = np.where(counted, 2.0 * (r - 1) / r * size, 0.0)
-    detour = np.full(s, np.inf)
+    non_ring_lower_bound = np.full(s, np.inf)
     if problem.collective == "cheapest" and counted.any():
-        detour = _detour(topology.island[devices], latency, inverse, r, size)
+        non_ring_lower_bound = _non_ring_lower_bound(
+            topology.island[devices], latency, inverse, r, size
+        )
     untouched = len(devices) == topology.size
     return MappingCosts(
         stages=s,
@@ -135,12 +137,14 @@ def mapping_costs(costs: StageCosts, problem: Mapping) -> MappingCosts:
         base=np.zeros(s) if problem.overlap else m * costs.compute_s,
         boundary=boundary,
         ring=ring,
-        detour=detour,
-        floor=m * float(costs.compute_s.max()) if problem.overlap else 0.0,
+        non_ring_lower_bound=non_ring_lower_bound,
+        lower_bound=m * float(costs.compute_s.max()) if problem.overlap else 0.0,
     )
 
 
-def _detour(island: Ints, latency: Floats, inverse: Floats, replicas: int, size: Floats) -> Floats:
+def _non_ring_lower_bound(
+    island: Ints, latency: Floats, inverse: Floats, replicas: int, size: Floats
+) -> Floats:
     """Lower bound of tree and hierarchical all-reduce: as if all messages took the best route."""
     best = np.full((2, 2), np.inf)  # latency and inverse, inside islands and across
     for d in range(len(island)):

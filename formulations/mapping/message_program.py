@@ -52,7 +52,7 @@ class MessageProgram:
 
     linear: Linear
     gate: Ints
-    fill: Ints
+    count_model: Ints
     block: Ints
     fits: Bools
 
@@ -61,13 +61,13 @@ class MessageProgram:
         found: dict[int, list[int]] = {}
         slots: list[tuple[int, int]] = []
         free = np.ones(len(self.block), np.bool_)
-        served = (self.gate >= 0).any(axis=1) | (self.fill >= 0).any(axis=1)
+        served = (self.gate >= 0).any(axis=1) | (self.count_model >= 0).any(axis=1)
         for t in np.flatnonzero(served).tolist():
             at = np.flatnonzero(self.gate[t] >= 0)
             found[t] = at[x[self.gate[t, at]] > 0.5].tolist()
             free[found[t]] = False
-            for b in np.flatnonzero(self.fill[t] >= 0).tolist():
-                slots += [(t, b)] * round(x[self.fill[t, b]])
+            for b in np.flatnonzero(self.count_model[t] >= 0).tolist():
+                slots += [(t, b)] * round(x[self.count_model[t, b]])
         if slots:
             able = np.array([(self.block == b) & self.fits[s] & free for s, b in slots])
             device = maximum_bipartite_matching(csr_array(able), perm_type="column")
@@ -114,8 +114,8 @@ def message_program(
         able = matrix & fits[s][:, None] & fits[s + 1][None, :]
         np.fill_diagonal(able, False)
         is_cell[s] = _cells(able, fits[s], fits[s + 1], block, blocks)
-        within = (block[:, None] == block[None, :]) & is_cell[s][block][:, None]
-        a, c = np.nonzero(able & ~within)
+        anneal_fixed_counts = (block[:, None] == block[None, :]) & is_cell[s][block][:, None]
+        a, c = np.nonzero(able & ~anneal_fixed_counts)
         pairs[s] = a, c
         for t, ends in ((s, a), (s + 1, c)):
             is_gate[t, ends] = True
@@ -127,21 +127,21 @@ def message_program(
     is_gate[used] |= split[used][:, block]
     is_gate &= fits
     gate = np.full((stages, size), -1)
-    fill = np.full((stages, blocks), -1)
+    count_model = np.full((stages, blocks), -1)
     for s in used:
         at = np.flatnonzero(is_gate[s])
         gate[s, at] = build.columns(len(at))
-        room = np.bincount(block[fits[s]], minlength=blocks)
-        for b in np.flatnonzero(~split[s] & (room > 0)).tolist():
-            fill[s, b] = build.columns(1, min(most, float(room[b])))[0]
-    held: dict[tuple[int, int], Ints] = {}
+        slack = np.bincount(block[fits[s]], minlength=blocks)
+        for b in np.flatnonzero(~split[s] & (slack > 0)).tolist():
+            count_model[s, b] = build.columns(1, min(most, float(slack[b])))[0]
+    members: dict[tuple[int, int], Ints] = {}
     for s in used:
         for b in range(blocks):
-            places = np.r_[gate[s, block == b], fill[s, b]]
-            held[s, b] = places[places >= 0]
-            if counts is not None and len(held[s, b]):
-                build.row(f"given[{s},{b}]", held[s, b], 1.0, 0, float(counts[s, b]))
-        own = np.concatenate([held[s, b] for b in range(blocks)])
+            places = np.r_[gate[s, block == b], count_model[s, b]]
+            members[s, b] = places[places >= 0]
+            if counts is not None and len(members[s, b]):
+                build.row(f"given[{s},{b}]", members[s, b], 1.0, 0, float(counts[s, b]))
+        own = np.concatenate([members[s, b] for b in range(blocks)])
         ones = np.ones(len(own))
         if replicas is None:
             build.row(f"full[{s}]", np.r_[own, total], np.r_[ones, -1.0], 0, 0)
@@ -153,7 +153,7 @@ def message_program(
             build.row(f"once[{d}]", places, 1.0, 0, 1)
     sizes = np.bincount(block, minlength=blocks)
     for b in range(blocks):
-        places = np.concatenate([held[s, b] for s in used])
+        places = np.concatenate([members[s, b] for s in used])
         if len(places):
             build.row(f"size[{b}]", places, 1.0, 0, float(sizes[b]))
     for s, (a, c) in pairs.items():
@@ -167,11 +167,11 @@ def message_program(
                     low = 0 if alone else -np.inf
                     build.row(f"{name}[{s},{d}]", np.r_[sent, gate[t, d]], factors, low, 0)
         for b in np.flatnonzero(is_cell[s]).tolist():
-            parts = held[s, b], y[block[a] == b], held[s + 1, b], y[block[c] == b]
+            parts = members[s, b], y[block[a] == b], members[s + 1, b], y[block[c] == b]
             signs = np.repeat([1.0, -1.0, -1.0, 1.0], [len(part) for part in parts])
             if len(signs):
                 build.row(f"rest[{s},{b}]", np.concatenate(parts), signs, 0, 0)
-    return MessageProgram(build.build(), gate, fill, block, fits)
+    return MessageProgram(build.build(), gate, count_model, block, fits)
 
 
 def _cells(able: Bools, senders: Bools, receivers: Bools, block: Ints, blocks: int) -> Bools:

@@ -44,7 +44,7 @@ def _pieces(ring: StageRing, x: Floats) -> nx.MultiGraph[tuple[int, int]]:
     A node is (cell, -1) or (cell, device); an edge carries its devices as ``ends``.
     """
     graph: nx.MultiGraph[tuple[int, int]] = nx.MultiGraph()
-    for k in np.flatnonzero(ring.fill >= 0).tolist():
+    for k in np.flatnonzero(ring.count_model >= 0).tolist():
         if x[ring.paths[k]] > 0.5 or x[ring.whole[k]] > 0.5:
             graph.add_node((k, -1))
 
@@ -132,8 +132,8 @@ def orders(rings: list[StageRing], x: Floats) -> dict[int, Ints] | None:
     found: dict[int, Ints] = {}
     for ring in rings:
         filling: dict[int, list[int]] = {}
-        for k in np.flatnonzero(ring.fill >= 0).tolist():
-            count = round(x[ring.fill[k]])
+        for k in np.flatnonzero(ring.count_model >= 0).tolist():
+            count = round(x[ring.count_model[k]])
             free = np.flatnonzero((ring.cell == k) & ~taken)[:count]
             if len(free) < count:
                 return None

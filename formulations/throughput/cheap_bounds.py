@@ -7,7 +7,7 @@ of the forward pass and one of the backward pass, T = T_1 + T_2; else there is o
 
 *Heaviest unit.* T_b ≥ max_v min_k p_{k,b,v}.
 
-*Work.* Units may be cut into pieces, and all devices of a kind share their time and memory:
+*Work.* Units may be divided at will, and all devices of a kind share their time and memory:
 
     minimise Σ_b T_b    s.t.  Σ_k x_{k,v} = 1                            for each unit v
                               Σ_v p_{k,b,v} x_{k,v} ≤ n_k T_b            (λ_{k,b})
@@ -140,8 +140,8 @@ def _multipliers(
     able = np.isfinite(time).all(axis=1)  # (K, U)
     kind, unit = np.nonzero(able)
     columns = np.arange(len(unit))
-    scale = max(float(np.where(able, time.sum(axis=1), 0.0).max()), 1e-300)
-    bytes_scale = max(float(memory_bytes.max()), 1e-300)
+    scale = float(np.where(able, time.sum(axis=1), 0.0).max()) or 1.0
+    bytes_scale = float(memory_bytes.max()) or 1.0
     limited = np.flatnonzero(np.isfinite(room))
     row_of = np.full(kinds, -1)
     row_of[limited] = kinds * passes + np.arange(len(limited))

@@ -1,4 +1,4 @@
-"""Heuristics for graphs whose downsets explode: the label DP on one order, then local search."""
+"""Heuristics for graphs whose ideals explode: the label DP on one order, then local search."""
 
 from __future__ import annotations
 

@@ -184,8 +184,8 @@ def descend(  # type: ignore[no-untyped-def]
             if full > most:
                 p, most = q, full
         s, i = p // replicas, p % replicas
-        way = np.random.random()  # noqa: NPY002
-        if way < 0.25 and s + 1 < stages and replicas > 1:
+        chance = np.random.random()  # noqa: NPY002
+        if chance < 0.25 and s + 1 < stages and replicas > 1:
             j = np.random.randint(replicas)  # noqa: NPY002
             if i == j:
                 continue
@@ -202,7 +202,7 @@ def descend(  # type: ignore[no-untyped-def]
                            previous, via, ends, weight, load)  # fmt: skip
             else:
                 came_from[s + 1, sends_to[s, i]], came_from[s + 1, sends_to[s, j]] = i, j
-        elif way < 0.4 and replicas > 3 and ring[s] > 0:
+        elif chance < 0.4 and replicas > 3 and ring[s] > 0:
             length = 2 + np.random.randint(replicas - 2)  # noqa: NPY002
             change = _rings(s, -1.0, slot, ring, replicas, previous, via, ends, weight, load)
             _turn(s, i, length, slot, sends_to, came_from)

@@ -20,7 +20,7 @@ def _dp(task: Task[Throughput], search: Search[Solution]) -> None:
     ideal_dp(task, search)
 
 
-def _dpl(task: Task[Throughput], search: Search[Solution]) -> None:
+def _linear_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     from .dp.dp import linearised_dp
 
     linearised_dp(task, search)
@@ -38,7 +38,7 @@ def _milp(task: Task[Throughput], search: Search[Solution]) -> None:
     compact(task, search)
 
 
-def _setpart(task: Task[Throughput], search: Search[Solution]) -> None:
+def _column_generation(task: Task[Throughput], search: Search[Solution]) -> None:
     from .set_partitioning import set_partitioning
 
     set_partitioning(task, search)
@@ -103,10 +103,10 @@ _SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 METHODS: dict[str, Method[Throughput]] = {
     "auto": Method(_auto, _SOLVER),
     "dp": Method(_dp),
-    "dpl": Method(_dpl),
+    "linear-dp": Method(_linear_dp),
     "pipedream": Method(_pipedream),
     "milp": Method(_milp, _SOLVER, refuses=(_relayed,)),
-    "setpart": Method(_setpart, refuses=(_relayed, _connected)),
+    "column-generation": Method(_column_generation, refuses=(_relayed, _connected)),
     "greedy": Method(_greedy, refuses=(_relayed,)),
     "local-search": Method(_local_search, refuses=(_relayed,)),
     "random": Method(_random, refuses=(_relayed,)),

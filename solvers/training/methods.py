@@ -32,14 +32,14 @@ def _piper(task: Task[Training], search: Search[Solution]) -> None:
     piper(task, search)
 
 
-def _equi(task: Task[Training], search: Search[Solution]) -> None:
-    from .equi import equi
+def _equal_stages(task: Task[Training], search: Search[Solution]) -> None:
+    from .equal_stages import equal_stages
 
-    equi(task, search)
+    equal_stages(task, search)
 
 
 def _data_parallel(task: Task[Training], search: Search[Solution]) -> None:
-    from .equi import data_parallel
+    from .equal_stages import data_parallel
 
     data_parallel(task, search)
 
@@ -62,7 +62,7 @@ METHODS: dict[str, Method[Training]] = {
     "dp": Method(_dp, refuses=(_links,)),
     "milp": Method(_milp, {"start": ("none",)}, refuses=(_links,)),
     "piper": Method(_piper, refuses=(_links,)),
-    "equi": Method(_equi, refuses=(_links,)),
+    "equal-stages": Method(_equal_stages, refuses=(_links,)),
     "data-parallel": Method(_data_parallel, refuses=(_links,)),
     "pipedream": Method(_pipedream, refuses=(_links,)),
 }

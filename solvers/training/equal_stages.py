@@ -14,7 +14,7 @@ from ...instances.model.arrays import Ints
 from ..core.search import Search
 
 
-def equi(
+def equal_stages(
     task: Task[Training], search: Search[Solution], enough: Callable[[], bool] = lambda: False
 ) -> None:
     """Give every stage the same number of layers, and all stages one d and t.
@@ -100,8 +100,8 @@ def first_plan(task: Task[Training], search: Search[Solution]) -> None:
         search.method = "data-parallel"
         data_parallel(task, search)
     if search.best is None:
-        search.method = "equi"
-        equi(task, search, enough=lambda: search.best is not None)
+        search.method = "equal-stages"
+        equal_stages(task, search, enough=lambda: search.best is not None)
 
 
 def _options(staging: Staging, t: int, again: bool) -> Ints | None:

@@ -16,17 +16,13 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from ....formulations.linear import Linear
-from ....formulations.mapping.bound import Floors, caps, fitting
+from ....formulations.mapping.bound import LowerBounds, fitting, pair_upper_bounds
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.message_program import MessageProgram, message_program
 from ....instances.model.arrays import Bools, Floats, Ints
 from ...core.highs import Outcome, run_highs
 from ...core.search import S, Search
-
-#: Part of HiGHS's time for its heuristics.
-HEURISTICS = 0.3
-#: Pairs between blocks, per device, of a dense boundary when a mapping is completed.
-MOST = 8
+from ..parameters import COMPLETION_PAIRS, MESSAGE_HEURISTICS
 
 
 class MessageTest(Generic[S]):
@@ -59,15 +55,15 @@ class MessageTest(Generic[S]):
         self.members: dict[int, Ints] = {}
 
     def __call__(
-        self, costs: MappingCosts, least: Floors, threshold: float
+        self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
     ) -> dict[int, Ints] | bool | None:
         """Return None where no mapping has its messages on the tight boundaries.
 
         Else devices by stage, others each time; empty if it is not decided; True if no boundary is
         tight.
         """
-        bounds = caps(costs, least, threshold)
-        fits = None if bounds is None else fitting(costs, least, threshold)
+        bounds = pair_upper_bounds(costs, lower_bounds, threshold)
+        fits = None if bounds is None else fitting(costs, lower_bounds, threshold)
         if bounds is None or fits is None:
             return None
         counted = np.flatnonzero(costs.boundary.any(axis=1)).tolist()
@@ -95,13 +91,13 @@ class MessageTest(Generic[S]):
             self.threshold, self.members = threshold, found
         return found
 
-    def complete(self, costs: MappingCosts, least: Floors) -> Ints | None:
+    def complete(self, costs: MappingCosts, lower_bounds: LowerBounds) -> Ints | None:
         """Return slots, (S, R), that keep the threshold's counts per block; None if none are found.
 
         Here all boundaries are in the program, dense ones with their cheapest pairs.
         """
-        bounds = caps(costs, least, self.threshold)
-        fits = fitting(costs, least, self.threshold)
+        bounds = pair_upper_bounds(costs, lower_bounds, self.threshold)
+        fits = fitting(costs, lower_bounds, self.threshold)
         if bounds is None or fits is None or not self.members:
             return None
         counts = np.full((costs.stages, int(self._block.max()) + 1), costs.replicas)
@@ -193,19 +189,21 @@ class MessageTest(Generic[S]):
             self._search,
             on_incumbent=lambda _: not most,
             seconds=self._seconds,
-            options={"mip_heuristic_effort": HEURISTICS},
+            options={"mip_heuristic_effort": MESSAGE_HEURISTICS},
         )
 
 
 def _cheapest(able: Bools, pair_costs: Floats, block: Ints) -> Bools:
     """Return the admitted pairs inside blocks, and the MOST cheapest of each end between them."""
     across = able & (block[:, None] != block[None, :])
-    if int(across.sum()) <= MOST * len(block):
+    if int(across.sum()) <= COMPLETION_PAIRS * len(block):
         return able
     value = np.where(across, pair_costs, np.inf)
     kept: Bools = able & ~across
     for axis in (0, 1):
-        best = np.argpartition(value, MOST, axis=axis).take(range(MOST), axis=axis)
+        best = np.argpartition(value, COMPLETION_PAIRS, axis=axis).take(
+            range(COMPLETION_PAIRS), axis=axis
+        )
         chosen = np.zeros_like(kept)
         np.put_along_axis(chosen, best, True, axis=axis)
         kept |= chosen & across

@@ -11,32 +11,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....formulations.mapping.bound import Floors
+from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Floats, Ints
 from ..layouts import paired
-from .anneal import State, new_state, ways
-from .contents import (
+from ..parameters import DECAY, PENALTY, RARE_NATS, RESTART_RATE, VIOLATION_FACTOR
+from .anneal import State, new_state, sampled_splits
+from .block_counts import (
     Links,
-    first_contents,
-    likely_contents,
-    likely_ways,
+    first_counts,
+    likely_counts,
+    likely_splits,
     sample_links,
     scarcity,
 )
 
-#: What stays violated counts for so much more, and all that was learnt for so much less.
-LEARN, FORGET = 1.4, 0.9
-#: Nats for a device of a block, at either end of an edge that stays violated.
-LESSON = 0.3
-#: From how many nats on a link between blocks is rare.
-HARD = 3.0
-#: How often contents are chosen afresh, too.
-AFRESH = 0.5
-
 
 @dataclass(eq=False)
-class Filling:
+class CountModel:
     """Contents of blocks, and what was learnt of them.
 
     Parameters
@@ -51,15 +43,15 @@ class Filling:
 
     block: Ints
     links: Links
-    held: Ints
-    harder: Floats
+    counts: Ints
+    weights: Floats
     prices: Floats
 
 
-def new_filling(costs: MappingCosts, block: Ints) -> Filling:
+def new_count_model(costs: MappingCosts, block: Ints) -> CountModel:
     """Return a filling that has learnt nothing yet."""
-    first = first_contents(costs, block)
-    return Filling(
+    first = first_counts(costs, block)
+    return CountModel(
         block,
         sample_links(costs, block),
         first,
@@ -68,35 +60,35 @@ def new_filling(costs: MappingCosts, block: Ints) -> Filling:
     )
 
 
-def choose(
-    filling: Filling,
+def choose_counts(
+    model: CountModel,
     costs: MappingCosts,
-    least: Floors,
+    lower_bounds: LowerBounds,
     target: float,
     steps: int,
     rng: np.random.Generator,
 ) -> None:
     """Choose contents for a target: from the last ones, and sometimes from the first as well."""
-    weights = _weights(filling, costs, *ways(costs, least, target))
-    begins = [filling.held]
-    if rng.random() < AFRESH:
-        begins.append(first_contents(costs, filling.block))
+    edge_nats = _edge_nats(model, costs, *sampled_splits(costs, lower_bounds, target))
+    begins = [model.counts]
+    if rng.random() < RESTART_RATE:
+        begins.append(first_counts(costs, model.block))
     found = [
-        likely_contents(
-            begin, weights, filling.prices, costs.replicas, steps, int(rng.integers(2**31))
+        likely_counts(
+            begin, edge_nats, model.prices, costs.replicas, steps, int(rng.integers(2**31))
         )
         for begin in begins
     ]
-    filling.held = min(found, key=lambda pair: pair[1])[0]
+    model.counts = min(found, key=lambda pair: pair[1])[0]
 
 
-def likely_caps(
-    filling: Filling, costs: MappingCosts, least: Floors, target: float
+def likely_upper_bounds(
+    model: CountModel, costs: MappingCosts, lower_bounds: LowerBounds, target: float
 ) -> tuple[Floats, Floats]:
     """Return the caps of messages and ring messages in the likely ways; shape (S, ways) both."""
-    messages, rings = ways(costs, least, target)
-    weights = _weights(filling, costs, messages, rings)
-    likely = likely_ways(filling.held, weights, costs.replicas)
+    messages, rings = sampled_splits(costs, lower_bounds, target)
+    edge_nats = _edge_nats(model, costs, messages, rings)
+    likely = likely_splits(model.counts, edge_nats, costs.replicas)
     first = likely.argmax(axis=1)[:, None]  # takes the place of the others
     return (
         np.where(likely, messages, np.take_along_axis(messages, first, axis=1)),
@@ -104,47 +96,49 @@ def likely_caps(
     )
 
 
-def hard_caps(
-    filling: Filling, costs: MappingCosts, least: Floors, target: float
+def hard_upper_bounds(
+    model: CountModel, costs: MappingCosts, lower_bounds: LowerBounds, target: float
 ) -> tuple[Floats, Floats]:
     """Likewise, but without limit where links between blocks are not rare."""
-    messages, rings = likely_caps(filling, costs, least, target)
-    found = _weights(filling, costs, messages, rings)[:, :, (1, 3)].min(axis=1)
-    messages[found[:, 0] < HARD] = np.inf
-    rings[found[:, 1] < HARD] = np.inf
+    messages, rings = likely_upper_bounds(model, costs, lower_bounds, target)
+    found = _edge_nats(model, costs, messages, rings)[:, :, (1, 3)].min(axis=1)
+    messages[found[:, 0] < RARE_NATS] = np.inf
+    rings[found[:, 1] < RARE_NATS] = np.inf
     return messages, rings
 
 
-def filled(
-    filling: Filling, costs: MappingCosts, order: NDArray[np.int32], rng: np.random.Generator
+def realise(
+    model: CountModel, costs: MappingCosts, order: NDArray[np.int32], rng: np.random.Generator
 ) -> State:
     """Return a mapping with the contents, otherwise at random."""
     slots: list[list[int]] = [[] for _ in range(costs.stages)]
-    for b in rng.permutation(len(filling.held)).tolist():
-        devices = rng.permutation(np.flatnonzero(filling.block == b)).tolist()
-        for s, count in enumerate(filling.held[b, :-1].tolist()):
+    for b in rng.permutation(len(model.counts)).tolist():
+        devices = rng.permutation(np.flatnonzero(model.block == b)).tolist()
+        for s, count in enumerate(model.counts[b, :-1].tolist()):
             slots[s] += devices[:count]
             del devices[:count]
     chosen = np.array(slots)
     return new_state(costs, chosen, paired(costs, chosen), order)
 
 
-def take_over(filling: Filling, costs: MappingCosts, state: State) -> None:
+def read_counts(model: CountModel, costs: MappingCosts, state: State) -> None:
     """Let the contents be those of a mapping."""
     used = costs.stages * costs.replicas
     stage = np.full(costs.size, costs.stages)
     stage[:used] = np.repeat(np.arange(costs.stages), costs.replicas)
-    filling.held = np.zeros_like(filling.held)
-    np.add.at(filling.held, (filling.block[state.slot], stage), 1)
+    model.counts = np.zeros_like(model.counts)
+    np.add.at(model.counts, (model.block[state.slot], stage), 1)
 
 
-def learn(filling: Filling, costs: MappingCosts, state: State, caps: tuple[Floats, Floats]) -> None:
+def update_weights(
+    model: CountModel, costs: MappingCosts, state: State, upper_bounds: tuple[Floats, Floats]
+) -> None:
     """Let what the state violates count for more; caps as `likely_caps` returns them."""
-    messages, rings = caps
+    messages, rings = upper_bounds
     slots = state.slots(costs)
-    filling.harder = filling.harder**FORGET
-    filling.prices *= FORGET
-    block = filling.block
+    model.weights = model.weights**DECAY
+    model.prices *= DECAY
+    block = model.block
     for s in range(costs.stages):
         ends, over = [], []
         if s + 1 < costs.stages:
@@ -157,15 +151,15 @@ def learn(filling: Filling, costs: MappingCosts, state: State, caps: tuple[Float
             over.append(cost[:, None] > limits)
         if not over:
             continue
-        way = sum(each.sum(axis=0) for each in over).argmin()
+        split = sum(each.sum(axis=0) for each in over).argmin()
         for (stage, other, _, _), each in zip(ends, over, strict=True):
-            bad = each[:, way]
-            filling.harder[s, int(stage == s)] *= LEARN if bad.any() else 1.0
-            np.add.at(filling.prices[:, s], block[slots[s][bad]], LESSON)
-            np.add.at(filling.prices[:, stage], block[other[bad]], LESSON)
+            bad = each[:, split]
+            model.weights[s, int(stage == s)] *= VIOLATION_FACTOR if bad.any() else 1.0
+            np.add.at(model.prices[:, s], block[slots[s][bad]], PENALTY)
+            np.add.at(model.prices[:, stage], block[other[bad]], PENALTY)
 
 
-def _weights(filling: Filling, costs: MappingCosts, messages: Floats, rings: Floats) -> Floats:
-    weights = scarcity(costs, filling.links, messages, rings)
-    weights *= np.repeat(filling.harder, 2, axis=1)[:, None, :]
-    return weights
+def _edge_nats(model: CountModel, costs: MappingCosts, messages: Floats, rings: Floats) -> Floats:
+    edge_nats = scarcity(costs, model.links, messages, rings)
+    edge_nats *= np.repeat(model.weights, 2, axis=1)[:, None, :]
+    return edge_nats
