@@ -26,7 +26,7 @@ from ..instances.formats.files import load, load_cluster
 from ..instances.formats.source import Record
 from ..instances.formats.writing import write_whole
 from ..instances.model.errors import quote
-from ..solvers import solver
+from ..solvers import method_of
 
 #: Endings of the record beside a table, and of its damaged lines.
 RECORD, DAMAGED = ".jsonl", ".damaged"
@@ -100,7 +100,7 @@ def cases(
     if not workloads or not methods:
         raise InputError("compare: give at least one workload and one method")
     for method in methods:
-        solver("throughput", method)  # raises if there is none
+        method_of("throughput", method)  # raises if there is none
     devices = ""
     if cluster is not None:
         devices = f" on {load_cluster(cluster).fingerprint}"

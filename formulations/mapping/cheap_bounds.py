@@ -1,7 +1,7 @@
 """Bounds on the longest stage that cost next to nothing, for every partition and every mapping.
 
-With m microbatches a stage takes at least m times the seconds of its nodes, whether messages overlap
-them or not. So for S stages, with p_v the seconds of node v,
+With m microbatches a stage takes at least m times the seconds of its nodes, whether messages
+overlap them or not. So for S stages, with p_v the seconds of node v,
 
     T ≥ m max_c Σ_{v∈c} p_v   over colours c, whose nodes share a stage, and single nodes,
     T ≥ m Σ_v p_v / S.
@@ -18,10 +18,10 @@ from ..task import Task
 from ..throughput.certificate import PROOF_MARGIN
 
 
-def mapping_cheap_bounds(task: Task) -> Iterator[tuple[float, str]]:
+def mapping_cheap_bounds(task: Task[Mapping]) -> Iterator[tuple[float, str]]:
     """Yield bounds on the longest stage with their origins; none for the busiest link. O(n)."""
     problem, workload = task.problem, task.workload
-    if not isinstance(problem, Mapping) or problem.objective != "stage-time":
+    if problem.objective != "stage-time":
         return
     seconds = accelerator_seconds(workload)
     heaviest = max(
