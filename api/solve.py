@@ -6,8 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from collections.abc import Mapping as Dictionary
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -16,8 +15,8 @@ from types import FrameType
 from ..formulations.task import Task, pose
 from ..instances import (
     Cluster,
+    DeviceMapping,
     InputError,
-    Mapping,
     Plan,
     Problem,
     Solution,
@@ -45,7 +44,7 @@ def solve(
     limits: Limits | None = None,
     start: Plan | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    options: Dictionary[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
     started: float | None = None,
 ) -> Result:
     """Plan where the nodes of `workload` run.
@@ -85,7 +84,7 @@ def solve(
     InputError
         If what is given is wrong or contradictory.
     """
-    if cluster is None and isinstance(problem, Mapping):
+    if cluster is None and isinstance(problem, DeviceMapping):
         cluster = accelerators_and_cpus(problem.topology.size)
     cluster = cluster or workload.cluster
     if cluster is None:
@@ -106,7 +105,7 @@ def solve(
     def tie(solution: Solution) -> float:
         return evaluate(workload, cluster, problem, solution).tie
 
-    ties = tie if isinstance(problem, Mapping) else None
+    ties = tie if isinstance(problem, DeviceMapping) else None
     search: Search[Solution] = Search(limits or Limits(), judge, on_progress, started, ties)
     search.method = method
     with _interrupts(search):

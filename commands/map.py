@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..api.solve import solve
-from ..instances import InputError, Mapped, Mapping
+from ..instances import DeviceMapping, InputError, ReplicaPlacement
 from ..instances.formats.files import load, save
 from ..instances.topologies import topology as read_topology
 from ..runtime import evaluate
@@ -76,7 +76,7 @@ def map_stages(
         collective = "ring"
     loaded = load(workload)
     links = read_topology(topology)
-    problem = Mapping(
+    problem = DeviceMapping(
         links,
         stages,
         replicas,
@@ -103,7 +103,7 @@ def map_stages(
         if output is not None:
             save(result.plan, output, loaded)
         solution = result.plan.solution
-        if plot and isinstance(solution, Mapped) and isinstance(report, MappingReport):
+        if plot and isinstance(solution, ReplicaPlacement) and isinstance(report, MappingReport):
             from ..runtime.pictures.topology import draw_mapping
 
             draw_mapping(problem, solution, report, plot)

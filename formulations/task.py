@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping as Dictionary
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..instances import (
     Cluster,
     Costs,
+    DeviceMapping,
     Latency,
-    Mapping,
     Plan,
     Problem,
     Throughput,
@@ -40,7 +40,7 @@ class Task:
     cluster: Cluster
     problem: Problem
     start: Plan | None = None
-    options: Dictionary[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def throughput(self) -> Throughput:
@@ -87,7 +87,7 @@ def pose(
     cluster: Cluster,
     problem: Problem,
     start: Plan | None = None,
-    options: Dictionary[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Task:
     """Return the task.
 
@@ -96,6 +96,6 @@ def pose(
     InputError
         If the workload does not say what the problem counts.
     """
-    if isinstance(problem, Mapping):
+    if isinstance(problem, DeviceMapping):
         check_weights(workload, problem)
     return Task(workload, cluster, problem, start, options or {})

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from ...instances import Calls
+from ...instances import CallPlacement
 from ...instances.model.arrays import Floats, Ints, rows
 from ..compiled import inner
 from ..task import Task
@@ -189,7 +189,7 @@ def execute(flat, slot, kind, device, before):  # type: ignore[no-untyped-def]
     return last, start, finish, node_finish
 
 
-def slots_of(task: Task, graph: LatencyGraph, plan: Calls) -> tuple[Ints, Ints, Ints, Ints]:
+def slots_of(task: Task, graph: LatencyGraph, plan: CallPlacement) -> tuple[Ints, Ints, Ints, Ints]:
     """Return slot, and kind, device and call before of each call, of a plan."""
     host = task.costs.host[task.costs.kind_of]
     pairs = sorted(

@@ -14,7 +14,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from ...instances import InputError, Plan, Stages, Workload
+from ...instances import InputError, Plan, StagePlacement, Workload
 from ...instances.pytorch.factory import Made
 from ..measure.group import process_group
 from .checkpoint import Position, checkpoints, newest, restore, save
@@ -100,7 +100,7 @@ def _trainer(prepared: Prepared, options: Options, device: torch.device) -> Trai
     assert options.schedule is not None
     assert options.microbatches is not None
     asynchronous = options.schedule in ASYNCHRONOUS
-    if asynchronous or isinstance(prepared.plan.solution, Stages):
+    if asynchronous or isinstance(prepared.plan.solution, StagePlacement):
         return Stream(
             prepared,
             options.schedule,

@@ -10,7 +10,7 @@ from numba import njit
 from ...formulations.latency.execute import execute, flatten
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
-from ...instances import Calls
+from ...instances import CallPlacement
 from ...instances.model.arrays import Bools, Ints
 
 #: Divisions that are tried one by one, if there are no more; and visits of nodes and edges.
@@ -22,7 +22,7 @@ def divide(
     graph: LatencyGraph,
     placement: Ints,
     should_stop: Callable[[], bool] = lambda: False,
-) -> tuple[Calls | None, bool]:
+) -> tuple[CallPlacement | None, bool]:
     """Divide each accelerator's nodes into calls, so that the request ends as soon as possible.
 
     Parameters
@@ -83,8 +83,10 @@ def divide(
     return _plan(placement, slot, calls, value), False
 
 
-def _plan(placement: Ints, slot: Ints, calls: int, value: float) -> Calls | None:
-    return Calls(placement, np.where(slot >= 0, slot % calls, -1)) if value < np.inf else None
+def _plan(placement: Ints, slot: Ints, calls: int, value: float) -> CallPlacement | None:
+    return (
+        CallPlacement(placement, np.where(slot >= 0, slot % calls, -1)) if value < np.inf else None
+    )
 
 
 def _reach(task: Task) -> Bools:

@@ -8,7 +8,7 @@ from numba import njit
 from ...formulations.latency.execute import execute, flatten
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
-from ...instances import Calls, Solution
+from ...instances import CallPlacement, Solution
 from ...instances.model.arrays import Ints
 from ..core.search import Search
 from ..core.swaps import swap_devices
@@ -31,7 +31,7 @@ def local_search(task: Task, search: Search[Solution]) -> None:
     if search.best is None:
         linear(task, search)
     swap_devices(task, search)
-    if isinstance(search.best, Calls):
+    if isinstance(search.best, CallPlacement):
         improve(task, search)
 
 
@@ -51,7 +51,7 @@ def linear(task: Task, search: Search[Solution]) -> None:
 
 def improve(task: Task, search: Search[Solution]) -> None:
     """Move units of the best plan between calls until no move has helped for long."""
-    assert isinstance(search.best, Calls)
+    assert isinstance(search.best, CallPlacement)
     calls = task.latency.calls
     graph = latency_graph(task, whole_colours=False)
     groups = _groups(task)
@@ -89,10 +89,10 @@ def improve(task: Task, search: Search[Solution]) -> None:
                 accelerators[np.maximum(slot, 0) // calls] if len(kind) else 0,
                 graph.pool,
             )
-            search.offer(Calls(device, np.where(slot >= 0, slot % calls, -1)))
+            search.offer(CallPlacement(device, np.where(slot >= 0, slot % calls, -1)))
 
 
-def _compact(plan: Calls) -> Ints:
+def _compact(plan: CallPlacement) -> Ints:
     """The rank of each node's call among the calls of its device."""
     rank = np.full(len(plan.call), -1)
     for d in np.unique(plan.device).tolist():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formulations.task import Task
-from ...instances import InputError, Mapping, Solution
+from ...instances import DeviceMapping, InputError, Solution
 from ..core.search import Search
 from . import strategy
 from .links import busiest_link
@@ -28,6 +28,6 @@ def layouts(task: Task, search: Search[Solution]) -> None:
 
 
 def _of_links(task: Task) -> bool:
-    if not isinstance(task.problem, Mapping):
+    if not isinstance(task.problem, DeviceMapping):
         raise InputError(f"mapping: {task.problem.name} is another problem")
     return task.problem.objective == "busiest-link"

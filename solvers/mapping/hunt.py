@@ -13,7 +13,14 @@ from ...formulations.mapping.blocks import find_blocks
 from ...formulations.mapping.bound import Floors, floors, threshold_bound
 from ...formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from ...formulations.task import Task
-from ...instances import InputError, Mapped, Mapping, Solution, StageCosts, stage_costs
+from ...instances import (
+    DeviceMapping,
+    InputError,
+    ReplicaPlacement,
+    Solution,
+    StageCosts,
+    stage_costs,
+)
 from ...instances.model.arrays import Floats, Ints
 from ...instances.model.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
@@ -38,7 +45,7 @@ class Hunt:
     """One search for a mapping; all in seconds per batch, while the search has the user's unit."""
 
     def __init__(self, task: Task, search: Search[Solution]) -> None:
-        if not isinstance(task.problem, Mapping):
+        if not isinstance(task.problem, DeviceMapping):
             raise InputError(f"mapping: {task.problem.name} is another problem")
         if task.cluster.links:
             raise InputError("cluster: a mapping has the topology's links; remove the cluster's")
@@ -131,7 +138,7 @@ class Hunt:
         with self.search.phase("layouts"):
             self._layouts()
             best = self.search.best
-            if isinstance(best, Mapped) and (best.stage != self.stage).any():
+            if isinstance(best, ReplicaPlacement) and (best.stage != self.stage).any():
                 self._take(best.stage)
                 self._layouts()
         self.raise_bound(0.0, "no time is below 0")
@@ -208,9 +215,9 @@ class Hunt:
 
 def _stages_of(task: Task, search: Search[Solution]) -> Ints:
     problem = task.problem
-    if task.start is not None and isinstance(task.start.solution, Mapped):
+    if task.start is not None and isinstance(task.start.solution, ReplicaPlacement):
         return task.start.solution.stage
-    assert isinstance(problem, Mapping)
+    assert isinstance(problem, DeviceMapping)
     coefficient = 0.0
     if problem.mode != "allr" and len(problem.topology.links):
         coefficient = 1.0 / float(problem.topology.bytes_per_s.max())

@@ -12,7 +12,7 @@ from pyomo.common.gc_manager import PauseGC
 from ...formulations.mapping.joint import joint_milp
 from ...formulations.mapping.joint_data import joint_data
 from ...formulations.task import Task
-from ...instances import InputError, Mapped, Mapping, Solution
+from ...instances import DeviceMapping, InputError, ReplicaPlacement, Solution
 from ...instances.model.arrays import Floats
 from ...instances.model.units import TIME_UNITS
 from ..core.compiled_model import compile_model
@@ -33,7 +33,7 @@ def joint(task: Task, search: Search[Solution]) -> None:
         If collectives other than rings are counted, or links: the program knows only rings.
     """
     problem = task.problem
-    if not isinstance(problem, Mapping):
+    if not isinstance(problem, DeviceMapping):
         raise InputError(f"joint: {problem.name} is another problem")
     if problem.objective != "stage-time":
         raise InputError("joint: it knows stage times alone; leave out the objective busiest-link")
@@ -43,7 +43,7 @@ def joint(task: Task, search: Search[Solution]) -> None:
     solve_program(lambda: _program(task, problem, search), search, gap=min(search.limits.gap, 1e-7))
 
 
-def _program(task: Task, problem: Mapping, search: Search[Solution]) -> Program[Solution]:
+def _program(task: Task, problem: DeviceMapping, search: Search[Solution]) -> Program[Solution]:
     """State the program for the best solution known."""
     unit = TIME_UNITS[task.workload.time_unit]
     known = 0 < search.objective < math.inf
@@ -58,10 +58,10 @@ def _program(task: Task, problem: Mapping, search: Search[Solution]) -> Program[
             return float(var.value) if var.fixed else compiled.value(var, x)
 
         stage, slots, sends_to = stated.read(value)
-        return Mapped(stage[data.unit_of], problem.topology.usable[slots], sends_to)
+        return ReplicaPlacement(stage[data.unit_of], problem.topology.usable[slots], sends_to)
 
     start = None
-    if isinstance(search.best, Mapped):
+    if isinstance(search.best, ReplicaPlacement):
         of_unit = np.zeros(data.units.size, np.int64)
         of_unit[data.unit_of] = search.best.stage
         at = problem.topology.usable_index[search.best.slots]

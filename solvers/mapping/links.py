@@ -13,7 +13,7 @@ from ...formulations.mapping.links import (
     route_costs,
 )
 from ...formulations.task import Task
-from ...instances import Mapped, Solution
+from ...instances import ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .hunt import Hunt
 from .links_kernel import descend
@@ -93,7 +93,7 @@ def _count(hunt: Hunt, costs: MappingCosts, least: Floors) -> None:
 def _anneal(hunt: Hunt, traffic: LinkTraffic) -> None:
     search, problem = hunt.search, hunt.problem
     best = search.best
-    if not isinstance(best, Mapped):
+    if not isinstance(best, ReplicaPlacement):
         return
     usable = problem.topology.usable
     sends_to = np.zeros(best.slots.shape, np.int64)
@@ -102,7 +102,7 @@ def _anneal(hunt: Hunt, traffic: LinkTraffic) -> None:
         if search.limits.nodes is not None and turn >= search.limits.nodes:
             search.stop_for("nodes")
             return
-        assert isinstance(search.best, Mapped)
+        assert isinstance(search.best, ReplicaPlacement)
         best = search.best
         slot = np.concatenate([best.slots.ravel(), np.setdiff1d(usable, best.slots)])
         sends_to[:-1] = best.sends_to
@@ -124,7 +124,7 @@ def _anneal(hunt: Hunt, traffic: LinkTraffic) -> None:
                 seed,
             )
             found = slot[: best.slots.size].reshape(best.slots.shape).copy()
-            search.offer(Mapped(hunt.stage, found, sends_to[:-1].copy()))
+            search.offer(ReplicaPlacement(hunt.stage, found, sends_to[:-1].copy()))
             if search.should_stop():
                 return
         turn += 1

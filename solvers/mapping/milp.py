@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...formulations.mapping.links import link_traffic
 from ...formulations.mapping.milp import mapping_milp
 from ...formulations.task import Task
-from ...instances import InputError, Mapped, Solution
+from ...instances import InputError, ReplicaPlacement, Solution
 from ...instances.model.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
@@ -38,7 +38,7 @@ def milp(task: Task, search: Search[Solution]) -> None:
             return hunt.costs.read_back(hunt.stage, slots, sends_to)
 
         start = None
-        if isinstance(search.best, Mapped):
+        if isinstance(search.best, ReplicaPlacement):
             at = hunt.problem.topology.usable_index[search.best.slots]
             start = compiled.start(stated.start(at, search.best.sends_to))
         return Program(

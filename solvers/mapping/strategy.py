@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formulations.task import Task
-from ...instances import Mapped, Solution
+from ...instances import ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.descents import descents
 from .annealing.targets import anneal, first_arms
@@ -24,7 +24,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
     with hunt.step("layouts"):
         hunt.layouts()
         hunt.bound_stages()
-    if not isinstance(search.best, Mapped) or search.should_stop():
+    if not isinstance(search.best, ReplicaPlacement) or search.should_stop():
         return
     if hunt.costs.size > MAX_DEVICES:
         with hunt.step("rings"):

@@ -12,7 +12,7 @@ from numba import njit
 
 from ...formulations.mapping.costs import mapping_costs, stage_times
 from ...formulations.task import Task
-from ...instances import Mapped, Mapping, Solution, stage_costs
+from ...instances import DeviceMapping, ReplicaPlacement, Solution, stage_costs
 from ..core.search import Search
 
 #: Between two looks at the clock: messages looked at, and steps per slot, at most.
@@ -27,7 +27,11 @@ def break_ties(task: Task, search: Search[Solution]) -> None:
     Other collectives than rings are priced as rings on the way; the judge decides.
     """
     best, problem = search.best, task.problem
-    if not isinstance(best, Mapped) or not isinstance(problem, Mapping) or best.slots.size < 2:
+    if (
+        not isinstance(best, ReplicaPlacement)
+        or not isinstance(problem, DeviceMapping)
+        or best.slots.size < 2
+    ):
         return
     with search.phase("ties"):
         costs = mapping_costs(stage_costs(task.workload, best.stage, problem.stages), problem)

@@ -16,7 +16,7 @@ from sample_files import cluster, placement, plan, workload
 
 import stagecut
 from stagecut.api.compare import Case, _line, read_record
-from stagecut.instances import Latency, Mapping, Plan, Training, Workload, topology
+from stagecut.instances import DeviceMapping, Latency, Plan, Training, Workload, topology
 from stagecut.instances.formats.files import dumps, load, load_cluster, load_plan, load_split
 from stagecut.instances.formats.outline import read_outline
 from stagecut.instances.formats.source import read_source
@@ -106,9 +106,9 @@ def samples(folder: Path) -> dict[str, Sample]:
     for problem, of in (
         (Latency(calls=2), own),
         (Training(microbatches=4, bandwidth=1e3), layered),
-        (Mapping(topology("mesh2d:2x2"), 2, 2), weighted()),
+        (DeviceMapping(topology("mesh2d:2x2"), 2, 2), weighted()),
     ):
-        where = None if isinstance(problem, Mapping) else of.cluster
+        where = None if isinstance(problem, DeviceMapping) else of.cluster
         result = stagecut.solve(of, where, problem)
         assert result.plan is not None
         made[f"{problem.name} plan"] = plan_sample(result.plan, of)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....instances import Mapped
+from ....instances import ReplicaPlacement
 from ...core.search import OPTIMAL_GAP
 from ..hunt import Hunt
 from ..layouts import matched
@@ -36,7 +36,7 @@ def descents(hunt: Hunt, arms: list[Arm]) -> None:
 def _descent(hunt: Hunt, heat: float, turn: int) -> None:
     search, costs = hunt.search, hunt.costs
     best = search.best
-    assert isinstance(best, Mapped)
+    assert isinstance(best, ReplicaPlacement)
     with search.phase("descents"):
         seed = (search.limits.seed * 7919 + turn) % 2**31
         slots, _ = descend(costs, costs.numbers(best.slots), best.sends_to, STEPS, seed, hot=heat)

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ....formulations.mapping.costs import stage_times
-from ....instances import Mapped
+from ....instances import ReplicaPlacement
 from ...core.search import OPTIMAL_GAP
 from ..hunt import BLOCK_WIDTH, Hunt
 from ..layouts import matched, paired
@@ -242,5 +242,5 @@ def _offer(hunt: Hunt, arm: Arm, left: float) -> None:
 
 def _incumbent(hunt: Hunt, order: np.ndarray) -> State:
     best = hunt.search.best
-    assert isinstance(best, Mapped)
+    assert isinstance(best, ReplicaPlacement)
     return new_state(hunt.costs, hunt.costs.numbers(best.slots), best.sends_to, order)

@@ -20,7 +20,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.instances import Stage, Stages, in_stages
+from stagecut.instances import Stage, StagePlacement, in_stages
 from stagecut.runtime import evaluate
 
 GIB = 2.0**30
@@ -201,13 +201,13 @@ def test_the_verifier_finds_what_is_wrong(benchmarks: Path, change: object, word
     problem = Training(bandwidth=25 * GIB, degrees=(1,))
     plan = solve(workload, cluster, problem).plan
     assert plan is not None
-    assert isinstance(plan.solution, Stages)
+    assert isinstance(plan.solution, StagePlacement)
     stages = change(plan.solution.stages)  # type: ignore[operator]
     device = in_stages(plan.solution.stages, cluster).device
-    report = evaluate(workload, cluster, problem, Stages(stages, device))
+    report = evaluate(workload, cluster, problem, StagePlacement(stages, device))
     assert any(words in violation for violation in report.violations)
     with pytest.raises(VerificationError):
-        verify(workload, replace(plan, solution=Stages(stages, device)))
+        verify(workload, replace(plan, solution=StagePlacement(stages, device)))
 
 
 @pytest.mark.parametrize(
