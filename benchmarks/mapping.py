@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from stagecut import Limits, Result, Workload, load, solve
+from stagecut.api.solve import solve_with
 from stagecut.instances import DeviceMapping, StageCosts
 from stagecut.instances.topologies import SIDES_2D, SIDES_3D, topology
 from stagecut.solvers.mapping.partition import balanced_partition
@@ -127,7 +128,7 @@ def solved(workload: Workload, cell: dict[str, object]) -> dict[str, object]:
         collective="ring",
     )
     limits = Limits(seconds=float(str(cell["limit"])), seed=int(str(cell["seed"])))
-    result = solve(workload, problem=problem, limits=limits, started=begin)
+    result = solve_with(workload, problem=problem, limits=limits, started=begin)
     assert result.plan is not None
     return {
         "objective_ms": result.objective,

@@ -23,6 +23,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from stagecut import Limits, Workload, load, solve
+from stagecut.api.solve import solve_with
 from stagecut.instances import DeviceMapping
 from stagecut.instances.topologies import topology
 from stagecut.solvers.mapping.partition import balanced_partition
@@ -63,7 +64,9 @@ def one(args: argparse.Namespace) -> None:
     begin = time.monotonic()
     found = topology(args.name)
     problem = DeviceMapping(found, STAGES, found.size // STAGES, "both")
-    result = solve(workload, problem=problem, limits=Limits(seconds=args.seconds), started=begin)
+    result = solve_with(
+        workload, problem=problem, limits=Limits(seconds=args.seconds), started=begin
+    )
     assert result.plan is not None
     proven = (p.seconds for p in result.trace if p.gap <= 1e-6)
     print(

@@ -14,6 +14,7 @@ from ..api.compare import compare as run_comparison
 from ..instances import InputError, Throughput
 from ..instances.formats.files import load
 from ..solvers import Limits
+from ..solvers.core.limits import DEFAULT_GAP, DEFAULT_SECONDS
 from .console import ERR, OUT, check_outputs, parse_bytes
 from .solve import choose_cluster
 
@@ -24,8 +25,8 @@ def compare(
     methods: Annotated[
         str, typer.Option(help="Methods, separated by commas.")
     ] = "auto,dp,milp,greedy,local-search",
-    time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = 60.0,
-    gap: Annotated[float, typer.Option(help="A case stops at this gap.")] = 0.01,
+    time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
+    gap: Annotated[float, typer.Option(help="A case stops at this gap.")] = DEFAULT_GAP,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     split: Annotated[
         str, typer.Option(help="contiguous, per-device or noncontiguous.")

@@ -97,7 +97,7 @@ class Prepared:
         return given
 
 
-def prepare(
+def split_model(
     plan: Plan | Path,
     model: nn.Module,
     args: tuple[Any, ...],
