@@ -87,8 +87,8 @@ def solve(
 
     Examples
     --------
-    >>> from stagecut import Latency, accelerators_and_cpus
-    >>> result = solve("gpt2-xl", accelerators_and_cpus(2), Latency(), method="greedy")
+    >>> from stagecut import accelerators_and_cpus
+    >>> result = solve("gpt2-xl", accelerators_and_cpus(4), method="greedy")
     >>> result.status
     'feasible'
     """

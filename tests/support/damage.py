@@ -15,7 +15,8 @@ import numpy as np
 from sample_files import cluster, placement, plan, workload
 
 import stagecut
-from stagecut.api.compare import Case, _line, read_record
+from stagecut.api.case_record import line, read_record
+from stagecut.api.cases import Case
 from stagecut.instances import DeviceMapping, Latency, Plan, Training, Workload, topology
 from stagecut.instances.formats.files import dumps, load, load_cluster, load_plan, load_split
 from stagecut.instances.formats.outline import read_outline
@@ -230,7 +231,7 @@ def _record() -> Sample:
         assert all(rows.get(key) == row for key, row in found.items()), found
         return f"rows: {len(found)}"
 
-    return Sample("".join(map(_line, rows.items())), read)
+    return Sample("".join(map(line, rows.items())), read)
 
 
 def _linked() -> stagecut.Cluster:
