@@ -8,6 +8,7 @@ from .core.search import Point, Progress, Search
 from .registry import METHODS, current_name, method_of, solver
 
 __all__ = [
+    "DEFAULT_LIMITS",
     "METHODS",
     "Limits",
     "Method",

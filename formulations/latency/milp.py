@@ -86,7 +86,7 @@ class LatencyModel:
         """Time units of the workload per unit of the model."""
         return self.data.scale
 
-    def read(self, value: Value) -> Calls:
+    def read(self, value: Value) -> CallPlacement:
         """Return the plan, given the value of each variable."""
         data = self.data
         device, call = data.graph.pool.copy(), np.full(len(data.unit), -1)
@@ -94,9 +94,9 @@ class LatencyModel:
             for s, (d, number) in enumerate(data.calls):
                 if value(self.model.x[unit, s]) > 0.5:
                     device[v], call[v] = d, number
-        return Calls(device, call)
+        return CallPlacement(device, call)
 
-    def start(self, plan: Calls) -> Start:
+    def start(self, plan: CallPlacement) -> Start:
         """Return the values of x for a plan; alike accelerators in the order of their starts.
 
         With links between accelerators they stay what they are.

@@ -22,7 +22,7 @@ def divide(
     graph: LatencyGraph,
     placement: Ints,
     should_stop: Callable[[], bool] = lambda: False,
-) -> tuple[Calls | None, bool]:
+) -> tuple[CallPlacement | None, bool]:
     """Divide each accelerator's nodes into calls, so that the request ends as soon as possible.
 
     Parameters
@@ -83,8 +83,10 @@ def divide(
     return _plan(placement, slot, calls, value), False
 
 
-def _plan(placement: Ints, slot: Ints, calls: int, value: float) -> Calls | None:
-    return Calls(placement, np.where(slot >= 0, slot % calls, -1)) if value < np.inf else None
+def _plan(placement: Ints, slot: Ints, calls: int, value: float) -> CallPlacement | None:
+    return (
+        CallPlacement(placement, np.where(slot >= 0, slot % calls, -1)) if value < np.inf else None
+    )
 
 
 def _reach(task: Task[Latency]) -> Bools:

@@ -31,7 +31,7 @@ def local_search(task: Task[Latency], search: Search[Solution]) -> None:
     if search.best is None:
         linear(task, search)
     swap_devices(task, search)
-    if isinstance(search.best, Calls):
+    if isinstance(search.best, CallPlacement):
         improve(task, search)
 
 
@@ -91,10 +91,10 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
                 accelerators[np.maximum(slot, 0) // calls] if len(kind) else 0,
                 graph.pool,
             )
-            search.offer(Calls(device, np.where(slot >= 0, slot % calls, -1)))
+            search.offer(CallPlacement(device, np.where(slot >= 0, slot % calls, -1)))
 
 
-def _compact(plan: Calls) -> Ints:
+def _compact(plan: CallPlacement) -> Ints:
     """The rank of each node's call among the calls of its device."""
     rank = np.full(len(plan.call), -1)
     for d in np.unique(plan.device).tolist():

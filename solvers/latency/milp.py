@@ -46,7 +46,7 @@ def _program(
         )
         compiled = compile_model(stated.model)
     start = None
-    if isinstance(search.best, Calls):
+    if isinstance(search.best, CallPlacement):
         start = compiled.start(stated.start(search.best))
     return Program(
         compiled=compiled,

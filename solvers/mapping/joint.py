@@ -47,10 +47,10 @@ def _program(task: Task[Mapping], search: Search[Solution]) -> Program[Solution]
             return float(var.value) if var.fixed else compiled.value(var, x)
 
         stage, slots, sends_to = stated.read(value)
-        return Mapped(stage[data.unit_of], problem.topology.usable[slots], sends_to)
+        return ReplicaPlacement(stage[data.unit_of], problem.topology.usable[slots], sends_to)
 
     start = None
-    if isinstance(search.best, Mapped):
+    if isinstance(search.best, ReplicaPlacement):
         of_unit = np.zeros(data.units.size, np.int64)
         of_unit[data.unit_of] = search.best.stage
         at = problem.topology.usable_index[search.best.slots]

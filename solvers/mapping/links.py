@@ -101,7 +101,7 @@ def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBound
 def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
     search, problem = mapping.search, mapping.problem
     best = search.best
-    if not isinstance(best, Mapped):
+    if not isinstance(best, ReplicaPlacement):
         return
     usable = problem.topology.usable
     sends_to = np.zeros(best.slots.shape, np.int64)
@@ -110,7 +110,7 @@ def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
         if search.limits.nodes is not None and turn >= search.limits.nodes:
             search.stop_for("nodes")
             return
-        assert isinstance(search.best, Mapped)
+        assert isinstance(search.best, ReplicaPlacement)
         best = search.best
         slot = np.concatenate([best.slots.ravel(), np.setdiff1d(usable, best.slots)])
         sends_to[:-1] = best.sends_to

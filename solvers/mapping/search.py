@@ -121,7 +121,7 @@ class MappingSearch:
         with self.search.phase("layouts"):
             self._layouts()
             best = self.search.best
-            if isinstance(best, Mapped) and (best.stage != self.stage).any():
+            if isinstance(best, ReplicaPlacement) and (best.stage != self.stage).any():
                 self._take(best.stage)
                 self._layouts()
         self.raise_bound(0.0, "no time is below 0")
@@ -200,7 +200,7 @@ class MappingSearch:
 
 def _stages_of(task: Task[Mapping], search: Search[Solution]) -> Ints:
     problem = task.problem
-    if task.start is not None and isinstance(task.start.solution, Mapped):
+    if task.start is not None and isinstance(task.start.solution, ReplicaPlacement):
         return task.start.solution.stage
     coefficient = 0.0
     if problem.mode != "allr" and len(problem.topology.links):

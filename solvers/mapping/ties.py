@@ -12,7 +12,7 @@ from numba import njit
 
 from ...formulations.mapping.costs import mapping_costs, stage_times
 from ...formulations.task import Task
-from ...instances import Mapped, Mapping, Solution, stage_costs
+from ...instances import DeviceMapping, ReplicaPlacement, Solution, stage_costs
 from ..core.search import Search
 from .parameters import TIE_MESSAGES, TIE_PATIENCE, TIE_STEPS
 

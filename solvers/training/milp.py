@@ -47,7 +47,7 @@ def _program(task: Task[Training], staging: Staging, search: Search[Solution]) -
         stated = training_milp(staging, scale / TIME_SCALE if 0 < scale < math.inf else 1.0)
         compiled = compile_model(stated.model)
     start = None
-    if isinstance(search.best, Stages):
+    if isinstance(search.best, StagePlacement):
         values = stated.start(search.best)
         start = None if values is None else compiled.start(values)
 

@@ -205,7 +205,7 @@ def solution_of(task: Task[Latency], core: Core, steps: list[Step]) -> Calls:
         device[nodes] = first + used[kind]
         call[nodes] = 0
         used[kind] += 1
-    return Calls(device, call)
+    return CallPlacement(device, call)
 
 
 def calls_of(
