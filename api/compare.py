@@ -1,23 +1,13 @@
-"""Methods against each other on many workloads: every case in a process of its own.
-
-A case that crashes, or is killed, is a row of the table like any other. Each finished case is
-appended to a record beside the table, so that a comparison resumes where it stopped.
-"""
+"""Methods against each other: every workload, problem and method as a row of a table."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
 import pandas as pd
 
 from ..instances import InputError
@@ -26,7 +16,7 @@ from ..instances.formats.files import load, load_cluster
 from ..instances.formats.source import Record
 from ..instances.formats.writing import write_whole
 from ..instances.model.errors import quote
-from ..solvers import solver
+from ..solvers import method_of
 
 #: Endings of the record beside a table, and of its damaged lines.
 RECORD, DAMAGED = ".jsonl", ".damaged"
@@ -68,7 +58,9 @@ class Case:
         """What tells the case from others, as text."""
         return json.dumps(asdict(self), sort_keys=True)
 
+Named = TypeVar("Named")
 
+#: What a case came to, by column.
 Row = dict[str, Any]
 
 
@@ -100,7 +92,7 @@ def cases(
     if not workloads or not methods:
         raise InputError("compare: give at least one workload and one method")
     for method in methods:
-        solver("throughput", method)  # raises if there is none
+        method_of("throughput", method)  # raises if there is none
     devices = ""
     if cluster is not None:
         devices = f" on {load_cluster(cluster).fingerprint}"
@@ -162,162 +154,97 @@ def run_case(case: Case) -> Row:
 
 
 def compare(
-    todo: Sequence[Case],
-    output: Path,
+    workloads: Workload | str | Path | Sequence[Workload | str | Path] | Mapping[str, Workload],
+    problems: Problem | Sequence[Problem] | Mapping[str, Problem] | None = None,
+    methods: str | Sequence[str] = "auto",
     *,
-    jobs: int = 1,
-    scheduler: str | None = None,
+    cluster: Cluster | None = None,
+    limits: Limits | None = None,
     on_row: Callable[[Row], None] | None = None,
-    on_notice: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
-    """Run the cases that are not in the record yet; write the table, and return it.
+    """Solve every problem on every workload with every method that it has, one after the other.
 
     Parameters
     ----------
-    todo
-        From `cases`.
-    output
-        The table as CSV; the record is beside it, with ``.jsonl`` added to its name.
-    jobs
-        Cases at a time on this machine.
-    scheduler
-        Address of a Dask scheduler whose workers run the cases instead.
+    workloads
+        One or several, each a workload, its file, or the name of a shipped one; a dictionary
+        says what the table calls them.
+    problems
+        One or several, of any kind; a dictionary says what the table calls them. Default: for
+        each workload the one that `solve` takes.
+    methods
+        One or several of `stagecut.METHODS`. A problem is not solved by methods of others.
+    cluster, limits
+        As in `solve`, for each case.
     on_row
-        Called with every row, those of the record first.
-    on_notice
-        Called with what a user should know, such as damage of the record.
+        Called with every row.
 
     Returns
     -------
     pandas.DataFrame
-        One row per case: workload, method, status, limit, objective, bound, gap, seconds,
-        ratio (objective over the best bound of the workload), error.
-    """
-    record = output.with_name(output.name + RECORD)
-    known, damaged = read_record(record)
-    if damaged or _cut_off(record):
-        write_whole(record, "".join(map(_line, known.items())))
-    if damaged:
-        aside = record.with_name(record.name + DAMAGED)
-        write_whole(aside, b"".join(line + b"\n" for line in damaged))
-        if on_notice is not None:
-            on_notice(
-                f"{record}: {len(damaged)} of its lines are damaged: they are in {aside} now, and "
-                "their cases run again"
-            )
-    rows = {case.key: known[case.key] for case in todo if case.key in known}
-    for row in rows.values():
-        if on_row is not None:
-            on_row(row)
-    missing = [case for case in todo if case.key not in rows]
-    with record.open("a", encoding="utf-8") as file:
-        for case, row in _run_all(missing, jobs, scheduler):
-            rows[case.key] = row
-            file.write(_line((case.key, row)))
-            file.flush()
-            os.fsync(file.fileno())
-            if on_row is not None:
-                on_row(row)
-    table = tabulate([rows[case.key] for case in todo])
-    unfinished = output.with_name(output.name + ".part")
-    table.drop(columns="trace").map(csv).to_csv(unfinished, index=False)
-    unfinished.replace(output)
-    return table
-
-
-def _line(entry: tuple[str, Row]) -> str:
-    key, row = entry
-    return json.dumps({"key": key, "row": row, "check": _check(key, row)}) + "\n"
-
-
-def _check(key: str, row: Row) -> str:
-    """Return what shows whether a line is as it was written."""
-    stated = msgspec.to_builtins(msgspec.convert(row, RowRecord))  # 1 is 1.0 when read back
-    text = json.dumps([key, stated], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _cut_off(record: Path) -> bool:
-    """Whether the last line has no end, so that the next one would continue it."""
-    return record.exists() and record.read_bytes()[-1:] not in (b"", b"\n")
-
-
-class RowRecord(Record, omit_defaults=True):
-    """A row of the record: what a case came to; of a crash the status and its error alone."""
-
-    workload: str
-    method: str
-    status: str
-    limit: str | None = None
-    objective: float | None = None
-    bound: float | None = None
-    gap: float | None = None
-    seconds: float | None = None
-    verified: bool | None = None
-    trace: list[list[float | None]] | None = None
-    found_by: str | None = None
-    error: str | None = None
-
-
-class EntryRecord(Record):
-    """A line of the record; older ones have no `check`."""
-
-    key: str
-    row: RowRecord
-    check: str | None = None
-
-
-def read_record(record: Path) -> tuple[dict[str, Row], list[bytes]]:
-    """Return the rows of a record by key, and the lines that are damaged.
+        One row per case: workload, problem, method; status, limit, objective, bound, gap and
+        seconds as of its `Result`; ratio, the objective over the best bound for the workload
+        and problem; verified; found_by, the method that found the plan; error, if it was one;
+        trace, a list of (seconds, objective, bound); and plan.
 
     Raises
     ------
     InputError
-        If it cannot be read.
+        If there is nothing to compare, a method does not exist, or two workloads or problems
+        have one name.
+
+    Examples
+    --------
+    >>> problems = [Throughput(), Throughput(split="contiguous")]
+    >>> table = compare("gpt2-xl", problems, ["single", "greedy"])
+    >>> table[["problem", "method", "status"]]
+                            problem  method    status
+    0                    throughput  single  feasible
+    1                    throughput  greedy  feasible
+    2  throughput, split=contiguous  single  feasible
+    3  throughput, split=contiguous  greedy  feasible
     """
-    try:
-        lines = record.read_bytes().split(b"\n") if record.exists() else []
-    except OSError as error:
-        raise InputError(f"{record}: it cannot be read: {error.strerror}") from None
-    rows: dict[str, Row] = {}
-    damaged = []
-    for line in filter(None, lines):
+    named = _named_workloads(workloads)
+    asked = _named_problems(problems)
+    wanted = [methods] if isinstance(methods, str) else list(methods)
+    if not named or not wanted:
+        raise InputError("compare: give at least one workload and one method")
+    cases = [
+        (name, workload, label, problem, method)
+        for name, workload in named.items()
+        for label, problem in (asked or _own_problem(workload)).items()
+        for method in wanted
+        if method in METHODS[problem.name]
+    ]
+    for method in wanted:
+        if not any(case[-1] == method for case in cases):
+            kinds = {case[3].name for case in cases} or set(METHODS)
+            known = sorted({other for kind in kinds for other in METHODS[kind]})
+            raise InputError(f"compare: no method {method!r}; use one of {', '.join(known)}")
+    rows = []
+    for name, workload, label, problem, method in cases:
+        row: Row = {"workload": name, "problem": label, "method": method}
         try:
-            entry = msgspec.json.decode(line, type=EntryRecord)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            damaged.append(line)
-            continue
-        row = msgspec.to_builtins(entry.row)
-        if entry.check in (None, _check(entry.key, row)):
-            rows[entry.key] = row
-        else:
-            damaged.append(line)
-    return rows, damaged
-
-
-def tabulate(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return the tidy table of some rows, with each objective over its workload's best bound."""
-    columns = ["workload", "method", "status", "limit", "objective", "bound", "gap", "ratio"]
-    columns += ["seconds", "verified", "found_by", "error", "trace"]
-    table = pd.DataFrame([dict(row) for row in rows]).reindex(columns=columns)
-    for column in ("objective", "bound", "gap", "seconds"):
-        table[column] = table[column].astype(float)
-    best = table.groupby("workload")["bound"].transform("max")
-    table["ratio"] = (table["objective"] / best).where(best > 0)
+            result = solve(workload, cluster, problem, method=method, limits=limits)
+            row |= _row(workload, problem, result)
+        except StagecutError as error:
+            row |= {"status": "error", "error": str(error)}
+        rows.append(row)
+        if on_row is not None:
+            on_row(row)
+    table = tabulate(rows)
+    table["plan"] = [row.get("plan") for row in rows]
     return table
 
 
-def _run_all(todo: Sequence[Case], jobs: int, scheduler: str | None) -> Iterator[tuple[Case, Row]]:
-    if scheduler is not None:
-        yield from _run_on_dask(todo, scheduler)
-        return
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        futures = {pool.submit(run_case, case): case for case in todo}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+def _named_workloads(
+    workloads: Workload | str | Path | Sequence[Workload | str | Path] | Mapping[str, Workload],
+) -> dict[str, Workload]:
+    if isinstance(workloads, Mapping):
+        return dict(workloads)
+    several = [workloads] if isinstance(workloads, Workload | str | Path) else workloads
+    loaded = [one if isinstance(one, Workload) else load(one) for one in several]
+    return _by_name([(workload.name, workload) for workload in loaded], "workloads")
 
 
 def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, Row]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from ...instances import Mapped, Mapping, StageCosts
+from ...instances import DeviceMapping, ReplicaPlacement, StageCosts
 from ...instances.model.arrays import Floats, Ints, frozen
 
 
@@ -94,12 +94,12 @@ class MappingCosts:
         where[self.devices] = np.arange(self.size)
         return np.asarray(where[slots])
 
-    def read_back(self, stage: Ints, slots: Ints, sends_to: Ints) -> Mapped:
+    def read_back(self, stage: Ints, slots: Ints, sends_to: Ints) -> ReplicaPlacement:
         """Return the solution, given the numbers of usable devices in each slot."""
-        return Mapped(stage, self.devices[slots], sends_to)
+        return ReplicaPlacement(stage, self.devices[slots], sends_to)
 
 
-def mapping_costs(costs: StageCosts, problem: Mapping) -> MappingCosts:
+def mapping_costs(costs: StageCosts, problem: DeviceMapping) -> MappingCosts:
     """Return the problem as arrays."""
     topology, routes = problem.topology, problem.topology.routes
     s, r, m = problem.stages, problem.replicas, problem.microbatches

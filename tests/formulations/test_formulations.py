@@ -38,7 +38,7 @@ from stagecut.formulations.throughput.compact import compact
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.formulations.training import milp as training_milp
 from stagecut.formulations.training.staging import state_staging
-from stagecut.instances import Mapping, stage_costs, topology
+from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.model.arrays import Floats
 from stagecut.solvers.core.compiled_model import compile_model
 from stagecut.solvers.core.highs import run_highs
@@ -120,7 +120,7 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
     for overlap in (False, True):
         workload = stages_of(np.random.default_rng(0), 3, free=False)
         place = topology("islands:2x4")
-        problem = Mapping(place, 2, 3, "both", collective="ring", overlap=overlap)
+        problem = DeviceMapping(place, 2, 3, "both", collective="ring", overlap=overlap)
         costs = stage_costs(workload, np.array([0, 0, 1]), 2)
         traffic = link_traffic(costs, problem)
         arrays = mapping_costs(costs, problem)
@@ -170,7 +170,7 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
         ("random_blk_1:32@seed=4", 4, 8, "p2p"),
     ):
         workload = stages_of(np.random.default_rng(1), stages, free=False)
-        problem = Mapping(topology(text), stages, replicas, mode, collective="ring")  # type: ignore[arg-type]
+        problem = DeviceMapping(topology(text), stages, replicas, mode, collective="ring")  # type: ignore[arg-type]
         costs = mapping_costs(stage_costs(workload, np.arange(stages), stages), problem)
         block, lower_bounds = find_blocks(costs), stage_lower_bounds(costs, lambda: False)
         slots = np.arange(costs.size)[: stages * replicas].reshape(stages, replicas)

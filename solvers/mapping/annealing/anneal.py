@@ -43,7 +43,7 @@ class State:
         Shape (D,): device in each slot; slot s·R + i is position i of stage s, the last slots are
         spare.
     sends_to
-        Shape (S, R): as in `Mapped`; the last row is not used.
+        Shape (S, R): as in `ReplicaPlacement`; the last row is not used.
     order
         Shape (D, D−1): the other devices, best route first.
     """

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ....formulations.mapping.costs import stage_times
-from ....instances import Mapped
+from ....instances import ReplicaPlacement
 from ...core.search import OPTIMAL_GAP
 from ..layouts import matched, paired
 from ..parameters import (
