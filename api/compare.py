@@ -10,147 +10,19 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from ..instances import InputError
-from ..instances.formats.escape import csv
-from ..instances.formats.files import load, load_cluster
-from ..instances.formats.source import Record
-from ..instances.formats.writing import write_whole
-from ..instances.model.errors import quote
-from ..solvers import method_of
-
-#: Endings of the record beside a table, and of its damaged lines.
-RECORD, DAMAGED = ".jsonl", ".damaged"
-
-#: Seconds that a case may run past its time limit before its process is killed.
-GRACE_S = 30.0
-
-
-@dataclass(frozen=True)
-class Case:
-    """One workload, one method, one set of options of `stagecut solve`.
-
-    Parameters
-    ----------
-    name
-        What the table calls the workload; no two of a comparison share one.
-    workload
-        A file, or the name of a shipped workload.
-    fingerprint
-        Of the workload, and of the cluster file if one is given, so that a changed file is solved
-        again.
-    method
-        Of `stagecut solve`.
-    options
-        Further options, as typed.
-    time_limit
-        Seconds.
-    """
-
-    name: str
-    workload: str
-    fingerprint: str
-    method: str
-    options: tuple[str, ...]
-    time_limit: float
-
-    @property
-    def key(self) -> str:
-        """What tells the case from others, as text."""
-        return json.dumps(asdict(self), sort_keys=True)
+from ..instances import Cluster, InputError, Problem, StagecutError, Throughput, Training, Workload
+from ..instances.formats.files import load
+from ..runtime import evaluate
+from ..solvers import METHODS, Limits, Result
+from .solve import solve
 
 Named = TypeVar("Named")
 
 #: What a case came to, by column.
 Row = dict[str, Any]
 
-
-def cases(
-    workloads: Sequence[str],
-    methods: Sequence[str],
-    options: Sequence[str],
-    time_limit: float,
-    *,
-    cluster: Path | None = None,
-) -> list[Case]:
-    """Return every workload with every method.
-
-    Parameters
-    ----------
-    workloads, methods
-        What to compare.
-    options, time_limit
-        Of every case.
-    cluster
-        A cluster file for all; default: what each workload suggests.
-
-    Raises
-    ------
-    InputError
-        If a workload or the cluster cannot be loaded, a method does not exist, or nothing is to be
-        compared.
-    """
-    if not workloads or not methods:
-        raise InputError("compare: give at least one workload and one method")
-    for method in methods:
-        method_of("throughput", method)  # raises if there is none
-    devices = ""
-    if cluster is not None:
-        devices = f" on {load_cluster(cluster).fingerprint}"
-        options = [*options, "--cluster", str(cluster)]
-    prints = {name: load(name).fingerprint + devices for name in workloads}
-    called = unique_names(list(prints))
-    return [
-        Case(called[name], name, prints[name], method, tuple(options), time_limit)
-        for name in prints
-        for method in methods
-    ]
-
-
-def unique_names(workloads: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each path: its stem, with as many folders as tell it from others.
-
-    Examples
-    --------
-    >>> unique_names(["a/net.json", "b/net.json", "b/big.json"])["b/net.json"]
-    'b/net'
-    """
-    names = {}
-    for path in workloads:
-        parts = Path(path).with_suffix("").parts
-        for length in range(1, len(parts) + 1):
-            tail = parts[-length:]
-            alike = [p for p in workloads if Path(p).with_suffix("").parts[-length:] == tail]
-            names[path] = "/".join(tail)
-            if len(alike) == 1:
-                break
-    return names
-
-
-def run_case(case: Case) -> Row:
-    """Run one case in a process of its own and return its row; a crash is an outcome too."""
-    command = [sys.executable, "-m", "stagecut", "solve", case.workload, "--json", "--trace"]
-    command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
-    # The child finds the package where this process found it.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    row: Row = {"workload": case.name, "method": case.method}
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=case.time_limit + GRACE_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {**row, "status": "killed", "error": f"ran {GRACE_S:g} s past its time limit"}
-    if done.stdout.startswith("{"):
-        answer = json.loads(done.stdout)
-        kept = ("objective", "bound", "gap", "status", "limit", "seconds", "verified", "trace")
-        return row | {key: answer[key] for key in kept} | {"found_by": answer["method"]}
-    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    return {**row, "status": "crashed", "error": f"exit code {done.returncode}: {lines[-1]}"}
+COLUMNS = ("workload", "problem", "method", "status", "limit", "objective", "bound", "gap", "ratio",
+           "seconds", "verified", "found_by", "error", "trace")  # fmt: skip
 
 
 def compare(
@@ -247,22 +119,66 @@ def _named_workloads(
     return _by_name([(workload.name, workload) for workload in loaded], "workloads")
 
 
-def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, Row]]:
-    try:
-        from distributed import Client
-        from distributed import as_completed as as_finished
-    except ImportError:
-        raise InputError(
-            "--scheduler: dask is not installed; pip install 'stagecut[cluster]'"
-        ) from None
-    try:
-        client = Client(scheduler, timeout="20s")
-    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # dask asserts addresses
-        reason = str(error) or type(error).__name__
-        raise InputError(
-            f"--scheduler: no Dask scheduler answers at {quote(scheduler)}: {reason}"
-        ) from None
-    with client:
-        futures = {client.submit(run_case, case, key=case.key, pure=False): case for case in todo}
-        for future in as_finished(list(futures)):
-            yield futures[future], future.result()
+def _named_problems(
+    problems: Problem | Sequence[Problem] | Mapping[str, Problem] | None,
+) -> dict[str, Problem]:
+    if problems is None:
+        return {}
+    if isinstance(problems, Mapping):
+        return dict(problems)
+    several = problems if isinstance(problems, Sequence) else [problems]
+    return _by_name([(_described(problem), problem) for problem in several], "problems")
+
+
+def _by_name(pairs: Sequence[tuple[str, Named]], what: str) -> dict[str, Named]:
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        raise InputError(f"compare: two {what} have one name; give a dictionary of names")
+    return named
+
+
+def _own_problem(workload: Workload) -> dict[str, Problem]:
+    problem = Throughput() if workload.layers is None else Training()
+    return {problem.name: problem}
+
+
+def _described(problem: Problem) -> str:
+    """Return a problem's name and what it says in numbers and words, defaults left out."""
+    words = [problem.name]
+    for field in fields(problem):
+        value = getattr(problem, field.name)
+        if isinstance(value, str | int | float) and (
+            field.default is MISSING or value != field.default
+        ):
+            words.append(f"{field.name}={value}")
+    return ", ".join(words)
+
+
+def _row(workload: Workload, problem: Problem, result: Result) -> Row:
+    row: Row = {
+        key: getattr(result, key)
+        for key in ("status", "limit", "objective", "bound", "gap", "seconds", "plan")
+    }
+    row["found_by"] = result.method
+    row["trace"] = [
+        [value if math.isfinite(value) else None for value in (p.seconds, p.objective, p.bound)]
+        for p in result.trace
+    ]
+    row["verified"] = False
+    if result.plan is not None:
+        report = evaluate(workload, result.plan.cluster, problem, result.plan.solution)
+        row["verified"] = not report.violations
+    return row
+
+
+def tabulate(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return the tidy table of some rows.
+
+    Each objective is set against the best bound for its workload and problem, the `ratio`.
+    """
+    table = pd.DataFrame([dict(row) for row in rows]).reindex(columns=list(COLUMNS))
+    for column in ("objective", "bound", "gap", "seconds"):
+        table[column] = table[column].astype(float)
+    best = table.groupby(["workload", "problem"])["bound"].transform("max")
+    table["ratio"] = (table["objective"] / best).where(best > 0)
+    return table

@@ -28,6 +28,7 @@ from ..instances import (
 from ..instances.formats.files import load
 from ..runtime import evaluate
 from ..solvers import (
+    DEFAULT_LIMITS,
     Limits,
     Progress,
     Result,
@@ -35,8 +36,9 @@ from ..solvers import (
     Solver,
     current_name,
     raise_first_bounds,
-    solver,
 )
+from ..solvers import solver as solver_of
+from .versions import installed
 
 #: Seconds that a solver may go on after it should have stopped.
 GRACE_S = 1.2
@@ -159,7 +161,7 @@ def solve_with(
         if start.cluster != cluster:
             raise InputError("start: the plan was made for another cluster; plan without it")
     task = pose(workload, cluster, problem, start, options)
-    run = solver(task, method)
+    run = solver_of(task, method)
 
     def judge(solution: Solution) -> float:
         report = evaluate(workload, cluster, problem, solution)
@@ -168,8 +170,8 @@ def solve_with(
     def tie(solution: Solution) -> float:
         return evaluate(workload, cluster, problem, solution).tie
 
-    ties = tie if isinstance(problem, Mapping) else None
-    search: Search[Solution] = Search(limits or Limits(), judge, on_progress, started, ties)
+    ties = tie if isinstance(problem, DeviceMapping) else None
+    search: Search[Solution] = Search(limits, judge, on_progress, started, ties)
     search.method = current_name(problem.name, method)
     if search.method != method:
         search.note(f"method {method} is now called {search.method}; the old name will go")

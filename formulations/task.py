@@ -68,7 +68,7 @@ def pose(
     cluster: Cluster,
     problem: P,
     start: Plan | None = None,
-    options: Dictionary[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Task[P]:
     """Return the task.
 

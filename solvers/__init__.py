@@ -1,7 +1,7 @@
 """The searches: every method takes a task and a search, and fills the search with its finds."""
 
 from .core.first_bounds import raise_first_bounds
-from .core.limits import Limits
+from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
 from .core.result import Result
 from .core.search import Point, Progress, Search

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from ...instances import Calls, Latency
+from ...instances import CallPlacement, Latency
 from ...instances.model.arrays import Floats, Ints, rows
 from ..compiled import inner
 from ..task import Task
@@ -190,7 +190,7 @@ def execute(flat, slot, kind, device, before):
 
 
 def slots_of(
-    task: Task[Latency], graph: LatencyGraph, plan: Calls
+    task: Task[Latency], graph: LatencyGraph, plan: CallPlacement
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """Return slot, and kind, device and call before of each call, of a plan."""
     host = task.costs.host[task.costs.kind_of]

@@ -56,7 +56,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import Calls, Latency
+from ...instances import CallPlacement, Latency
 from ..program import Start, Value
 from ..task import Task
 from ..throughput.whole_bytes import MEMORY_SLACK

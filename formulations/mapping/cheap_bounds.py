@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...instances import Mapping
+from ...instances import DeviceMapping
 from ...instances.model.stage_costs import accelerator_seconds
 from ...instances.model.units import TIME_UNITS
 from ..task import Task
 from ..throughput.certificate import PROOF_MARGIN
 
 
-def mapping_cheap_bounds(task: Task[Mapping]) -> Iterator[tuple[float, str]]:
+def mapping_cheap_bounds(task: Task[DeviceMapping]) -> Iterator[tuple[float, str]]:
     """Yield bounds on the longest stage with their origins; none for the busiest link. O(n)."""
     problem, workload = task.problem, task.workload
     if problem.objective != "stage-time":

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from ...formulations.task import Task
-from ...instances import Calls, Placement, Problem, Solution
+from ...instances import CallPlacement, Placement, Problem, Solution
 from .search import Search
 
 

@@ -98,7 +98,7 @@ def several_calls(task: Task[Latency], search: Search[Solution]) -> None:
 
 def pack(
     task: Task[Latency], graph: LatencyGraph, calls_found: list[tuple[int, list[int]]]
-) -> Calls | None:
+) -> CallPlacement | None:
     """Put calls that each have an accelerator of their own on fewer, without delaying any.
 
     Parameters

@@ -10,7 +10,7 @@ from numba import njit
 from ...formulations.latency.execute import execute, flatten
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
-from ...instances import Calls, Latency
+from ...instances import CallPlacement, Latency
 from ...instances.model.arrays import Bools, Ints
 
 #: Divisions that are tried one by one, if there are no more; and visits of nodes and edges.

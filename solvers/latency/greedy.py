@@ -8,7 +8,7 @@ import numpy as np
 
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
-from ...instances import Calls, Latency, Solution, Throughput
+from ...instances import CallPlacement, Latency, Solution, Throughput
 from ...instances.model.arrays import Ints
 from ..core.limits import Limits
 from ..core.search import Search

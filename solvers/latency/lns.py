@@ -7,7 +7,7 @@ import numpy as np
 from ...formulations.latency.execute import flatten
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
-from ...instances import Calls, Latency, Solution
+from ...instances import CallPlacement, Latency, Solution
 from ...instances.model.arrays import Ints
 from ..core.search import Search
 from ..core.swaps import swap_devices
@@ -51,7 +51,7 @@ def linear(task: Task[Latency], search: Search[Solution]) -> None:
 
 def improve(task: Task[Latency], search: Search[Solution]) -> None:
     """Move units of the best plan between calls until no move has helped for long."""
-    assert isinstance(search.best, Calls)
+    assert isinstance(search.best, CallPlacement)
     calls = task.problem.calls
     graph = latency_graph(task, whole_colours=False)
     groups = _groups(task)

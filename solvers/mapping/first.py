@@ -12,7 +12,7 @@ from ..core.search import Search
 from .partition import orders
 
 
-def first_mapping(task: Task[Mapping], search: Search[Solution]) -> None:
+def first_mapping(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer a mapping if there is none yet, whether the time is up or not."""
     problem = task.problem
     if search.best is not None:

@@ -13,7 +13,7 @@ from ...formulations.mapping.blocks import find_blocks
 from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
 from ...formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from ...formulations.task import Task
-from ...instances import Mapped, Mapping, Solution, StageCosts, stage_costs
+from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
 from ...instances.model.arrays import Floats, Ints
 from ...instances.model.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
@@ -29,7 +29,7 @@ from .segments import SegmentTest
 class MappingSearch:
     """A search for a mapping, in seconds per batch; `search` counts in the workload's unit."""
 
-    def __init__(self, task: Task[Mapping], search: Search[Solution]) -> None:
+    def __init__(self, task: Task[DeviceMapping], search: Search[Solution]) -> None:
         self.problem = task.problem
         self.search = search
         self.unit = TIME_UNITS.get(task.workload.time_unit, 1.0)
@@ -198,7 +198,7 @@ class MappingSearch:
                         self.offer(slots, matched(costs, slots))
 
 
-def _stages_of(task: Task[Mapping], search: Search[Solution]) -> Ints:
+def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:
     problem = task.problem
     if task.start is not None and isinstance(task.start.solution, ReplicaPlacement):
         return task.start.solution.stage

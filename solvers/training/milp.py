@@ -10,7 +10,7 @@ from ...formulations.task import Task
 from ...formulations.training.cheap_bounds import least_stage_time
 from ...formulations.training.milp import training_milp
 from ...formulations.training.staging import Staging, state_staging
-from ...instances import Solution, Stages, Training, in_stages
+from ...instances import Solution, StagePlacement, Training, in_stages
 from ...instances.model.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program

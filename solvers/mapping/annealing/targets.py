@@ -272,5 +272,5 @@ def _offer(mapping: MappingSearch, start: StartStrategy, left: float) -> None:
 
 def _incumbent(mapping: MappingSearch, order: np.ndarray) -> State:
     best = mapping.search.best
-    assert isinstance(best, Mapped)
+    assert isinstance(best, ReplicaPlacement)
     return new_state(mapping.costs, mapping.costs.numbers(best.slots), best.sends_to, order)

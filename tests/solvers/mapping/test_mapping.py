@@ -486,7 +486,7 @@ def test_a_better_first_mapping_brings_its_stages(
     """The bound is for the stages of the plan, whichever cut it has."""
     workload = chain(3, 6)
     monkeypatch.setattr(mapping_search, "_stages_of", lambda *_: np.array([0, 1, 1, 1, 1, 1]))
-    problem = Mapping(topology("ring:4"), 2, 2, "both", collective=collective)  # type: ignore[arg-type]
+    problem = DeviceMapping(topology("ring:4"), 2, 2, "both", collective=collective)  # type: ignore[arg-type]
     result = solve(workload, problem=problem)
     assert result.plan is not None
     solution = result.plan.solution

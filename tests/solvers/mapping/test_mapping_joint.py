@@ -13,7 +13,7 @@ from mapping_joint_cases import network
 from stagecut import InputError, Workload, accelerators_and_cpus, solve, verify
 from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
-from stagecut.instances import Mapping, stage_costs, topology
+from stagecut.instances import DeviceMapping, stage_costs, topology
 
 
 def least_of_all_cuts(workload: Workload, n: int, problem: DeviceMapping) -> float:
@@ -98,7 +98,9 @@ def test_the_first_bounds_hold_for_all_partitions(seed: int) -> None:
     workload = network(np.random.default_rng(seed), 3, backward=seed % 2 == 0)
     cluster = accelerators_and_cpus(4)
     for stages in (1, 2, 3):
-        problem = Mapping(topology("mesh2d:2x2"), stages, 1, mode="p2p", microbatches=1 + seed % 3)
+        problem = DeviceMapping(
+            topology("mesh2d:2x2"), stages, 1, mode="p2p", microbatches=1 + seed % 3
+        )
         bounds = {origin: v for v, origin in cheap_bounds(pose(workload, cluster, problem))}
         assert set(bounds) == {"heaviest unit", "total work over all stages"}
         assert 0 < max(bounds.values()) <= least_of_all_cuts(workload, 3, problem) * (1 + 1e-9)
