@@ -194,7 +194,7 @@ def threshold_bound(
 
 
 @njit(cache=True)
-def _fit(latency, inverse, boundary, ring, on_boundary, on_ring, fits, replicas):  # type: ignore[no-untyped-def]
+def _fit(latency, inverse, boundary, ring, on_boundary, on_ring, fits, replicas):
     """Take out of `fits` what conditions 1 and 2 exclude; whether each stage keeps R devices."""
     stages, size = fits.shape
     admitted = np.empty((size, size), np.bool_)

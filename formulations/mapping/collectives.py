@@ -10,7 +10,7 @@ from numba import njit
 
 
 @njit(cache=True)
-def allreduce_time(latency, inverse, island, row, size):  # type: ignore[no-untyped-def]
+def allreduce_time(latency, inverse, island, row, size):
     """Return the seconds of an all-reduce of `size` bytes among the devices `row`; O(R) time.
 
     Device i's parent in the tree is device ⌊(i−1)/2⌋. Hierarchical rings need as many devices in

@@ -184,7 +184,8 @@ def stage_times(costs: MappingCosts, slots: Ints, sends_to: Ints) -> Floats:
 
 
 @njit(cache=True)
-def _stage_times(latency, inverse, base, boundary, ring, slots, sends_to):  # type: ignore[no-untyped-def]
+def _stage_times(latency, inverse, base, boundary, ring, slots, sends_to):
+    """Stage times with rings in seconds, shape (S,); `slots` and `sends_to` as in a solution."""
     stages, replicas = slots.shape
     times = base.copy()
     for s in range(stages):

@@ -89,7 +89,8 @@ def best_links(topology: Topology) -> tuple[Ints, Floats]:
 
 
 @njit(cache=True)
-def _via(previous, key, nodes):  # type: ignore[no-untyped-def]
+def _via(previous, key, nodes):
+    """Number of the link between each node and its predecessor, −1 without one; as `previous`."""
     via = np.full(previous.shape, -1, np.int32)
     for d in range(previous.shape[0]):
         for v in range(previous.shape[1]):

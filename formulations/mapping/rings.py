@@ -53,7 +53,7 @@ def matching_size(admitted: Bools) -> int:
 
 
 @njit(cache=True)
-def ring_core(admitted, degree, replicas, alive):  # type: ignore[no-untyped-def]
+def ring_core(admitted, degree, replicas, alive):
     """Shrink `alive` to components of at least R devices with `degree` neighbours each."""
     size = len(alive)
     changed = True
@@ -95,7 +95,7 @@ def ring_core(admitted, degree, replicas, alive):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True)
-def _has_cycle(admitted, alive, length, steps, block, most):  # type: ignore[no-untyped-def]
+def _has_cycle(admitted, alive, length, steps, block, most):
     """Whether there is a cycle of exactly `length`; True if `steps` do not decide it.
 
     Of block b it has at most `most[b]` devices.

@@ -13,12 +13,13 @@ from numba import njit
 
 
 @njit(cache=True)
-def _penalty(load):  # type: ignore[no-untyped-def]
+def _penalty(load):
+    """Penalty of a link by its load over the incumbent: the eighth power below 1, then flat."""
     return load**8 if load < 1.0 else 2.0 - 1.0 / load
 
 
 @njit(cache=True)
-def _send(a, b, size, previous, via, ends, weight, load):  # type: ignore[no-untyped-def]
+def _send(a, b, size, previous, via, ends, weight, load):
     """Add a message to the loads; return the change of the penalties."""
     change = 0.0
     if size == 0.0 or a == b:
@@ -39,7 +40,7 @@ def _send(a, b, size, previous, via, ends, weight, load):  # type: ignore[no-unt
 
 
 @njit(cache=True)
-def _fullest(a, b, previous, via, ends, load):  # type: ignore[no-untyped-def]
+def _fullest(a, b, previous, via, ends, load):
     """Return the largest load on a route."""
     low, v = min(a, b), max(a, b)
     most = 0.0
@@ -53,7 +54,7 @@ def _fullest(a, b, previous, via, ends, load):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _around(  # type: ignore[no-untyped-def]
+def _around(
     p, sign, slot, sends_to, came_from, forward, backward, ring, skip, previous, via, ends,
     weight, load,
 ):  # fmt: skip
@@ -85,7 +86,7 @@ def _around(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _exchange(  # type: ignore[no-untyped-def]
+def _exchange(
     a, b, slot, sends_to, came_from, forward, backward, ring, previous, via, ends, weight,
     load,
 ):  # fmt: skip
@@ -103,7 +104,7 @@ def _exchange(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _receivers(  # type: ignore[no-untyped-def]
+def _receivers(
     t, i, j, sign, slot, sends_to, forward, backward, previous, via, ends, weight, load,
 ):  # fmt: skip
     """Add (or take off) what replicas i and j of stage t exchange with their receivers."""
@@ -117,7 +118,7 @@ def _receivers(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _rings(s, sign, slot, ring, replicas, previous, via, ends, weight, load):  # type: ignore[no-untyped-def]
+def _rings(s, sign, slot, ring, replicas, previous, via, ends, weight, load):
     """Add (or take off) the whole ring of stage s."""
     change = 0.0
     for i in range(replicas):
@@ -127,7 +128,7 @@ def _rings(s, sign, slot, ring, replicas, previous, via, ends, weight, load):  #
 
 
 @njit(cache=True)
-def _turn(s, first, length, slot, sends_to, came_from):  # type: ignore[no-untyped-def]
+def _turn(s, first, length, slot, sends_to, came_from):
     """Reverse a part of the ring of stage s; messages to other stages stay with their devices."""
     stages, replicas = sends_to.shape
     for j in range(length // 2):
@@ -144,7 +145,7 @@ def _turn(s, first, length, slot, sends_to, came_from):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
-def descend(  # type: ignore[no-untyped-def]
+def descend(
     forward, backward, ring, previous, via, ends, seconds_per_byte, slot, sends_to, scale,
     steps, heat, seed,
 ):  # fmt: skip

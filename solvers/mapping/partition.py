@@ -211,7 +211,7 @@ def split_along(units: Units, order: Ints, stages: int, coefficient: float) -> t
 
 
 @njit(cache=True)
-def _reach(total, cut, target, stages):  # type: ignore[no-untyped-def]
+def _reach(total, cut, target, stages):
     """Return the ends of exactly S runs of cost ≤ target, or [] if there are none.
 
     Bit k of can[j] says that the first j units can be k+1 runs.
@@ -271,10 +271,11 @@ def refine(
 
 
 @njit(cache=True)
-def _refine(  # type: ignore[no-untyped-def]
+def _refine(
     seconds, after_at, after, before_at, before, nets_at, nets, net_start, pins, weight,
     stage, stages, sweeps,
 ):  # fmt: skip
+    """Move single units between stages, in place, at most `sweeps` times over all units."""
     units = len(seconds)
     load = np.zeros(stages)
     cut = np.zeros(stages + 1)

@@ -148,7 +148,7 @@ def _numbers(names: Ints) -> Ints:
 
 
 @njit(cache=True)
-def _least_across(latency, inverse, block, factors, across=True):  # type: ignore[no-untyped-def]
+def _least_across(latency, inverse, block, factors, across=True):
     """Least cost of a pair in two blocks (or in one) for each row of factors; `inf` without one."""
     least = np.full(len(factors), np.inf)
     for d in range(len(block)):

@@ -48,7 +48,7 @@ def break_ties(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 @njit(cache=True)
-def _longest(s, latency, inverse, base, boundary, ring, slot, sends_to, replicas):  # type: ignore[no-untyped-def]
+def _longest(s, latency, inverse, base, boundary, ring, slot, sends_to, replicas):
     """Return the time of stage s, and the slots at the ends of its longest message."""
     stages = len(base)
     time, end, other = base[s], -1, -1
@@ -75,7 +75,7 @@ def _longest(s, latency, inverse, base, boundary, ring, slot, sends_to, replicas
 
 
 @njit(cache=True)
-def _descend(  # type: ignore[no-untyped-def]
+def _descend(
     latency, inverse, base, boundary, ring, slot, sends_to, upper_bound, steps, seed, replicas,
 ):  # fmt: skip
     """Descend for `steps` steps in place; return the sum of the stage times."""

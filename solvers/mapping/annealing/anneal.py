@@ -148,7 +148,7 @@ def sampled_splits(
 
 
 @njit(cache=True)
-def add_violation(row, cost, upper_bounds, scale, sign):  # type: ignore[no-untyped-def]
+def add_violation(row, cost, upper_bounds, scale, sign):
     """Add what one edge violates in each split to `row`, shape (Q,); subtract with sign −1."""
     for k in range(len(row)):
         over = cost - upper_bounds[k]
@@ -157,10 +157,11 @@ def add_violation(row, cost, upper_bounds, scale, sign):  # type: ignore[no-unty
 
 
 @njit(cache=True)
-def _repair(  # type: ignore[no-untyped-def]
+def _repair(
     latency, inverse, boundary, ring, messages, rings, slot, sends_to, order, block, scale,
     steps, seed, hot, cold,
 ):  # fmt: skip
+    """Anneal `slot` (D,) and `sends_to` (S, R) in place; return the violation left."""
     np.random.seed(seed)  # noqa: NPY002
     stages, replicas = sends_to.shape
     size, used, count = len(slot), stages * replicas, messages.shape[1]

@@ -80,7 +80,7 @@ def anneal_fixed_counts(
 
 
 @njit(cache=True)
-def _add_edge(trial, violation, is_changed, e, sign, tables, messages, rings, scale):  # type: ignore[no-untyped-def]
+def _add_edge(trial, violation, is_changed, e, sign, tables, messages, rings, scale):
     """Add edge e to what its stage violates, or take it away."""
     latency, inverse, boundary, ring, slot, sends_to = tables
     stages, replicas = sends_to.shape
@@ -94,7 +94,7 @@ def _add_edge(trial, violation, is_changed, e, sign, tables, messages, rings, sc
 
 
 @njit(cache=True)
-def _swap(  # type: ignore[no-untyped-def]
+def _swap(
     d, e, trial, violation, is_changed, tables, place, came_from, upper_bounds, scale, touched
 ):
     """Exchange the slots of devices d and e, and update the trial violations."""
@@ -113,10 +113,11 @@ def _swap(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _anneal_fixed_counts(  # type: ignore[no-untyped-def]
+def _anneal_fixed_counts(
     latency, inverse, boundary, ring, messages, rings, slot, sends_to, order, block, members,
     first_of, scale, steps, seed, hot, cold, exchange_rate, shuffle_rate,
 ):  # fmt: skip
+    """Anneal `slot` (D,) and `sends_to` (S, R) in place; return the violation left."""
     np.random.seed(seed)  # noqa: NPY002
     stages, replicas = sends_to.shape
     size, used, count = len(slot), stages * replicas, messages.shape[1]

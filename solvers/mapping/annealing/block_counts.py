@@ -123,7 +123,7 @@ def likely_splits(counts: Ints, edge_nats: Floats, replicas: int) -> Bools:
 
 
 @njit(cache=True)
-def _stage_value(s, inside, used, edge_nats, replicas):  # type: ignore[no-untyped-def]
+def _stage_value(s, inside, used, edge_nats, replicas):
     """Nats of stage s in its best split."""
     across = replicas - inside[s]
     ring_across = used[s] if used[s] > 1 else 0
@@ -137,7 +137,7 @@ def _stage_value(s, inside, used, edge_nats, replicas):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
-def _move(counts, inside, used, b, s, by):  # type: ignore[no-untyped-def]
+def _move(counts, inside, used, b, s, by):
     """Add `by` devices of block b to stage s."""
     stages = len(inside)
     if s == stages:
@@ -158,7 +158,7 @@ def _move(counts, inside, used, b, s, by):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _exchange(counts, inside, used, b, c, s, t, length, count):  # type: ignore[no-untyped-def]
+def _exchange(counts, inside, used, b, c, s, t, length, count):
     """Exchange `count` devices each of `length` stages: from s on in block b, from t on in c."""
     for j in range(length):
         _move(counts, inside, used, b, s + j, -count)
@@ -168,7 +168,7 @@ def _exchange(counts, inside, used, b, c, s, t, length, count):  # type: ignore[
 
 
 @njit(cache=True)
-def _copy(target, source):  # type: ignore[no-untyped-def]
+def _copy(target, source):
     """As `target[:] = source`, which takes numba seconds to compile."""
     for b in range(source.shape[0]):
         for s in range(source.shape[1]):
@@ -176,7 +176,7 @@ def _copy(target, source):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _anneal(counts, edge_nats, prices, replicas, steps, seed, hot, cold, exchange_rate):  # type: ignore[no-untyped-def]
+def _anneal(counts, edge_nats, prices, replicas, steps, seed, hot, cold, exchange_rate):
     """Exchange devices, one device each of several stages in a row, or all counts of two blocks."""
     np.random.seed(seed)  # noqa: NPY002
     blocks, stages = counts.shape[0], counts.shape[1] - 1

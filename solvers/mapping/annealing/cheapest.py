@@ -49,7 +49,8 @@ def descend(
 
 
 @njit(cache=True)
-def _time(s, latency, inverse, island, base, boundary, size, slot, sends_to):  # type: ignore[no-untyped-def]
+def _time(s, latency, inverse, island, base, boundary, size, slot, sends_to):
+    """Time of stage s in seconds, with the cheapest all-reduce for its order of devices."""
     stages, replicas = sends_to.shape
     row = slot[s * replicas : (s + 1) * replicas]
     longest = 0.0
@@ -61,7 +62,7 @@ def _time(s, latency, inverse, island, base, boundary, size, slot, sends_to):  #
 
 
 @njit(cache=True)
-def _change(kind, s, p, q, slot, sends_to):  # type: ignore[no-untyped-def]
+def _change(kind, s, p, q, slot, sends_to):
     """Exchange devices (0), places in the order (1) or receivers (2); its own inverse."""
     replicas = sends_to.shape[1]
     if kind < 2:
@@ -78,10 +79,11 @@ def _change(kind, s, p, q, slot, sends_to):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _descend(  # type: ignore[no-untyped-def]
+def _descend(
     latency, inverse, island, base, boundary, size, slot, sends_to, steps, seed, hot, orders_only,
     power,
 ):  # fmt: skip
+    """Descend for `steps` steps on `slot` (D,) and `sends_to` (S, R) in place."""
     np.random.seed(seed)  # noqa: NPY002
     stages, replicas = sends_to.shape
     times = np.empty(stages)

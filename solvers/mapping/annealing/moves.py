@@ -12,13 +12,13 @@ from numba import njit
 
 
 @njit(cache=True)
-def pair_cost(latency, inverse, factors, a, b):  # type: ignore[no-untyped-def]
+def pair_cost(latency, inverse, factors, a, b):
     """What a message from a to b costs."""
     return factors[0] * latency[a, b] + factors[1] * inverse[a, b]
 
 
 @njit(cache=True)
-def edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, replicas):  # type: ignore[no-untyped-def]
+def edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, replicas):
     """What edge e costs; 0 where there is none."""
     used = stages * replicas
     if e < used:
@@ -35,7 +35,7 @@ def edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, repli
 
 
 @njit(cache=True)
-def admitted(order, d, factors, latency, inverse, upper_bound):  # type: ignore[no-untyped-def]
+def admitted(order, d, factors, latency, inverse, upper_bound):
     """How many devices, in the order of routes from d, cost at most `upper_bound`."""
     low, high = 0, order.shape[1]
     while low < high:
@@ -48,7 +48,7 @@ def admitted(order, d, factors, latency, inverse, upper_bound):  # type: ignore[
 
 
 @njit(cache=True)
-def edges_of_slot(k, came_from, stages, replicas, touched, n):  # type: ignore[no-untyped-def]
+def edges_of_slot(k, came_from, stages, replicas, touched, n):
     """Write the edges at slot k to touched[n:], each once; return the new n."""
     used = stages * replicas
     if k >= used:
@@ -65,7 +65,8 @@ def edges_of_slot(k, came_from, stages, replicas, touched, n):  # type: ignore[n
 
 
 @njit(cache=True)
-def _add(touched, n, e):  # type: ignore[no-untyped-def]
+def _add(touched, n, e):
+    """Write edge e to touched[n] unless it is there already; return the new n."""
     for j in range(n):
         if touched[j] == e:
             return n
@@ -74,7 +75,7 @@ def _add(touched, n, e):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def exchange_receivers(sends_to, came_from, s, i, j):  # type: ignore[no-untyped-def]
+def exchange_receivers(sends_to, came_from, s, i, j):
     """Let replicas i and j of stage s send to each other's receivers."""
     sends_to[s, i], sends_to[s, j] = sends_to[s, j], sends_to[s, i]
     came_from[s + 1, sends_to[s, i]] = i
@@ -82,7 +83,7 @@ def exchange_receivers(sends_to, came_from, s, i, j):  # type: ignore[no-untyped
 
 
 @njit(cache=True)
-def reverse(slot, place, sends_to, came_from, s, first, length, replicas, stages):  # type: ignore[no-untyped-def]
+def reverse(slot, place, sends_to, came_from, s, first, length, replicas, stages):
     """Reverse `length` positions of the ring of stage s from `first` on, receivers with them."""
     for j in range(length // 2):
         x, y = (first + j) % replicas, (first + length - 1 - j) % replicas
@@ -96,7 +97,7 @@ def reverse(slot, place, sends_to, came_from, s, first, length, replicas, stages
 
 
 @njit(cache=True)
-def places(slot, sends_to):  # type: ignore[no-untyped-def]
+def places(slot, sends_to):
     """Where each device stands, and from which replica each receives."""
     stages, replicas = sends_to.shape
     place = np.empty(len(slot), np.int64)
@@ -110,7 +111,7 @@ def places(slot, sends_to):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def violated_edge(  # type: ignore[no-untyped-def]
+def violated_edge(
     latency, inverse, boundary, ring, slot, sends_to, s, start, message_bound, ring_bound
 ):
     """The first edge of stage s above its upper bound, from number `start` on.
@@ -133,7 +134,7 @@ def violated_edge(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def violation_left(violation):  # type: ignore[no-untyped-def]
+def violation_left(violation):
     """Sum over stages of the violation of the best split."""
     left = 0.0
     for s in range(len(violation)):
@@ -142,7 +143,7 @@ def violation_left(violation):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def best_split(violation, s):  # type: ignore[no-untyped-def]
+def best_split(violation, s):
     """The split of stage s with the least violation (`argmin` takes numba longer to compile)."""
     best = 0
     for k in range(1, violation.shape[1]):
@@ -152,7 +153,7 @@ def best_split(violation, s):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def copy_row(target, source, s):  # type: ignore[no-untyped-def]
+def copy_row(target, source, s):
     """Copy row s."""
     for k in range(source.shape[1]):
         target[s, k] = source[s, k]

@@ -45,7 +45,8 @@ def _messages(costs: MappingCosts, s: int) -> Floats:
 
 
 @njit(cache=True)
-def _bounds(latency, inverse, island, replicas, size):  # type: ignore[no-untyped-def]
+def _bounds(latency, inverse, island, replicas, size):
+    """Lower bound of the hierarchical all-reduce of each set of R devices; shape (2^D,)."""
     devices = len(latency)
     out = np.full(1 << devices, np.inf)
     members = np.empty(replicas, np.int64)
@@ -72,7 +73,7 @@ def _bounds(latency, inverse, island, replicas, size):  # type: ignore[no-untype
 
 
 @njit(cache=True)
-def _neighbours(latency, inverse, island, members, size, length, inside):  # type: ignore[no-untyped-def]
+def _neighbours(latency, inverse, island, members, size, length, inside):
     """Longest of the messages that every device needs in a ring of `length`, inside or across."""
     longest = 0.0
     for a in members:

@@ -32,7 +32,7 @@ def exact(
     Parameters
     ----------
     least
-        Floors of the stages.
+        Lower bounds of both terms of each stage.
     low
         No mapping is better.
     high
@@ -138,7 +138,7 @@ def _decide(
 
 
 @njit(cache=True)
-def _alone(rings, pairs, pairs_before, slack, before, replicas):  # type: ignore[no-untyped-def]
+def _alone(rings, pairs, pairs_before, slack, before, replicas):
     """Which sets of R devices may be a stage, by its ring and the best neighbours of each device.
 
     Neighbours are outside the set; `before` caps the messages from the stage before.
@@ -170,7 +170,7 @@ def _alone(rings, pairs, pairs_before, slack, before, replicas):  # type: ignore
 
 
 @njit(cache=True)
-def _within(holds, size):  # type: ignore[no-untyped-def]
+def _within(holds, size):
     """Which sets contain one of those given."""
     found = holds.copy()
     for d in range(size):
@@ -181,7 +181,7 @@ def _within(holds, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _place(  # type: ignore[no-untyped-def]
+def _place(
     rings, pairs, slack, allowed, holds, later, rank, matched, failed,
     path, free, at, level, near, steps, replicas,
 ):  # fmt: skip
@@ -268,7 +268,7 @@ def _place(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _matches(left, right, near, size):  # type: ignore[no-untyped-def]
+def _matches(left, right, near, size):
     """Whether the devices of two sets can be paired along `near`."""
     for a in range(size):
         if left >> a & 1 and near[a] & right == 0:
@@ -284,7 +284,8 @@ def _matches(left, right, near, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _augment(a, right, near, mate, seen):  # type: ignore[no-untyped-def]
+def _augment(a, right, near, mate, seen):
+    """Whether an augmenting path from device a enlarges the matching `mate`; sets are bits."""
     able = near[a] & right
     for b in range(len(mate)):
         if able >> b & 1 and not seen[0] >> b & 1:

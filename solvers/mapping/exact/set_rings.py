@@ -10,7 +10,7 @@ from ....instances.model.arrays import Ints
 
 
 @njit(cache=True)
-def _paths(cost, size):  # type: ignore[no-untyped-def]
+def _paths(cost, size):
     """least[set, v]: least largest link of a path through the set from its lowest device to v."""
     least = np.full((1 << size, size), np.inf)
     for d in range(size):
@@ -32,7 +32,7 @@ def _paths(cost, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def set_rings(cost, replicas):  # type: ignore[no-untyped-def]
+def set_rings(cost, replicas):
     """Least largest link of a ring through each set of R devices; shape (2^D,)."""
     size = len(cost)
     least = _paths(cost, size)

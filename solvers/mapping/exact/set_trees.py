@@ -65,7 +65,7 @@ def _shapes(replicas: int) -> tuple[Ints, Ints, Ints]:
 
 
 @njit(cache=True)
-def _tables(cost, sizes, left, right):  # type: ignore[no-untyped-def]
+def _tables(cost, sizes, left, right):
     """Tables over sizes, sets and devices outside or in the set.
 
     Returns for a device outside of the set the root to which it should be linked, for a root the
