@@ -55,6 +55,7 @@ def _execute(
     feed_to, replicas_at, replicas_to, job_from, job_to, job_pair, job_work, route, route_at,
     route_to, rate, latency, order_at, order_to, fair, m,
 ):  # fmt: skip
+    """Run a program; see `execute`, and `Program` for shapes. m microbatches."""
     devices, lanes, templates = len(first) - 1, len(rate), len(duration)
     total, jobs = len(template), len(job_work) * m
     start, end = np.full(total, np.inf), np.full(total, np.inf)
