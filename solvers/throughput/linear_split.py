@@ -47,7 +47,7 @@ def linear_split(
 
 @njit(cache=True)
 def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):
-    """Return the segment of each unit and the max-load of the best cut of `order`; `inf` if none fits.
+    """Return the best cut of `order`: the segment of each unit, and the max-load or `inf`.
 
     Shapes, for U units, E nets, K kinds, D devices: order (U,); unit_ptr (U + 1,) into unit_nets;
     pins (E,); compute (K, U); memory (U,); weight (K, E); room (K,) in bytes; kind_of (D,).
