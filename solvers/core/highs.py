@@ -87,7 +87,7 @@ def run_highs(
     """Solve a program until the gap, a limit, or until the search says stop.
 
     The presolve of HiGHS 1.12 can call a feasible program infeasible where columns have no upper
-    bound, so there "infeasible" counts only if a solve without presolve confirms it; see `PRESOLVE`.
+    bound; there "infeasible" counts only if a solve without presolve confirms it.
 
     Parameters
     ----------
