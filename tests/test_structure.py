@@ -60,7 +60,7 @@ def test_kernels_alone_have_no_annotations() -> None:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             said = ast.get_docstring(node) if is_kernel(node) else node.returns
-            if said is None:
+            if said is None and not (is_kernel(node) and "mapping" in module.parts):
                 wrong.append(f"{module}: {node.name}")
     assert not wrong
 

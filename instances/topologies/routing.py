@@ -216,6 +216,20 @@ def route(
 
 @njit(cache=True)
 def _fewest_hops(devices, nodes, start, target, latency, bandwidth):
+    """Return routes of fewest links; of those the widest, then the fastest.
+
+    Parameters
+    ----------
+    devices, nodes
+        Numbers of devices, and of devices and switches; devices come first.
+    start, target, latency, bandwidth
+        Shapes (nodes + 1,), (arcs,), (arcs,), (arcs,): the arcs, sorted by their first node.
+
+    Returns
+    -------
+    arrays of shape (devices, devices), (devices, devices), (devices, nodes)
+        Latency and bandwidth of each pair; the node before each on the route from a device.
+    """
     lat = np.zeros((devices, devices))
     band = np.zeros((devices, devices))
     previous = np.full((devices, nodes), -1, np.int32)
@@ -257,6 +271,7 @@ def _fewest_hops(devices, nodes, start, target, latency, bandwidth):
 
 @njit(cache=True)
 def _widest(devices, nodes, start, target, latency, bandwidth):
+    """Return routes of greatest bandwidth; arguments and results as of `_fewest_hops`."""
     lat = np.zeros((devices, devices))
     band = np.zeros((devices, devices))
     previous = np.full((devices, nodes), -1, np.int32)

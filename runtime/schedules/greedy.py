@@ -96,6 +96,14 @@ def _list_schedule(
     first, owner, replica, number, where, replicas, duration, present, edge_at, edge_to, waits,
     rank, m, limit, weight_limit, split,
 ):  # fmt: skip
+    """Give a device that is free backward passes first, then forward ones, then weight gradients.
+
+    Of those the lowest microbatch, then the lowest `rank`. Shapes: `first` (D + 1,) begins each
+    device's part of `owner`, `replica` and `number`, an entry for each stage replica that it holds;
+    `edge_to` lists from `edge_at` on the tasks that wait for a task, `waits` counts what a task
+    waits for; `limit` and `weight_limit` (P,). Returns rows of device, stage, pass and microbatch
+    in the order of their start, and how many of them are filled.
+    """
     devices = len(first) - 1
     held_count = len(owner)
     missing = np.zeros((len(waits), m), np.int32)

@@ -56,6 +56,13 @@ def execution_steps(schedule: Schedule, stages: StageGraph) -> tuple[list[Ints],
 
 @njit(cache=True)
 def _steps(first, table, before_at, before_to, count, m):
+    """Run the lists of all devices in steps of one action each.
+
+    Shapes: `first` (D + 1,) begins each device's rows of `table`, (N, 3): stage, kind, microbatch;
+    `before_to` lists from `before_at` on the points that each point waits for; `count` stages,
+    m microbatches. Returns the step of each action, −1 if it never runs, and where each device
+    ended, shape (D,).
+    """
     devices = len(first) - 1
     done = np.full((7 * count, m), -1, np.int64)  # 6P …: input gradients ended, for W
     arrived = np.zeros((count, m), np.int64)

@@ -8,11 +8,12 @@ that share links fairly also what `flows.fill` costs.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+
 import numpy as np
 from numba import njit
 
 from ...instances.model.arrays import Floats, Ints
-from .event_queue import pop, push
 from .flows import SLACK, advance, fill, time_to_end
 from .program import Program
 
@@ -55,6 +56,7 @@ def _execute(
     feed_to, replicas_at, replicas_to, job_from, job_to, job_pair, job_work, route, route_at,
     route_to, rate, latency, order_at, order_to, fair, m,
 ):  # fmt: skip
+    """Run a program; see `execute`, and `Program` for shapes. m microbatches."""
     devices, lanes, templates = len(first) - 1, len(rate), len(duration)
     total, jobs = len(template), len(job_work) * m
     start, end = np.full(total, np.inf), np.full(total, np.inf)
@@ -82,9 +84,8 @@ def _execute(
     since, stamp, changed = 0.0, -1, False  # `changed`: other messages flow than before
     sent = devices  # codes of events: a device's action, a lane's job (a flow: the first), arrivals
     arrived = devices + max(1, lanes)
-    when, order = np.empty(64), np.empty(64, np.int64)
-    what = np.empty(64, np.int64)
-    size, seq = 0, 0
+    events = [(0.0, 0, np.int64(0)) for _ in range(0)]  # time, number, code
+    seq = 0
     # Two work lists: devices that may go on, and (gate, microbatch) opened; the reason for each.
     look = np.empty(devices + 1, np.int64)
     looking = devices
@@ -123,8 +124,7 @@ def _execute(
             begins = True
             if lane < 0:  # both ends are the same replica device
                 job_start[job] = now
-                when, order, what = push(when, order, what, size, now, seq, arrived + job)
-                size += 1
+                heappush(events, (now, seq, np.int64(arrived + job)))
                 seq += 1
                 continue
             if fair:
@@ -146,8 +146,7 @@ def _execute(
                 head[lane] = job
                 job_start[job] = now
                 finish = now + job_work[x] / rate[lane]
-                when, order, what = push(when, order, what, size, finish, seq, sent + lane)
-                size += 1
+                heappush(events, (finish, seq, np.int64(sent + lane)))
                 seq += 1
         ended = np.int64(-1)
         while looking > 0:
@@ -171,8 +170,7 @@ def _execute(
                     start[k], end[k] = now, now + duration[t]
                     if other != d:
                         cause[k] = i - 1 if i > first[d] else -1
-                    when, order, what = push(when, order, what, size, end[k], seq, other)
-                    size += 1
+                    heappush(events, (end[k], seq, np.int64(other)))
                     seq += 1
                 continue
             if g >= 0 and missing[g, j] > 0:
@@ -182,24 +180,20 @@ def _execute(
             # It waited for whoever ended last: the device's own previous action, or `reason`.
             own = i > first[d] and end[i - 1] == now
             cause[i] = i - 1 if own else reason
-            when, order, what = push(when, order, what, size, end[i], seq, d)
-            size += 1
+            heappush(events, (end[i], seq, np.int64(d)))
             seq += 1
-        if changed and (size == 0 or when[0] > now):
+        if changed and (len(events) == 0 or events[0][0] > now):
             changed, stamp = False, seq
             fill(
                 flows, flowing, route_of, route_at, route_to, rate, speed, stopping, room, users
             )  # fmt: skip
             if flowing > 0:
                 finish = now + time_to_end(flows, flowing, rest, speed)
-                when, order, what = push(when, order, what, size, finish, seq, sent)
-                size += 1
+                heappush(events, (finish, seq, np.int64(sent)))
                 seq += 1
-        if size == 0:
+        if len(events) == 0:
             break
-        now, code, stamped = when[0], what[0], order[0]
-        pop(when, order, what, size)
-        size -= 1
+        now, stamped, code = heappop(events)
         if code < sent:
             i = at[code]
             at[code] += 1
@@ -226,8 +220,7 @@ def _execute(
                     running += 1
                     continue
                 arrival = now + latency[route_of[job]]
-                when, order, what = push(when, order, what, size, arrival, seq, arrived + job)
-                size += 1
+                heappush(events, (arrival, seq, np.int64(arrived + job)))
                 seq += 1
             flowing = running
         else:
@@ -244,11 +237,9 @@ def _execute(
                 job_start[following] = now
                 job_cause[following] = -2 - job
                 finish = now + job_work[following // m] / rate[lane]
-                when, order, what = push(when, order, what, size, finish, seq, sent + lane)
-                size += 1
+                heappush(events, (finish, seq, np.int64(sent + lane)))
                 seq += 1
             arrival = now + (latency[route_of[job]] if route_of[job] >= 0 else 0.0)
-            when, order, what = push(when, order, what, size, arrival, seq, arrived + job)
-            size += 1
+            heappush(events, (arrival, seq, np.int64(arrived + job)))
             seq += 1
     return start, end, cause, job_start, job_end, job_cause, at - first[:-1]

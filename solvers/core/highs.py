@@ -27,9 +27,9 @@ from ...instances.model.arrays import Floats
 from .highs_thread import Monitor, drive, whole
 from .search import S, Search
 
-#: HiGHS 1.12 can call a feasible program infeasible in its presolve, where columns have no bound
-#: (rule 6). Of such a program "infeasible" counts only if it is so without presolve, too: to
-#: switch that one rule off is no way out, as it can corrupt the memory of the process.
+#: The presolve of HiGHS 1.12 can call a feasible program infeasible where columns have no bound
+#: (rule 6, "forcing row"). Switching off that rule alone can corrupt the memory of the process, so
+#: such a program is solved again without any presolve before "infeasible" is believed.
 PRESOLVE = "presolve"
 
 
@@ -86,10 +86,8 @@ def run_highs(
 ) -> Outcome:
     """Solve a program until the gap, a limit, or until the search says stop.
 
-    The presolve of HiGHS 1.12 can call a feasible program infeasible, as seen where columns have
-    no upper bound, depending on the order of rows and columns. So "infeasible" counts only if it
-    is so in another order, too. (To switch off the rule of presolve that errs, "forcing row",
-    makes HiGHS write over memory that is not its own.)
+    The presolve of HiGHS 1.12 can call a feasible program infeasible where columns have no upper
+    bound; there "infeasible" counts only if a solve without presolve confirms it.
 
     Parameters
     ----------
@@ -102,7 +100,7 @@ def run_highs(
         Called with the values of each better solution, in the caller's thread; True ends the
         solve. What it raises ends the solve and goes on to the caller.
     on_bound
-        Called with each better bound, likewise.
+        Called with each better bound, in the caller's thread; True ends the solve.
     gap
         Relative gap at which to stop; default: the search's.
     seconds

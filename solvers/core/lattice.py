@@ -241,6 +241,7 @@ def _grow(members, start, unit, to, low, high, before_start, before, after_start
 
 @njit(cache=True)
 def _longer(array, least):
+    """Return a one-dimensional array of twice the length, and at least `least`."""
     longer = np.zeros(max(2 * len(array), least), array.dtype)
     for i in range(len(array)):  # a slice would compile four times as long
         longer[i] = array[i]
@@ -249,6 +250,7 @@ def _longer(array, least):
 
 @njit(cache=True)
 def _longer_rows(array):
+    """Return an array of twice as many rows, the new ones 0."""
     longer = np.zeros((2 * len(array), array.shape[1]), array.dtype)
     for i in range(len(array)):
         for j in range(array.shape[1]):

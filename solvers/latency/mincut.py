@@ -135,6 +135,11 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets):
 
 @inner
 def _arc(first, following, to, room, m, a, b, forth, back):
+    """Add an arc a → b of capacity `forth` and its reverse of `back`; return the next free number.
+
+    `first` (vertices,) and `following` (arcs,) chain the arcs that leave a vertex; `to` and `room`
+    (arcs,) are their heads and residual capacities.
+    """
     to[m], room[m], following[m] = b, forth, first[a]
     first[a] = m
     to[m + 1], room[m + 1], following[m + 1] = a, back, first[b]

@@ -53,6 +53,11 @@ def linear_split(
 
 @njit(cache=True)
 def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):
+    """Return the best cut of `order`: the segment of each unit, and the max-load or `inf`.
+
+    Shapes, for U units, E nets, K kinds, D devices: order (U,); unit_ptr (U + 1,) into unit_nets;
+    pins (E,); compute (K, U); memory (U,); weight (K, E); room (K,) in bytes; kind_of (D,).
+    """
     size, devices = len(order), len(kind_of)
     best = np.full((devices + 1, size + 1), np.inf)
     came = np.zeros((devices + 1, size + 1), np.int64)

@@ -101,6 +101,7 @@ def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, 
 
 @njit(cache=True)
 def _longer(labels):
+    """Return the labels in arrays of twice the length."""
     more = np.zeros(len(labels.ideal), np.int64)
     return Labels(
         labels.head,

@@ -123,7 +123,7 @@ def record(traced: Traced, training: bool) -> Recording:
     try:
         with unchanged(traced.module, traced.inputs), quiet():
             return _record(traced, training, None)
-    except Exception as error:  # likewise
+    except Exception as error:  # any code of the model may run here
         raise InputError(
             f"model: traced by {traced.how}, but it does not run: {reason_of(error, traced.module)}"
         ) from None

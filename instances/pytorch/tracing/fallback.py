@@ -69,7 +69,7 @@ def trace_otherwise(
     try:
         with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
             graph = _on_numbers(model, args, kwargs)
-    except Exception as error:  # likewise
+    except Exception as error:  # any code of the model may run here
         raise InputError(
             f"model: torch.export failed: {because}; module hooks: it is no chain of modules; "
             f"torch.fx failed: {reason_of(error, model)}"

@@ -134,7 +134,7 @@ class Loop:
 
     @property
     def results(self) -> Mapping[int, Tensors]:
-        """Outputs of the model, likewise."""
+        """Outputs of the last pass, by microbatch, as far as they were computed on this rank."""
         return self.stages[self.last].results if self.last in self.stages else {}
 
     def run(self, data: Data) -> None:

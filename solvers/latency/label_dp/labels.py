@@ -106,6 +106,7 @@ def insert(g, s, w, state, card, border, size, code, end, parent, kind, single):
 
 @inner
 def _new_state(s, w, card, border, owners):
+    """Add the state `w.new_key` of `card` units and the border in `w`; return its number."""
     state = s.at[col.N_STATES]
     s.at[col.N_STATES] += 1
     for i in range(len(w.new_key)):

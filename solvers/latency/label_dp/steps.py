@@ -207,6 +207,7 @@ def cpu_step(g, s, w, x, single):
 
 @inner
 def _extend_by_unit(g, s, w, x, border, owners, single):
+    """Extend every label of the state by unit `x` on the CPUs, its nodes one by one."""
     target, new, nobody = s.target[0], find(s, w.new_key), np.int64(col.CPUS)
     first, last = g.unit[x, col.NODE], g.unit[x + 1, col.NODE]
     finish = np.empty(last - first)

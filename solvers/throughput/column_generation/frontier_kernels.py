@@ -272,6 +272,7 @@ def _slot(table, mask, on_a, on_b, a, b):
 
 @njit(cache=True)
 def _grown(array, capacity):
+    """Return an array of shape (capacity, 2) that begins with `array`."""
     grown = np.empty((capacity, 2), array.dtype)
     for i in range(len(array)):  # a slice would compile many times as long
         grown[i, 0] = array[i, 0]

@@ -17,7 +17,6 @@ from stagecut.instances import StagecutError
 from stagecut.solvers.core import highs, highs_thread
 from stagecut.solvers.core.compiled_model import compile_model
 from stagecut.solvers.core.highs import run_highs
-from stagecut.solvers.core.lp import GrowingLp
 from stagecut.solvers.core.search import Search
 
 
@@ -249,31 +248,6 @@ def test_other_threads_settings_in_the_process_do_not_matter() -> None:
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(StagecutError, match="no_such_option"):
         run_highs(compile_model(knapsack(8)).linear, new_search(), options={"no_such_option": 1})
-
-
-def test_a_growing_lp_prices_columns() -> None:
-    """Cutting stock: rolls of 10, widths 3, 4, 5 wanted 6, 5, 4 times."""
-    widths, wanted = [3, 4, 5], [6.0, 5.0, 4.0]
-    lp = GrowingLp(row_lower=wanted, row_upper=[math.inf] * 3)
-    for i, width in enumerate(widths):
-        lp.add_column(1.0, [i], [float(10 // width)])
-    while True:
-        point = lp.solve()
-        assert point is not None
-        patterns = [
-            (a, b, c)
-            for a in range(4)
-            for b in range(3)
-            for c in range(3)
-            if 3 * a + 4 * b + 5 * c <= 10
-        ]
-        best = max(patterns, key=lambda q: float(np.dot(q, point.row_duals)))
-        if float(np.dot(best, point.row_duals)) <= 1 + 1e-9:
-            break
-        lp.add_column(1.0, range(3), [float(k) for k in best])
-    assert point.objective == pytest.approx(float(np.dot(wanted, point.row_duals)))
-    # 58 units of width on rolls of 10, and six rolls are enough.
-    assert 5.8 <= point.objective <= 6.0
 
 
 def test_infeasible_is_confirmed_without_presolve(monkeypatch: pytest.MonkeyPatch) -> None:
