@@ -1,7 +1,7 @@
 """Non-contiguous splits with certificates: objective, bound, gap, and seconds to a gap of 1 %.
 
-Each workload is planned by method `setpart` in a process of its own, one after the other; seconds
-count from the start of that process. Run it twice: the first run compiles. Prints Markdown.
+Each workload is planned by method `column-generation` in a process of its own, one after the other;
+seconds count from the start of that process. Run it twice: the first run compiles. Prints Markdown.
 
     python benchmarks/noncontiguous.py ../shared/benchmarks/placement/throughput/*/*.json
 """
@@ -19,12 +19,13 @@ from pathlib import Path
 def one(path: str, gap: float, seconds: float, seed: int, check: bool, begun: float) -> None:
     """Plan one workload and print its row as JSON."""
     import stagecut
+    from stagecut.api.solve import solve_with
     from stagecut.runtime.verify.bound import check_bound
 
     workload = stagecut.load(path)
-    result = stagecut.solve(
+    result = solve_with(
         workload,
-        method="setpart",
+        method="column-generation",
         limits=stagecut.Limits(seconds=seconds, gap=gap, seed=seed),
         started=time.monotonic() - (time.time() - begun),
     )

@@ -56,7 +56,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import Calls
+from ...instances import CallPlacement, Latency
 from ..program import Start, Value
 from ..task import Task
 from ..throughput.whole_bytes import MEMORY_SLACK
@@ -86,7 +86,7 @@ class LatencyModel:
         """Time units of the workload per unit of the model."""
         return self.data.scale
 
-    def read(self, value: Value) -> Calls:
+    def read(self, value: Value) -> CallPlacement:
         """Return the plan, given the value of each variable."""
         data = self.data
         device, call = data.graph.pool.copy(), np.full(len(data.unit), -1)
@@ -94,9 +94,9 @@ class LatencyModel:
             for s, (d, number) in enumerate(data.calls):
                 if value(self.model.x[unit, s]) > 0.5:
                     device[v], call[v] = d, number
-        return Calls(device, call)
+        return CallPlacement(device, call)
 
-    def start(self, plan: Calls) -> Start:
+    def start(self, plan: CallPlacement) -> Start:
         """Return the values of x for a plan; alike accelerators in the order of their starts.
 
         With links between accelerators they stay what they are.
@@ -124,7 +124,9 @@ class LatencyModel:
         return [(var, float(taken[unit] == s)) for (unit, s), var in self.model.x.items()]
 
 
-def latency_model(task: Task, horizon: float, floor: float, *, potentials: bool) -> LatencyModel:
+def latency_model(
+    task: Task[Latency], horizon: float, floor: float, *, potentials: bool
+) -> LatencyModel:
     """State the program.
 
     n nodes, m edges, S calls: S·3n columns and S·(3m + n) rows, with potentials 2·S·m of each more.
@@ -261,14 +263,14 @@ def _order(m: pyo.ConcreteModel, data: LatencyData) -> None:
 
     def one_by_one(m: pyo.ConcreteModel, s: int) -> object:
         """(10) start_{s+1} ≥ finish_s  for all calls s but the last of an accelerator."""
-        if calls[s][1] + 1 == task.latency.calls:
+        if calls[s][1] + 1 == task.problem.calls:
             return pyo.Constraint.Skip
         return m.start[s + 1] >= m.finish[s]
 
     def together(m: pyo.ConcreteModel, v: int, d: int) -> object:
         """(11) Σ_{s on d} x_{v,s} = Σ_{s on d} x_{u,s}  for all v of the colour of u, the first."""
         mates = workload.colour_classes[workload.colours[v]] if workload.colours[v] >= 0 else (v,)
-        if data.unit[v] != v or mates[0] == v or task.latency.calls == 1:
+        if data.unit[v] != v or mates[0] == v or task.problem.calls == 1:
             return pyo.Constraint.Skip
         own = [s for s in slots if calls[s][0] == d]
         return pyo.quicksum(m.x[v, s] for s in own) == pyo.quicksum(m.x[mates[0], s] for s in own)

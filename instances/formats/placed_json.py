@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..model.cluster import Cluster
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from ..model.problem import MAX_CALLS
-from ..model.solution import Calls, Placement
+from ..model.solution import CallPlacement, Placement
 from ..model.units import NodeId
 from ..model.workload import Workload
 from .source import Record, plain_id
@@ -66,12 +66,12 @@ def decode_placement(record: PlacementRecord, workload: Workload, cluster: Clust
     for d in record.order:
         if not 0 <= d < cluster.size:
             raise InputError(
-                f"solution: order: device {shown(d)} is not one of 0 to {cluster.size - 1}"
+                f"solution: order: device {quote(d)} is not one of 0 to {cluster.size - 1}"
             )
     return Placement(device, tuple(record.order))
 
 
-def encode_calls(calls: Calls, workload: Workload, cluster: Cluster) -> CallsRecord:
+def encode_calls(calls: CallPlacement, workload: Workload, cluster: Cluster) -> CallsRecord:
     """Return calls in the order of devices, then of calls."""
     nodes: dict[tuple[int, int], list[NodeId]] = {}
     for v, key in enumerate(zip(calls.device.tolist(), calls.call.tolist(), strict=True)):
@@ -84,17 +84,17 @@ def encode_calls(calls: Calls, workload: Workload, cluster: Cluster) -> CallsRec
     )
 
 
-def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> Calls:
+def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> CallPlacement:
     """Return the calls; raises InputError if nodes, devices or numbers of calls are wrong."""
     part_of = _part_of(record.calls, workload, cluster)
     for part in record.calls:
         if part.call is not None and not 0 <= part.call < MAX_CALLS:
             raise InputError(
-                f"solution: call {shown(part.call)} on {shown(part.name)}; calls number from 0 to "
+                f"solution: call {quote(part.call)} on {quote(part.name)}; calls number from 0 to "
                 f"{MAX_CALLS - 1}"
             )
     numbers = [-1 if part.call is None else part.call for part in record.calls]
-    return Calls(
+    return CallPlacement(
         np.array([record.calls[i].device for i in part_of]),
         np.array([numbers[i] for i in part_of]),
     )
@@ -109,12 +109,12 @@ def _part_of(
         d = part.device
         if not 0 <= d < cluster.size:
             raise InputError(
-                f"solution: device {shown(d)} is not one of the cluster's 0 to {cluster.size - 1}"
+                f"solution: device {quote(d)} is not one of the cluster's 0 to {cluster.size - 1}"
             )
         if part.name != cluster.devices[d].name:
             raise InputError(
-                f"solution: device {d} is called {shown(part.name)}, in the cluster "
-                f"{shown(cluster.devices[d].name)}; correct it"
+                f"solution: device {d} is called {quote(part.name)}, in the cluster "
+                f"{quote(cluster.devices[d].name)}; correct it"
             )
         for node in part.nodes:
             v = workload.index.get(node)

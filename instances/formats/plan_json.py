@@ -8,8 +8,7 @@ the texts "inf", "-inf" and "nan" stand for the numbers that JSON cannot write.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from collections.abc import Mapping as Dictionary
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -17,9 +16,9 @@ import msgspec
 import numpy as np
 
 from ..model.cluster import Cluster
-from ..model.errors import InputError, blamed_on, shown
+from ..model.errors import InputError, prefix_errors, quote
 from ..model.plan import Plan
-from ..model.problem import Latency, Mapping, Problem, Throughput, Training
+from ..model.problem import DeviceMapping, Latency, Problem, Throughput, Training
 from ..model.solution import Solution
 from ..model.units import NodeId
 from ..model.workload import Workload
@@ -147,7 +146,7 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
 
 def _options(problem: Problem) -> dict[str, Any]:
     """Return a problem's fields as JSON values; a topology as in its own file."""
-    if isinstance(problem, Mapping):
+    if isinstance(problem, DeviceMapping):
         plain = {item.name: getattr(problem, item.name) for item in fields(problem)}
         return {**plain, "topology": write_topology(problem.topology)}
     return asdict(problem)
@@ -179,7 +178,7 @@ def read_plan(
     file = read_file(source, PlanFile, PLAN)
     for what, value in (("objective", file.objective), ("bound", file.bound), ("gap", file.gap)):
         if value is not None and not math.isfinite(value):
-            source.fail(f"{what} is {shown(value)}; it must be a finite number (or null)")
+            source.fail(f"{what} is {quote(value)}; it must be a finite number (or null)")
     made_on = make_cluster(source, file.cluster.kinds, file.cluster.links)
     if made_on.fingerprint != file.cluster.fingerprint:
         source.fail("cluster: its kinds do not have its fingerprint; they were changed: plan again")
@@ -188,14 +187,14 @@ def read_plan(
             f"the plan was made for another cluster (fingerprint {made_on.fingerprint[:12]}, "
             f"not {cluster.fingerprint[:12]}); plan again, or leave the cluster to the plan"
         )
-    with blamed_on(source.file, "plan"):
+    with prefix_errors(source.file, "plan"):
         problem, codec = _read_problem(source, file.problem)
         if same_costs:
             _check_made_for(file.workload, workload)
         if file.time_unit != workload.time_unit:
             source.fail(
-                f"time_unit is {shown(file.time_unit)}, that of {workload.name} is "
-                f"{shown(workload.time_unit)}; they must be equal"
+                f"time_unit is {quote(file.time_unit)}, that of {workload.name} is "
+                f"{quote(workload.time_unit)}; they must be equal"
             )
         record = _convert(source, file.solution, codec.record, "solution")
         plan = Plan(
@@ -215,13 +214,13 @@ def read_plan(
             price_certificate(plan.certificate, workload.n, len(made_on.kinds))
     if plan.bound > plan.objective * (1 + BOUND_SLACK):
         source.fail(
-            f"bound is {shown(file.bound)}, above the objective {shown(file.objective)}; "
+            f"bound is {quote(file.bound)}, above the objective {quote(file.objective)}; "
             "the file was changed: plan again"
         )
     gap = math.inf if file.gap is None else file.gap
     if not math.isclose(gap, plan.gap, rel_tol=1e-9, abs_tol=1e-12):
         source.fail(
-            f"gap is {shown(file.gap)}, but objective and bound give {finite(plan.gap)!r}; "
+            f"gap is {quote(file.gap)}, but objective and bound give {finite(plan.gap)!r}; "
             "the file was changed: plan again"
         )
     return plan
@@ -236,7 +235,7 @@ def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
         If the file breaks the format.
     """
     file = read_file(source, PlanFile, PLAN)
-    with blamed_on(source.file, "plan"):
+    with prefix_errors(source.file, "plan"):
         _, codec = _read_problem(source, file.problem)
         record = msgspec.to_builtins(_convert(source, file.solution, codec.record, "solution"))
     parts = next((v for v in record.values() if isinstance(v, list)), [])
@@ -248,8 +247,8 @@ def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
 def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
     if made_for.fingerprint != workload.fingerprint:
         raise InputError(
-            f"the plan was made for {shown(made_for.name)} (fingerprint "
-            f"{plain_id(made_for.fingerprint[:12])}), not for {shown(workload.name)} "
+            f"the plan was made for {quote(made_for.name)} (fingerprint "
+            f"{plain_id(made_for.fingerprint[:12])}), not for {quote(workload.name)} "
             f"({workload.fingerprint[:12]}); plan again, or load the workload it names"
         )
 
@@ -257,20 +256,20 @@ def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
 def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec]:
     name = values.get("name")
     if not isinstance(name, str) or name not in CODECS:
-        source.fail(f"problem: name is {shown(name)}; it must be one of {', '.join(CODECS)}")
+        source.fail(f"problem: name is {quote(name)}; it must be one of {', '.join(CODECS)}")
     codec = CODECS[name]
     options = {key: value for key, value in values.items() if key != "name"}
     known = codec.problem.__dataclass_fields__
     for key in options:
         if key not in known:
-            source.fail(f"problem: unknown key {shown(key)}; remove it or correct its spelling")
+            source.fail(f"problem: unknown key {quote(key)}; remove it or correct its spelling")
     for key in known:
         if key not in options:
             source.fail(f"problem: {key} is missing; add it")
-    if codec.problem is Mapping:
+    if codec.problem is DeviceMapping:
         file = _convert(source, options["topology"], TopologyFile, "problem: topology")
         # checked here, where the file is known; Mapping checks the rest itself
-        return Mapping(
+        return DeviceMapping(
             **{
                 **_convert(source, options, MappingRecord, "problem").options(),
                 "topology": make_topology(file),
@@ -289,7 +288,7 @@ def _convert(source: Source, values: object, kind: type[Any], where: str) -> Any
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
-    "mapping": Codec(Mapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
+    "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
     "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
     "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
 }
@@ -309,7 +308,7 @@ def to_json(value: object) -> object:
         return str(value)
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, Dictionary):
+    if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, Sequence | set | frozenset):
         items = sorted(value) if isinstance(value, set | frozenset) else value

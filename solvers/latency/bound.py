@@ -38,6 +38,7 @@ from ...formulations.compiled import inner
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import hypergraph
+from ...instances import Latency
 from ...instances.model.arrays import Bools, Floats, Ints
 from .mincut import INSIDE, OUTSIDE, UNDECIDED, least_load
 from .paths import path_cpu, path_transfer
@@ -85,7 +86,7 @@ class CutData:
     tie_memory: Floats
 
 
-def cut_data(task: Task, graph: LatencyGraph) -> CutData:
+def cut_data(task: Task[Latency], graph: LatencyGraph) -> CutData:
     """Return the nets of the units for the minimum cuts."""
     nets = hypergraph(task, graph.unit_of)
     pin_start = np.concatenate([[0], np.cumsum([len(pins) for pins in nets.pins])])
@@ -112,7 +113,7 @@ def cut_data(task: Task, graph: LatencyGraph) -> CutData:
 
 
 def path_bound(
-    task: Task,
+    task: Task[Latency],
     graph: LatencyGraph,
     data: CutData,
     path: Ints,
@@ -131,7 +132,7 @@ def path_bound(
     cpu = path_cpu(task, graph, path)
     ends = path_transfer(task, graph, path)
     inner = _inside_colours(graph.group[path])
-    if task.latency.calls != 2 or inner is None:
+    if task.problem.calls != 2 or inner is None:
         inner = np.zeros(size + 1, np.bool_)
     tied = graph.group[path] >= 0
     need = np.where(tied, data.tie_memory[graph.group[path]], data.memory[path])
@@ -191,7 +192,7 @@ def _chain(choice: Ints, split: Ints, calls: int) -> list[tuple[int, int]]:
 
 
 @njit(cache=True, nogil=True)
-def _rest(load, cpu, calls, inner, before, largest):  # type: ignore[no-untyped-def]
+def _rest(load, cpu, calls, inner, before, largest):
     """D by the recurrence; the end of the chosen interval (−1: a CPU) and the split of a pair."""
     size = len(cpu)
     rest = np.zeros((size + 1, calls + 1))
@@ -236,9 +237,7 @@ def _rest(load, cpu, calls, inner, before, largest):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def _weak_row(  # type: ignore[no-untyped-def]
-    a, path, reach, compute, memory, capacity, tie, tie_memory, transfer, load
-):
+def _weak_row(a, path, reach, compute, memory, capacity, tie, tie_memory, transfer, load):
     """Bound L(a, b) for all b by computing times and the transfers on the path itself."""
     kinds = len(compute)
     size = len(path)
@@ -265,7 +264,7 @@ def _weak_row(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _interval(  # type: ignore[no-untyped-def]
+def _interval(
     a, b, path, reach, compute, weight, pin_start, pins, net_start, nets, memory, capacity, tie,
     tie_memory,
 ):  # fmt: skip
@@ -290,7 +289,7 @@ def _interval(  # type: ignore[no-untyped-def]
 
 
 @inner
-def _bytes(u, memory, tie, tie_memory, seen):  # type: ignore[no-untyped-def]
+def _bytes(u, memory, tie, tie_memory, seen):
     """Memory that unit `u` adds: its own, or that of its whole colour the first time."""
     if tie[u] < 0:
         return memory[u]

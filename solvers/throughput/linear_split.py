@@ -10,12 +10,18 @@ from numba import njit
 from ...formulations.task import Task
 from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
+from ...instances import Throughput
 from ...instances.model.arrays import Ints
 from .column_generation.frontier import Incidence
 
 
 def linear_split(
-    task: Task, graph: Hypergraph, shape: Incidence, order: Ints, devices: Ints, cutoff: float
+    task: Task[Throughput],
+    graph: Hypergraph,
+    shape: Incidence,
+    order: Ints,
+    devices: Ints,
+    cutoff: float,
 ) -> Ints | None:
     """Return the best split of `order` into segments held by `devices`, one after the other.
 
@@ -46,7 +52,7 @@ def linear_split(
 
 
 @njit(cache=True)
-def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):  # type: ignore[no-untyped-def]
+def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):
     size, devices = len(order), len(kind_of)
     best = np.full((devices + 1, size + 1), np.inf)
     came = np.zeros((devices + 1, size + 1), np.int64)

@@ -9,7 +9,7 @@ from numba import njit
 
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
-from ...instances import Placement, Solution
+from ...instances import Placement, Solution, Throughput
 from ...instances.model.arrays import Floats, Ints, rows
 from ..core.search import Search
 from ..core.swaps import swap_devices
@@ -33,7 +33,7 @@ class LinkedLoads(NamedTuple):
     overlap: bool
 
 
-def linked_loads(task: Task, graph: Hypergraph) -> LinkedLoads:
+def linked_loads(task: Task[Throughput], graph: Hypergraph) -> LinkedLoads:
     """Return the arrays of a task with links."""
     costs, unit = task.linked_costs, graph.unit_of.tolist()
     assert costs.messages is not None
@@ -53,12 +53,12 @@ def linked_loads(task: Task, graph: Hypergraph) -> LinkedLoads:
         np.ascontiguousarray(costs.transfer[kind][:, nodes]),
         np.array(costs.messages.link),
         np.ascontiguousarray(costs.messages.time[:, nodes]),
-        task.throughput.pipeline == "gpipe",
-        task.throughput.overlap,
+        task.problem.pipeline == "gpipe",
+        task.problem.overlap,
     )
 
 
-def improve_linked(task: Task, search: Search[Solution]) -> None:
+def improve_linked(task: Task[Throughput], search: Search[Solution]) -> None:
     """Exchange alike devices of the best plan, then move units of it, while that helps.
 
     Nothing happens without links between devices.
@@ -74,7 +74,7 @@ def improve_linked(task: Task, search: Search[Solution]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _value(g, where, entered):  # type: ignore[no-untyped-def]
+def _value(g, where, entered):
     """Objective and sum of squared loads; `entered`, shape (D,), is room to work in."""
     devices = len(g.capacity)
     work, moved = np.zeros((devices, 2)), np.zeros((devices, 2))
@@ -103,7 +103,7 @@ def _value(g, where, entered):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def descend(g, where, order):  # type: ignore[no-untyped-def]
+def descend(g, where, order):
     """Move units of `where` while that helps; first improvement, in the given order.
 
     O(U · D) moves a round, each priced in the size of the graph.

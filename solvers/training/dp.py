@@ -24,10 +24,10 @@ import numpy as np
 from ...formulations.task import Task
 from ...formulations.training.cheap_bounds import least_stage_time
 from ...formulations.training.staging import state_staging
-from ...instances import Solution
+from ...instances import Solution, Training
 from ..core.lattice import chain, list_ideals
 from ..core.search import Search
-from .planner import Chosen, Planner
+from .planner import Planner, StageChoice
 
 #: Relative width of the bracket at which the search ends.
 CLOSE = 1e-9
@@ -39,17 +39,17 @@ FEW_IDEALS = 2_000
 ORIGIN = "dynamic program over ideals"
 
 
-def training_dp(task: Task, search: Search[Solution]) -> None:
+def training_dp(task: Task[Training], search: Search[Solution]) -> None:
     """Find the best training plan, and prove it."""
     _run(task, search, greedy=False)
 
 
-def piper(task: Task, search: Search[Solution]) -> None:
+def piper(task: Task[Training], search: Search[Solution]) -> None:
     """Plan with the authors' rule for configurations instead of the exact knapsack: a baseline."""
     _run(task, search, greedy=True)
 
 
-def _run(task: Task, search: Search[Solution], greedy: bool) -> None:
+def _run(task: Task[Training], search: Search[Solution], greedy: bool) -> None:
     staging = state_staging(task)
     with search.phase("build"):
         line = Planner(task, staging, chain(np.arange(staging.size)), greedy)
@@ -79,7 +79,7 @@ def _run(task: Task, search: Search[Solution], greedy: bool) -> None:
 
 def _minimise(planner: Planner, search: Search[Solution], exact: bool) -> None:
     """Minimise the problem's objective; raise bounds only if `exact`."""
-    if float(np.max(np.min(planner.board.light, axis=0))) > planner.staging.capacity.max():
+    if float(np.max(np.min(planner.data.light, axis=0))) > planner.staging.capacity.max():
         return  # one layer alone does not fit
     if planner.staging.problem.objective == "batch":
         _minimise_batch(planner, search, exact)
@@ -114,7 +114,7 @@ def _bisect(planner: Planner, search: Search[Solution], exact: bool) -> None:
                 search.raise_bound(low, ORIGIN)
 
 
-def _offer(planner: Planner, chosen: tuple[Chosen, ...], search: Search[Solution]) -> float:
+def _offer(planner: Planner, chosen: tuple[StageChoice, ...], search: Search[Solution]) -> float:
     solution, times = planner.configured(chosen)
     search.offer(solution)
     return max(times)
@@ -190,5 +190,5 @@ def _why_infeasible(planner: Planner, search: Search[Solution]) -> str:
     )
 
 
-def _needed(planner: Planner, chosen: tuple[Chosen, ...]) -> float:
+def _needed(planner: Planner, chosen: tuple[StageChoice, ...]) -> float:
     return max(planner.least_memory(part)[0] for part in chosen)

@@ -261,7 +261,7 @@ def test_no_times_for_a_kind_of_device_is_bad_input(method: str) -> None:
 def test_set_partitioning_refuses_contiguous_splits() -> None:
     of = task("throughput")
     with pytest.raises(InputError, match="noncontiguous"):
-        solve(of.workload, of.cluster, Throughput(split="contiguous"), method="setpart")
+        solve(of.workload, of.cluster, Throughput(split="contiguous"), method="column-generation")
 
 
 def test_a_start_for_another_split_is_said_not_to_be_used() -> None:

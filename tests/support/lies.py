@@ -14,7 +14,7 @@ from mapping_joint_cases import network
 from training_cases import random_training_case
 
 from stagecut import Cluster, Latency, Limits, Result, Throughput, Workload, solve
-from stagecut.instances import Mapping, Problem, StagecutError, topology
+from stagecut.instances import DeviceMapping, Problem, StagecutError, topology
 from stagecut.solvers.core import highs, milp_driver
 from stagecut.solvers.core.highs import Outcome
 
@@ -37,14 +37,14 @@ def _training() -> Case:
 
 def _mapping(method: str) -> Case:
     workload = network(np.random.default_rng(0), 4, backward=False)
-    problem = Mapping(topology("mesh2d:2x2"), 2, 2, mode="both", collective="ring")
+    problem = DeviceMapping(topology("mesh2d:2x2"), 2, 2, mode="both", collective="ring")
     return workload, None, problem, method
 
 
 def _islands() -> Case:
     workload = network(np.random.default_rng(0), 8, backward=False)
     where = topology("random_blk_1:16@seed=3")
-    problem = Mapping(where, 4, 4, mode="both", collective="ring", objective="busiest-link")
+    problem = DeviceMapping(where, 4, 4, mode="both", collective="ring", objective="busiest-link")
     return workload, None, problem, "layouts"
 
 

@@ -35,7 +35,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.instances import Mapping, Problem, stage_costs
+from stagecut.instances import DeviceMapping, Problem, stage_costs
 from stagecut.instances.model.problem import SPLITS, Split
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import OPTIMAL_GAP
@@ -45,7 +45,7 @@ BOUND, OBJECTIVE = 1e-6, 1e-9
 
 #: Limits by method; seconds only end what hangs.
 LIMITS = Limits(nodes=500, seconds=120.0)
-ROUNDS = {"local-search": 20, "random": 20, "setpart": 12, "lns": 20, "layouts": 8}
+ROUNDS = {"local-search": 20, "random": 20, "column-generation": 12, "lns": 20, "layouts": 8}
 
 #: What a method may say of a case, worst first; the first eight are defects.
 WORDS = (
@@ -148,7 +148,7 @@ def _mapping(objective: str, wide: bool, seed: int) -> Case:
     rng = np.random.default_rng([seed, 7])
     of_links = objective == "busiest-link"
     stages, replicas = SHAPES[seed % 4 if of_links else seed % len(SHAPES)]
-    problem = Mapping(
+    problem = DeviceMapping(
         place_for(rng, stages * replicas, 5 if of_links else 7),
         stages,
         replicas,

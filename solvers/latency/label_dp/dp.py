@@ -1,8 +1,8 @@
-"""Exact label DP over downsets for one call per accelerator: latency to proven optimality.
+"""Exact label DP over ideals for one call per accelerator: latency to proven optimality.
 
-Executing a plan takes one call, or one unit on the CPUs, after the other: a chain of downsets.
+Executing a plan takes one call, or one unit on the CPUs, after the other: a chain of ideals.
 What follows depends on the past only through the finish times of the *border* (nodes with a
-successor still outside) and the calls used. So a state is a downset, a label holds the calls used
+successor still outside) and the calls used. So a state is an ideal, a label holds the calls used
 of each kind, the finish times of the border and the last finish so far, and a label that is
 nowhere better than another one is dropped: exact.
 
@@ -24,29 +24,12 @@ import numpy as np
 from ....formulations.latency.graph import LatencyGraph, latency_graph
 from ....formulations.task import Task
 from ....formulations.throughput.infeasible import memories, why_infeasible
-from ....instances import Calls, Solution
+from ....instances import CallPlacement, Latency, Solution
 from ...core.search import Search
 from ..bound import cut_data, path_bound
 from ..paths import heavy_paths
-from .arrays import (
-    ACTIVE_FULL,
-    BEST_LABEL,
-    BUDGET,
-    DONE,
-    KIND,
-    LEFT_OUT,
-    N_STATES,
-    OF_STATE,
-    PARENT,
-    STATES_FULL,
-    Graph,
-    Store,
-    bytes_of,
-    enlarged,
-    new_store,
-    new_work,
-    wider,
-)  # fmt: skip
+from . import arrays as col
+from .arrays import Graph, LabelStore, bytes_of, enlarged, new_scratch, new_store, wider
 from .core import MOST_CODES, Core, core_of, core_paths, kernel_graph
 from .kernel import run
 from .knapsack import knapsack
@@ -73,7 +56,7 @@ class Step:
 
 
 def one_call(
-    task: Task,
+    task: Task[Latency],
     should_stop: Callable[[], bool],
     best: Callable[[], float],
     offer: Callable[[Solution], bool],
@@ -119,7 +102,10 @@ def one_call(
 
 
 def raise_path_bound(
-    task: Task, search: Search[Solution], graph: LatencyGraph, should_stop: Callable[[], bool]
+    task: Task[Latency],
+    search: Search[Solution],
+    graph: LatencyGraph,
+    should_stop: Callable[[], bool],
 ) -> None:
     """Raise the path-interval bound along the heaviest path; it may be infinite, and proves that.
 
@@ -129,7 +115,7 @@ def raise_path_bound(
         Ends it with a weaker bound.
     """
     data = cut_data(task, graph)
-    calls = task.latency.calls * int(graph.count.sum())
+    calls = task.problem.calls * int(graph.count.sum())
     for path in heavy_paths(graph, count=1):
         bound = path_bound(task, graph, data, path, calls, should_stop).value
         if math.isinf(bound):
@@ -138,7 +124,7 @@ def raise_path_bound(
         search.raise_bound(bound, PATH_BOUND)
 
 
-def explain(task: Task) -> str:
+def explain(task: Task[Latency]) -> str:
     """Return why a task that is known to be infeasible is so."""
     return why_infeasible(task) or (
         f"no division into calls that wait for each other in order fits: {memories(task)}; "
@@ -146,7 +132,7 @@ def explain(task: Task) -> str:
     )
 
 
-def ceiling(task: Task, graph: LatencyGraph) -> float:
+def ceiling(task: Task[Latency], graph: LatencyGraph) -> float:
     """Return a latency that no plan exceeds."""
     work = np.where(np.isfinite(graph.compute), graph.compute, 0.0).max(axis=0, initial=0.0)
     alone = np.where(np.isfinite(graph.cpu), graph.cpu, 0.0)
@@ -179,37 +165,37 @@ def chain(
     """
     if not len(graph.memory):
         return True, 0.0, []
-    store, work = new_store(graph, target * (1 - MARGIN)), new_work(graph)
+    store, work = new_store(graph, target * (1 - MARGIN)), new_scratch(graph)
     rehash(store.table, store.key, 1)
     while True:
         code = run(graph, store, work, single, SLICE)
-        if code == DONE or should_stop() or bytes_of(store) > MOST_BYTES:
-            complete = code == DONE and not store.at[LEFT_OUT]
+        if code == col.DONE or should_stop() or bytes_of(store) > MOST_BYTES:
+            complete = code == col.DONE and not store.at[col.LEFT_OUT]
             return complete, float(store.target[0]), _steps(graph, store)
-        if code == ACTIVE_FULL:
+        if code == col.ACTIVE_FULL:
             work = wider(work)
-        elif code != BUDGET:
+        elif code != col.BUDGET:
             store = enlarged(store, code)
-            if code == STATES_FULL:
-                rehash(store.table, store.key, int(store.at[N_STATES]))
+            if code == col.STATES_FULL:
+                rehash(store.table, store.key, int(store.at[col.N_STATES]))
 
 
-def _steps(graph: Graph, store: Store) -> list[Step] | None:
-    label = int(store.at[BEST_LABEL])
+def _steps(graph: Graph, store: LabelStore) -> list[Step] | None:
+    label = int(store.at[col.BEST_LABEL])
     if label < 0:
         return None
     steps = []
-    while store.label[label, PARENT] >= 0:
-        parent = int(store.label[label, PARENT])
-        after, before = (store.key[store.label[i, OF_STATE]] for i in (label, parent))
+    while store.label[label, col.PARENT] >= 0:
+        parent = int(store.label[label, col.PARENT])
+        after, before = (store.key[store.label[i, col.OF_STATE]] for i in (label, parent))
         added = after ^ before
         units = tuple(x for x in range(len(graph.memory)) if int(added[x >> 6]) >> (x & 63) & 1)
-        steps.append(Step(int(store.label[label, KIND]), units))
+        steps.append(Step(int(store.label[label, col.KIND]), units))
         label = parent
     return steps[::-1]
 
 
-def solution_of(task: Task, core: Core, steps: list[Step]) -> Calls:
+def solution_of(task: Task[Latency], core: Core, steps: list[Step]) -> CallPlacement:
     """Return the plan of a chain with one call per accelerator, devices in order kind by kind."""
     graph = core.graph
     device, call = graph.pool.copy(), np.full(task.workload.n, -1)
@@ -219,25 +205,25 @@ def solution_of(task: Task, core: Core, steps: list[Step]) -> Calls:
         device[nodes] = first + used[kind]
         call[nodes] = 0
         used[kind] += 1
-    return Calls(device, call)
+    return CallPlacement(device, call)
 
 
 def calls_of(
-    task: Task, core: Core, steps: list[Step], *, satellites: bool = True
+    task: Task[Latency], core: Core, steps: list[Step], *, leaves: bool = True
 ) -> list[tuple[int, list[int]]]:
-    """Return kind and nodes of each call of a chain, with the satellites that save most."""
+    """Return kind and nodes of each call of a chain, with the free leaves that save most."""
     found = []
     for step in steps:
         if step.kind >= 0:
             nodes = {v for x in step.units for v in core.graph.members[core.units[x]]}
-            if satellites:
-                nodes |= satellites_of(task, core, nodes, step.kind)
+            if leaves:
+                nodes |= leaves_of(task, core, nodes, step.kind)
             found.append((step.kind, sorted(nodes)))
     return found
 
 
-def satellites_of(task: Task, core: Core, nodes: set[int], kind: int) -> set[int]:
-    """Return the satellites that a call of `nodes` should take, on a kind of accelerators."""
+def leaves_of(task: Task[Latency], core: Core, nodes: set[int], kind: int) -> set[int]:
+    """Return the free leaves that a call of `nodes` should take, on a kind of accelerators."""
     graph, workload = core.graph, task.workload
     items = [  # bytes, transfer saved, nodes
         (float(graph.memory_bytes[v]), float(graph.transfer[kind, v]), [v])
