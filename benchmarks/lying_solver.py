@@ -2,9 +2,9 @@
 
     PYTHONPATH=.dev python benchmarks/lying_solver.py
 
-A cell has the status, and the part of the true optimum that the bound says; in brackets *noted* if
-a note names the lie, *solver's word* if the bound's origin is the solver alone, and *wrong* if the
-bound is above the optimum.
+A cell has the status, and the bound over the objective of the plan that the honest solver leads to;
+in brackets *noted* if a note names the lie, *solver's word* if the bound's origin is the solver
+alone, and *wrong* if the bound is above that objective.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from lies import DRIVERS, LIES, asked
 
 from stagecut import Result
 
-#: What a bound is above the optimum by, relatively, that counts as rounding.
+#: By how much a bound may be above an objective, relatively: rounding.
 ROUNDING = 1e-6
 
 
-def cell(result: Result, optimum: float) -> str:
+def cell(result: Result, objective: float) -> str:
     """Return what a result says, in a few words."""
     remarks = []
     if any("a defect" in note or "failed" in note for note in result.notes):
         remarks.append("noted")
     if result.bound_origin.endswith("(HiGHS)"):
         remarks.append("solver's word")
-    if result.bound > optimum * (1 + ROUNDING):
+    if result.bound > objective * (1 + ROUNDING):
         remarks.append("wrong")
-    said = f"{result.status} {result.bound / optimum:.4g}"
+    said = f"{result.status} {result.bound / objective:.4g}"
     return said + (f" ({', '.join(remarks)})" if remarks else "")
 
 
