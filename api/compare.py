@@ -21,11 +21,11 @@ import msgspec
 import pandas as pd
 
 from ..instances import InputError
-from ..instances.formats.escape import csv
 from ..instances.formats.files import load, load_cluster
 from ..instances.formats.source import Record
 from ..instances.formats.writing import write_whole
 from ..instances.model.errors import quote
+from ..instances.model.escape import csv
 from ..solvers import method_of
 
 #: Endings of the record beside a table, and of its damaged lines.

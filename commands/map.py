@@ -14,6 +14,7 @@ from ..instances.topologies import topology as read_topology
 from ..runtime import evaluate
 from ..runtime.verify.mapping import MappingReport
 from ..solvers import Limits
+from .clock import STARTED
 from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, file_of, print_json, progress
 from .show_mapping import answer, print_mapping
 
@@ -66,7 +67,6 @@ def map_stages(
 
     The bound is for the stages that were cut, with --joint for all cuts. Exit codes as for solve.
     """
-    from ..cli import STARTED
 
     check_outputs(output, pictures=[plot], inputs=[workload, file_of(topology)])
     if joint and method not in ("auto", "joint"):
