@@ -1,63 +1,200 @@
-"""Stagecut plans where the operators of a neural network run, and certifies how well."""
+"""Stagecut plans where the operators of a neural network run, and certifies how well.
 
-from .api.pareto import pareto
-from .api.run import run
-from .api.simulate import simulate
-from .api.solve import solve
-from .api.splits import plan_from_split
-from .instances import (
-    Cluster,
-    DeviceKind,
-    InfeasibleError,
-    InputError,
-    Latency,
-    LayerRule,
-    Link,
-    PairLink,
-    Plan,
-    StagecutError,
-    Throughput,
-    Training,
-    VerificationError,
-    Workload,
-    accelerators_and_cpus,
-)
-from .instances.formats.conversions import cluster_from_pandas, from_networkx, from_pandas
-from .instances.formats.files import dumps, load, load_cluster, load_plan, load_split, save
-from .runtime import verify
-from .solvers import Limits, Result
+Everything that documents and notebooks use is here, by task; a name is loaded when it is first
+used, so that ``import stagecut`` costs nothing.
 
-__all__ = [
-    "Cluster",
-    "DeviceKind",
-    "InfeasibleError",
-    "InputError",
-    "Latency",
-    "LayerRule",
-    "Limits",
-    "Link",
-    "PairLink",
-    "Plan",
-    "Result",
-    "StagecutError",
-    "Throughput",
-    "Training",
-    "VerificationError",
-    "Workload",
-    "accelerators_and_cpus",
-    "cluster_from_pandas",
-    "dumps",
-    "from_networkx",
-    "from_pandas",
-    "load",
-    "load_cluster",
-    "load_plan",
-    "load_split",
-    "pareto",
-    "plan_from_split",
-    "run",
-    "save",
-    "simulate",
-    "solve",
-    "verify",
-]
+=================  ================================================================================
+workloads, files   `Workload`, `load`, `save`, `dumps`, `from_networkx`, `from_pandas`,
+                   `training_layers`; of a model `profile`, `counted_by_torch`
+devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_and_cpus`,
+                   `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
+                   `measure`, `to_cluster`
+problems           `Throughput`, `Latency`, `Training` with `LayerRule`, `DeviceMapping`
+solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`
+plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
+                   `Placement`, `CallPlacement`, `StagePlacement` of `Stage`, `ReplicaPlacement`
+verifying          `verify`, `check_bound`; `evaluate` gives a `Report` of `DeviceReport`,
+                   `CallReport` or `StageReport`, a `MappingReport`; `stage_reports`, `StageCosts`
+schedules          `Schedule`, `SCHEDULES`, `make_schedule`, `best_schedule` (`BestSchedule`),
+                   `read_csv`, `write_csv`
+simulating         `simulate`, `Simulation`; without a plan `simulate_stages`, `StageGraph`,
+                   `chain`; `HostMemory`, `Links`, `shared`
+pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `draw_comparison`,
+                   `draw_measurement`, `plot_front`, `write_html`
+running            `run`, `split_model`; of one's own `Loop`, `stage_chain`, `training_pieces`,
+                   `guarded`; afterwards `load_recording`, `compare_run`, `calibrate`
+version            `__version__`
+errors             `StagecutError`: `InputError`, `InfeasibleError`, `VerificationError`
+=================  ================================================================================
+
+Examples
+--------
+>>> import stagecut
+>>> cluster = stagecut.accelerators_and_cpus(2, memory_bytes=40 * 2**30)
+>>> result = stagecut.solve("gpt2-xl", cluster, limits=stagecut.Limits(nodes=1), method="greedy")
+>>> result.status
+'feasible'
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .api.best_schedule import BestSchedule as BestSchedule
+    from .api.best_schedule import best_schedule as best_schedule
+    from .api.compare import compare as compare
+    from .api.pareto import pareto as pareto
+    from .api.run import run as run
+    from .api.simulate import simulate as simulate
+    from .api.solve import solve as solve
+    from .api.splits import plan_from_split as plan_from_split
+    from .instances import CallPlacement as CallPlacement
+    from .instances import Cluster as Cluster
+    from .instances import DeviceKind as DeviceKind
+    from .instances import DeviceMapping as DeviceMapping
+    from .instances import InfeasibleError as InfeasibleError
+    from .instances import InputError as InputError
+    from .instances import Latency as Latency
+    from .instances import LayerRule as LayerRule
+    from .instances import Link as Link
+    from .instances import PairLink as PairLink
+    from .instances import Placement as Placement
+    from .instances import Plan as Plan
+    from .instances import ReplicaPlacement as ReplicaPlacement
+    from .instances import Stage as Stage
+    from .instances import StageCosts as StageCosts
+    from .instances import StagecutError as StagecutError
+    from .instances import StagePlacement as StagePlacement
+    from .instances import Throughput as Throughput
+    from .instances import Topology as Topology
+    from .instances import Training as Training
+    from .instances import VerificationError as VerificationError
+    from .instances import Workload as Workload
+    from .instances import accelerators_and_cpus as accelerators_and_cpus
+    from .instances import topology as topology
+    from .instances.formats.conversions import cluster_from_pandas as cluster_from_pandas
+    from .instances.formats.conversions import from_networkx as from_networkx
+    from .instances.formats.conversions import from_pandas as from_pandas
+    from .instances.formats.files import dumps as dumps
+    from .instances.formats.files import load as load
+    from .instances.formats.files import load_cluster as load_cluster
+    from .instances.formats.files import load_plan as load_plan
+    from .instances.formats.files import load_split as load_split
+    from .instances.formats.files import save as save
+    from .instances.model.training_layers import training_layers as training_layers
+    from .instances.pytorch.counts import counted_by_torch as counted_by_torch
+    from .instances.pytorch.profile import profile as profile
+    from .runtime import CallReport as CallReport
+    from .runtime import DeviceReport as DeviceReport
+    from .runtime import Report as Report
+    from .runtime import StageReport as StageReport
+    from .runtime import evaluate as evaluate
+    from .runtime import verify as verify
+    from .runtime.accuracy.calibrate import calibrate as calibrate
+    from .runtime.accuracy.join import compare_run as compare_run
+    from .runtime.execution.guard.failures import guarded as guarded
+    from .runtime.execution.own_loop.loop import Loop as Loop
+    from .runtime.execution.own_loop.loop import stage_chain as stage_chain
+    from .runtime.execution.own_loop.training_pieces import training_pieces as training_pieces
+    from .runtime.execution.prepare import split_model as split_model
+    from .runtime.execution.recording_file import load_recording as load_recording
+    from .runtime.measure.measurement import to_cluster as to_cluster
+    from .runtime.measure.picture import draw_measurement as draw_measurement
+    from .runtime.measure.timing import measure as measure
+    from .runtime.pictures.comparison_chart import draw_comparison as draw_comparison
+    from .runtime.pictures.front_chart import plot_front as plot_front
+    from .runtime.pictures.gantt import draw_gantt as draw_gantt
+    from .runtime.pictures.graph import draw_graph as draw_graph
+    from .runtime.pictures.html_page import write_html as write_html
+    from .runtime.pictures.load_chart import draw_loads as draw_loads
+    from .runtime.pictures.topology import draw_mapping as draw_mapping
+    from .runtime.schedules import SCHEDULES as SCHEDULES
+    from .runtime.schedules import Schedule as Schedule
+    from .runtime.schedules import make_schedule as make_schedule
+    from .runtime.schedules import read_csv as read_csv
+    from .runtime.schedules import write_csv as write_csv
+    from .runtime.simulate.network import HostMemory as HostMemory
+    from .runtime.simulate.network import Links as Links
+    from .runtime.simulate.network import shared as shared
+    from .runtime.simulate.result import Simulation as Simulation
+    from .runtime.simulate.simulator import simulate_stages as simulate_stages
+    from .runtime.simulate.stages import StageGraph as StageGraph
+    from .runtime.simulate.stages import chain as chain
+    from .runtime.verify.bound import check_bound as check_bound
+    from .runtime.verify.mapping import MappingReport as MappingReport
+    from .runtime.verify.mapping import stage_reports as stage_reports
+    from .solvers import METHODS as METHODS
+    from .solvers import Limits as Limits
+    from .solvers import Result as Result
+
+    __version__: str
+
+#: Module → the names that it gives; the block above says the same to type checkers.
+_MODULES = {
+    "api.best_schedule": "BestSchedule best_schedule",
+    "api.compare": "compare",
+    "api.pareto": "pareto",
+    "api.run": "run",
+    "api.simulate": "simulate",
+    "api.solve": "solve",
+    "api.splits": "plan_from_split",
+    "instances": (
+        "CallPlacement Cluster DeviceKind DeviceMapping InfeasibleError InputError Latency "
+        "LayerRule Link PairLink Placement Plan ReplicaPlacement Stage StageCosts "
+        "StagePlacement StagecutError Throughput Topology Training VerificationError Workload "
+        "accelerators_and_cpus topology"
+    ),
+    "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
+    "instances.formats.files": "dumps load load_cluster load_plan load_split save",
+    "instances.model.training_layers": "training_layers",
+    "instances.pytorch.counts": "counted_by_torch",
+    "instances.pytorch.profile": "profile",
+    "runtime": "CallReport DeviceReport Report StageReport evaluate verify",
+    "runtime.accuracy.calibrate": "calibrate",
+    "runtime.accuracy.join": "compare_run",
+    "runtime.execution.guard.failures": "guarded",
+    "runtime.execution.own_loop.loop": "Loop stage_chain",
+    "runtime.execution.own_loop.training_pieces": "training_pieces",
+    "runtime.execution.prepare": "split_model",
+    "runtime.execution.recording_file": "load_recording",
+    "runtime.measure.measurement": "to_cluster",
+    "runtime.measure.picture": "draw_measurement",
+    "runtime.measure.timing": "measure",
+    "runtime.pictures.comparison_chart": "draw_comparison",
+    "runtime.pictures.front_chart": "plot_front",
+    "runtime.pictures.gantt": "draw_gantt",
+    "runtime.pictures.graph": "draw_graph",
+    "runtime.pictures.html_page": "write_html",
+    "runtime.pictures.load_chart": "draw_loads",
+    "runtime.pictures.topology": "draw_mapping",
+    "runtime.schedules": "SCHEDULES Schedule make_schedule read_csv write_csv",
+    "runtime.simulate.network": "HostMemory Links shared",
+    "runtime.simulate.result": "Simulation",
+    "runtime.simulate.simulator": "simulate_stages",
+    "runtime.simulate.stages": "StageGraph chain",
+    "runtime.verify.bound": "check_bound",
+    "runtime.verify.mapping": "MappingReport stage_reports",
+    "solvers": "Limits METHODS Result",
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = [*sorted(_MODULE_OF), "__version__"]  # noqa: PLE0604, RUF100
+
+
+def __getattr__(name: str) -> object:
+    """Load a name of the interface when it is first used."""
+    if name == "__version__":
+        from .api.versions import installed
+
+        value: object = installed("stagecut")
+    elif name in _MODULE_OF:
+        value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the interface alone, without the packages behind it."""
+    return sorted(__all__)

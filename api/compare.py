@@ -1,341 +1,184 @@
-"""Methods against each other on many workloads: every case in a process of its own.
-
-A case that crashes, or is killed, is a row of the table like any other. Each finished case is
-appended to a record beside the table, so that a comparison resumes where it stopped.
-"""
+"""Methods against each other: every workload, problem and method as a row of a table."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
 import pandas as pd
 
-from ..instances import InputError
-from ..instances.formats.files import load, load_cluster
-from ..instances.formats.source import Record
-from ..instances.formats.writing import write_whole
-from ..instances.model.errors import quote
-from ..instances.model.escape import csv
-from ..solvers import method_of
+from ..instances import Cluster, InputError, Problem, StagecutError, Throughput, Training, Workload
+from ..instances.formats.files import load
+from ..runtime import evaluate
+from ..solvers import METHODS, Limits, Result
+from .solve import solve
 
-#: Endings of the record beside a table, and of its damaged lines.
-RECORD, DAMAGED = ".jsonl", ".damaged"
+Named = TypeVar("Named")
 
-#: Seconds that a case may run past its time limit before its process is killed.
-GRACE_S = 30.0
-
-
-@dataclass(frozen=True)
-class Case:
-    """One workload, one method, one set of options of `stagecut solve`.
-
-    Parameters
-    ----------
-    name
-        What the table calls the workload; no two of a comparison share one.
-    workload
-        A file, or the name of a shipped workload.
-    fingerprint
-        Of the workload, and of the cluster file if one is given, so that a changed file is solved
-        again.
-    method
-        Of `stagecut solve`.
-    options
-        Further options, as typed.
-    time_limit
-        Seconds.
-    """
-
-    name: str
-    workload: str
-    fingerprint: str
-    method: str
-    options: tuple[str, ...]
-    time_limit: float
-
-    @property
-    def key(self) -> str:
-        """What tells the case from others, as text."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-
+#: What a case came to, by column.
 Row = dict[str, Any]
 
-
-def cases(
-    workloads: Sequence[str],
-    methods: Sequence[str],
-    options: Sequence[str],
-    time_limit: float,
-    *,
-    cluster: Path | None = None,
-) -> list[Case]:
-    """Return every workload with every method.
-
-    Parameters
-    ----------
-    workloads, methods
-        What to compare.
-    options, time_limit
-        Of every case.
-    cluster
-        A cluster file for all; default: what each workload suggests.
-
-    Raises
-    ------
-    InputError
-        If a workload or the cluster cannot be loaded, a method does not exist, or nothing is to be
-        compared.
-    """
-    if not workloads or not methods:
-        raise InputError("compare: give at least one workload and one method")
-    for method in methods:
-        method_of("throughput", method)  # raises if there is none
-    devices = ""
-    if cluster is not None:
-        devices = f" on {load_cluster(cluster).fingerprint}"
-        options = [*options, "--cluster", str(cluster)]
-    prints = {name: load(name).fingerprint + devices for name in workloads}
-    called = unique_names(list(prints))
-    return [
-        Case(called[name], name, prints[name], method, tuple(options), time_limit)
-        for name in prints
-        for method in methods
-    ]
-
-
-def unique_names(workloads: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each path: its stem, with as many folders as tell it from others.
-
-    Examples
-    --------
-    >>> unique_names(["a/net.json", "b/net.json", "b/big.json"])["b/net.json"]
-    'b/net'
-    """
-    names = {}
-    for path in workloads:
-        parts = Path(path).with_suffix("").parts
-        for length in range(1, len(parts) + 1):
-            tail = parts[-length:]
-            alike = [p for p in workloads if Path(p).with_suffix("").parts[-length:] == tail]
-            names[path] = "/".join(tail)
-            if len(alike) == 1:
-                break
-    return names
-
-
-def run_case(case: Case) -> Row:
-    """Run one case in a process of its own and return its row; a crash is an outcome too."""
-    command = [sys.executable, "-m", "stagecut", "solve", case.workload, "--json", "--trace"]
-    command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
-    # The child finds the package where this process found it.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    row: Row = {"workload": case.name, "method": case.method}
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=case.time_limit + GRACE_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {**row, "status": "killed", "error": f"ran {GRACE_S:g} s past its time limit"}
-    if done.stdout.startswith("{"):
-        answer = json.loads(done.stdout)
-        kept = ("objective", "bound", "gap", "status", "limit", "seconds", "verified", "trace")
-        return row | {key: answer[key] for key in kept} | {"found_by": answer["method"]}
-    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    return {**row, "status": "crashed", "error": f"exit code {done.returncode}: {lines[-1]}"}
+COLUMNS = ("workload", "problem", "method", "status", "limit", "objective", "bound", "gap", "ratio",
+           "seconds", "verified", "found_by", "error", "trace")  # fmt: skip
 
 
 def compare(
-    todo: Sequence[Case],
-    output: Path,
+    workloads: Workload | str | Path | Sequence[Workload | str | Path] | Mapping[str, Workload],
+    problems: Problem | Sequence[Problem] | Mapping[str, Problem] | None = None,
+    methods: str | Sequence[str] = "auto",
     *,
-    jobs: int = 1,
-    scheduler: str | None = None,
+    cluster: Cluster | None = None,
+    limits: Limits | None = None,
     on_row: Callable[[Row], None] | None = None,
-    on_notice: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
-    """Run the cases that are not in the record yet; write the table, and return it.
+    """Solve every problem on every workload with every method that it has, one after the other.
 
     Parameters
     ----------
-    todo
-        From `cases`.
-    output
-        The table as CSV; the record is beside it, with ``.jsonl`` added to its name.
-    jobs
-        Cases at a time on this machine.
-    scheduler
-        Address of a Dask scheduler whose workers run the cases instead.
+    workloads
+        One or several, each a workload, its file, or the name of a shipped one; a dictionary
+        says what the table calls them.
+    problems
+        One or several, of any kind; a dictionary says what the table calls them. Default: for
+        each workload the one that `solve` takes.
+    methods
+        One or several of `stagecut.METHODS`. A problem is not solved by methods of others.
+    cluster, limits
+        As in `solve`, for each case.
     on_row
-        Called with every row, those of the record first.
-    on_notice
-        Called with what a user should know, such as damage of the record.
+        Called with every row.
 
     Returns
     -------
     pandas.DataFrame
-        One row per case: workload, method, status, limit, objective, bound, gap, seconds,
-        ratio (objective over the best bound of the workload), error.
-    """
-    record = output.with_name(output.name + RECORD)
-    known, damaged = read_record(record)
-    if damaged or _cut_off(record):
-        write_whole(record, "".join(map(_line, known.items())))
-    if damaged:
-        aside = record.with_name(record.name + DAMAGED)
-        write_whole(aside, b"".join(line + b"\n" for line in damaged))
-        if on_notice is not None:
-            on_notice(
-                f"{record}: {len(damaged)} of its lines are damaged: they are in {aside} now, and "
-                "their cases run again"
-            )
-    rows = {case.key: known[case.key] for case in todo if case.key in known}
-    for row in rows.values():
-        if on_row is not None:
-            on_row(row)
-    missing = [case for case in todo if case.key not in rows]
-    with record.open("a", encoding="utf-8") as file:
-        for case, row in _run_all(missing, jobs, scheduler):
-            rows[case.key] = row
-            file.write(_line((case.key, row)))
-            file.flush()
-            os.fsync(file.fileno())
-            if on_row is not None:
-                on_row(row)
-    table = tabulate([rows[case.key] for case in todo])
-    unfinished = output.with_name(output.name + ".part")
-    table.drop(columns="trace").map(csv).to_csv(unfinished, index=False)
-    unfinished.replace(output)
-    return table
-
-
-def _line(entry: tuple[str, Row]) -> str:
-    key, row = entry
-    return json.dumps({"key": key, "row": row, "check": _check(key, row)}) + "\n"
-
-
-def _check(key: str, row: Row) -> str:
-    """Return what shows whether a line is as it was written."""
-    stated = msgspec.to_builtins(msgspec.convert(row, RowRecord))  # 1 is 1.0 when read back
-    text = json.dumps([key, stated], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _cut_off(record: Path) -> bool:
-    """Whether the last line has no end, so that the next one would continue it."""
-    return record.exists() and record.read_bytes()[-1:] not in (b"", b"\n")
-
-
-class RowRecord(Record, omit_defaults=True):
-    """A row of the record: what a case came to; of a crash the status and its error alone."""
-
-    workload: str
-    method: str
-    status: str
-    limit: str | None = None
-    objective: float | None = None
-    bound: float | None = None
-    gap: float | None = None
-    seconds: float | None = None
-    verified: bool | None = None
-    trace: list[list[float | None]] | None = None
-    found_by: str | None = None
-    error: str | None = None
-
-
-class EntryRecord(Record):
-    """A line of the record; older ones have no `check`."""
-
-    key: str
-    row: RowRecord
-    check: str | None = None
-
-
-def read_record(record: Path) -> tuple[dict[str, Row], list[bytes]]:
-    """Return the rows of a record by key, and the lines that are damaged.
+        One row per case: workload, problem, method; status, limit, objective, bound, gap and
+        seconds as of its `Result`; ratio, the objective over the best bound for the workload
+        and problem; verified; found_by, the method that found the plan; error, if it was one;
+        trace, a list of (seconds, objective, bound); and plan.
 
     Raises
     ------
     InputError
-        If it cannot be read.
+        If there is nothing to compare, a method does not exist, or two workloads or problems
+        have one name.
+
+    Examples
+    --------
+    >>> problems = [Throughput(), Throughput(split="contiguous")]
+    >>> table = compare("gpt2-xl", problems, ["single", "greedy"])
+    >>> table[["problem", "method", "status"]]
+                            problem  method    status
+    0                    throughput  single  feasible
+    1                    throughput  greedy  feasible
+    2  throughput, split=contiguous  single  feasible
+    3  throughput, split=contiguous  greedy  feasible
     """
-    try:
-        lines = record.read_bytes().split(b"\n") if record.exists() else []
-    except OSError as error:
-        raise InputError(f"{record}: it cannot be read: {error.strerror}") from None
-    rows: dict[str, Row] = {}
-    damaged = []
-    for line in filter(None, lines):
+    named = _named_workloads(workloads)
+    asked = _named_problems(problems)
+    wanted = [methods] if isinstance(methods, str) else list(methods)
+    if not named or not wanted:
+        raise InputError("compare: give at least one workload and one method")
+    cases = [
+        (name, workload, label, problem, method)
+        for name, workload in named.items()
+        for label, problem in (asked or _own_problem(workload)).items()
+        for method in wanted
+        if method in METHODS[problem.name]
+    ]
+    for method in wanted:
+        if not any(case[-1] == method for case in cases):
+            kinds = {case[3].name for case in cases} or set(METHODS)
+            known = sorted({other for kind in kinds for other in METHODS[kind]})
+            raise InputError(f"compare: no method {method!r}; use one of {', '.join(known)}")
+    rows = []
+    for name, workload, label, problem, method in cases:
+        row: Row = {"workload": name, "problem": label, "method": method}
         try:
-            entry = msgspec.json.decode(line, type=EntryRecord)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            damaged.append(line)
-            continue
-        row = msgspec.to_builtins(entry.row)
-        if entry.check in (None, _check(entry.key, row)):
-            rows[entry.key] = row
-        else:
-            damaged.append(line)
-    return rows, damaged
-
-
-def tabulate(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return the tidy table of some rows, with each objective over its workload's best bound."""
-    columns = ["workload", "method", "status", "limit", "objective", "bound", "gap", "ratio"]
-    columns += ["seconds", "verified", "found_by", "error", "trace"]
-    table = pd.DataFrame([dict(row) for row in rows]).reindex(columns=columns)
-    for column in ("objective", "bound", "gap", "seconds"):
-        table[column] = table[column].astype(float)
-    best = table.groupby("workload")["bound"].transform("max")
-    table["ratio"] = (table["objective"] / best).where(best > 0)
+            result = solve(workload, cluster, problem, method=method, limits=limits)
+            row |= _row(workload, problem, result)
+        except StagecutError as error:
+            row |= {"status": "error", "error": str(error)}
+        rows.append(row)
+        if on_row is not None:
+            on_row(row)
+    table = tabulate(rows)
+    table["plan"] = [row.get("plan") for row in rows]
     return table
 
 
-def _run_all(todo: Sequence[Case], jobs: int, scheduler: str | None) -> Iterator[tuple[Case, Row]]:
-    if scheduler is not None:
-        yield from _run_on_dask(todo, scheduler)
-        return
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        futures = {pool.submit(run_case, case): case for case in todo}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+def _named_workloads(
+    workloads: Workload | str | Path | Sequence[Workload | str | Path] | Mapping[str, Workload],
+) -> dict[str, Workload]:
+    if isinstance(workloads, Mapping):
+        return dict(workloads)
+    several = [workloads] if isinstance(workloads, Workload | str | Path) else workloads
+    loaded = [one if isinstance(one, Workload) else load(one) for one in several]
+    return _by_name([(workload.name, workload) for workload in loaded], "workloads")
 
 
-def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, Row]]:
-    try:
-        from distributed import Client
-        from distributed import as_completed as as_finished
-    except ImportError:
-        raise InputError(
-            "--scheduler: dask is not installed; pip install 'stagecut[cluster]'"
-        ) from None
-    try:
-        client = Client(scheduler, timeout="20s")
-    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # dask asserts addresses
-        reason = str(error) or type(error).__name__
-        raise InputError(
-            f"--scheduler: no Dask scheduler answers at {quote(scheduler)}: {reason}"
-        ) from None
-    with client:
-        futures = {client.submit(run_case, case, key=case.key, pure=False): case for case in todo}
-        for future in as_finished(list(futures)):
-            yield futures[future], future.result()
+def _named_problems(
+    problems: Problem | Sequence[Problem] | Mapping[str, Problem] | None,
+) -> dict[str, Problem]:
+    if problems is None:
+        return {}
+    if isinstance(problems, Mapping):
+        return dict(problems)
+    several = problems if isinstance(problems, Sequence) else [problems]
+    return _by_name([(_described(problem), problem) for problem in several], "problems")
+
+
+def _by_name(pairs: Sequence[tuple[str, Named]], what: str) -> dict[str, Named]:
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        raise InputError(f"compare: two {what} have one name; give a dictionary of names")
+    return named
+
+
+def _own_problem(workload: Workload) -> dict[str, Problem]:
+    problem = Throughput() if workload.layers is None else Training()
+    return {problem.name: problem}
+
+
+def _described(problem: Problem) -> str:
+    """Return a problem's name and what it says in numbers and words, defaults left out."""
+    words = [problem.name]
+    for field in fields(problem):
+        value = getattr(problem, field.name)
+        if isinstance(value, str | int | float) and (
+            field.default is MISSING or value != field.default
+        ):
+            words.append(f"{field.name}={value}")
+    return ", ".join(words)
+
+
+def _row(workload: Workload, problem: Problem, result: Result) -> Row:
+    row: Row = {
+        key: getattr(result, key)
+        for key in ("status", "limit", "objective", "bound", "gap", "seconds", "plan")
+    }
+    row["found_by"] = result.method
+    row["trace"] = [
+        [value if math.isfinite(value) else None for value in (p.seconds, p.objective, p.bound)]
+        for p in result.trace
+    ]
+    row["verified"] = False
+    if result.plan is not None:
+        report = evaluate(workload, result.plan.cluster, problem, result.plan.solution)
+        row["verified"] = not report.violations
+    return row
+
+
+def tabulate(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return the tidy table of some rows.
+
+    Each objective is set against the best bound for its workload and problem, the `ratio`.
+    """
+    table = pd.DataFrame([dict(row) for row in rows]).reindex(columns=list(COLUMNS))
+    for column in ("objective", "bound", "gap", "seconds"):
+        table[column] = table[column].astype(float)
+    best = table.groupby(["workload", "problem"])["bound"].transform("max")
+    table["ratio"] = (table["objective"] / best).where(best > 0)
+    return table

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from ..instances import Cluster, InputError, Stages, Training, Workload
+from ..instances import Cluster, InputError, StagePlacement, Training, Workload
 from ..runtime import evaluate
 from ..solvers import Limits
 from .solve import solve
@@ -69,7 +69,7 @@ def pareto(
                 "gap": result.gap,
                 "status": result.status,
             }
-            if result.plan is not None and isinstance(result.plan.solution, Stages):
+            if result.plan is not None and isinstance(result.plan.solution, StagePlacement):
                 stages = result.plan.solution.stages
                 report = evaluate(workload, part, problem, result.plan.solution)
                 row["stages"] = len(stages)

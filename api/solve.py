@@ -6,18 +6,17 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from collections.abc import Mapping as Dictionary
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from types import FrameType
 
 from ..formulations.task import Task, pose
 from ..instances import (
     Cluster,
+    DeviceMapping,
     InputError,
-    Mapping,
     Plan,
     Problem,
     Solution,
@@ -26,8 +25,10 @@ from ..instances import (
     Workload,
     accelerators_and_cpus,
 )
+from ..instances.formats.files import load
 from ..runtime import evaluate
 from ..solvers import (
+    DEFAULT_LIMITS,
     Limits,
     Progress,
     Result,
@@ -35,8 +36,9 @@ from ..solvers import (
     Solver,
     current_name,
     raise_first_bounds,
-    solver,
 )
+from ..solvers import solver as solver_of
+from .versions import installed
 
 #: Seconds that a solver may go on after it should have stopped.
 GRACE_S = 1.2
@@ -46,7 +48,7 @@ FIRST_CPU_S, FIRST_S = 1.0, 30.0
 
 
 def solve(
-    workload: Workload,
+    workload: Workload | str | Path,
     cluster: Cluster | None = None,
     problem: Problem | None = None,
     *,
@@ -54,15 +56,14 @@ def solve(
     limits: Limits | None = None,
     start: Plan | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    options: Dictionary[str, str] | None = None,
-    started: float | None = None,
+    solver: str = "highs",
 ) -> Result:
     """Plan where the nodes of `workload` run.
 
     Parameters
     ----------
     workload
-        What runs.
+        What runs; or its file, or the name of a shipped workload, as for `load`.
     cluster
         Where it can run; default: for a mapping the devices of its topology, else the cluster
         that the workload's file suggests.
@@ -70,18 +71,17 @@ def solve(
         What to minimise, and which splits are allowed; default: `Training()` for a
         workload with layer configurations, else `Throughput()`.
     method
-        ``auto`` chooses and says what it chose; others: `stagecut.solvers.METHODS`.
+        ``auto`` chooses and says what it chose; others: `stagecut.METHODS`.
     limits
-        How long and how well; default: no limits.
+        How long and how well; default: 60 s and a gap of 1 %, for mappings of 0, as
+        `stagecut.solvers.DEFAULT_LIMITS` says. ``Limits()`` is without limits.
     start
         A plan to start from.
     on_progress
         Called with every better incumbent or bound.
-    options
-        What only some methods read, as `stagecut.solvers.METHODS` says: ``solver`` names the MILP
-        solver.
-    started
-        `time.monotonic()` from which the deadline counts; default: now.
+    solver
+        Solver of integer programs: ``highs``, or one that Pyomo knows, for the methods that
+        state their program in Pyomo, as `stagecut.METHODS` says.
 
     Returns
     -------
@@ -93,19 +93,75 @@ def solve(
     ------
     InputError
         If what is given is wrong or contradictory.
+
+    Examples
+    --------
+    >>> from stagecut import accelerators_and_cpus
+    >>> result = solve("gpt2-xl", accelerators_and_cpus(4), method="greedy")
+    >>> result.status
+    'feasible'
     """
-    if cluster is None and isinstance(problem, Mapping):
+    options = {} if solver == "highs" else {"solver": solver}
+    return solve_with(
+        workload,
+        cluster,
+        problem,
+        method=method,
+        limits=limits,
+        start=start,
+        on_progress=on_progress,
+        options=options,
+    )
+
+
+def solve_with(
+    workload: Workload | str | Path,
+    cluster: Cluster | None = None,
+    problem: Problem | None = None,
+    *,
+    method: str = "auto",
+    limits: Limits | None = None,
+    start: Plan | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    options: Mapping[str, str] | None = None,
+    started: float | None = None,
+) -> Result:
+    """Solve, with what only the command line and comparisons of methods give.
+
+    Parameters
+    ----------
+    workload, cluster, problem, method, limits, start, on_progress
+        As in `solve`.
+    options
+        What only some methods read, as `stagecut.METHODS` says, which must read it then.
+    started
+        `time.monotonic()` from which the deadline counts; default: now.
+
+    Returns
+    -------
+    Result
+        As of `solve`.
+
+    Raises
+    ------
+    InputError
+        As `solve`, and for an option that the method does not read.
+    """
+    if not isinstance(workload, Workload):
+        workload = load(workload)
+    if cluster is None and isinstance(problem, DeviceMapping):
         cluster = accelerators_and_cpus(problem.topology.size)
     cluster = cluster or workload.cluster
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
     problem = problem or (Throughput() if workload.layers is None else Training())
+    limits = limits or DEFAULT_LIMITS[problem.name]
     if start is not None:
         start.check_made_for(workload)
         if start.cluster != cluster:
             raise InputError("start: the plan was made for another cluster; plan without it")
     task = pose(workload, cluster, problem, start, options)
-    run = solver(task, method)
+    run = solver_of(task, method)
 
     def judge(solution: Solution) -> float:
         report = evaluate(workload, cluster, problem, solution)
@@ -114,8 +170,8 @@ def solve(
     def tie(solution: Solution) -> float:
         return evaluate(workload, cluster, problem, solution).tie
 
-    ties = tie if isinstance(problem, Mapping) else None
-    search: Search[Solution] = Search(limits or Limits(), judge, on_progress, started, ties)
+    ties = tie if isinstance(problem, DeviceMapping) else None
+    search: Search[Solution] = Search(limits, judge, on_progress, started, ties)
     search.method = current_name(problem.name, method)
     if search.method != method:
         search.note(f"method {method} is now called {search.method}; the old name will go")
@@ -139,7 +195,7 @@ def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) 
 def _result(
     workload: Workload, cluster: Cluster, problem: Problem, search: Search[Solution]
 ) -> Result:
-    versions = {"stagecut": _version("stagecut"), "highspy": _version("highspy")}
+    versions = {"stagecut": installed("stagecut"), "highspy": installed("highspy")}
     plan = None
     if search.best is not None:
         plan = Plan(
@@ -203,13 +259,6 @@ def _run_beside(run: Callable[[], None], search: Search[Solution]) -> None:
             return
     if failures:
         raise failures[0]
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "unknown"
 
 
 @contextmanager

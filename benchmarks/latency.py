@@ -19,7 +19,7 @@ import numpy as np
 
 import stagecut
 from stagecut import Latency, Limits, Workload, accelerators_and_cpus
-from stagecut.instances import Calls
+from stagecut.instances import CallPlacement
 from stagecut.runtime import evaluate
 
 BASELINES = ("greedy", "max-load", "expert", "linear")
@@ -79,7 +79,7 @@ def solved(what: str, calls: int, method: str, seconds: float) -> list[str]:
         device = stagecut.load_split(split, workload, cluster).device
         host = [cluster.kinds[d.kind].host for d in cluster.devices]
         call = [-1 if host[d] else 0 for d in device.tolist()]
-        report = evaluate(workload, cluster, Latency(calls), Calls(device, call))
+        report = evaluate(workload, cluster, Latency(calls), CallPlacement(device, call))
         broken = [f"{asked} accelerators for {limit}"] if asked > limit else []
         status = "; ".join([*broken, *report.violations[:1]]) or "feasible"
         return [name, str(calls), "expert", f"{report.objective:.4f}", "", "", "", status]

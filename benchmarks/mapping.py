@@ -23,7 +23,8 @@ import numpy as np
 import pandas as pd
 
 from stagecut import Limits, Result, Workload, load, solve
-from stagecut.instances import Mapping, StageCosts
+from stagecut.api.solve import solve_with
+from stagecut.instances import DeviceMapping, StageCosts
 from stagecut.instances.topologies import SIDES_2D, SIDES_3D, topology
 from stagecut.solvers.mapping.partition import balanced_partition
 
@@ -108,7 +109,7 @@ def warm_up(workload: Workload, stages: int) -> None:
     """Load the compiled kernels, which belong to no cell."""
     for name in ("random_blk_1:24", "mesh2d:2x8"):
         size = topology(name).size // stages
-        problem = Mapping(topology(name), stages, size, "both", collective="ring")
+        problem = DeviceMapping(topology(name), stages, size, "both", collective="ring")
         solve(workload, problem=problem, limits=Limits(seconds=60, nodes=2))
 
 
@@ -118,7 +119,7 @@ def solved(workload: Workload, cell: dict[str, object]) -> dict[str, object]:
     name = place(str(cell["topology"]), s * r, int(str(cell["seed"])))
     assert name is not None
     begin = time.monotonic()
-    problem = Mapping(
+    problem = DeviceMapping(
         topology(name),
         s,
         r,
@@ -127,7 +128,7 @@ def solved(workload: Workload, cell: dict[str, object]) -> dict[str, object]:
         collective="ring",
     )
     limits = Limits(seconds=float(str(cell["limit"])), seed=int(str(cell["seed"])))
-    result = solve(workload, problem=problem, limits=limits, started=begin)
+    result = solve_with(workload, problem=problem, limits=limits, started=begin)
     assert result.plan is not None
     return {
         "objective_ms": result.objective,

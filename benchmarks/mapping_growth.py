@@ -23,7 +23,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from stagecut import Limits, Workload, load, solve
-from stagecut.instances import Mapping
+from stagecut.api.solve import solve_with
+from stagecut.instances import DeviceMapping
 from stagecut.instances.topologies import topology
 from stagecut.solvers.mapping.partition import balanced_partition
 
@@ -58,12 +59,14 @@ def devices(args: argparse.Namespace) -> None:
 def one(args: argparse.Namespace) -> None:
     """Map one topology; print what it took as JSON."""
     workload = load(NETWORK)
-    small = Mapping(topology(args.name.partition(":")[0] + _small(args.name)), 2, 4, "both")
+    small = DeviceMapping(topology(args.name.partition(":")[0] + _small(args.name)), 2, 4, "both")
     solve(workload, problem=small, limits=Limits(seconds=60, nodes=1))
     begin = time.monotonic()
     found = topology(args.name)
-    problem = Mapping(found, STAGES, found.size // STAGES, "both")
-    result = solve(workload, problem=problem, limits=Limits(seconds=args.seconds), started=begin)
+    problem = DeviceMapping(found, STAGES, found.size // STAGES, "both")
+    result = solve_with(
+        workload, problem=problem, limits=Limits(seconds=args.seconds), started=begin
+    )
     assert result.plan is not None
     proven = (p.seconds for p in result.trace if p.gap <= 1e-6)
     print(
@@ -162,7 +165,7 @@ def joint(args: argparse.Namespace) -> None:
             for mode in ("p2p", "both"):
                 if mode == "both" and r == 1:
                     continue
-                problem = Mapping(topology(place), s, r, mode, collective="ring")  # type: ignore[arg-type]
+                problem = DeviceMapping(topology(place), s, r, mode, collective="ring")  # type: ignore[arg-type]
                 limits = Limits(seconds=args.seconds)
                 apart = solve(workload, problem=problem, limits=limits)
                 both = solve(workload, problem=problem, method="joint", limits=limits)

@@ -19,10 +19,11 @@ from pathlib import Path
 def one(path: str, gap: float, seconds: float, seed: int, check: bool, begun: float) -> None:
     """Plan one workload and print its row as JSON."""
     import stagecut
+    from stagecut.api.solve import solve_with
     from stagecut.runtime.verify.bound import check_bound
 
     workload = stagecut.load(path)
-    result = stagecut.solve(
+    result = solve_with(
         workload,
         method="column-generation",
         limits=stagecut.Limits(seconds=seconds, gap=gap, seed=seed),

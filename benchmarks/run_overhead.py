@@ -23,7 +23,7 @@ from stagecut import Plan, Workload
 from stagecut.instances import Placement
 from stagecut.instances.pytorch.profile import profile
 from stagecut.runtime.execution.pipeline import Pipeline
-from stagecut.runtime.execution.prepare import prepare
+from stagecut.runtime.execution.prepare import split_model
 
 WIDTH, WORDS, LENGTH, BLOCKS = 128, 512, 64, 8
 SAMPLES, MICROBATCHES, STEPS, REPETITIONS = 8, 8, 8, 5
@@ -109,7 +109,7 @@ def train(workload: Workload) -> dict[str, list[float]]:
     """Be a rank: return the median iteration of both ways in each repetition, in seconds."""
     rank = dist.get_rank()
     model, inputs = gpt()
-    prepared = prepare(halves(workload), model, inputs, workload=workload)
+    prepared = split_model(halves(workload), model, inputs, workload=workload)
     ours = Pipeline(prepared, schedule="1f1b", microbatches=MICROBATCHES)
     batch = [inputs] * MICROBATCHES
 

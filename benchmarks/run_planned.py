@@ -22,7 +22,7 @@ from stagecut import Plan, Workload
 from stagecut.instances import Placement
 from stagecut.instances.pytorch.profile import profile
 from stagecut.runtime.execution.pipeline import Pipeline
-from stagecut.runtime.execution.prepare import prepare
+from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.simulate.simulator import simulate_stages
 
 WIDTHS = (1024,) * 5 + (256,) * 8
@@ -70,7 +70,7 @@ def train(workload: Workload, plans: dict[str, Plan]) -> dict[str, list[float]]:
     runs = {}
     for name, plan in plans.items():
         model, inputs = uneven()
-        prepared = prepare(plan, model, inputs, workload=workload)
+        prepared = split_model(plan, model, inputs, workload=workload)
         pipeline = Pipeline(prepared, schedule=SCHEDULE, microbatches=MICROBATCHES)
         parameters = [p for _, p in pipeline.named_parameters()]
         runs[name] = pipeline, torch.optim.SGD(parameters, lr=1e-3), [inputs] * MICROBATCHES
@@ -105,7 +105,7 @@ def main() -> None:
     print("| split | iteration (ms), five repetitions | median | predicted | error |")
     print("|---|---|---|---|---|")
     for name, plan in plans.items():
-        stages = prepare(plan, *uneven(), workload=workload).stages
+        stages = split_model(plan, *uneven(), workload=workload).stages
         predicted = simulate_stages(stages, SCHEDULE, MICROBATCHES).makespan
         measured = 1e3 * statistics.median(seconds[name])
         row = ", ".join(f"{1e3 * s:.1f}" for s in seconds[name])

@@ -21,7 +21,7 @@ import numpy as np
 import stagecut
 from stagecut import Limits
 from stagecut.api.best_schedule import best_schedule
-from stagecut.instances import Mapping, topology
+from stagecut.instances import DeviceMapping, topology
 from stagecut.runtime.schedules import make_schedule
 from stagecut.runtime.simulate.network import HostMemory
 from stagecut.runtime.simulate.pieces import cut
@@ -115,7 +115,7 @@ def mapped() -> None:
         ("fattree:8", 8, 16),
         ("torus3d:8x8x8", 8, 64),
     ):
-        problem = Mapping(topology(name), stages, replicas, "both", microbatches=4)
+        problem = DeviceMapping(topology(name), stages, replicas, "both", microbatches=4)
         plan = stagecut.solve(workload, problem=problem, limits=Limits(seconds=60)).plan
         if plan is None:
             continue

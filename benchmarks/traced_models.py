@@ -52,12 +52,13 @@ def plan_one(
         time.monotonic = time.process_time
 
     import stagecut
+    from stagecut.api.solve import solve_with
 
     workload = stagecut.load(path)
     assert workload.cluster is not None
     kind = replace(workload.cluster.kinds[0], count=devices)
     cluster = stagecut.Cluster((kind,))
-    result = stagecut.solve(
+    result = solve_with(
         workload,
         cluster,
         stagecut.Throughput(split=split),

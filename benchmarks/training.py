@@ -23,7 +23,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.instances import Stages
+from stagecut.instances import StagePlacement
 from stagecut.instances.formats.piper_json import read_piper
 from stagecut.instances.formats.source import parse
 from stagecut.runtime import evaluate
@@ -64,7 +64,7 @@ def timed(workload: Workload, devices: int, memory: float, problem: Training, me
 
 def shape(result: Result) -> str:
     """Return the stages as d×t:nodes."""
-    if result.plan is None or not isinstance(result.plan.solution, Stages):
+    if result.plan is None or not isinstance(result.plan.solution, StagePlacement):
         return "—"
     parts = [f"{s.replicas}×{s.degree}:{len(s.nodes)}" for s in result.plan.solution.stages]
     return " ".join([*parts[:8], "…"] if len(parts) > 8 else parts)

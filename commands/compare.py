@@ -9,27 +9,42 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from ..api.compare import RECORD, Row, cases
-from ..api.compare import compare as run_comparison
-from ..instances import InputError, Throughput
+from ..api.case_record import RECORD
+from ..api.cases import cases, run_cases
+from ..api.compare import Row
+from ..instances import InputError, Throughput, Workload
 from ..instances.formats.files import load
-from ..solvers import Limits
+from ..solvers import METHODS, Limits
+from ..solvers.core.limits import DEFAULT_GAP, DEFAULT_SECONDS
 from .console import ERR, OUT, check_outputs, parse_bytes
-from .solve import choose_cluster
+from .solve import choose_cluster, pose_problem
+
+#: Methods to compare unless told otherwise, where the objective has them.
+DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
 
 
 def compare(
     workloads: Annotated[list[str], typer.Argument(help="Files, or names of shipped workloads.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The table, as CSV.")],
     methods: Annotated[
-        str, typer.Option(help="Methods, separated by commas.")
-    ] = "auto,dp,milp,greedy,local-search",
-    time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = 60.0,
-    gap: Annotated[float, typer.Option(help="A case stops at this gap.")] = 0.01,
+        str | None,
+        typer.Option(
+            help="Methods, separated by commas; default: of auto, dp, milp, greedy and "
+            "local-search those that the objective has."
+        ),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="throughput, latency, training or training-batch; default: as for solve."
+        ),
+    ] = None,
+    time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
+    gap: Annotated[float, typer.Option(help="A case stops at this gap.")] = DEFAULT_GAP,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     split: Annotated[
-        str, typer.Option(help="contiguous, per-device or noncontiguous.")
-    ] = "noncontiguous",
+        str | None, typer.Option(help="contiguous, per-device or noncontiguous (default).")
+    ] = None,
     accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
     cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
     memory: Annotated[
@@ -52,15 +67,24 @@ def compare(
     check_outputs(output, record, pictures=[plot], inputs=[*workloads, cluster])
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
-    options = ["--gap", str(gap), "--seed", str(seed), "--split", split]
+    loaded = {name: load(name) for name in workloads}
+    objective = objective or _objective_of(loaded)
+    options = ["--gap", str(gap), "--seed", str(seed)]
     Limits(seconds=time_limit, gap=gap, seed=seed)  # these raise here, not in every case
-    Throughput(split=split)  # type: ignore[arg-type]
-    for name in workloads:
-        choose_cluster(load(name), cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+    problem = pose_problem(
+        objective, {"throughput": {"split": split}, "latency": {}, "training": {}}
+    )
+    if isinstance(problem, Throughput):
+        options += ["--split", problem.split]
+    for known in loaded.values():
+        choose_cluster(known, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     for option, value in (("accelerators", accelerators), ("cpus", cpus), ("memory", memory)):
         options += [] if value is None else [f"--{option}", str(value)]
-    names = [m.strip() for m in methods.split(",") if m.strip()]
-    todo = cases(workloads, names, options, time_limit, cluster=cluster)
+    if methods is None:
+        names = [method for method in DEFAULT_METHODS if method in METHODS[problem.name]]
+    else:
+        names = [m.strip() for m in methods.split(",") if m.strip()]
+    todo = cases(workloads, names, options, time_limit, objective=objective, cluster=cluster)
     table = _empty_table()
     shown: list[Row] = []
     notices: list[str] = []
@@ -74,7 +98,7 @@ def compare(
             live.refresh()
 
         live.transient = True  # nothing is left of it if there is an error
-        result = run_comparison(
+        result = run_cases(
             todo, output, jobs=jobs or 1, scheduler=scheduler, on_row=show, on_notice=notices.append
         )
         live.transient = False
@@ -85,6 +109,16 @@ def compare(
 
         draw_comparison(result, plot)
     OUT.print(f"written: {output}" + (f", {plot}" if plot else ""), highlight=False, soft_wrap=True)
+
+
+def _objective_of(workloads: dict[str, Workload]) -> str:
+    """Return what `solve` plans all workloads for."""
+    layered = {workload.layers is not None for workload in workloads.values()}
+    if len(layered) > 1:
+        raise InputError(
+            "--objective: some workloads have layer configurations, others not; give it"
+        )
+    return "training" if layered == {True} else "throughput"
 
 
 def _empty_table() -> Table:

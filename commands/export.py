@@ -123,13 +123,13 @@ def _write_python(
     need("torch", "runtime")
     from ..instances.pytorch.factory import call_text, make
     from ..runtime.execution.chain import executed_schedule
-    from ..runtime.execution.prepare import prepare
+    from ..runtime.execution.prepare import split_model
     from ..runtime.export.python_script import python_script
 
     made = make(model, batch=batch)
     if made.kwargs and made.args:
         raise InputError(f"{model}: give its inputs all by position, or all by name")
-    ready = prepare(plan, made.model, made.args, made.kwargs, workload)
+    ready = split_model(plan, made.model, made.args, made.kwargs, workload)
     if not isinstance(ready.plan.solution, Placement):
         raise InputError(
             f"python: the plan is for {ready.plan.problem.name}; a script runs placements: plan "

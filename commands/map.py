@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from ..api.solve import solve
-from ..instances import InputError, Mapped, Mapping
+from ..api.solve import solve_with
+from ..instances import DeviceMapping, InputError, ReplicaPlacement
 from ..instances.formats.files import load, save
 from ..instances.topologies import topology as read_topology
 from ..runtime import evaluate
 from ..runtime.verify.mapping import MappingReport
 from ..solvers import Limits
+from ..solvers.core.limits import DEFAULT_SECONDS, MAPPING_GAP
 from .clock import STARTED
 from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, file_of, print_json, progress
 from .show_mapping import answer, print_mapping
@@ -52,8 +53,8 @@ def map_stages(
     joint: Annotated[
         bool, typer.Option("--joint", help="The same as --method joint: cut and map at once.")
     ] = False,
-    time_limit: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
-    gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = 0.0,
+    time_limit: Annotated[float, typer.Option(help="Seconds.")] = DEFAULT_SECONDS,
+    gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = MAPPING_GAP,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the plan to this file.")
@@ -76,7 +77,7 @@ def map_stages(
         collective = "ring"
     loaded = load(workload)
     links = read_topology(topology)
-    problem = Mapping(
+    problem = DeviceMapping(
         links,
         stages,
         replicas,
@@ -89,7 +90,7 @@ def map_stages(
     )
     limits = Limits(seconds=time_limit, gap=gap, seed=seed)
     with progress(loaded.time_unit) as on_progress:
-        result = solve(
+        result = solve_with(
             loaded,
             problem=problem,
             method=method,
@@ -103,7 +104,7 @@ def map_stages(
         if output is not None:
             save(result.plan, output, loaded)
         solution = result.plan.solution
-        if plot and isinstance(solution, Mapped) and isinstance(report, MappingReport):
+        if plot and isinstance(solution, ReplicaPlacement) and isinstance(report, MappingReport):
             from ..runtime.pictures.topology import draw_mapping
 
             draw_mapping(problem, solution, report, plot)

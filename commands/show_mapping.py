@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ..instances import Mapped, Mapping, Workload
+from ..instances import DeviceMapping, ReplicaPlacement, Workload
 from ..instances.model.units import TIME_UNITS
 from ..instances.topologies import Topology
 from ..runtime import Report
@@ -20,14 +20,14 @@ NAMED = 4
 
 
 def answer(
-    workload: Workload, problem: Mapping, result: Result, report: Report | None
+    workload: Workload, problem: DeviceMapping, result: Result, report: Report | None
 ) -> dict[str, Any]:
     """Return what `--json` prints: the keys of solve, the stages, and the busiest link."""
     found = as_dict(workload, problem, result, report)
     if not isinstance(report, MappingReport) or result.plan is None:
         return found
     solution = result.plan.solution
-    assert isinstance(solution, Mapped)
+    assert isinstance(solution, ReplicaPlacement)
     unit = TIME_UNITS[workload.time_unit]
     topology = problem.topology
     found["stages"] = [
@@ -59,13 +59,13 @@ def node_name(topology: Topology, node: int) -> str:
 
 
 def print_mapping(
-    workload: Workload, problem: Mapping, result: Result, report: Report | None
+    workload: Workload, problem: DeviceMapping, result: Result, report: Report | None
 ) -> None:
     """Print a row per stage, the busiest link, objective, bound and gap."""
     unit = workload.time_unit
     if isinstance(report, MappingReport) and result.plan is not None:
         solution = result.plan.solution
-        assert isinstance(solution, Mapped)
+        assert isinstance(solution, ReplicaPlacement)
         topology = problem.topology
         table = Table(title=f"{workload.name} on {topology.name}, {problem.mode}")
         table.add_column("stage", justify="right")

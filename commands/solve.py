@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..api.solve import solve as solve_workload
+from ..api.solve import solve_with
 from ..instances import (
     Cluster,
     InputError,
@@ -21,6 +21,7 @@ from ..instances import (
 from ..instances.formats.files import load, load_cluster, load_plan, save
 from ..runtime import evaluate
 from ..solvers import Limits
+from ..solvers.core.limits import DEFAULT_GAP, DEFAULT_SECONDS
 from .clock import STARTED
 from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, parse_bytes, print_json, progress
 from .show_plan import as_dict, print_result
@@ -89,8 +90,8 @@ def solve(
         str | None,
         typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
     ] = None,
-    time_limit: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
-    gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = 0.01,
+    time_limit: Annotated[float, typer.Option(help="Seconds.")] = DEFAULT_SECONDS,
+    gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = DEFAULT_GAP,
     node_limit: Annotated[int | None, typer.Option(help="Stop after so many nodes.")] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
@@ -144,7 +145,7 @@ def solve(
     limits = Limits(seconds=time_limit, gap=gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     with progress(loaded.time_unit) as on_progress:
-        result = solve_workload(
+        result = solve_with(
             loaded,
             devices,
             problem,

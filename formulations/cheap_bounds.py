@@ -7,19 +7,20 @@ from typing import Any
 
 from ..instances import Problem
 from .latency.cheap_bounds import latency_cheap_bounds
+from .mapping.cheap_bounds import mapping_cheap_bounds
 from .task import Task
 from .throughput.cheap_bounds import throughput_cheap_bounds
 from .training.cheap_bounds import training_cheap_bounds
 
-#: Problem → its bounds; mappings have none.
+#: Problem → its bounds.
 _BOUNDS: dict[str, Callable[[Task[Any]], Iterator[tuple[float, str]]]] = {
     "throughput": throughput_cheap_bounds,
     "latency": latency_cheap_bounds,
     "training": training_cheap_bounds,
+    "mapping": mapping_cheap_bounds,
 }
 
 
 def cheap_bounds(task: Task[Problem]) -> Iterator[tuple[float, str]]:
-    """Yield bounds on the objective with their origins, the quickest first."""
-    if task.problem.name in _BOUNDS:
-        yield from _BOUNDS[task.problem.name](task)
+    """Return bounds on the objective with their origins, the quickest first."""
+    return _BOUNDS[task.problem.name](task)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping as Dictionary
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 from ..instances import (
     Cluster,
     Costs,
+    DeviceMapping,
     Latency,
-    Mapping,
     Plan,
     Problem,
     Workload,
@@ -42,7 +42,7 @@ class Task(Generic[P_co]):
     cluster: Cluster
     problem: P_co
     start: Plan | None = None
-    options: Dictionary[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def linked_costs(self) -> Costs:
@@ -68,7 +68,7 @@ def pose(
     cluster: Cluster,
     problem: P,
     start: Plan | None = None,
-    options: Dictionary[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Task[P]:
     """Return the task.
 
@@ -77,6 +77,6 @@ def pose(
     InputError
         If the workload does not say what the problem counts.
     """
-    if isinstance(problem, Mapping):
+    if isinstance(problem, DeviceMapping):
         check_weights(workload, problem)
     return Task(workload, cluster, problem, start, options or {})

@@ -6,8 +6,16 @@ from .model.errors import InfeasibleError, InputError, StagecutError, Verificati
 from .model.layers import Layers
 from .model.links import Link, PairLink
 from .model.plan import Limit, Plan, Status, gap_between
-from .model.problem import Latency, LayerRule, Mapping, Problem, Throughput, Training
-from .model.solution import Calls, Mapped, Placement, Solution, Stage, Stages, in_stages
+from .model.problem import DeviceMapping, Latency, LayerRule, Problem, Throughput, Training
+from .model.solution import (
+    CallPlacement,
+    Placement,
+    ReplicaPlacement,
+    Solution,
+    Stage,
+    StagePlacement,
+    in_stages,
+)
 from .model.stage_costs import StageCosts, stage_costs
 from .model.units import TIME_UNITS, NodeId
 from .model.workload import Workload, layers_of
@@ -17,11 +25,12 @@ __all__ = [
     "ACCELERATOR",
     "CPU",
     "TIME_UNITS",
-    "Calls",
+    "CallPlacement",
     "Cluster",
     "Costs",
     "Device",
     "DeviceKind",
+    "DeviceMapping",
     "InfeasibleError",
     "InputError",
     "Latency",
@@ -29,18 +38,17 @@ __all__ = [
     "Layers",
     "Limit",
     "Link",
-    "Mapped",
-    "Mapping",
     "NodeId",
     "PairLink",
     "Placement",
     "Plan",
     "Problem",
+    "ReplicaPlacement",
     "Solution",
     "Stage",
     "StageCosts",
+    "StagePlacement",
     "StagecutError",
-    "Stages",
     "Status",
     "Throughput",
     "Topology",

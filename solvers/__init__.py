@@ -1,13 +1,14 @@
 """The searches: every method takes a task and a search, and fills the search with its finds."""
 
 from .core.first_bounds import raise_first_bounds
-from .core.limits import Limits
+from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
 from .core.result import Result
 from .core.search import Point, Progress, Search
 from .registry import METHODS, current_name, method_of, solver
 
 __all__ = [
+    "DEFAULT_LIMITS",
     "METHODS",
     "Limits",
     "Method",

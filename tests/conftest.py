@@ -1,12 +1,16 @@
-"""Shared by all tests: where the published inputs are."""
+"""Shared by all tests: where the published inputs are, and searches that run to their end."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from project import ROOT
+
+from stagecut import Limits
+from stagecut.solvers import DEFAULT_LIMITS
 
 BENCHMARKS = Path(
     os.environ.get("STAGECUT_BENCHMARKS", ROOT.parent / "shared" / "benchmarks")
@@ -21,3 +25,13 @@ def benchmarks() -> Path:
             pytest.fail(f"{BENCHMARKS} is missing: CI needs the published inputs")
         pytest.skip(f"published inputs not found at {BENCHMARKS}; set STAGECUT_BENCHMARKS")
     return BENCHMARKS
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_limits() -> Iterator[dict[str, Limits]]:
+    """Let tests search to the end where they give no limits; yields the limits of users."""
+    of_users = dict(DEFAULT_LIMITS)
+    with pytest.MonkeyPatch.context() as patch:
+        for problem in of_users:
+            patch.setitem(DEFAULT_LIMITS, problem, Limits())
+        yield of_users

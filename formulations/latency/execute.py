@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from ...instances import Calls, Latency
+from ...instances import CallPlacement, Latency
 from ...instances.model.arrays import Floats, Ints, rows
 from ..compiled import inner
 from ..task import Task
@@ -50,7 +50,7 @@ def flatten(task: Task[Latency], graph: LatencyGraph) -> Flat:
 
 
 @inner
-def call_loads(flat, slot, kind, device):  # type: ignore[no-untyped-def]
+def call_loads(flat, slot, kind, device):
     """How long each call takes: compute, transfers, and messages over links; shape (R,)."""
     calls = len(kind)
     load = np.zeros(calls)
@@ -82,7 +82,7 @@ def call_loads(flat, slot, kind, device):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def execute(flat, slot, kind, device, before):  # type: ignore[no-untyped-def]
+def execute(flat, slot, kind, device, before):
     """Run the calls as soon as they can.
 
     Parameters
@@ -190,7 +190,7 @@ def execute(flat, slot, kind, device, before):  # type: ignore[no-untyped-def]
 
 
 def slots_of(
-    task: Task[Latency], graph: LatencyGraph, plan: Calls
+    task: Task[Latency], graph: LatencyGraph, plan: CallPlacement
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """Return slot, and kind, device and call before of each call, of a plan."""
     host = task.costs.host[task.costs.kind_of]

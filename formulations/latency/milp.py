@@ -56,7 +56,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import Calls, Latency
+from ...instances import CallPlacement, Latency
 from ..program import Start, Value
 from ..task import Task
 from ..throughput.whole_bytes import MEMORY_SLACK
@@ -86,7 +86,7 @@ class LatencyModel:
         """Time units of the workload per unit of the model."""
         return self.data.scale
 
-    def read(self, value: Value) -> Calls:
+    def read(self, value: Value) -> CallPlacement:
         """Return the plan, given the value of each variable."""
         data = self.data
         device, call = data.graph.pool.copy(), np.full(len(data.unit), -1)
@@ -94,9 +94,9 @@ class LatencyModel:
             for s, (d, number) in enumerate(data.calls):
                 if value(self.model.x[unit, s]) > 0.5:
                     device[v], call[v] = d, number
-        return Calls(device, call)
+        return CallPlacement(device, call)
 
-    def start(self, plan: Calls) -> Start:
+    def start(self, plan: CallPlacement) -> Start:
         """Return the values of x for a plan; alike accelerators in the order of their starts.
 
         With links between accelerators they stay what they are.

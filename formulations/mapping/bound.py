@@ -11,8 +11,9 @@ room for the rest of stage s. If a necessary condition fails at T, every mapping
 3. Hall: devices can be matched to the S·R slots that they fit.
 4. Each boundary has R disjoint admitted pairs.
 
-In mode "both", the room of the one term is what the least of the other leaves. Stronger conditions
-hold where devices form blocks: `solvers.mapping.runs`, `counts.py`.
+The *slack* of a stage is T less its compute. Where it has both terms, each may take what the lower
+bound of the other leaves of the slack. Stronger conditions hold where devices form blocks:
+`solvers.mapping.segments`, `counts.py`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from .costs import MappingCosts
 from .rings import has_ring, matching_size, ring_core
 
 #: Relative width at which a bisection ends; below the gap up to which a plan is called optimal.
-WIDTH = 2e-7
+BISECTION_WIDTH = 2e-7
 
 
 @dataclass(frozen=True, eq=False)
 class LowerBounds:
-    """Least transfer and all-reduce that each stage can have by itself; shape (S,) both."""
+    """Lower bounds of each stage's transfer and all-reduce in seconds; shape (S,) both."""
 
     transfer: Floats
     allreduce: Floats
@@ -42,7 +43,7 @@ class LowerBounds:
 def stage_lower_bounds(
     costs: MappingCosts, should_stop: Callable[[], bool] = lambda: False
 ) -> LowerBounds:
-    """Return the least value of each term of each stage, by the conditions for it alone."""
+    """Return lower bounds of both terms of each stage, from conditions on that stage alone."""
     r = costs.replicas
     transfer, allreduce = np.zeros(costs.stages), np.zeros(costs.stages)
     known: dict[tuple[str, float, float], float] = {}
@@ -53,7 +54,7 @@ def stage_lower_bounds(
         ):
             key = (kind, float(factors[s, 0]), float(factors[s, 1]))
             if (key[1] == 0 and key[2] == 0) or should_stop():
-                continue  # 0 is a floor too
+                continue  # 0 is a lower bound too
             if key not in known:
                 pair_costs = costs.boundary_costs(s) if kind == "boundary" else costs.ring_costs(s)
                 known[key] = _least(pair_costs, r, ring=kind == "ring")
@@ -100,9 +101,9 @@ def least_sufficient_cost(pair_costs: Floats, enough: Callable[[Bools], bool]) -
 def pair_upper_bounds(
     costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
 ) -> tuple[Floats, Floats] | None:
-    """Return what a pair may cost at most on each boundary and each ring; shape (S,) both.
+    """Return the largest admitted cost of a pair on each boundary and ring; shape (S,) both.
 
-    None if a stage has no room for the floors of both.
+    None if the lower bounds of both terms exceed the slack of a stage.
     """
     slack = (threshold - costs.base) * (1 + 1e-12)
     if (slack - lower_bounds.transfer - lower_bounds.allreduce).min() < -1e-12 * threshold:
@@ -158,7 +159,7 @@ def threshold_bound(
     should_stop: Callable[[], bool],
     possible: Callable[[MappingCosts, LowerBounds, float], object | None] = fitting,
     lower: float = 0.0,
-    width: float = WIDTH,
+    width: float = BISECTION_WIDTH,
 ) -> float:
     """Return a lower bound by bisection: the largest threshold known to be impossible.
 
@@ -174,14 +175,14 @@ def threshold_bound(
         Relative width at which to end.
     """
     low = max(lower, float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max()))
-    if low >= upper * (1 - WIDTH):
+    if low >= upper * (1 - BISECTION_WIDTH):
         return low
-    if possible(costs, lower_bounds, low * (1 + WIDTH)) is not None:
+    if possible(costs, lower_bounds, low * (1 + BISECTION_WIDTH)) is not None:
         return low
     if should_stop():
         return low
-    if possible(costs, lower_bounds, upper * (1 - WIDTH)) is None:
-        return upper * (1 - WIDTH)
+    if possible(costs, lower_bounds, upper * (1 - BISECTION_WIDTH)) is None:
+        return upper * (1 - BISECTION_WIDTH)
     high = upper
     while high - low > width * high and not should_stop():
         middle = (low + high) / 2

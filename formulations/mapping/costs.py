@@ -5,7 +5,7 @@ A stage's time is a constant plus the longest of some messages, plus the longest
     T_s = base_s + max_{(a,b) on boundary s} (α_s·lat_ab + β_s·inv_ab)
                  + max_{(a,b) on ring s}     (γ_s·lat_ab + δ_s·inv_ab)
 
-With overlap base_s is 0, and the longest compute is a floor under the objective.
+With overlap base_s is 0, and the objective is at least the longest compute.
 Devices are the usable ones, numbered 0 … D−1; all times are in seconds per batch.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from ...instances import Mapped, Mapping, StageCosts
+from ...instances import DeviceMapping, ReplicaPlacement, StageCosts
 from ...instances.model.arrays import Floats, Ints, frozen
 
 
@@ -42,11 +42,11 @@ class MappingCosts:
         Shape (S, 2): α and β; 0 where nothing is sent or counted.
     ring
         Shape (S, 2): γ and δ; 0 where nothing is reduced or counted.
-    detour
-        Shape (S,): less than this no all-reduce takes that is not a ring; `inf` if only rings are
-        allowed.
-    floor
-        The objective is at least this: with overlap the longest compute, else 0.
+    non_ring_lower_bound
+        Shape (S,): lower bound of every all-reduce other than a ring, in seconds; `inf` if only
+        rings are allowed.
+    lower_bound
+        Lower bound of the objective: with overlap the longest compute, else 0.
     """
 
     stages: int
@@ -94,12 +94,12 @@ class MappingCosts:
         where[self.devices] = np.arange(self.size)
         return np.asarray(where[slots])
 
-    def read_back(self, stage: Ints, slots: Ints, sends_to: Ints) -> Mapped:
+    def read_back(self, stage: Ints, slots: Ints, sends_to: Ints) -> ReplicaPlacement:
         """Return the solution, given the numbers of usable devices in each slot."""
-        return Mapped(stage, self.devices[slots], sends_to)
+        return ReplicaPlacement(stage, self.devices[slots], sends_to)
 
 
-def mapping_costs(costs: StageCosts, problem: Mapping) -> MappingCosts:
+def mapping_costs(costs: StageCosts, problem: DeviceMapping) -> MappingCosts:
     """Return the problem as arrays."""
     topology, routes = problem.topology, problem.topology.routes
     s, r, m = problem.stages, problem.replicas, problem.microbatches

@@ -1,6 +1,6 @@
 """A mapping counted by blocks: a small integer program that every mapping of value ≤ T fulfils.
 
-Of a block b, a stage s, and q one of the ways in which stage s may share its time (`ways.py`):
+For a block b, a stage s, and a split q of the slack of stage s (`splits.py`):
 
     symbol      meaning
     n_{s,b}     devices of b in stage s, at most those that fit
@@ -11,7 +11,7 @@ Of a block b, a stage s, and q one of the ways in which stage s may share its ti
     z_{s,b}     1 if b holds the whole ring of stage s
 
     Σ_b n_{s,b} = R                                                                 (1) full
-    Σ_q λ_{s,q} = 1                                                                 (2) one_way
+    Σ_q λ_{s,q} = 1                                                               (2) one_split
     Σ_s n_{s,b} ≤ |b|                                                               (3) size
     k_{s,b} ≤ n_{s,b}                                                               (4) from_here
     k_{s,b} ≤ n_{s+1,b}                                                             (5) to_here
@@ -54,7 +54,7 @@ def program(counts: BlockCapacities) -> Linear:
     for s in range(stages):
         build.row(f"full[{s}]", n[s], 1.0, counts.replicas, counts.replicas)
         build.upper[lam[s, counts.splits[s] :]] = 0.0
-        build.row(f"one_way[{s}]", lam[s], 1.0, 1, 1)
+        build.row(f"one_split[{s}]", lam[s], 1.0, 1, 1)
     for b in range(blocks):
         build.row(f"size[{b}]", n[:, b], 1.0, 0, int(counts.size[b]))
     y = None
@@ -76,7 +76,7 @@ def program(counts: BlockCapacities) -> Linear:
 def _at_most(
     build: LinearBuilder, name: str, plus: Ints, minus: Ints, splits: Ints, values: Ints | Bools
 ) -> None:
-    """Add rows Σ plus − Σ minus ≤ Σ_q values_q λ_q, over the ways that there are.
+    """Add rows Σ plus − Σ minus ≤ Σ_q values_q λ_q, over the splits that there are.
 
     Parameters
     ----------

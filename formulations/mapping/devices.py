@@ -1,6 +1,6 @@
 """Which devices serve which stages, given counts per block: an integer program of what crosses.
 
-Over pairs of devices of different blocks that are admitted at the caps, given n_{s,b}:
+Over pairs of devices of different blocks that are admitted at the upper bounds, given n_{s,b}:
 
     symbol      meaning
     x_{s,d}     1 if device d serves stage s
@@ -22,7 +22,7 @@ Over pairs of devices of different blocks that are admitted at the caps, given n
 
 The rest stays within b (6). Rings enter and leave b (8), or stay within it (9). Inside a block all
 pairs count as admitted, and a ring may come out as several: what is left is for the annealing.
-Where more than MOST pairs are admitted per device, the cheapest are taken.
+Where more than MAX_PAIRS_PER_DEVICE pairs are admitted per device, the cheapest are taken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..linear import Linear, LinearBuilder
 from .costs import MappingCosts
 
 #: Pairs per device that are told apart on one boundary or ring.
-MOST = 12
+MAX_PAIRS_PER_DEVICE = 12
 
 
 def device_program(
@@ -45,7 +45,7 @@ def device_program(
     Parameters
     ----------
     on_boundary, on_ring
-        Shape (S,): caps of the way that each stage takes.
+        Shape (S,): upper bounds of the split that each stage takes, in seconds.
     counts
         Shape (S, B): n_bs; None to leave them open.
     """
@@ -121,15 +121,15 @@ def _ring(
 def _pairs(
     cost: Floats, upper_bound: float, block: Ints, senders: Bools, receivers: Bools
 ) -> tuple[Ints, Ints]:
-    """Return the admitted pairs between blocks, at most the MOST cheapest of each end."""
+    """Return the admitted pairs between blocks, the cheapest of each end if there are too many."""
     admitted = (cost <= upper_bound) & (block[:, None] != block[None, :])
     admitted &= senders[:, None] & receivers[None, :]
-    if int(admitted.sum()) > MOST * len(block):
+    if int(admitted.sum()) > MAX_PAIRS_PER_DEVICE * len(block):
         value = np.where(admitted, cost, np.inf)
         kept = np.zeros_like(admitted)
-        best = np.argpartition(value, MOST, axis=1)[:, :MOST]
+        best = np.argpartition(value, MAX_PAIRS_PER_DEVICE, axis=1)[:, :MAX_PAIRS_PER_DEVICE]
         np.put_along_axis(kept, best, True, axis=1)
-        best = np.argpartition(value, MOST, axis=0)[:MOST]
+        best = np.argpartition(value, MAX_PAIRS_PER_DEVICE, axis=0)[:MAX_PAIRS_PER_DEVICE]
         np.put_along_axis(kept, best, True, axis=0)
         admitted &= kept
     a, c = np.nonzero(admitted)

@@ -36,7 +36,7 @@ import pyomo.environ as pyo
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
-from ...instances import Mapping
+from ...instances import DeviceMapping
 from ...instances.model.arrays import Floats, Ints
 from ...instances.topologies import Topology
 from .links import LinkTraffic
@@ -71,7 +71,7 @@ def island_cuts(topology: Topology, traffic: LinkTraffic, names: Ints) -> Floats
 
 
 def island_milp(
-    problem: Mapping, traffic: LinkTraffic, names: Ints, per_s: float
+    problem: DeviceMapping, traffic: LinkTraffic, names: Ints, per_s: float
 ) -> pyo.ConcreteModel:
     """Return the program over the islands `names`, in units of which `per_s` are a second."""
     topology = problem.topology
@@ -84,7 +84,7 @@ def island_milp(
     return m
 
 
-def _variables(m: pyo.ConcreteModel, problem: Mapping, size: Ints) -> None:
+def _variables(m: pyo.ConcreteModel, problem: DeviceMapping, size: Ints) -> None:
     stages, islands = range(problem.stages), range(len(size))
 
     def most(_m: pyo.ConcreteModel, _s: int, i: int) -> tuple[int, int]:
@@ -97,7 +97,7 @@ def _variables(m: pyo.ConcreteModel, problem: Mapping, size: Ints) -> None:
     m.T = pyo.Var(domain=pyo.NonNegativeReals)
 
 
-def _devices(m: pyo.ConcreteModel, problem: Mapping, size: Ints) -> None:
+def _devices(m: pyo.ConcreteModel, problem: DeviceMapping, size: Ints) -> None:
     """Which islands hold how much of a stage, its messages and its ring."""
     stages, islands, replicas = range(problem.stages), range(len(size)), problem.replicas
 
@@ -133,7 +133,7 @@ def _devices(m: pyo.ConcreteModel, problem: Mapping, size: Ints) -> None:
     m.ring_leaves = pyo.Constraint(stages, islands, rule=ring_leaves)
 
 
-def _loads(m: pyo.ConcreteModel, problem: Mapping, traffic: LinkTraffic, cut: Floats) -> None:
+def _loads(m: pyo.ConcreteModel, problem: DeviceMapping, traffic: LinkTraffic, cut: Floats) -> None:
     """What passes the cut of each island, either way; its bandwidth in bytes per unit of time."""
     stages = range(problem.stages)
 

@@ -48,7 +48,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import Mapping
+from ...instances import DeviceMapping
 from ...instances.model.arrays import Ints
 from ..program import Start, Value
 from .joint_data import JointData
@@ -70,7 +70,7 @@ class JointModel:
     """
 
     data: JointData
-    problem: Mapping
+    problem: DeviceMapping
     places: Places
     per_s: float
 
@@ -95,7 +95,7 @@ class JointModel:
         return values + self.places.start(slots, sends_to)
 
 
-def joint_milp(data: JointData, problem: Mapping, per_s: float) -> JointModel:
+def joint_milp(data: JointData, problem: DeviceMapping, per_s: float) -> JointModel:
     """Return the program, with its reader."""
     stages, replicas = problem.stages, problem.replicas
     sends = problem.mode != "allr" and stages > 1

@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ...instances import Mapping, StageCosts
+from ...instances import DeviceMapping, StageCosts
 from ...instances.model.arrays import Floats, Ints
 from ...instances.topologies import Topology
 from .costs import MappingCosts
@@ -58,7 +58,7 @@ class LinkTraffic:
     bytes_per_s: Floats
 
 
-def link_traffic(costs: StageCosts, problem: Mapping) -> LinkTraffic:
+def link_traffic(costs: StageCosts, problem: DeviceMapping) -> LinkTraffic:
     """Return what the links carry by the definition; O(D · N · log E) time."""
     topology, r, m = problem.topology, problem.replicas, problem.microbatches
     sends = problem.mode != "allr"
@@ -118,7 +118,7 @@ def route_costs(costs: MappingCosts, traffic: LinkTraffic, *, rings: bool) -> Ma
     )
 
 
-def device_bound(problem: Mapping, traffic: LinkTraffic) -> float:
+def device_bound(problem: DeviceMapping, traffic: LinkTraffic) -> float:
     """Return the bound of condition 1, in seconds."""
     bandwidth = np.zeros(problem.topology.size + problem.topology.switches)
     np.add.at(bandwidth, traffic.ends.ravel(), np.repeat(traffic.bytes_per_s, 2))

@@ -52,7 +52,7 @@ class MessageProgram:
 
     linear: Linear
     gate: Ints
-    count_model: Ints
+    fill: Ints
     block: Ints
     fits: Bools
 
@@ -61,13 +61,13 @@ class MessageProgram:
         found: dict[int, list[int]] = {}
         slots: list[tuple[int, int]] = []
         free = np.ones(len(self.block), np.bool_)
-        served = (self.gate >= 0).any(axis=1) | (self.count_model >= 0).any(axis=1)
+        served = (self.gate >= 0).any(axis=1) | (self.fill >= 0).any(axis=1)
         for t in np.flatnonzero(served).tolist():
             at = np.flatnonzero(self.gate[t] >= 0)
             found[t] = at[x[self.gate[t, at]] > 0.5].tolist()
             free[found[t]] = False
-            for b in np.flatnonzero(self.count_model[t] >= 0).tolist():
-                slots += [(t, b)] * round(x[self.count_model[t, b]])
+            for b in np.flatnonzero(self.fill[t] >= 0).tolist():
+                slots += [(t, b)] * round(x[self.fill[t, b]])
         if slots:
             able = np.array([(self.block == b) & self.fits[s] & free for s, b in slots])
             device = maximum_bipartite_matching(csr_array(able), perm_type="column")
@@ -114,8 +114,8 @@ def message_program(
         able = matrix & fits[s][:, None] & fits[s + 1][None, :]
         np.fill_diagonal(able, False)
         is_cell[s] = _cells(able, fits[s], fits[s + 1], block, blocks)
-        anneal_fixed_counts = (block[:, None] == block[None, :]) & is_cell[s][block][:, None]
-        a, c = np.nonzero(able & ~anneal_fixed_counts)
+        within = (block[:, None] == block[None, :]) & is_cell[s][block][:, None]
+        a, c = np.nonzero(able & ~within)
         pairs[s] = a, c
         for t, ends in ((s, a), (s + 1, c)):
             is_gate[t, ends] = True
@@ -127,17 +127,17 @@ def message_program(
     is_gate[used] |= split[used][:, block]
     is_gate &= fits
     gate = np.full((stages, size), -1)
-    count_model = np.full((stages, blocks), -1)
+    fill = np.full((stages, blocks), -1)
     for s in used:
         at = np.flatnonzero(is_gate[s])
         gate[s, at] = build.columns(len(at))
-        slack = np.bincount(block[fits[s]], minlength=blocks)
-        for b in np.flatnonzero(~split[s] & (slack > 0)).tolist():
-            count_model[s, b] = build.columns(1, min(most, float(slack[b])))[0]
+        capacity = np.bincount(block[fits[s]], minlength=blocks)
+        for b in np.flatnonzero(~split[s] & (capacity > 0)).tolist():
+            fill[s, b] = build.columns(1, min(most, float(capacity[b])))[0]
     members: dict[tuple[int, int], Ints] = {}
     for s in used:
         for b in range(blocks):
-            places = np.r_[gate[s, block == b], count_model[s, b]]
+            places = np.r_[gate[s, block == b], fill[s, b]]
             members[s, b] = places[places >= 0]
             if counts is not None and len(members[s, b]):
                 build.row(f"given[{s},{b}]", members[s, b], 1.0, 0, float(counts[s, b]))
@@ -171,7 +171,7 @@ def message_program(
             signs = np.repeat([1.0, -1.0, -1.0, 1.0], [len(part) for part in parts])
             if len(signs):
                 build.row(f"rest[{s},{b}]", np.concatenate(parts), signs, 0, 0)
-    return MessageProgram(build.build(), gate, count_model, block, fits)
+    return MessageProgram(build.build(), gate, fill, block, fits)
 
 
 def _cells(able: Bools, senders: Bools, receivers: Bools, block: Ints, blocks: int) -> Bools:

@@ -26,7 +26,7 @@ from ...instances.model.arrays import Bools, Floats, Ints
 from .ring_program import StageRing
 
 #: Places on each side that are joined in cuts of one piece.
-MOST = 5
+MAX_CUT_PLACES = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ def _pieces(ring: StageRing, x: Floats) -> nx.MultiGraph[tuple[int, int]]:
     A node is (cell, -1) or (cell, device); an edge carries its devices as ``ends``.
     """
     graph: nx.MultiGraph[tuple[int, int]] = nx.MultiGraph()
-    for k in np.flatnonzero(ring.count_model >= 0).tolist():
+    for k in np.flatnonzero(ring.fill >= 0).tolist():
         if x[ring.paths[k]] > 0.5 or x[ring.whole[k]] > 0.5:
             graph.add_node((k, -1))
 
@@ -97,7 +97,9 @@ def cuts(ring: StageRing, x: Floats) -> list[Cut]:
         elif (alive & ~inside).sum() < ring.replicas:
             pairs = [(places, bare) for places in there]
         else:
-            pairs = [(p + q, bare - 2.0) for p in here[:MOST] for q in there[:MOST]]
+            pairs = [
+                (p + q, bare - 2.0) for p in here[:MAX_CUT_PLACES] for q in there[:MAX_CUT_PLACES]
+            ]
         found += [_cut(columns, factors, places, least) for places, least in pairs]
     return found
 
@@ -132,8 +134,8 @@ def orders(rings: list[StageRing], x: Floats) -> dict[int, Ints] | None:
     found: dict[int, Ints] = {}
     for ring in rings:
         filling: dict[int, list[int]] = {}
-        for k in np.flatnonzero(ring.count_model >= 0).tolist():
-            count = round(x[ring.count_model[k]])
+        for k in np.flatnonzero(ring.fill >= 0).tolist():
+            count = round(x[ring.fill[k]])
             free = np.flatnonzero((ring.cell == k) & ~taken)[:count]
             if len(free) < count:
                 return None

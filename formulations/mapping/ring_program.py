@@ -73,7 +73,7 @@ class StageRing:
     link: Ints
     one: Ints
     two: Ints
-    count_model: Ints
+    fill: Ints
     paths: Ints
     whole: Ints
     used: Ints
@@ -148,14 +148,14 @@ class RingProgram:
         one, two = np.full(size, -1), np.full(size, -1)
         inner = gates[members[cell[gates]] > 1]
         one[inner], two[gates] = rows.columns(len(inner)), rows.columns(len(gates))
-        count_model, paths, whole, comes = (np.full(len(members), -1) for _ in range(4))
+        fill, paths, whole, comes = (np.full(len(members), -1) for _ in range(4))
         for k in wide.tolist():
             # finite everywhere: HiGHS 1.12 calls some programs infeasible without
-            count_model[k] = rows.columns(1, float(min(r, members[k])))[0]
+            fill[k] = rows.columns(1, float(min(r, members[k])))[0]
             paths[k] = rows.columns(1, float(min(r, members[k]) // 2))[0]
             whole[k] = rows.columns(1, float(members[k] >= r))[0]
             comes[k] = rows.columns(1)[0]
-        ring = StageRing(stage, r, cell, a, c, link, one, two, count_model, paths, whole, comes)
+        ring = StageRing(stage, r, cell, a, c, link, one, two, fill, paths, whole, comes)
         self.rings.append(ring)
 
         for d in gates.tolist():
@@ -171,19 +171,19 @@ class RingProgram:
         for k in range(len(members)):
             inside = np.flatnonzero(cell == k)
             places = [j for d in inside.tolist() for j in ring.places(d)]
-            if count_model[k] >= 0:
+            if fill[k] >= 0:
                 ends = one[inside][one[inside] >= 0]
                 at = f"[{stage},{k}]"
                 rows.row("ends" + at, np.r_[ends, paths[k]], np.r_[np.ones(len(ends)), -2.0], 0, 0)
                 most = -float(members[k])
                 rows.row(
                     "fills" + at,
-                    [count_model[k], paths[k], whole[k]],
+                    [fill[k], paths[k], whole[k]],
                     [1.0, most, most],
                     -np.inf,
                     0,
                 )
-                places.append(int(count_model[k]))
+                places.append(int(fill[k]))
                 ones = np.ones(len(places))
                 rows.row("whole" + at, np.r_[places, whole[k]], np.r_[ones, -r], 0, np.inf)
                 rows.row("uses" + at, np.r_[places, comes[k]], np.r_[ones, most], -np.inf, 0)

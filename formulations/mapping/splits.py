@@ -1,15 +1,15 @@
-"""The ways in which a stage may share its time at a threshold, and what blocks can carry in each.
+"""Splits of a stage's slack between messages and ring at a threshold, and what blocks can carry.
 
 With blocks (`blocks.py`) a message either stays in a block or crosses, and crossing costs at
-least the cheapest route across. So a stage of room T − base has these ways, as pairs of caps on its
-messages and its ring messages:
+least the cheapest route across. So a stage of slack T − base has these *splits*: pairs of upper
+bounds, of its messages and of its ring messages:
 
 1. no message crosses: the ring has what the least transfer leaves;
 2. no ring message crosses: the messages have what the least all-reduce leaves;
-3. both cross: the range of the ring's part is cut into intervals; the ring's cap is an interval's
-   upper end, the messages' cap what its lower end leaves.
+3. both cross: the range of the ring's part is cut into intervals; ring messages are bounded by an
+   interval's upper end, messages by what its lower end leaves.
 
-Every mapping within the threshold respects the caps of one way of each stage.
+Every mapping within the threshold respects the bounds of one split of each stage.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .costs import MappingCosts
 from .rings import has_ring, matching_size
 
 #: Pairs of blocks times boundaries up to which messages are counted by pair of blocks.
-MAX_PAIRS = 8000
-#: Intervals of way 3.
-INTERVALS = 12
+MAX_BLOCK_PAIRS = 8000
+#: Intervals into which the range of split 3 is cut.
+SPLIT_INTERVALS = 12
 
 
 @dataclass(frozen=True, eq=False)
 class BlockCapacities:
-    """The numbers of `counts.py`; B blocks, S stages, Q ways (padded with impossible ones).
+    """The coefficients of `counts.py`; B blocks, S stages, Q splits (padded with the first).
 
     Parameters
     ----------
@@ -42,10 +42,10 @@ class BlockCapacities:
         Shape (B,): devices.
     fits
         Shape (S, B): devices that fit the stage.
-    ways
-        Shape (S,): number of ways.
-    caps
-        Shape (S, Q, 2): of messages and ring messages.
+    splits
+        Shape (S,): number of splits.
+    upper_bounds
+        Shape (S, Q, 2): of messages and ring messages, in seconds.
     out, into
         Shape (S, Q, B): devices with an admitted receiver or sender in another block.
     ring
@@ -81,9 +81,9 @@ class BlockCapacities:
 def stage_splits(
     costs: MappingCosts, lower_bounds: LowerBounds, block: Ints, s: int, slack: float
 ) -> list[tuple[float, float]]:
-    """Return the caps (message, ring message) of each way of stage s; empty if there is none.
+    """Return the upper bounds (message, ring message) of each split of stage s; empty if none.
 
-    A ring's cap is `inf` where another all-reduce may do.
+    That of ring messages is `inf` where an all-reduce other than a ring fits the slack.
     """
     transfer, allreduce = float(lower_bounds.transfer[s]), float(lower_bounds.allreduce[s])
     most, most_ring = slack - allreduce, slack - transfer
@@ -104,7 +104,7 @@ def stage_splits(
         sample = np.concatenate([rings[apart], slack - messages[apart]])
         sample = sample[(sample > low) & (sample < high)]
         edges = (
-            [low, *np.quantile(sample, np.arange(1, INTERVALS) / INTERVALS)]
+            [low, *np.quantile(sample, np.arange(1, SPLIT_INTERVALS) / SPLIT_INTERVALS)]
             if len(sample)
             else [low]
         )
@@ -115,7 +115,7 @@ def stage_splits(
 def block_capacities(
     costs: MappingCosts, lower_bounds: LowerBounds, threshold: float, block: Ints
 ) -> BlockCapacities | None:
-    """Return the program's numbers at a threshold; None if simpler conditions fail already."""
+    """Return the coefficients at a threshold; None if simpler conditions fail already."""
     slack = (threshold - costs.base) * (1 + 1e-12)
     splits = [
         stage_splits(costs, lower_bounds, block, s, float(slack[s])) for s in range(costs.stages)
@@ -131,7 +131,7 @@ def block_capacities(
     has_ring_term = np.array(
         [costs.ring[k].any() and np.isfinite(splits[k][0][1]) for k in range(s)]
     )
-    by_pair = b * b * max(1, s - 1) <= MAX_PAIRS and bool(has_boundary.any())
+    by_pair = b * b * max(1, s - 1) <= MAX_BLOCK_PAIRS and bool(has_boundary.any())
     q = max(map(len, splits))
     shape = (s, q, b)
     out, into, ring = (np.zeros(shape, np.int64) for _ in range(3))
@@ -184,7 +184,7 @@ def block_capacities(
 
 
 def _undominated(counts: BlockCapacities) -> BlockCapacities:
-    """Leave out ways that allow nothing that another way does not."""
+    """Leave out splits that allow nothing that another split does not."""
     stages, most = counts.cross.shape
     kept = []
     for s in range(stages):

@@ -142,7 +142,8 @@ def _multipliers(
     columns = np.arange(len(unit))
     scale = float(np.where(able, time.sum(axis=1), 0.0).max()) or 1.0
     bytes_scale = float(memory_bytes.max()) or 1.0
-    limited = np.flatnonzero(np.isfinite(room))
+    finite = np.where(np.isfinite(room), room, 0.0)
+    limited = np.flatnonzero(np.isfinite(room) & (count * finite < memory_bytes.sum()))
     row_of = np.full(kinds, -1)
     row_of[limited] = kinds * passes + np.arange(len(limited))
     rows = [kind * passes + b for b in range(passes)]

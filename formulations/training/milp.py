@@ -44,7 +44,7 @@ from dataclasses import dataclass
 
 import pyomo.environ as pyo
 
-from ...instances import Stage, Stages
+from ...instances import Stage, StagePlacement
 from ..program import Start, Value
 from .slots import Option, StageOptions
 from .staging import Staging
@@ -79,7 +79,7 @@ class Slots:
             stages.append(staging.stage(units, options, replicas, option.degree, option.kind))
         return stages
 
-    def start(self, plan: Stages) -> Start | None:
+    def start(self, plan: StagePlacement) -> Start | None:
         """Return the values of the binaries for a plan; None if it has too many stages."""
         staging, model = self.data.staging, self.model
         if len(plan.stages) > self.data.slots:

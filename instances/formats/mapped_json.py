@@ -10,7 +10,7 @@ import numpy as np
 from ..model.cluster import Cluster
 from ..model.errors import InputError, quote
 from ..model.problem import Collective, MapObjective, Mode
-from ..model.solution import Mapped
+from ..model.solution import ReplicaPlacement
 from ..model.units import NodeId
 from ..model.workload import Workload
 from .source import Record, plain_id
@@ -51,7 +51,7 @@ class MappedRecord(Record):
     stages: list[MappedStageRecord]
 
 
-def encode_mapped(mapped: Mapped, workload: Workload, _: Cluster) -> MappedRecord:
+def encode_mapped(mapped: ReplicaPlacement, workload: Workload, _: Cluster) -> MappedRecord:
     """Return the solution as a record."""
     stages = len(mapped.slots)
     held: list[list[NodeId]] = [[] for _ in range(stages)]
@@ -63,7 +63,7 @@ def encode_mapped(mapped: Mapped, workload: Workload, _: Cluster) -> MappedRecor
     )
 
 
-def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) -> Mapped:
+def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) -> ReplicaPlacement:
     """Return the solution of a record; raises InputError without the file's name."""
     stage = np.full(workload.n, -1)
     if not record.stages:
@@ -95,7 +95,7 @@ def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) ->
     for v in np.flatnonzero(stage < 0)[:1].tolist():
         raise InputError(f"solution: node {plain_id(workload.ids[v])} is missing; plan again")
     sends_to = [part.sends_to for part in record.stages[:-1]]
-    return Mapped(
+    return ReplicaPlacement(
         stage,
         np.array([part.devices for part in record.stages]),
         np.array(sends_to, np.int64).reshape(last, replicas),

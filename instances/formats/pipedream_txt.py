@@ -19,7 +19,7 @@ from ..model.arrays import Floats
 from ..model.cluster import ACCELERATOR
 from ..model.errors import InputError, prefix_errors, quote
 from ..model.layers import Layers
-from ..model.solution import Stages
+from ..model.solution import StagePlacement
 from ..model.units import NodeId
 from ..model.workload import Workload
 from .source import Source
@@ -110,7 +110,7 @@ def read_pipedream(source: Source) -> Workload:
         )
 
 
-def write_pipedream(workload: Workload, plan: Stages | None = None) -> str:
+def write_pipedream(workload: Workload, plan: StagePlacement | None = None) -> str:
     """Return a workload as PipeDream graph, with the stages of a plan if one is given.
 
     Raises
@@ -151,7 +151,7 @@ def write_pipedream(workload: Workload, plan: Stages | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_pipedream_stages(plan: Stages) -> str:
+def write_pipedream_stages(plan: StagePlacement) -> str:
     """Return the configuration of PipeDream's runtime: modules to stages, stages to ranks.
 
     The runtime counts the loss as a module of its own, which runs with the last stage.

@@ -9,7 +9,7 @@ import numpy as np
 from ..model.cluster import Cluster
 from ..model.errors import InputError, quote
 from ..model.problem import MAX_CALLS
-from ..model.solution import Calls, Placement
+from ..model.solution import CallPlacement, Placement
 from ..model.units import NodeId
 from ..model.workload import Workload
 from .source import Record, plain_id
@@ -71,7 +71,7 @@ def decode_placement(record: PlacementRecord, workload: Workload, cluster: Clust
     return Placement(device, tuple(record.order))
 
 
-def encode_calls(calls: Calls, workload: Workload, cluster: Cluster) -> CallsRecord:
+def encode_calls(calls: CallPlacement, workload: Workload, cluster: Cluster) -> CallsRecord:
     """Return calls in the order of devices, then of calls."""
     nodes: dict[tuple[int, int], list[NodeId]] = {}
     for v, key in enumerate(zip(calls.device.tolist(), calls.call.tolist(), strict=True)):
@@ -84,7 +84,7 @@ def encode_calls(calls: Calls, workload: Workload, cluster: Cluster) -> CallsRec
     )
 
 
-def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> Calls:
+def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> CallPlacement:
     """Return the calls; raises InputError if nodes, devices or numbers of calls are wrong."""
     part_of = _part_of(record.calls, workload, cluster)
     for part in record.calls:
@@ -94,7 +94,7 @@ def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> C
                 f"{MAX_CALLS - 1}"
             )
     numbers = [-1 if part.call is None else part.call for part in record.calls]
-    return Calls(
+    return CallPlacement(
         np.array([record.calls[i].device for i in part_of]),
         np.array([numbers[i] for i in part_of]),
     )

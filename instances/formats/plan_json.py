@@ -8,8 +8,7 @@ the texts "inf", "-inf" and "nan" stand for the numbers that JSON cannot write.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from collections.abc import Mapping as Dictionary
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ import numpy as np
 from ..model.cluster import Cluster
 from ..model.errors import InputError, prefix_errors, quote
 from ..model.plan import Plan
-from ..model.problem import Latency, Mapping, Problem, Throughput, Training
+from ..model.problem import DeviceMapping, Latency, Problem, Throughput, Training
 from ..model.solution import Solution
 from ..model.units import NodeId
 from ..model.workload import Workload
@@ -147,7 +146,7 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
 
 def _options(problem: Problem) -> dict[str, Any]:
     """Return a problem's fields as JSON values; a topology as in its own file."""
-    if isinstance(problem, Mapping):
+    if isinstance(problem, DeviceMapping):
         plain = {item.name: getattr(problem, item.name) for item in fields(problem)}
         return {**plain, "topology": write_topology(problem.topology)}
     return asdict(problem)
@@ -267,10 +266,10 @@ def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Code
     for key in known:
         if key not in options:
             source.fail(f"problem: {key} is missing; add it")
-    if codec.problem is Mapping:
+    if codec.problem is DeviceMapping:
         file = _convert(source, options["topology"], TopologyFile, "problem: topology")
         # checked here, where the file is known; Mapping checks the rest itself
-        return Mapping(
+        return DeviceMapping(
             **{
                 **_convert(source, options, MappingRecord, "problem").options(),
                 "topology": make_topology(file),
@@ -289,7 +288,7 @@ def _convert(source: Source, values: object, kind: type[Any], where: str) -> Any
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
-    "mapping": Codec(Mapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
+    "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
     "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
     "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
 }
@@ -309,7 +308,7 @@ def to_json(value: object) -> object:
         return str(value)
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, Dictionary):
+    if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, Sequence | set | frozenset):
         items = sorted(value) if isinstance(value, set | frozenset) else value

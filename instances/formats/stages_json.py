@@ -8,7 +8,7 @@ from ..model.arrays import Ints
 from ..model.cluster import Cluster
 from ..model.errors import InputError, quote
 from ..model.layers import Layers
-from ..model.solution import Stage, Stages, in_stages
+from ..model.solution import Stage, StagePlacement, in_stages
 from ..model.units import NodeId
 from ..model.workload import Workload, layers_of
 from .source import Record, plain_id
@@ -37,7 +37,7 @@ class StagesRecord(Record):
     stages: list[StageRecord]
 
 
-def encode_stages(solution: Stages, workload: Workload, cluster: Cluster) -> StagesRecord:
+def encode_stages(solution: StagePlacement, workload: Workload, cluster: Cluster) -> StagesRecord:
     """Return the record of a plan's stages."""
     layers = layers_of(workload)
     first = np.searchsorted(layers.node, np.arange(workload.n), sorter=_by_node(layers))
@@ -59,7 +59,7 @@ def encode_stages(solution: Stages, workload: Workload, cluster: Cluster) -> Sta
     )
 
 
-def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) -> Stages:
+def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) -> StagePlacement:
     """Return the stages in a record; raises InputError where they do not fit the workload."""
     layers = layers_of(workload)
     order = _by_node(layers).tolist()

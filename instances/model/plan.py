@@ -13,8 +13,7 @@ import pandas as pd
 from .arrays import Ints, rebuild
 from .cluster import Cluster
 from .errors import InputError
-from .problem import Mapping as MappingProblem
-from .problem import Problem
+from .problem import DeviceMapping, Problem
 from .solution import Solution
 from .workload import Workload
 
@@ -98,7 +97,7 @@ class Plan:
     @property
     def device_names(self) -> tuple[str, ...]:
         """Name of each device of the cluster; of a mapping, what its topology calls them."""
-        if isinstance(self.problem, MappingProblem):
+        if isinstance(self.problem, DeviceMapping):
             return self.problem.topology.devices
         return tuple(device.name for device in self.cluster.devices)
 

@@ -245,7 +245,7 @@ MAP_OBJECTIVES: tuple[MapObjective, ...] = ("stage-time", "busiest-link")
 
 
 @dataclass(frozen=True)
-class Mapping:
+class DeviceMapping:
     """Map S stages × R replicas to the devices of a topology, least maximum first.
 
     ``stage-time``: the maximum is over stages; of mappings with one maximum those of least sum
@@ -334,7 +334,7 @@ class Mapping:
         return "mapping"
 
 
-Problem = Throughput | Latency | Training | Mapping
+Problem = Throughput | Latency | Training | DeviceMapping
 
 
 def _degrees(option: str, values: tuple[int, ...] | None) -> None:

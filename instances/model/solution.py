@@ -33,7 +33,7 @@ class Placement:
 
 
 @dataclass(frozen=True, eq=False)
-class Calls:
+class CallPlacement:
     """Solution of a latency problem.
 
     Parameters
@@ -80,7 +80,7 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
-class Stages:
+class StagePlacement:
     """Solution of a training problem: stages in pipeline order.
 
     Parameters
@@ -100,7 +100,7 @@ class Stages:
         object.__setattr__(self, "device", frozen(self.device, "int64"))
 
 
-def in_stages(stages: Iterable[Stage], cluster: Cluster) -> Stages:
+def in_stages(stages: Iterable[Stage], cluster: Cluster) -> StagePlacement:
     """Return the stages with devices handed out in order, kind by kind."""
     stages = tuple(stages)
     counts = [kind.count for kind in cluster.kinds]
@@ -109,11 +109,11 @@ def in_stages(stages: Iterable[Stage], cluster: Cluster) -> Stages:
     for stage in stages:
         device[list(stage.nodes)] = min(free[stage.kind], cluster.size - 1)
         free[stage.kind] += stage.replicas * stage.degree
-    return Stages(stages, device)
+    return StagePlacement(stages, device)
 
 
 @dataclass(frozen=True, eq=False)
-class Mapped:
+class ReplicaPlacement:
     """Solution of a mapping problem.
 
     Parameters
@@ -142,4 +142,4 @@ class Mapped:
         return first
 
 
-Solution = Placement | Calls | Stages | Mapped
+Solution = Placement | CallPlacement | StagePlacement | ReplicaPlacement

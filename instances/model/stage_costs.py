@@ -8,7 +8,7 @@ import numpy as np
 
 from .arrays import Floats, Ints, frozen
 from .errors import InputError
-from .problem import Mapping
+from .problem import DeviceMapping
 from .units import TIME_UNITS
 from .workload import Workload
 
@@ -125,7 +125,7 @@ def parameter_bytes(workload: Workload) -> Floats:
     return found
 
 
-def check_weights(workload: Workload, problem: Mapping) -> None:
+def check_weights(workload: Workload, problem: DeviceMapping) -> None:
     """Refuse to count all-reduces of a workload that does not say how many bytes they take.
 
     Raises

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...instances import InputError, Plan, Problem, Stages, Training, Workload
+from ...instances import InputError, Plan, Problem, StagePlacement, Training, Workload
 from ...instances.formats.files import load_plan, load_plan_for_model
 from ...instances.model.training_layers import training_layers
 from ...instances.model.units import NodeId
@@ -97,7 +97,7 @@ class Prepared:
         return given
 
 
-def prepare(
+def split_model(
     plan: Plan | Path,
     model: nn.Module,
     args: tuple[Any, ...],
@@ -127,7 +127,7 @@ def prepare(
     if workload is not None:
         made = load_plan(plan, workload) if isinstance(plan, Path) else plan
         made.check_made_for(workload)
-        staged = isinstance(made.solution, Stages)
+        staged = isinstance(made.solution, StagePlacement)
         training = staged or bool(workload.backward.any())
         profile = matching(model, args, kwargs, workload.ids, training, layers=staged)
         check_same(training_layers(profile.workload) if staged else profile.workload, workload)
@@ -142,7 +142,7 @@ def prepare(
             f"({profile.traced.because}), so its graph holds for the traced ones only"
         )
     named = tuple(kwargs or {})
-    if isinstance(made.solution, Stages):
+    if isinstance(made.solution, StagePlacement):
         return _staged(model, profile, workload, made, named)
     where = {node: int(d) for node, d in zip(workload.ids, made.placement.tolist(), strict=True)}
     pieces = split(profile, [where[node] for node in profile.workload.ids], order_of(made))

@@ -14,7 +14,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from ...instances import InputError, Plan, Stages, Workload
+from ...instances import InputError, Plan, StagePlacement, Workload
 from ...instances.pytorch.factory import Made
 from ..measure.group import process_group
 from .checkpoint import Position, checkpoints, newest, restore, save
@@ -22,7 +22,7 @@ from .guard.failures import Guard, guarded
 from .guard.identity import graph_hash, plan_hash, weights_hash
 from .options import OPTIMIZERS, Options
 from .pipeline import Pipeline
-from .prepare import Prepared, prepare
+from .prepare import Prepared, split_model
 from .recording_file import RankRecording, RunRecording, save_recording
 from .trainer import ASYNCHRONOUS, Batches, MakeOptimizer, Stream, Trainer
 
@@ -56,7 +56,7 @@ def run(
         a step takes its own ones, in order. Or what makes that: then its failures, too, are
         shown once.
     workload
-        What the plan was made for; see `prepare`.
+        What the plan was made for; see `split_model`.
     on_step
         Called on rank 0 after every step.
     show
@@ -76,7 +76,7 @@ def run(
         raise InputError("record: give the workload, too; the recording is held against it")
     with guarded(timeout_s=options.timeout_s, show=show) as guard:
         given = made if isinstance(made, Made) else made()
-        prepared = prepare(plan, given.model, given.args, given.kwargs, workload)
+        prepared = split_model(plan, given.model, given.args, given.kwargs, workload)
         options = options.settled(prepared.plan, prepared.workload)
         _alone_if_it_can_be(len(prepared.devices) * options.replicas)
         torch.set_num_threads(options.threads or _threads())
@@ -100,7 +100,7 @@ def _trainer(prepared: Prepared, options: Options, device: torch.device) -> Trai
     assert options.schedule is not None
     assert options.microbatches is not None
     asynchronous = options.schedule in ASYNCHRONOUS
-    if asynchronous or isinstance(prepared.plan.solution, Stages):
+    if asynchronous or isinstance(prepared.plan.solution, StagePlacement):
         return Stream(
             prepared,
             options.schedule,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...instances import InputError, Mapped, Plan, Stages, Workload
+from ...instances import InputError, Plan, ReplicaPlacement, StagePlacement, Workload
 from .stages import ModuleStages, modules_of
 
 NAME = "accelerate"
@@ -27,8 +27,9 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
     plan.check_made_for(workload)
     solution = plan.solution
     if (
-        isinstance(solution, Stages) and any(s.replicas * s.degree > 1 for s in solution.stages)
-    ) or (isinstance(solution, Mapped) and solution.slots.shape[1] > 1):
+        isinstance(solution, StagePlacement)
+        and any(s.replicas * s.degree > 1 for s in solution.stages)
+    ) or (isinstance(solution, ReplicaPlacement) and solution.slots.shape[1] > 1):
         raise InputError(f"{NAME}: the plan has replicas; a device map holds one copy of a model")
     names = _names(plan)
     where: dict[str, str] = {}

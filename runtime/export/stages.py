@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...instances import InputError, Mapped, Placement, Plan, Stages, Workload
+from ...instances import InputError, Placement, Plan, ReplicaPlacement, StagePlacement, Workload
 from ...instances.model.units import ROOT_MODULE
 from ..simulate.pieces import forward_pieces_of, order_of
 
@@ -190,7 +190,7 @@ def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
         where = plan.placement.tolist()
         pieces = forward_pieces_of(workload, where, order_of(plan))
         return [_Stage(nodes, where[nodes[0]]) for nodes in pieces]
-    if isinstance(solution, Stages):
+    if isinstance(solution, StagePlacement):
         return [
             _Stage(
                 tuple(v for v in stage.nodes if not workload.backward[v]),
@@ -200,7 +200,7 @@ def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
             )
             for stage in solution.stages
         ]
-    if isinstance(solution, Mapped):
+    if isinstance(solution, ReplicaPlacement):
         members: list[list[int]] = [[] for _ in range(len(solution.slots))]
         for v, s in enumerate(solution.stage.tolist()):
             if not workload.backward[v]:
@@ -274,7 +274,7 @@ def _ranks(plan: Plan, devices: Sequence[int], target: str, rounds: bool) -> lis
 
 
 def _recomputes(workload: Workload, plan: Plan, target: str) -> bool:
-    if not isinstance(plan.solution, Stages) or workload.layers is None:
+    if not isinstance(plan.solution, StagePlacement) or workload.layers is None:
         return False
     flags = {
         bool(workload.layers.recomputes[c])

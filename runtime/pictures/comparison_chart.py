@@ -22,7 +22,7 @@ def draw_comparison(table: pd.DataFrame, path: Path) -> None:
     Parameters
     ----------
     table
-        As `stagecut.api.compare.compare` returns it, traces included.
+        As `stagecut.compare` returns it, traces included.
     """
     names = list(dict.fromkeys(table["workload"]))
     methods = list(dict.fromkeys(table["method"]))

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ...instances import Mapped, Mapping
+from ...instances import DeviceMapping, ReplicaPlacement
 from ...instances.model.escape import plain
 from ...instances.topologies import Topology
 from ..verify.mapping import MappingReport
@@ -21,7 +21,9 @@ BUSIEST, LINK, SPARE, SWITCH = "#c0392b", "#bbbbbb", "#ffffff", "#666666"
 
 
 @names_as_they_are
-def draw_mapping(problem: Mapping, solution: Mapped, report: MappingReport, path: Path) -> None:
+def draw_mapping(
+    problem: DeviceMapping, solution: ReplicaPlacement, report: MappingReport, path: Path
+) -> None:
     """Draw the mapping into a PNG, SVG or PDF file.
 
     Raises

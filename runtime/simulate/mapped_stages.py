@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...instances import Mapped, Mapping, Plan, Workload, stage_costs
+from ...instances import DeviceMapping, Plan, ReplicaPlacement, Workload, stage_costs
 from ...instances.model.arrays import Floats, Ints, frozen
 from ...instances.model.stage_costs import accelerator_seconds
 from ...instances.model.units import TIME_UNITS
@@ -32,8 +32,8 @@ from .stages import BACKWARD, FORWARD, StageGraph
 def stages_of_mapping(
     workload: Workload,
     plan: Plan,
-    problem: Mapping,
-    solution: Mapped,
+    problem: DeviceMapping,
+    solution: ReplicaPlacement,
     *,
     weight_share: float = 0.5,
 ) -> StageGraph:
@@ -104,7 +104,7 @@ def stages_of_mapping(
     )
 
 
-def chains(solution: Mapped) -> tuple[tuple[int, ...], ...]:
+def chains(solution: ReplicaPlacement) -> tuple[tuple[int, ...], ...]:
     """Return the replicas of each stage so that the r-th sends to the r-th of the next stage."""
     places = np.arange(solution.slots.shape[1])
     replicas = [solution.slots[0]]
@@ -114,7 +114,7 @@ def chains(solution: Mapped) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row.tolist()) for row in replicas)
 
 
-def topology_links(problem: Mapping, solution: Mapped) -> Links:
+def topology_links(problem: DeviceMapping, solution: ReplicaPlacement) -> Links:
     """Return the topology as a network, for the messages between the plan's stages.
 
     Each link carries data in both directions at once; messages that share a link in one direction

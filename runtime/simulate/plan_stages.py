@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ...instances import (
-    Calls,
+    CallPlacement,
+    DeviceMapping,
     InputError,
     Latency,
-    Mapped,
-    Mapping,
     Plan,
-    Stages,
+    ReplicaPlacement,
+    StagePlacement,
     Throughput,
     Training,
     Workload,
@@ -47,11 +47,11 @@ def stages_of(
         )
     plan.check_made_for(workload)
     match plan.problem, plan.solution:
-        case Latency(), Calls(device, call):
+        case Latency(), CallPlacement(device, call):
             return stages_of_calls(workload, plan.cluster, device, call)
-        case Training() as problem, Stages() as solution:
+        case Training() as problem, StagePlacement() as solution:
             return stages_of_training(workload, plan, problem, solution, weight_share=weight_share)
-        case Mapping() as problem, Mapped() as solution:
+        case DeviceMapping() as problem, ReplicaPlacement() as solution:
             return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
         case Throughput() as problem, _ if problem.relayed if relayed is None else relayed:
             return cut_relayed(workload, plan, weight_share=weight_share)
@@ -72,6 +72,6 @@ def usual_network(plan: Plan) -> Network:
     For mapped plans the links of their topology; else what the plan's problem says that transfers
     cost, beside compute if it says so.
     """
-    if isinstance(plan.problem, Mapping) and isinstance(plan.solution, Mapped):
+    if isinstance(plan.problem, DeviceMapping) and isinstance(plan.solution, ReplicaPlacement):
         return topology_links(plan.problem, plan.solution)
     return HostMemory(isinstance(plan.problem, Throughput) and plan.problem.overlap)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances import Layers, Plan, Stages, Training, Workload, layers_of
+from ...instances import Layers, Plan, StagePlacement, Training, Workload, layers_of
 from ...instances.model.arrays import frozen
 from ..verify.training import check, microbatches_and_bandwidth
 from .stages import BACKWARD, FORWARD, StageGraph
@@ -33,7 +33,7 @@ def stages_of_training(
     workload: Workload,
     plan: Plan,
     problem: Training,
-    solution: Stages,
+    solution: StagePlacement,
     *,
     weight_share: float = 0.5,
 ) -> StageGraph:

@@ -12,7 +12,7 @@ from collections import defaultdict
 import networkx as nx
 import numpy as np
 
-from ...instances import Calls, Cluster, Costs, Latency, NodeId, Workload
+from ...instances import CallPlacement, Cluster, Costs, Latency, NodeId, Workload
 from .report import CallReport, DeviceReport, Report
 from .rules import over_memory, torn_colours, unsupported
 
@@ -21,7 +21,7 @@ Item = tuple[int, int]
 
 
 def check(
-    workload: Workload, cluster: Cluster, costs: Costs, problem: Latency, solution: Calls
+    workload: Workload, cluster: Cluster, costs: Costs, problem: Latency, solution: CallPlacement
 ) -> Report:
     """Execute `solution` and list the rules it breaks.
 

@@ -13,7 +13,7 @@ from itertools import chain
 
 import numpy as np
 
-from ...instances import Cluster, Mapped, Mapping, StageCosts, Workload, stage_costs
+from ...instances import Cluster, DeviceMapping, ReplicaPlacement, StageCosts, Workload, stage_costs
 from ...instances.model.arrays import Ints
 from ...instances.model.contiguity import pipeline_edges
 from ...instances.model.units import TIME_UNITS
@@ -78,7 +78,7 @@ class MappingReport(Report):
 
 
 def check(
-    workload: Workload, cluster: Cluster, problem: Mapping, solution: Mapped
+    workload: Workload, cluster: Cluster, problem: DeviceMapping, solution: ReplicaPlacement
 ) -> MappingReport:
     """Evaluate a mapping and list the rules it breaks."""
     topology = problem.topology
@@ -130,9 +130,9 @@ def check(
 
 
 def stage_reports(
-    costs: StageCosts, problem: Mapping, slots: Ints, sends_to: Ints
+    costs: StageCosts, problem: DeviceMapping, slots: Ints, sends_to: Ints
 ) -> tuple[MappedStage, ...]:
-    """Return what each stage takes per batch, by the definition in `Mapping`."""
+    """Return what each stage takes per batch, by the definition in `DeviceMapping`."""
     message = _messages(problem.topology)
     rows: list[list[int]] = slots.tolist()
     to_next = [
@@ -162,7 +162,9 @@ def stage_reports(
     return tuple(reports)
 
 
-def allreduce(message: Message, problem: Mapping, row: list[int], size: float) -> tuple[float, str]:
+def allreduce(
+    message: Message, problem: DeviceMapping, row: list[int], size: float
+) -> tuple[float, str]:
     """Return the seconds of an all-reduce of `size` bytes among `row`, and what does it.
 
     ``ring``: 2(R−1) steps of size/R. ``tree``: replica i's parent is replica ⌊(i−1)/2⌋; up and
@@ -198,7 +200,7 @@ def allreduce(message: Message, problem: Mapping, row: list[int], size: float) -
 
 
 def busiest_link(
-    costs: StageCosts, problem: Mapping, slots: Ints, sends_to: Ints
+    costs: StageCosts, problem: DeviceMapping, slots: Ints, sends_to: Ints
 ) -> tuple[Pair | None, float]:
     """Return the link and direction with most seconds of traffic per batch.
 
@@ -258,7 +260,7 @@ def _find(topology: Topology, pairs: Iterable[list[Pair]]) -> None:
 
 
 def _find_trees(
-    message: Message, problem: Mapping, rows: list[list[int]], sizes: list[float]
+    message: Message, problem: DeviceMapping, rows: list[list[int]], sizes: list[float]
 ) -> None:
     """Find the routes that `allreduce` asks for, of all stages side by side."""
     depth = problem.replicas.bit_length() - 1
@@ -298,7 +300,9 @@ def link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]
     return table
 
 
-def _broken(workload: Workload, cluster: Cluster, problem: Mapping, solution: Mapped) -> list[str]:
+def _broken(
+    workload: Workload, cluster: Cluster, problem: DeviceMapping, solution: ReplicaPlacement
+) -> list[str]:
     s, r, topology = problem.stages, problem.replicas, problem.topology
     if cluster.size != topology.size:
         return [f"the cluster has {cluster.size} devices, {topology.name} has {topology.size}"]

@@ -14,7 +14,7 @@ from ...instances import (
     InputError,
     Layers,
     Stage,
-    Stages,
+    StagePlacement,
     Training,
     Workload,
     layers_of,
@@ -37,7 +37,9 @@ STATE: Mapping[tuple[str, str], float] = {
 }
 
 
-def check(workload: Workload, cluster: Cluster, problem: Training, solution: Stages) -> Report:
+def check(
+    workload: Workload, cluster: Cluster, problem: Training, solution: StagePlacement
+) -> Report:
     """Evaluate a plan and list the rules it breaks."""
     layers = layers_of(workload)
     microbatches, bandwidth = microbatches_and_bandwidth(workload, problem)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 
 from ...instances import (
-    Calls,
+    CallPlacement,
     Cluster,
+    DeviceMapping,
     Latency,
-    Mapped,
-    Mapping,
     Placement,
     Plan,
     Problem,
+    ReplicaPlacement,
     Solution,
-    Stages,
+    StagePlacement,
     Throughput,
     Training,
     VerificationError,
@@ -40,15 +40,15 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
         case Throughput(), Placement():
             costs = price(workload, cluster)
             return throughput.check(workload, cluster, costs, problem, solution)
-        case Training(), Stages():
+        case Training(), StagePlacement():
             return training.check(workload, cluster, problem, solution)
-        case Latency(), Calls():
+        case Latency(), CallPlacement():
             costs = price(workload, cluster)
             return latency.check(workload, cluster, costs, problem, solution)
-        case Mapping(), Mapped():
+        case DeviceMapping(), ReplicaPlacement():
             return mapping.check(workload, cluster, problem, solution)
     raise VerificationError(
-        f"a {type(solution).__name__.lower()} is no solution of {problem.name}: plan again"
+        f"a {type(solution).__name__} is no solution of {problem.name}: plan again"
     )
 
 

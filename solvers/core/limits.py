@@ -39,3 +39,17 @@ class Limits:
             raise InputError(f"node limit: {self.nodes}; it must be at least 0")
         if not 0 <= self.seed < 2**31:
             raise InputError(f"seed: {self.seed}; it must be from 0 to {2**31 - 1}")
+
+
+#: What the command line and Python stop at unless told otherwise; with `Limits()` they do not.
+DEFAULT_SECONDS, DEFAULT_GAP = 60.0, 0.01
+#: A mapping's bound is rarely within 1 %, so its time is spent on better ones.
+MAPPING_GAP = 0.0
+
+#: The same by problem.
+DEFAULT_LIMITS: dict[str, Limits] = {
+    "throughput": Limits(DEFAULT_SECONDS, DEFAULT_GAP),
+    "latency": Limits(DEFAULT_SECONDS, DEFAULT_GAP),
+    "training": Limits(DEFAULT_SECONDS, DEFAULT_GAP),
+    "mapping": Limits(DEFAULT_SECONDS, MAPPING_GAP),
+}

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from ...formulations.task import Task
-from ...instances import Calls, Placement, Problem, Solution
+from ...instances import CallPlacement, Placement, Problem, Solution
 from .search import Search
 
 
@@ -32,7 +32,7 @@ def swap_devices(task: Task[Problem], search: Search[Solution]) -> None:
             better = False
             for a, b in pairs:
                 best = search.best
-                if search.should_stop() or not isinstance(best, Placement | Calls):
+                if search.should_stop() or not isinstance(best, Placement | CallPlacement):
                     return
                 renamed = np.arange(len(costs.kind_of))
                 renamed[a], renamed[b] = b, a

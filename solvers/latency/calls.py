@@ -21,7 +21,7 @@ import numpy as np
 from ...formulations.latency.execute import execute, flatten
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
-from ...instances import Calls, Latency, Solution
+from ...instances import CallPlacement, Latency, Solution
 from ...instances.model.arrays import Ints
 from ..core.search import Search
 from .bound import cut_data
@@ -98,7 +98,7 @@ def several_calls(task: Task[Latency], search: Search[Solution]) -> None:
 
 def pack(
     task: Task[Latency], graph: LatencyGraph, calls_found: list[tuple[int, list[int]]]
-) -> Calls | None:
+) -> CallPlacement | None:
     """Put calls that each have an accelerator of their own on fewer, without delaying any.
 
     Parameters
@@ -165,7 +165,7 @@ def pack(
             device[calls_found[r][1]] = first + used[k]
             call[calls_found[r][1]] = j
         used[k] += 1
-    return Calls(device, call)
+    return CallPlacement(device, call)
 
 
 def _by_colour(task: Task[Latency], slot: Ints) -> list[list[int]] | None:

@@ -10,7 +10,7 @@ from numba import njit
 from ...formulations.latency.execute import execute, flatten
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
-from ...instances import Calls, Latency
+from ...instances import CallPlacement, Latency
 from ...instances.model.arrays import Bools, Ints
 
 #: Divisions that are tried one by one, if there are no more; and visits of nodes and edges.
@@ -22,7 +22,7 @@ def divide(
     graph: LatencyGraph,
     placement: Ints,
     should_stop: Callable[[], bool] = lambda: False,
-) -> tuple[Calls | None, bool]:
+) -> tuple[CallPlacement | None, bool]:
     """Divide each accelerator's nodes into calls, so that the request ends as soon as possible.
 
     Parameters
@@ -83,8 +83,10 @@ def divide(
     return _plan(placement, slot, calls, value), False
 
 
-def _plan(placement: Ints, slot: Ints, calls: int, value: float) -> Calls | None:
-    return Calls(placement, np.where(slot >= 0, slot % calls, -1)) if value < np.inf else None
+def _plan(placement: Ints, slot: Ints, calls: int, value: float) -> CallPlacement | None:
+    return (
+        CallPlacement(placement, np.where(slot >= 0, slot % calls, -1)) if value < np.inf else None
+    )
 
 
 def _reach(task: Task[Latency]) -> Bools:
@@ -129,7 +131,7 @@ def _first(task: Task[Latency], where: Ints, calls: int) -> Ints | None:
 
 
 @njit(cache=True, nogil=True)
-def _try_all(flat, held, where, reach, kind, device, before, calls, few):  # type: ignore[no-untyped-def]
+def _try_all(flat, held, where, reach, kind, device, before, calls, few):
     """Try every division whose calls follow the edges; give up beyond `few` of them."""
     size, n = len(held), len(where)
     number = np.full(n, -1, np.int64)

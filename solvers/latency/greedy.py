@@ -8,7 +8,7 @@ import numpy as np
 
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
-from ...instances import Calls, Latency, Solution, Throughput
+from ...instances import CallPlacement, Latency, Solution, Throughput
 from ...instances.model.arrays import Ints
 from ..core.limits import Limits
 from ..core.search import Search
@@ -36,7 +36,7 @@ def all_on_cpus(task: Task[Latency], search: Search[Solution]) -> None:
     """Put everything on the CPUs, if there are any that support it."""
     graph = latency_graph(task, whole_colours=True)
     if np.isfinite(graph.cpu).all():
-        search.offer(Calls(graph.pool, np.full(task.workload.n, -1)))
+        search.offer(CallPlacement(graph.pool, np.full(task.workload.n, -1)))
 
 
 def first_plans(task: Task[Latency], search: Search[Solution]) -> None:
@@ -46,7 +46,7 @@ def first_plans(task: Task[Latency], search: Search[Solution]) -> None:
     placement = fill(task, graph)
     if placement is not None:
         host = task.costs.host[task.costs.kind_of[placement]]
-        search.offer(Calls(placement, np.where(host, -1, 0)))
+        search.offer(CallPlacement(placement, np.where(host, -1, 0)))
 
 
 def depth_first(graph: LatencyGraph) -> list[int]:

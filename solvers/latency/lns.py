@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from ...formulations.latency.execute import execute, flatten
+from ...formulations.latency.execute import flatten
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
-from ...instances import Calls, Latency, Solution
+from ...instances import CallPlacement, Latency, Solution
 from ...instances.model.arrays import Ints
 from ..core.search import Search
 from ..core.swaps import swap_devices
 from .greedy import all_on_cpus, greedy
 from .label_dp.core import core_of, kernel_graph
 from .label_dp.dp import chain, solution_of
+from .lns_kernel import random_moves
 
 #: Moves between two looks at the clock, in node visits.
 SLICE_VISITS = 20_000_000
@@ -31,7 +31,7 @@ def local_search(task: Task[Latency], search: Search[Solution]) -> None:
     if search.best is None:
         linear(task, search)
     swap_devices(task, search)
-    if isinstance(search.best, Calls):
+    if isinstance(search.best, CallPlacement):
         improve(task, search)
 
 
@@ -51,7 +51,7 @@ def linear(task: Task[Latency], search: Search[Solution]) -> None:
 
 def improve(task: Task[Latency], search: Search[Solution]) -> None:
     """Move units of the best plan between calls until no move has helped for long."""
-    assert isinstance(search.best, Calls)
+    assert isinstance(search.best, CallPlacement)
     calls = task.problem.calls
     graph = latency_graph(task, whole_colours=False)
     groups = _groups(task)
@@ -80,7 +80,9 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
             return
         rounds += 1
         seed = int(rng.integers(2**31))
-        new = _moves(flat, slot, kind, on, before, room, calls, start, members, value, moves, seed)
+        new = random_moves(
+            flat, slot, kind, on, before, room, calls, start, members, value, moves, seed
+        )
         failed = 0 if new < value else failed + moves
         if new < value:
             value = new
@@ -89,10 +91,10 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
                 accelerators[np.maximum(slot, 0) // calls] if len(kind) else 0,
                 graph.pool,
             )
-            search.offer(Calls(device, np.where(slot >= 0, slot % calls, -1)))
+            search.offer(CallPlacement(device, np.where(slot >= 0, slot % calls, -1)))
 
 
-def _compact(plan: Calls) -> Ints:
+def _compact(plan: CallPlacement) -> Ints:
     """The rank of each node's call among the calls of its device."""
     rank = np.full(len(plan.call), -1)
     for d in np.unique(plan.device).tolist():
@@ -104,64 +106,3 @@ def _compact(plan: Calls) -> Ints:
 def _groups(task: Task[Latency]) -> list[list[int]]:
     alone = [[v] for v, colour in enumerate(task.workload.colours.tolist()) if colour < 0]
     return [list(nodes) for nodes in task.workload.colour_classes if nodes] + alone
-
-
-@njit(cache=True, nogil=True)
-def _moves(  # type: ignore[no-untyped-def]
-    flat, slot, kind, device, before, room, calls, start, members, value, moves, seed
-):
-    """Try random moves; change `slot` in place and return its latency."""
-    np.random.seed(seed)  # noqa: NPY002  # numba's own generator
-    groups = len(start) - 1
-    used = np.zeros(len(room))
-    for v in range(len(slot)):
-        if slot[v] >= 0:
-            used[slot[v] // calls] += flat.memory[v]
-    kept = np.empty(len(slot), np.int64)
-    for _ in range(moves):
-        g = np.random.randint(groups)  # noqa: NPY002
-        low, high = start[g], start[g + 1]
-        # where to: the call of a neighbour, a call next to it, or the CPUs
-        v = members[low + np.random.randint(high - low)]  # noqa: NPY002
-        ins = flat.pred_start[v + 1] - flat.pred_start[v]
-        outs = flat.succ_start[v + 1] - flat.succ_start[v]
-        pick = np.random.randint(ins + outs + 1)  # noqa: NPY002
-        if pick < ins:
-            to = slot[flat.pred[flat.pred_start[v] + pick]]
-        elif pick < ins + outs:
-            to = slot[flat.succ[flat.succ_start[v] + pick - ins]]
-        else:
-            to = np.random.randint(len(kind) + 1) - 1  # noqa: NPY002
-        if to == slot[v] and calls == 1:
-            continue
-        size, possible, same = 0.0, True, True
-        for i in range(low, high):
-            u = members[i]
-            size += flat.memory[u]
-            time = flat.cpu[u] if to < 0 else flat.compute[kind[to], u]
-            possible &= time < np.inf
-            same &= slot[u] == to
-            kept[i - low] = slot[u]
-        if same or not possible:
-            continue
-        home = slot[v] // calls if slot[v] >= 0 else -1
-        there = to // calls if to >= 0 else -1
-        if there >= 0 and there != home and used[there] + size > room[there]:
-            continue
-        if calls > 1 and there >= 0 and there == home:
-            slot[v] = to  # one node of the group moves to another call of the accelerator
-        else:
-            for i in range(low, high):
-                slot[members[i]] = to
-        new = execute(flat, slot, kind, device, before)[0]
-        if new <= value:
-            value = new
-            if home != there:
-                if home >= 0:
-                    used[home] -= size
-                if there >= 0:
-                    used[there] += size
-        else:
-            for i in range(low, high):
-                slot[members[i]] = kept[i - low]
-    return value

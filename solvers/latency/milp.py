@@ -7,7 +7,7 @@ from pyomo.common.gc_manager import PauseGC
 from ...formulations.latency.graph import latency_graph
 from ...formulations.latency.milp import latency_model
 from ...formulations.task import Task
-from ...instances import Calls, Latency, Solution
+from ...instances import CallPlacement, Latency, Solution
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
@@ -46,7 +46,7 @@ def _program(
         )
         compiled = compile_model(stated.model)
     start = None
-    if isinstance(search.best, Calls):
+    if isinstance(search.best, CallPlacement):
         start = compiled.start(stated.start(search.best))
     return Program(
         compiled=compiled,

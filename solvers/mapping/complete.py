@@ -1,4 +1,4 @@
-"""Mappings completed: some stages stand where they shall stay, the others are put around them."""
+"""Completion of partial mappings: some stages have their devices, the others get what is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .search import MappingSearch
 
 
 def completed_slots(mapping: MappingSearch, rows: dict[int, Ints]) -> Ints:
-    """Return slots, (S, R), with these rows; other stages take what is left, block by block."""
+    """Return slots, (S, R), with the given rows of stages; others take free devices by block."""
     costs = mapping.costs
     slots = np.full((costs.stages, costs.replicas), -1)
     for s, row in rows.items():
@@ -27,7 +27,7 @@ def completed_slots(mapping: MappingSearch, rows: dict[int, Ints]) -> Ints:
 def repair_and_offer(
     mapping: MappingSearch, slots: Ints, threshold: float, steps: int, attempt: int
 ) -> None:
-    """Offer what becomes of a mapping by annealing at a threshold."""
+    """Repair a mapping by annealing at a threshold, and offer the result."""
     costs = mapping.costs
     state = new_state(costs, slots, matched(costs, slots), best_routes(costs))
     seed = (mapping.search.limits.seed * 7919 + attempt) % 2**31

@@ -6,13 +6,13 @@ import numpy as np
 
 from ...formulations.mapping.partition import partition_units
 from ...formulations.task import Task
-from ...instances import Mapped, Mapping, Solution
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.model.arrays import Floats, Ints
 from ..core.search import Search
 from .partition import orders
 
 
-def first_mapping(task: Task[Mapping], search: Search[Solution]) -> None:
+def first_mapping(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer a mapping if there is none yet, whether the time is up or not."""
     problem = task.problem
     if search.best is not None:
@@ -33,7 +33,10 @@ def first_mapping(task: Task[Mapping], search: Search[Solution]) -> None:
     # messages go R devices far between stages side by side, S devices between their replicas
     layouts = [used.reshape(s, r), used.reshape(r, s).T.copy()]
     for slots in layouts if r < s else layouts[::-1]:
-        if search.offer(Mapped(stage[unit_of], slots, straight)) and search.method == "auto":
+        if (
+            search.offer(ReplicaPlacement(stage[unit_of], slots, straight))
+            and search.method == "auto"
+        ):
             search.method = "layouts"  # `auto` names what found the mapping
         if search.should_stop():
             return

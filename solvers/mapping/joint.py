@@ -12,7 +12,7 @@ from pyomo.common.gc_manager import PauseGC
 from ...formulations.mapping.joint import joint_milp
 from ...formulations.mapping.joint_data import joint_data
 from ...formulations.task import Task
-from ...instances import Mapped, Mapping, Solution
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.model.arrays import Floats
 from ...instances.model.units import TIME_UNITS
 from ..core.compiled_model import compile_model
@@ -22,7 +22,7 @@ from . import strategy
 from .parameters import TWO_PHASE_SHARE
 
 
-def joint(task: Task[Mapping], search: Search[Solution]) -> None:
+def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Map in two phases; then cut and map at once. The bound is for all partitions.
 
     The program knows no collectives but rings, and no links.
@@ -31,7 +31,7 @@ def joint(task: Task[Mapping], search: Search[Solution]) -> None:
     solve_program(lambda: _program(task, search), search, gap=min(search.limits.gap, 1e-7))
 
 
-def _program(task: Task[Mapping], search: Search[Solution]) -> Program[Solution]:
+def _program(task: Task[DeviceMapping], search: Search[Solution]) -> Program[Solution]:
     """State the program for the best solution known."""
     problem = task.problem
     unit = TIME_UNITS[task.workload.time_unit]
@@ -47,10 +47,10 @@ def _program(task: Task[Mapping], search: Search[Solution]) -> Program[Solution]
             return float(var.value) if var.fixed else compiled.value(var, x)
 
         stage, slots, sends_to = stated.read(value)
-        return Mapped(stage[data.unit_of], problem.topology.usable[slots], sends_to)
+        return ReplicaPlacement(stage[data.unit_of], problem.topology.usable[slots], sends_to)
 
     start = None
-    if isinstance(search.best, Mapped):
+    if isinstance(search.best, ReplicaPlacement):
         of_unit = np.zeros(data.units.size, np.int64)
         of_unit[data.unit_of] = search.best.stage
         at = problem.topology.usable_index[search.best.slots]
@@ -65,7 +65,7 @@ def _program(task: Task[Mapping], search: Search[Solution]) -> Program[Solution]
     )
 
 
-def _two_phases(task: Task[Mapping], search: Search[Solution]) -> None:
+def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer the answer of partition first, mapping after; its bound is not one for all cuts."""
     left = search.seconds_left
     limits = replace(

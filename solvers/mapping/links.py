@@ -13,7 +13,7 @@ from ...formulations.mapping.links import (
     route_costs,
 )
 from ...formulations.task import Task
-from ...instances import Mapped, Mapping, Solution
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .links_kernel import descend
 from .parameters import (
@@ -27,7 +27,9 @@ from .programs.blocks import BlockTest
 from .search import MappingSearch
 
 
-def busiest_link(task: Task[Mapping], search: Search[Solution], *, anneal: bool = True) -> None:
+def busiest_link(
+    task: Task[DeviceMapping], search: Search[Solution], *, anneal: bool = True
+) -> None:
     """Partition the workload into stages and map them so that the busiest link carries least.
 
     The partition and what the bound holds for are those of `strategy.auto`.
@@ -101,7 +103,7 @@ def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBound
 def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
     search, problem = mapping.search, mapping.problem
     best = search.best
-    if not isinstance(best, Mapped):
+    if not isinstance(best, ReplicaPlacement):
         return
     usable = problem.topology.usable
     sends_to = np.zeros(best.slots.shape, np.int64)
@@ -110,7 +112,7 @@ def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
         if search.limits.nodes is not None and turn >= search.limits.nodes:
             search.stop_for("nodes")
             return
-        assert isinstance(search.best, Mapped)
+        assert isinstance(search.best, ReplicaPlacement)
         best = search.best
         slot = np.concatenate([best.slots.ravel(), np.setdiff1d(usable, best.slots)])
         sends_to[:-1] = best.sends_to
@@ -132,7 +134,7 @@ def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
                 seed,
             )
             found = slot[: best.slots.size].reshape(best.slots.shape).copy()
-            search.offer(Mapped(mapping.stage, found, sends_to[:-1].copy()))
+            search.offer(ReplicaPlacement(mapping.stage, found, sends_to[:-1].copy()))
             if search.should_stop():
                 return
         turn += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...formulations.mapping.links import link_traffic
 from ...formulations.mapping.milp import mapping_milp
 from ...formulations.task import Task
-from ...instances import Mapped, Mapping, Solution
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.model.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
@@ -13,7 +13,7 @@ from ..core.search import Search
 from .search import MappingSearch
 
 
-def milp(task: Task[Mapping], search: Search[Solution]) -> None:
+def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Partition the workload into stages and map them by the integer program.
 
     The program knows no collectives but rings.
@@ -33,7 +33,7 @@ def milp(task: Task[Mapping], search: Search[Solution]) -> None:
             return mapping.costs.read_back(mapping.stage, slots, sends_to)
 
         start = None
-        if isinstance(search.best, Mapped):
+        if isinstance(search.best, ReplicaPlacement):
             at = mapping.problem.topology.usable_index[search.best.slots]
             start = compiled.start(stated.start(at, search.best.sends_to))
         return Program(

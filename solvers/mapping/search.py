@@ -1,4 +1,4 @@
-"""The ground that all searches for a mapping share: stages, costs, offers, bounds."""
+"""What all methods for mappings share: the stages, their costs, the incumbent and the bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...formulations.mapping.blocks import find_blocks
 from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
 from ...formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from ...formulations.task import Task
-from ...instances import Mapped, Mapping, Solution, StageCosts, stage_costs
+from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
 from ...instances.model.arrays import Floats, Ints
 from ...instances.model.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
@@ -27,9 +27,9 @@ from .segments import SegmentTest
 
 
 class MappingSearch:
-    """One search for a mapping; all in seconds per batch, while the search has the user's unit."""
+    """A search for a mapping, in seconds per batch; `search` counts in the workload's unit."""
 
-    def __init__(self, task: Task[Mapping], search: Search[Solution]) -> None:
+    def __init__(self, task: Task[DeviceMapping], search: Search[Solution]) -> None:
         self.problem = task.problem
         self.search = search
         self.unit = TIME_UNITS.get(task.workload.time_unit, 1.0)
@@ -46,7 +46,7 @@ class MappingSearch:
         self.turns = 0
 
     def _take(self, stage: Ints) -> None:
-        """Let these be the stages to map."""
+        """Map these stages from now on; `stage`, shape (V,), is the stage of each node."""
         self.stage = stage
         self.stages: StageCosts = stage_costs(self.workload, stage, self.problem.stages)
         with self.search.phase("routes"):
@@ -79,7 +79,7 @@ class MappingSearch:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Name what is at work, until its end only if it improves nothing: then what did stays."""
+        """Name the method at work; the name before returns if this one improves nothing."""
         search = self.search
         before, objective = search.method, search.objective
         search.method = name
@@ -88,9 +88,9 @@ class MappingSearch:
             search.method = before
 
     def offer(self, slots: Ints, sends_to: Ints, times: Floats | None = None) -> bool:
-        """Offer a mapping, unless rings alone count and show that it is no better.
+        """Offer a mapping; return whether it improves the incumbent.
 
-        Of mappings with one maximum the first with the least sum stays: `Search` wants less.
+        Where only rings are priced, a mapping whose longest stage is no shorter is dropped at once.
         """
         costs = self.costs
         if self.rings_only:
@@ -117,11 +117,11 @@ class MappingSearch:
         self.search.raise_bound(bound_s * (1 - 1e-12) / self.unit, origin)
 
     def layouts(self) -> None:
-        """Offer the constructions; if the first mapping is better, its stages are those to map."""
+        """Offer the constructions; if the first mapping beats them, map its stages instead."""
         with self.search.phase("layouts"):
             self._layouts()
             best = self.search.best
-            if isinstance(best, Mapped) and (best.stage != self.stage).any():
+            if isinstance(best, ReplicaPlacement) and (best.stage != self.stage).any():
                 self._take(best.stage)
                 self._layouts()
         self.raise_bound(0.0, "no time is below 0")
@@ -136,7 +136,7 @@ class MappingSearch:
                 return
 
     def bound_stages(self) -> None:
-        """Raise the bound: stages alone, then those that blocks keep together."""
+        """Raise the bound by each stage alone, then by segments that blocks do not split."""
         search, costs = self.search, self.costs
         if search.should_stop():
             return
@@ -151,9 +151,9 @@ class MappingSearch:
         self._bound_segments()
 
     def bound_thresholds(self) -> None:
-        """Raise the bound: conditions at a threshold, and counts per block.
+        """Raise the bound by conditions at a threshold, and by counts per block.
 
-        The better the incumbent, the sooner it ends.
+        The bisection starts at the incumbent: with a better one it ends sooner.
         """
         search, costs, least = self.search, self.costs, self.lower_bounds
         if search.should_stop():
@@ -175,11 +175,11 @@ class MappingSearch:
                 self.raise_bound(bound, "counts of devices per block (HiGHS)")
 
     def _bound_segments(self) -> None:
-        """Bound and constructions from stages that blocks keep together."""
+        """Raise the bound by unsplittable segments; offer mappings that pack them into blocks."""
         search, costs = self.search, self.costs
         if not self.block.any() or search.should_stop():
             return
-        with search.phase("runs"):
+        with search.phase("segments"):
             test = self.segments = SegmentTest(costs, self.block)
             bound = threshold_bound(
                 costs, self.lower_bounds, self.objective_s, search.should_stop, test, self.bound_s
@@ -198,9 +198,9 @@ class MappingSearch:
                         self.offer(slots, matched(costs, slots))
 
 
-def _stages_of(task: Task[Mapping], search: Search[Solution]) -> Ints:
+def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:
     problem = task.problem
-    if task.start is not None and isinstance(task.start.solution, Mapped):
+    if task.start is not None and isinstance(task.start.solution, ReplicaPlacement):
         return task.start.solution.stage
     coefficient = 0.0
     if problem.mode != "allr" and len(problem.topology.links):

@@ -1,12 +1,13 @@
-"""Runs: stages that cannot be parted at a threshold, as crossing between blocks costs too much.
+"""Unsplittable segments: stages that share a block at a threshold, as crossing costs too much.
 
-At a threshold T a boundary can be crossed only if its cheapest route across, with the least
-all-reduce, fits into the stage's room. Between boundaries that cannot be crossed lie *runs*: every
-replica of a run has its stages in one block. So a run must be no longer than a block, and the
-blocks must hold R of it; and a block of |b| devices holds at most ⌊|b|/L⌋ replicas of a stage whose
-run has L stages. If that is less than R, the all-reduce crosses too, which may forbid to cross the
-run's end; runs grow until nothing changes. On few devices, the ring of such a stage is sought among
-those that keep to that number in each block; else, time does not depend on their number.
+At a threshold T messages of a boundary can cross between blocks only if the cheapest route across,
+with the least all-reduce, fits the slack of the stage. Between boundaries that cannot be crossed
+lie the *unsplittable segments*: each replica has all stages of a segment in one block. So blocks
+must hold R copies of every segment, and a block of |b| devices holds at most ⌊|b|/L⌋ replicas of a
+stage whose segment has L stages. If that is less than R, the stage's all-reduce crosses as well,
+which may leave too little slack for crossing the segment's end; segments grow until nothing
+changes. On few devices, the ring of such a stage is sought among those with at most so many
+replicas per block; on more, only its cheapest link across is counted.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Segments = list[tuple[int, int]]
 
 
 class SegmentTest:
-    """A test for `threshold_bound`: whether every run has room.
+    """A test for `threshold_bound`: whether blocks can hold R copies of every segment.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class SegmentTest:
     def __call__(
         self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
     ) -> Segments | None:
-        """Return the runs, first and last stage of each; None if the threshold is impossible."""
+        """Return the first and last stage of each segment; None if the threshold is infeasible."""
         slack = (threshold - costs.base) * (1 + 1e-12)
         can_cross = np.ones(costs.stages, np.bool_)
         while True:
@@ -86,7 +87,7 @@ class SegmentTest:
     ) -> float:
         """Least all-reduce of stage s if block b holds at most `copies[b]` of its replicas.
 
-        More than `room` is as good as the least above it.
+        Above `slack` any value is returned that exceeds it.
         """
         r, alone = costs.replicas, float(lower_bounds.allreduce[s])
         most = int(copies.max())
@@ -109,7 +110,7 @@ class SegmentTest:
         return max(alone, best)
 
     def merged(self, costs: MappingCosts, block: Ints, segments: Segments) -> Segments:
-        """Return longer runs that can still be packed; dear crossings are avoided first."""
+        """Return longer segments that can still be packed; the costliest crossings go first."""
         ends = [last for _, last in segments[:-1]]
         for end in sorted(ends, key=lambda s: -self._message[s] - costs.base[s]):
             k = next(i for i, (_, last) in enumerate(segments) if last == end)
@@ -119,9 +120,9 @@ class SegmentTest:
         return segments
 
     def pack(self, costs: MappingCosts, block: Ints, segments: Segments) -> Ints | None:
-        """Return slots, (S, R), with every replica of a run in one block; None without a packing.
+        """Return slots, (S, R), with each copy of a segment in one block; None without a packing.
 
-        Longest runs first, each block filled with copies of one run as long as they fit.
+        Longest segments first; each block takes copies of one segment as long as they fit.
         """
         slack = [np.flatnonzero(block == b).tolist() for b in range(len(self._sizes))]
         slots = np.zeros((costs.stages, costs.replicas), np.int64)

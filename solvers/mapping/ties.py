@@ -1,8 +1,8 @@
-"""Of mappings with one longest stage, one whose stage times have a small sum: by descent.
+"""Tie-breaking: lower the sum of the stage times while the longest stage stays as it is.
 
-Min–max leaves all stages but the longest as they happen to be. A step takes a message that is
-the longest of its stage, exchanges the device at its end with another, or two receivers, and is
-kept if the sum falls and no stage gets longer than the longest.
+The objective says nothing about stages shorter than the longest. A step of this descent takes the
+longest message of a stage and exchanges the device at one of its ends with another, or two
+receivers. It is kept if the sum falls and no stage exceeds its upper bound.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from numba import njit
 
 from ...formulations.mapping.costs import mapping_costs, stage_times
 from ...formulations.task import Task
-from ...instances import Mapped, Mapping, Solution, stage_costs
+from ...instances import DeviceMapping, ReplicaPlacement, Solution, stage_costs
 from ..core.search import Search
 from .parameters import TIE_MESSAGES, TIE_PATIENCE, TIE_STEPS
 
 
-def break_ties(task: Task[Mapping], search: Search[Solution]) -> None:
+def break_ties(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Lower the sum of the incumbent's stage times while there is time; its maximum stays.
 
     Other collectives than rings are priced as rings on the way; the judge decides.
     """
     best, problem = search.best, task.problem
-    if not isinstance(best, Mapped) or best.slots.size < 2:
+    if not isinstance(best, ReplicaPlacement) or best.slots.size < 2:
         return
     with search.phase("ties"):
         costs = mapping_costs(stage_costs(task.workload, best.stage, problem.stages), problem)

@@ -74,7 +74,7 @@ class Query(NamedTuple):
 
 
 @njit(cache=True)
-def price_stage(data, units, count, inside, k, t, item, cost, size_a, size_b, weight):  # type: ignore[no-untyped-def]
+def price_stage(data, units, count, inside, k, t, item, cost, size_a, size_b, weight):
     """Fill the options of a stage's units on kind k at degree number t; return the transfer time.
 
     `cost` leaves the synchronisation of weights out, which depends on the replicas.
@@ -103,7 +103,7 @@ def price_stage(data, units, count, inside, k, t, item, cost, size_a, size_b, we
 
 
 @njit(cache=True)
-def configure(  # type: ignore[no-untyped-def]
+def configure(
     data, item, cost, size_a, size_b, weight, kappa, y, capacity, limit, decide, choice, gave_up
 ):  # fmt: skip
     """Return the least Σ cost (times d: without transfer) of one option per unit."""
@@ -116,7 +116,7 @@ def configure(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def in_flight(data, d, behind):  # type: ignore[no-untyped-def]
+def in_flight(data, d, behind):
     """Return y of a stage of d replicas with `behind` replicas in the stages after it."""
     if data.gpipe:
         return -(-data.microbatches // d)
@@ -124,7 +124,7 @@ def in_flight(data, d, behind):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def left_over(data, used, k, more):  # type: ignore[no-untyped-def]
+def left_over(data, used, k, more):
     """Return the speed of the devices left if `more` of kind k are taken too; −1 if too many."""
     speed = 0.0
     for i in range(len(used)):
@@ -136,7 +136,7 @@ def left_over(data, used, k, more):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def extend_plans(low, high, data, query, labels, halt):  # type: ignore[no-untyped-def]
+def extend_plans(low, high, data, query, labels, halt):
     """Extend the labels of ideals low … high − 1 by every stage; return the labels.
 
     It ends at once when another thread sets `halt`, shape (1,).
@@ -323,7 +323,7 @@ def extend_plans(low, high, data, query, labels, halt):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
-def _look(data, p, t, units, count, item, cost, size_a, size_b, weight, quick):  # type: ignore[no-untyped-def]
+def _look(data, p, t, units, count, item, cost, size_a, size_b, weight, quick):
     """Note cost and sizes of the fastest options for divisor number p; `inf` if p is forbidden."""
     kappa = data.kappa[t, p]
     quick[p] = 0.0
@@ -343,7 +343,7 @@ def _look(data, p, t, units, count, item, cost, size_a, size_b, weight, quick): 
 
 
 @njit(cache=True)
-def ideal_sums(start, unit, to, value):  # type: ignore[no-untyped-def]
+def ideal_sums(start, unit, to, value):
     """Return Σ value over the units of each ideal."""
     sums = np.zeros(len(start) - 1)
     for ideal in range(len(start) - 1):

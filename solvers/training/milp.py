@@ -10,7 +10,7 @@ from ...formulations.task import Task
 from ...formulations.training.cheap_bounds import least_stage_time
 from ...formulations.training.milp import training_milp
 from ...formulations.training.staging import Staging, state_staging
-from ...instances import Solution, Stages, Training, in_stages
+from ...instances import Solution, StagePlacement, Training, in_stages
 from ...instances.model.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
@@ -47,7 +47,7 @@ def _program(task: Task[Training], staging: Staging, search: Search[Solution]) -
         stated = training_milp(staging, scale / TIME_SCALE if 0 < scale < math.inf else 1.0)
         compiled = compile_model(stated.model)
     start = None
-    if isinstance(search.best, Stages):
+    if isinstance(search.best, StagePlacement):
         values = stated.start(search.best)
         start = None if values is None else compiled.start(values)
 

@@ -5,15 +5,47 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from cli_cases import placement_file
+from typer.testing import CliRunner
 
-from stagecut import InputError, save
-from stagecut.api.compare import Row, cases, compare, read_record
+from stagecut import (
+    DeviceMapping,
+    InputError,
+    Latency,
+    Throughput,
+    Workload,
+    accelerators_and_cpus,
+    compare,
+    save,
+    topology,
+)
+from stagecut.api.case_record import read_record
+from stagecut.api.cases import cases, run_cases
+from stagecut.api.compare import Row
+from stagecut.cli import app
 from stagecut.instances import Cluster, DeviceKind
 from stagecut.runtime.pictures.comparison_chart import draw_comparison
 
 METHODS = ["greedy", "dp"]
+#: Of each case: no test waits for it, however busy the machine.
+SECONDS = 300
+
+
+def chain() -> Workload:
+    """Return three nodes in a row, with all that every problem counts."""
+    return Workload(
+        name="chain",
+        ids=(0, 1, 2),
+        edges=np.array([(0, 1), (1, 2)]),
+        times={"accelerator": np.array([1.0, 2.0, 3.0]), "cpu": np.full(3, 9.0)},
+        memory_bytes=np.ones(3),
+        transfer=np.full(3, 0.1),
+        output_bytes=np.full(3, 10.0),
+        time_unit="ms",
+    )
 
 
 def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
@@ -21,17 +53,17 @@ def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
         str(placement_file(tmp_path, f"net {i}.json", maxFPGAs=i, maxSizePerFPGA=200.0))
         for i in (1, 2)
     ]
-    todo = cases(names, METHODS, ["--split", "contiguous"], 20)
+    todo = cases(names, METHODS, ["--split", "contiguous"], SECONDS)
     seen: list[Row] = []
-    table = compare(todo[:3], tmp_path / "table.csv", on_row=seen.append)
+    table = run_cases(todo[:3], tmp_path / "table.csv", on_row=seen.append)
     assert len(table) == len(seen) == 3
     record = tmp_path / "table.csv.jsonl"
     before = record.read_text()
-    table = compare(todo, tmp_path / "table.csv", jobs=2)
+    table = run_cases(todo, tmp_path / "table.csv", jobs=2)
     assert record.read_text().startswith(before)  # the first three were not run again
     assert len(read_record(record)[0]) == 4
     assert list(table["objective"]) == [8.0, 8.0, 4.5, 4.5]
-    assert (table["ratio"] == 1.0).all()
+    assert list(table["ratio"]) == pytest.approx([1.0] * 4, rel=1e-6)
     assert (tmp_path / "table.csv").read_text().count("\n") == 5
     draw_comparison(table, tmp_path / "table.png")
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
@@ -39,19 +71,19 @@ def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
 
 def test_a_case_that_crashes_is_a_row(tmp_path: Path) -> None:
     path = placement_file(tmp_path)
-    good, bad = cases([str(path)], METHODS, [], 20)
+    good, bad = cases([str(path)], METHODS, [], SECONDS)
     bad = dataclasses.replace(bad, options=("--no-such-option",))
-    table = compare([bad, good], tmp_path / "table.csv")
+    table = run_cases([bad, good], tmp_path / "table.csv")
     assert list(table["status"]) == ["crashed", "feasible"]
     assert "exit code 2" in table["error"][0]
 
 
 def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
-    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], 20)
+    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], SECONDS)
     record = tmp_path / "table.csv.jsonl"
-    compare(todo[:1], tmp_path / "table.csv")
+    run_cases(todo[:1], tmp_path / "table.csv")
     record.write_text(record.read_text() + '{"key": "b", "ro')
-    compare(todo, tmp_path / "table.csv")
+    run_cases(todo, tmp_path / "table.csv")
     assert list(read_record(record)[0]) == [case.key for case in todo]
     assert record.read_text().count("\n") == 2
 
@@ -59,16 +91,16 @@ def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> N
 def test_the_cluster_can_be_given(tmp_path: Path) -> None:
     path, cluster = str(placement_file(tmp_path)), tmp_path / "cluster.json"
     save(Cluster((DeviceKind("accelerator", 4),)), cluster)
-    (fast,) = cases([path], ["single"], ["--accelerators", "3"], 20, cluster=cluster)
+    (fast,) = cases([path], ["single"], ["--accelerators", "3"], SECONDS, cluster=cluster)
     assert compare([fast], tmp_path / "table.csv")["objective"][0] == 8.0
     save(Cluster((DeviceKind("accelerator", 4, slowdown=2.0),)), cluster)
-    (slow,) = cases([path], ["single"], ["--accelerators", "3"], 20, cluster=cluster)
+    (slow,) = cases([path], ["single"], ["--accelerators", "3"], SECONDS, cluster=cluster)
     assert compare([slow], tmp_path / "table.csv")["objective"][0] == 16.0
 
 
 def test_damaged_lines_are_set_aside_and_their_cases_run_again(tmp_path: Path) -> None:
     record = tmp_path / "table.csv.jsonl"
-    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], 20)
+    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], SECONDS)
     table = compare(todo, tmp_path / "table.csv")
     whole = record.read_bytes()
     first, second = whole.splitlines(keepends=True)
@@ -89,7 +121,7 @@ def test_damaged_lines_are_set_aside_and_their_cases_run_again(tmp_path: Path) -
             row["status"] == "feasible" or row["status"] == "optimal" for row in found.values()
         )
         told: list[str] = []
-        again = compare(todo, tmp_path / "table.csv", on_notice=told.append)
+        again = run_cases(todo, tmp_path / "table.csv", on_notice=told.append)
         assert list(again["objective"]) == list(table["objective"])
         assert len(told) == (lines > 0)
         assert read_record(record)[1] == []
@@ -103,30 +135,81 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for folder in ("small", "large"):
         (tmp_path / folder).mkdir()
     names = [str(placement_file(tmp_path / folder, "net.json")) for folder in ("small", "large")]
-    todo = cases(names, ["greedy"], [], 20)
+    todo = cases(names, ["greedy"], [], SECONDS)
     assert [case.name for case in todo] == ["small/net", "large/net"]
 
 
 def test_nothing_to_compare_or_an_unknown_method_is_bad_input(tmp_path: Path) -> None:
     path = str(placement_file(tmp_path))
     with pytest.raises(InputError, match="at least one"):
-        cases([], METHODS, [], 20)
+        cases([], METHODS, [], SECONDS)
     with pytest.raises(InputError, match="no 'magic'"):
-        cases([path], ["magic"], [], 20)
+        cases([path], ["magic"], [], SECONDS)
 
 
 def test_cases_run_on_a_dask_cluster(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
-    todo = cases([str(placement_file(tmp_path))], METHODS, [], 20)
+    todo = cases([str(placement_file(tmp_path))], METHODS, [], SECONDS)
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as local:
-        table = compare(todo, tmp_path / "table.csv", scheduler=local.scheduler_address)
+        table = run_cases(todo, tmp_path / "table.csv", scheduler=local.scheduler_address)
     assert list(table["objective"]) == [4.5, 4.5]
 
 
 def test_a_dask_address_without_a_scheduler_is_bad_input(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
-    todo = cases([str(placement_file(tmp_path))], ["greedy"], [], 20)
+    todo = cases([str(placement_file(tmp_path))], ["greedy"], [], SECONDS)
     with pytest.raises(InputError, match="--scheduler"):
-        compare(todo, tmp_path / "table.csv", scheduler="nonsense://127.0.0.1:1")
+        run_cases(todo, tmp_path / "table.csv", scheduler="nonsense://127.0.0.1:1")
+
+
+def test_in_python_problems_of_every_kind_are_compared() -> None:
+    workload = chain()
+    pair = accelerators_and_cpus(2)
+    problems = [Throughput(), Latency(), DeviceMapping(topology("ring:2"), 2, 1, "p2p")]
+    seen: list[Row] = []
+    table = compare(workload, problems, ["auto", "greedy", "lns"], cluster=pair, on_row=seen.append)
+    kinds = (
+        ["throughput"] * 2
+        + ["latency"] * 3
+        + ["mapping, stages=2, replicas=1, collective=cheapest"]
+    )
+    assert list(table["problem"]) == kinds  # no method of other problems
+    assert list(table["method"]) == ["auto", "greedy", "auto", "greedy", "lns", "auto"]
+    assert set(table["status"]) <= {"optimal", "feasible"}
+    assert table["verified"].all()
+    assert (table["ratio"] > 1 - 1e-9).all()
+    assert [row["plan"] for row in seen] == list(table["plan"])
+    for row, plan in zip(seen, table["plan"], strict=True):
+        assert row["objective"] == plan.objective
+
+
+def test_in_python_names_are_told_apart_and_errors_are_rows() -> None:
+    workload = chain()
+    with pytest.raises(InputError, match="two workloads have one name"):
+        compare([workload, workload])
+    with pytest.raises(InputError, match="no method 'magic'"):
+        compare(workload, methods=["auto", "magic"])
+    with pytest.raises(InputError, match="at least one"):
+        compare([])
+    one = accelerators_and_cpus(1)
+    table = compare({"a": workload, "b": workload}, {"relayed": Throughput(split="contiguous",
+                    relayed=True)}, ["greedy", "dp"], cluster=one)  # fmt: skip
+    assert list(table["workload"]) == ["a", "a", "b", "b"]
+    assert set(table["problem"]) == {"relayed"}
+    assert list(table["status"]) == ["error", "optimal"] * 2
+    assert "cannot price relayed" in table["error"][0]
+
+
+def test_the_command_compares_for_other_objectives(tmp_path: Path) -> None:
+    path, out = str(placement_file(tmp_path)), tmp_path / "table.csv"
+    arguments = ["compare", path, "-o", str(out), "--objective", "latency", "--time-limit", "20"]
+    done = CliRunner().invoke(app, [*arguments, "--methods", "greedy"], catch_exceptions=False)
+    assert done.exit_code == 0
+    (row,) = pd.read_csv(out).to_dict("records")
+    assert (row["problem"], row["method"], row["verified"]) == ("latency", "greedy", True)
+    with pytest.raises(InputError, match="no 'dpl' for latency"):
+        CliRunner().invoke(app, [*arguments, "--methods", "dpl"], catch_exceptions=False)
+    with pytest.raises(InputError, match="--split: it belongs to --objective throughput"):
+        CliRunner().invoke(app, [*arguments, "--split", "contiguous"], catch_exceptions=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,13 @@ import sample_files
 from typer.testing import CliRunner
 
 import stagecut
-from stagecut import Cluster, DeviceKind, InputError, Link, Workload
+from stagecut import Cluster, DeviceKind, InputError, Limits, Link, Workload
+from stagecut.api.solve import solve_with
 from stagecut.cli import app, run_command
+from stagecut.commands.compare import compare
 from stagecut.commands.console import check_outputs, file_of
+from stagecut.commands.map import map_stages
+from stagecut.commands.solve import solve
 from stagecut.instances import Latency, Layers, Training, topology
 from stagecut.instances.formats.files import save
 from stagecut.runtime.schedules import make_schedule
@@ -149,15 +154,15 @@ def test_options_that_a_method_does_not_read_are_refused() -> None:
     for method, known in METHODS["throughput"].items():
         if "solver" not in known.reads:
             with pytest.raises(InputError, match=r"solver: method .* only auto and milp do"):
-                stagecut.solve(workload, method=method, options={"solver": "highs"})
+                solve_with(workload, method=method, options={"solver": "highs"})
         with pytest.raises(InputError, match=r"colour: method .* does not read it; no method"):
-            stagecut.solve(workload, method=method, options={"colour": "red"})
+            solve_with(workload, method=method, options={"colour": "red"})
     for method in METHODS["latency"]:
         with pytest.raises(InputError, match="no method for latency does"):
-            stagecut.solve(workload, problem=Latency(), method=method, options={"solver": "highs"})
+            stagecut.solve(workload, problem=Latency(), method=method, solver="glpk")
     with pytest.raises(InputError, match="Pyomo knows no 'nonsense'"):
-        stagecut.solve(workload, options={"solver": "nonsense"})
-    assert stagecut.solve(workload, method="milp", options={"solver": "highs"}).status == "optimal"
+        stagecut.solve(workload, solver="nonsense")
+    assert stagecut.solve(workload, method="milp", solver="highs").status == "optimal"
 
 
 def test_a_method_answers_to_its_former_name_and_says_the_new_one() -> None:
@@ -172,7 +177,7 @@ def test_an_option_of_the_training_program_has_known_values() -> None:
 
     workload, cluster, problem = random_training_case(3)
     with pytest.raises(InputError, match='start: "some" is not one of none'):
-        stagecut.solve(workload, cluster, problem, method="milp", options={"start": "some"})
+        solve_with(workload, cluster, problem, method="milp", options={"start": "some"})
 
 
 def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,3 +194,15 @@ def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert lines[0].startswith("error: ")
         assert said in lines[0]
     assert run_command(["--help"]) == 0
+
+
+def test_the_command_line_has_the_limits_of_python(default_limits: dict[str, Limits]) -> None:
+    commands = {"throughput": (solve, compare), "latency": (solve,), "training": (solve,),
+                "mapping": (map_stages,)}  # fmt: skip
+    for problem, limits in default_limits.items():
+        for command in commands[problem]:
+            given = inspect.signature(command).parameters
+            assert (given["time_limit"].default, given["gap"].default) == (
+                limits.seconds,
+                limits.gap,
+            )

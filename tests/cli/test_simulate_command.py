@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from stagecut import InputError, Latency, Throughput, Training, Workload, save, solve
 from stagecut.commands.diff import diff
 from stagecut.commands.simulate import simulate
-from stagecut.instances import Mapping, accelerators_and_cpus, topology
+from stagecut.instances import DeviceMapping, accelerators_and_cpus, topology
 
 app = typer.Typer()
 app.command()(simulate)
@@ -116,7 +116,7 @@ def _plans():
     )
     relayed = Throughput(split="contiguous", relayed=True)
     yield "throughput", chain, solve(chain, accelerators_and_cpus(2), relayed).plan
-    mapping = Mapping(topology("mesh2d:2x3"), 3, 2, "both", microbatches=3)
+    mapping = DeviceMapping(topology("mesh2d:2x3"), 3, 2, "both", microbatches=3)
     yield "mapping", chain, solve(chain, problem=mapping).plan
     forward = replace(chain, backward=np.zeros(6, bool), colours=np.full(6, -1), colour_labels=())
     latency = solve(forward, accelerators_and_cpus(2), Latency(), method="greedy").plan

@@ -38,7 +38,7 @@ from stagecut.formulations.throughput.compact import compact
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.formulations.training import milp as training_milp
 from stagecut.formulations.training.staging import state_staging
-from stagecut.instances import Mapping, stage_costs, topology
+from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.model.arrays import Floats
 from stagecut.solvers.core.compiled_model import compile_model
 from stagecut.solvers.core.highs import run_highs
@@ -85,7 +85,7 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
             workload, cluster = make(seed, max_nodes=6, max_cores=2, max_kinds=2)
             for problem in (PROBLEMS[seed], replace(PROBLEMS[seed], split="contiguous")):
                 with suppress(InfeasibleError):
-                    stated = compact(pose(workload, cluster, problem), cutoff=2.0, lower_bound=0.1)
+                    stated = compact(pose(workload, cluster, problem), cutoff=2.0, floor=0.1)
                     yield f"compact {seed}", texts, stated.model
         make = linked_case if seed % 2 else random_case
         workload, cluster = make(seed, max_nodes=5, max_kinds=2)
@@ -120,7 +120,7 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
     for overlap in (False, True):
         workload = stages_of(np.random.default_rng(0), 3, free=False)
         place = topology("islands:2x4")
-        problem = Mapping(place, 2, 3, "both", collective="ring", overlap=overlap)
+        problem = DeviceMapping(place, 2, 3, "both", collective="ring", overlap=overlap)
         costs = stage_costs(workload, np.array([0, 0, 1]), 2)
         traffic = link_traffic(costs, problem)
         arrays = mapping_costs(costs, problem)
@@ -170,7 +170,7 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
         ("random_blk_1:32@seed=4", 4, 8, "p2p"),
     ):
         workload = stages_of(np.random.default_rng(1), stages, free=False)
-        problem = Mapping(topology(text), stages, replicas, mode, collective="ring")  # type: ignore[arg-type]
+        problem = DeviceMapping(topology(text), stages, replicas, mode, collective="ring")  # type: ignore[arg-type]
         costs = mapping_costs(stage_costs(workload, np.arange(stages), stages), problem)
         block, lower_bounds = find_blocks(costs), stage_lower_bounds(costs, lambda: False)
         slots = np.arange(costs.size)[: stages * replicas].reshape(stages, replicas)
@@ -189,7 +189,7 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
         assert outcome.x is not None, text
         assert not broken_rows(by_counts, outcome.x), text
         first = broken_rows(by_counts, np.zeros(len(lower)))
-        assert first[:2] == ["full[0]", "one_way[0]"], text
+        assert first[:2] == ["full[0]", "one_split[0]"], text
         programs = [(mapping_counts, by_counts)]
         programs.append(
             (

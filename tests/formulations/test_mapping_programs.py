@@ -13,7 +13,7 @@ from stagecut.formulations.mapping.blocks import find_blocks
 from stagecut.formulations.mapping.bound import stage_lower_bounds
 from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from stagecut.formulations.mapping.values import possible_values
-from stagecut.instances import Mapped, Mapping, stage_costs, topology
+from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
 from stagecut.instances.model.arrays import Ints
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import strategy
@@ -24,11 +24,11 @@ from stagecut.solvers.mapping.programs.ring_feasibility import RingTest
 SHAPES = [(1, 3), (1, 4), (1, 5), (1, 6), (2, 3), (2, 4), (3, 3), (3, 2), (2, 2), (4, 2), (4, 1)]
 
 
-def small_case(seed: int, mode: str) -> tuple[Workload, Mapping, MappingCosts, float]:
+def small_case(seed: int, mode: str) -> tuple[Workload, DeviceMapping, MappingCosts, float]:
     """A random case, its costs, and its optimum in seconds."""
     rng = np.random.default_rng(seed)
     stages, replicas = SHAPES[seed % len(SHAPES)]
-    problem = Mapping(
+    problem = DeviceMapping(
         place_for(rng, stages * replicas, 9),
         stages,
         replicas,
@@ -105,7 +105,7 @@ def test_searches_by_programs_against_brute_force(
 @pytest.mark.parametrize("kind", ["random_blk_1", "random_blk_2", "uniform_dist"])
 def test_random_topologies_are_proven(kind: str, mode: str) -> None:
     workload = stages_of(np.random.default_rng(6), 4, free=False)
-    problem = Mapping(
+    problem = DeviceMapping(
         topology(f"{kind}:64@seed=3"),
         4,
         16,
@@ -117,7 +117,7 @@ def test_random_topologies_are_proven(kind: str, mode: str) -> None:
     assert result.status == "optimal"
     assert result.plan is not None
     solution = result.plan.solution
-    assert isinstance(solution, Mapped)
+    assert isinstance(solution, ReplicaPlacement)
     times = stage_times(
         mapping_costs(stage_costs(workload, solution.stage, 4), problem),
         solution.slots,

@@ -25,7 +25,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.instances import Stages
+from stagecut.instances import StagePlacement
 from stagecut.instances.formats.pipedream_txt import (
     read_pipedream,
     write_pipedream,
@@ -165,7 +165,7 @@ def test_a_plan_is_written_for_pipedream() -> None:
     problem = Training(bandwidth=1e9, microbatches=4, degrees=(1,), max_stages=2, replicas=(1,))
     plan = solve(workload, accelerators_and_cpus(2), problem).plan
     assert plan is not None
-    assert isinstance(plan.solution, Stages)
+    assert isinstance(plan.solution, StagePlacement)
     staged = _graph(write_pipedream(workload, plan.solution))
     assert staged.extra["stage_id"].tolist() == [0.0, 0.0, 1.0]
     assert json.loads(write_pipedream_stages(plan.solution)) == {
@@ -187,8 +187,8 @@ def test_our_own_files_keep_layers_and_plans(tmp_path: Path, seed: int) -> None:
     save(plan, tmp_path / "plan.json", workload)
     again = load_plan(tmp_path / "plan.json", read)
     assert again.problem == problem
-    assert isinstance(plan.solution, Stages)
-    assert isinstance(again.solution, Stages)
+    assert isinstance(plan.solution, StagePlacement)
+    assert isinstance(again.solution, StagePlacement)
     assert again.solution.stages == plan.solution.stages
     verify(read, again)
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from stagecut import Cluster, DeviceKind, InputError, Plan, Training, Workload, load, save
 from stagecut.commands.export import export
-from stagecut.instances import Calls, Layers, Mapped, Mapping, Stage
+from stagecut.instances import CallPlacement, DeviceMapping, Layers, ReplicaPlacement, Stage
 from stagecut.instances.model.problem import Latency
 from stagecut.instances.model.solution import in_stages
 from stagecut.instances.topologies import topology
@@ -301,14 +301,14 @@ def test_a_device_map_holds_one_copy_and_knows_cpus() -> None:
 
 def test_mapped_plans_have_replicas_and_latency_plans_are_no_pipelines() -> None:
     net = transformer(2)
-    problem = Mapping(topology("ring:4"), 2, 2)
+    problem = DeviceMapping(topology("ring:4"), 2, 2)
     cluster = Cluster((DeviceKind("accelerator", 4),))
-    mapped = Mapped([0, 0, 1, 1, 1], [[0, 1], [2, 3]], [[0, 1]])
+    mapped = ReplicaPlacement([0, 0, 1, 1, 1], [[0, 1], [2, 3]], [[0, 1]])
     plan = Plan("net", net.fingerprint, cluster, problem, mapped, 1.0, 0.0, "test", "unspecified")
     _, stages = launcher_file(net, plan, "torchtitan")
     assert stages.devices == ("0", "2")
     assert (stages.replicas, stages.modules[0]) == (2, ("embed", "layers.0"))
-    calls = Calls(np.array([0, 0, 1, 1, 1]), np.zeros(5, int))
+    calls = CallPlacement(np.array([0, 0, 1, 1, 1]), np.zeros(5, int))
     latency = replace(plan, problem=Latency(), solution=calls)
     with pytest.raises(InputError, match="latency of one request"):
         launcher_file(net, latency, "torchtitan")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import stagecut
 from stagecut import InputError, Plan, save
 from stagecut.commands.export import export
-from stagecut.instances import Calls, Placement
+from stagecut.instances import CallPlacement, Placement
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
@@ -252,7 +252,7 @@ def test_plans_that_are_no_placements_are_refused() -> None:
     workload = stagecut.load("w.json")
     cluster = stagecut.accelerators_and_cpus(2)
     device = np.array(devices(workload, [0, 1]))
-    calls = Calls(device, np.zeros(workload.n, int))
+    calls = CallPlacement(device, np.zeros(workload.n, int))
     plan = Plan(
         workload.name, workload.fingerprint, cluster, stagecut.Latency(), calls, 1.0, 0.0, "test",
         workload.time_unit,

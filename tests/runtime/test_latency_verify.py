@@ -13,7 +13,7 @@ from cases import random_case
 
 import stagecut
 from stagecut import Latency, Throughput, VerificationError, Workload, accelerators_and_cpus
-from stagecut.instances import Calls, Placement
+from stagecut.instances import CallPlacement, Placement
 from stagecut.instances.formats.files import load_plan, save
 from stagecut.runtime import evaluate
 
@@ -29,7 +29,7 @@ def test_the_verifier_and_brute_force_agree_on_every_division(seed: int) -> None
     best = math.inf
     for chosen in itertools.product(slots, repeat=workload.n):
         device, call = np.array(chosen).T
-        report = evaluate(workload, cluster, problem, Calls(device, call))
+        report = evaluate(workload, cluster, problem, CallPlacement(device, call))
         if not report.violations:
             best = min(best, report.objective)
     assert best == pytest.approx(least_latency(workload, cluster, problem), rel=1e-12)
@@ -50,7 +50,10 @@ def chain() -> Workload:
 def test_a_request_is_executed_call_by_call() -> None:
     """a alone 0 to 1 and 0.5 out; b waits, 0.5 in, 2, 0.25 out; c on a CPU for 30."""
     report = evaluate(
-        chain(), accelerators_and_cpus(1, 2), Latency(2), Calls(np.array([0, 0, 2]), [0, 3, -1])
+        chain(),
+        accelerators_and_cpus(1, 2),
+        Latency(2),
+        CallPlacement(np.array([0, 0, 2]), [0, 3, -1]),
     )
     assert not report.violations
     assert report.objective == pytest.approx(34.25)
@@ -78,23 +81,30 @@ def test_a_request_is_executed_call_by_call() -> None:
 )
 def test_a_broken_rule_is_named(device: list[int], call: list[int], calls: int, message: str):
     cluster = accelerators_and_cpus(2, 2, memory_bytes=7 if "bytes" in message else math.inf)
-    report = evaluate(chain(), cluster, Latency(calls), Calls(np.array(device), np.array(call)))
+    report = evaluate(
+        chain(), cluster, Latency(calls), CallPlacement(np.array(device), np.array(call))
+    )
     assert any(message in violation for violation in report.violations)
 
 
 def test_the_pool_of_cpus_is_one_place() -> None:
     report = evaluate(
-        chain(), accelerators_and_cpus(0, 2), Latency(), Calls(np.array([0, 1, 0]), [-1] * 3)
+        chain(),
+        accelerators_and_cpus(0, 2),
+        Latency(),
+        CallPlacement(np.array([0, 1, 0]), [-1] * 3),
     )
     assert not report.violations
     assert report.objective == 60.0
 
 
 def test_a_solution_of_another_problem_is_refused() -> None:
-    with pytest.raises(VerificationError, match="a placement is no solution of latency"):
+    with pytest.raises(VerificationError, match="a Placement is no solution of latency"):
         evaluate(chain(), accelerators_and_cpus(1), Latency(), Placement(np.zeros(3)))
-    with pytest.raises(VerificationError, match="a calls is no solution of throughput"):
-        evaluate(chain(), accelerators_and_cpus(1), Throughput(), Calls(np.zeros(3), np.zeros(3)))
+    with pytest.raises(VerificationError, match="a CallPlacement is no solution of throughput"):
+        evaluate(
+            chain(), accelerators_and_cpus(1), Throughput(), CallPlacement(np.zeros(3), np.zeros(3))
+        )
 
 
 def test_a_plan_file_keeps_the_calls(tmp_path: Path) -> None:
@@ -103,8 +113,8 @@ def test_a_plan_file_keeps_the_calls(tmp_path: Path) -> None:
     assert plan is not None
     save(plan, tmp_path / "plan.json", workload)
     again = load_plan(tmp_path / "plan.json", workload)
-    assert isinstance(again.solution, Calls)
+    assert isinstance(again.solution, CallPlacement)
     assert again.problem == plan.problem
     assert again.solution.device.tolist() == plan.solution.device.tolist()
-    assert isinstance(plan.solution, Calls)
+    assert isinstance(plan.solution, CallPlacement)
     assert again.solution.call.tolist() == plan.solution.call.tolist()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stagecut import Plan, Workload, accelerators_and_cpus, solve
-from stagecut.instances import Mapped, Mapping, topology
+from stagecut.instances import DeviceMapping, ReplicaPlacement, topology
 from stagecut.instances.model.arrays import Floats
 from stagecut.runtime import evaluate
 from stagecut.runtime.simulate.mapped_stages import chains, topology_links
@@ -45,10 +45,10 @@ def _random_mapping(seed: int, mode: str) -> tuple[Workload, Plan]:
     stages, replicas = [(3, 4), (4, 3), (2, 5), (5, 1), (1, 6)][seed % 5]
     workload = _training_chain(seed, stages)
     where = topology(TOPOLOGIES[seed // 5 % len(TOPOLOGIES)])
-    problem = Mapping(where, stages, replicas, mode, microbatches=1 + seed % 4)  # type: ignore[arg-type]
+    problem = DeviceMapping(where, stages, replicas, mode, microbatches=1 + seed % 4)  # type: ignore[arg-type]
     slots = rng.permutation(where.size)[: stages * replicas].reshape(stages, replicas)
     sends = [rng.permutation(replicas) for _ in range(stages - 1)]
-    solution = Mapped(
+    solution = ReplicaPlacement(
         workload.colours, slots, np.array(sends, np.int64).reshape(stages - 1, replicas)
     )
     cluster = accelerators_and_cpus(where.size)
@@ -80,7 +80,7 @@ def test_without_contention_a_mapping_runs_at_its_objective(seed: int, mode: str
 
 
 def test_microbatches_follow_the_matching() -> None:
-    solution = Mapped(
+    solution = ReplicaPlacement(
         np.array([0, 1, 2]),
         np.array([[4, 5, 6], [1, 2, 3], [7, 8, 9]]),
         np.array([[2, 0, 1], [0, 2, 1]]),
@@ -90,7 +90,7 @@ def test_microbatches_follow_the_matching() -> None:
 
 def test_a_mapped_plan_runs_over_its_topology() -> None:
     workload = _training_chain(3, 4)
-    problem = Mapping(topology("mesh2d:4x4"), 4, 4, "both", microbatches=4)
+    problem = DeviceMapping(topology("mesh2d:4x4"), 4, 4, "both", microbatches=4)
     plan = solve(workload, problem=problem).plan
     assert plan is not None
     run = simulate(workload, plan)
@@ -106,8 +106,8 @@ def test_a_mapped_plan_runs_over_its_topology() -> None:
 
 def test_every_route_is_that_of_the_topology() -> None:
     _, plan = _random_mapping(1, "both")
-    assert isinstance(plan.problem, Mapping)
-    assert isinstance(plan.solution, Mapped)
+    assert isinstance(plan.problem, DeviceMapping)
+    assert isinstance(plan.solution, ReplicaPlacement)
     network = topology_links(plan.problem, plan.solution)
     routes = plan.problem.topology.routes
     for a, b in np.argwhere(network.route >= 0).tolist():

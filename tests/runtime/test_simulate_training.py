@@ -11,7 +11,7 @@ from training_cases import random_training_case
 
 import stagecut
 from stagecut import Plan, Training, Workload
-from stagecut.instances import Stages, layers_of
+from stagecut.instances import StagePlacement, layers_of
 from stagecut.runtime import evaluate
 from stagecut.runtime.simulate.plan_stages import stages_of, usual_schedule
 from stagecut.runtime.simulate.simulator import simulate
@@ -78,7 +78,7 @@ def test_pipedream_graphs_say_how_long_a_forward_takes(benchmarks: Path, name: s
     cluster = stagecut.accelerators_and_cpus(4, memory_bytes=16 * 2**30)
     plan = stagecut.solve(workload, cluster, problem, limits=LIMITS).plan
     assert plan is not None
-    assert isinstance(plan.solution, Stages)
+    assert isinstance(plan.solution, StagePlacement)
     stages = stages_of(workload, plan)
     for s, stage in enumerate(plan.solution.stages):
         nodes = list(stage.nodes)

@@ -12,7 +12,7 @@ from conformance import chain, task
 from project import ROOT
 
 from stagecut import Limits, Throughput, accelerators_and_cpus, solve, verify
-from stagecut.instances import Mapping, topology
+from stagecut.instances import DeviceMapping, topology
 
 #: Solves until the first plan, and says whether a kernel was compiled by then.
 SCRIPT = """
@@ -68,7 +68,7 @@ def test_the_first_mapping_needs_no_table_of_all_routes(name: str) -> None:
     """It is stopped as soon as there is a mapping: nothing asked for the routes of all pairs."""
     place = topology(name)
     of = task("mapping", [1.0] * 16)
-    problem = Mapping(place, 8, place.size // 8, "both")
+    problem = DeviceMapping(place, 8, place.size // 8, "both")
 
     class EnoughError(Exception):
         pass

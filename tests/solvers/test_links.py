@@ -28,7 +28,7 @@ from stagecut import (
     Workload,
     accelerators_and_cpus,
 )
-from stagecut.instances import Calls, Placement
+from stagecut.instances import CallPlacement, Placement
 from stagecut.instances.formats.files import load_cluster, load_plan, save
 from stagecut.runtime import evaluate
 
@@ -77,7 +77,7 @@ def test_loads_over_links_by_hand() -> None:
 def test_latency_over_links_by_hand() -> None:
     """Two calls on gpu 1 get a message each; what returns to gpu 0 goes through host memory."""
     workload, cluster = star()
-    plan = Calls(np.array([0, 1, 1, 0]), np.array([0, 0, 1, 1]))
+    plan = CallPlacement(np.array([0, 1, 1, 0]), np.array([0, 0, 1, 1]))
     report = evaluate(workload, cluster, Latency(2), plan)
     assert not report.violations
     took = {call.nodes: (call.start, call.finish) for call in report.calls}

@@ -10,7 +10,7 @@ from conformance import task
 
 from stagecut import Cluster, DeviceKind, InputError, Link, PairLink, Throughput
 from stagecut.formulations.task import pose
-from stagecut.instances import Mapping
+from stagecut.instances import DeviceMapping
 from stagecut.solvers import METHODS, solver
 
 
@@ -68,7 +68,7 @@ def test_what_the_programs_of_mapping_know() -> None:
     assert [method for method, reason in links.items() if reason] == ["joint"]
     no_weights = task("mapping")
     workload = replace(no_weights.workload, extra={"weight_bytes": np.zeros(no_weights.workload.n)})
-    assert isinstance(no_weights.problem, Mapping)
+    assert isinstance(no_weights.problem, DeviceMapping)
     problem = replace(no_weights.problem, collective="cheapest")
     assert solver(pose(workload, no_weights.cluster, problem), "milp")  # nothing is reduced
 

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from stagecut import Workload
-from stagecut.instances import Mapping, StageCosts, Topology, topology
+from stagecut.instances import DeviceMapping, StageCosts, Topology, topology
 from stagecut.runtime.verify.mapping import allreduce, busiest_link
 
 KINDS = ("uniform_dist", "random_blk_1", "random_blk_2", "ring", "islands", "mesh2d", "graph")
@@ -74,7 +74,7 @@ def random_graph(rng: np.random.Generator, size: int) -> Topology:
     )
 
 
-def least_stage_time(costs: StageCosts, problem: Mapping) -> float:
+def least_stage_time(costs: StageCosts, problem: DeviceMapping) -> float:
     """Return the least max stage time over all mappings, in seconds per batch."""
     s, r, m = problem.stages, problem.replicas, problem.microbatches
     devices = frozenset(problem.topology.usable.tolist())
@@ -128,7 +128,7 @@ def least_stage_time(costs: StageCosts, problem: Mapping) -> float:
     return max(found, float(base.max())) if problem.overlap else found
 
 
-def least_busiest_link(costs: StageCosts, problem: Mapping) -> float:
+def least_busiest_link(costs: StageCosts, problem: DeviceMapping) -> float:
     """Return the least busiest link over all mappings, in seconds per batch."""
     s, r = problem.stages, problem.replicas
     best = math.inf

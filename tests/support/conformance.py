@@ -17,7 +17,16 @@ from stagecut import (
     Workload,
     accelerators_and_cpus,
 )
-from stagecut.instances import Calls, Layers, Mapped, Mapping, Placement, Problem, Stages, topology
+from stagecut.instances import (
+    CallPlacement,
+    DeviceMapping,
+    Layers,
+    Placement,
+    Problem,
+    ReplicaPlacement,
+    StagePlacement,
+    topology,
+)
 
 Edges = Sequence[tuple[int, int]]
 
@@ -92,9 +101,18 @@ def _mapped(seconds: Sequence[float], edges: Edges, scale: float, room: float) -
     )
     ring = topology("islands:2x2")
     place = replace(ring, latency_s=ring.latency_s * scale, bytes_per_s=ring.bytes_per_s / scale)
-    problem = Mapping(place, min(2, n), 2, "both", collective="ring")
+    problem = DeviceMapping(place, min(2, n), 2, "both", collective="ring")
     return Task(workload, accelerators_and_cpus(4, memory_bytes=room), problem)
 
+
+#: Methods that search until they have proved something, unless a limit ends them; of throughput
+#: `dp` for contiguous splits alone.
+EXACT = {
+    "throughput": ("auto", "milp"),
+    "latency": ("auto", "dp", "milp", "milp-big-m"),
+    "training": ("auto", "dp", "milp"),
+    "mapping": ("auto", "milp", "joint"),
+}
 
 #: Problem → task of nodes that take so long, joined by edges; all costs are `scale` times as large,
 #: and devices have `room` for so many bytes, of which each node takes one or more.
@@ -124,10 +142,10 @@ def torn(plan: Plan) -> Plan:
     match plan.solution:
         case Placement(device=device):
             return replace(plan, solution=Placement(0 * device))
-        case Calls(device=device, call=call):
-            return replace(plan, solution=Calls(0 * device, 0 * call))
-        case Stages(stages=stages):
-            return replace(plan, solution=Stages((*stages, *stages), plan.solution.device))
-        case Mapped(stage=stage, slots=slots, sends_to=sends_to):
-            return replace(plan, solution=Mapped(stage, slots * 0, sends_to))
+        case CallPlacement(device=device, call=call):
+            return replace(plan, solution=CallPlacement(0 * device, 0 * call))
+        case StagePlacement(stages=stages):
+            return replace(plan, solution=StagePlacement((*stages, *stages), plan.solution.device))
+        case ReplicaPlacement(stage=stage, slots=slots, sends_to=sends_to):
+            return replace(plan, solution=ReplicaPlacement(stage, slots * 0, sends_to))
     raise AssertionError

@@ -15,8 +15,9 @@ import numpy as np
 from sample_files import cluster, placement, plan, workload
 
 import stagecut
-from stagecut.api.compare import Case, _line, read_record
-from stagecut.instances import Latency, Mapping, Plan, Training, Workload, topology
+from stagecut.api.case_record import line, read_record
+from stagecut.api.cases import Case
+from stagecut.instances import DeviceMapping, Latency, Plan, Training, Workload, topology
 from stagecut.instances.formats.files import dumps, load, load_cluster, load_plan, load_split
 from stagecut.instances.formats.outline import read_outline
 from stagecut.instances.formats.source import read_source
@@ -106,9 +107,9 @@ def samples(folder: Path) -> dict[str, Sample]:
     for problem, of in (
         (Latency(calls=2), own),
         (Training(microbatches=4, bandwidth=1e3), layered),
-        (Mapping(topology("mesh2d:2x2"), 2, 2), weighted()),
+        (DeviceMapping(topology("mesh2d:2x2"), 2, 2), weighted()),
     ):
-        where = None if isinstance(problem, Mapping) else of.cluster
+        where = None if isinstance(problem, DeviceMapping) else of.cluster
         result = stagecut.solve(of, where, problem)
         assert result.plan is not None
         made[f"{problem.name} plan"] = plan_sample(result.plan, of)
@@ -230,7 +231,7 @@ def _record() -> Sample:
         assert all(rows.get(key) == row for key, row in found.items()), found
         return f"rows: {len(found)}"
 
-    return Sample("".join(map(_line, rows.items())), read)
+    return Sample("".join(map(line, rows.items())), read)
 
 
 def _linked() -> stagecut.Cluster:

@@ -17,7 +17,7 @@ from training_cases import random_training_case
 
 import stagecut
 from stagecut import Cluster, Limits, Plan, Workload
-from stagecut.instances import Latency, Mapping, Problem, Throughput, topology
+from stagecut.instances import DeviceMapping, Latency, Problem, Throughput, topology
 from stagecut.instances.formats.files import dumps, load_plan
 from stagecut.instances.model.errors import InputError, VerificationError
 from stagecut.runtime import verify
@@ -39,7 +39,7 @@ def plans() -> list[tuple[Workload, Plan]]:
         found.append((layered, _plan(layered, devices, training, "dp")))
     for name in ("mesh2d:2x2", "ring:5"):
         made = weighted()
-        found.append((made, _plan(made, None, Mapping(topology(name), 2, 2), "layouts")))
+        found.append((made, _plan(made, None, DeviceMapping(topology(name), 2, 2), "layouts")))
     return [(workload, plan) for workload, plan in found if plan is not None]
 
 

@@ -35,7 +35,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.instances import Mapping, Problem, stage_costs
+from stagecut.instances import DeviceMapping, Problem, stage_costs
 from stagecut.instances.model.problem import SPLITS, Split
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import OPTIMAL_GAP
@@ -148,7 +148,7 @@ def _mapping(objective: str, wide: bool, seed: int) -> Case:
     rng = np.random.default_rng([seed, 7])
     of_links = objective == "busiest-link"
     stages, replicas = SHAPES[seed % 4 if of_links else seed % len(SHAPES)]
-    problem = Mapping(
+    problem = DeviceMapping(
         place_for(rng, stages * replicas, 5 if of_links else 7),
         stages,
         replicas,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....instances import InputError, Plan, Stages, Workload, layers_of
+from ....instances import InputError, Plan, StagePlacement, Workload, layers_of
 from ....instances.pytorch.profile import Profile
 from ..split import PieceModule, split
 
@@ -54,7 +54,7 @@ def training_pieces(profile: Profile, workload: Workload, plan: Plan) -> Trainin
     """
     plan.check_made_for(workload)
     solution = plan.solution
-    if not isinstance(solution, Stages):
+    if not isinstance(solution, StagePlacement):
         raise InputError(f"plan: it is for {plan.problem.name}; give a training plan")
     recomputes = layers_of(workload).recomputes
     stage_of: dict[int | str, int] = {}

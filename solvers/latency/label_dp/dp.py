@@ -24,7 +24,7 @@ import numpy as np
 from ....formulations.latency.graph import LatencyGraph, latency_graph
 from ....formulations.task import Task
 from ....formulations.throughput.infeasible import memories, why_infeasible
-from ....instances import Calls, Latency, Solution
+from ....instances import CallPlacement, Latency, Solution
 from ...core.search import Search
 from ..bound import cut_data, path_bound
 from ..paths import heavy_paths
@@ -195,7 +195,7 @@ def _steps(graph: Graph, store: LabelStore) -> list[Step] | None:
     return steps[::-1]
 
 
-def solution_of(task: Task[Latency], core: Core, steps: list[Step]) -> Calls:
+def solution_of(task: Task[Latency], core: Core, steps: list[Step]) -> CallPlacement:
     """Return the plan of a chain with one call per accelerator, devices in order kind by kind."""
     graph = core.graph
     device, call = graph.pool.copy(), np.full(task.workload.n, -1)
@@ -205,7 +205,7 @@ def solution_of(task: Task[Latency], core: Core, steps: list[Step]) -> Calls:
         device[nodes] = first + used[kind]
         call[nodes] = 0
         used[kind] += 1
-    return Calls(device, call)
+    return CallPlacement(device, call)
 
 
 def calls_of(

@@ -9,7 +9,7 @@ from . import arrays as col
 
 
 @inner
-def extend_call(g, s, w, depth, x):  # type: ignore[no-untyped-def]
+def extend_call(g, s, w, depth, x):
     """Try to add unit `x` to the call; return whether any label survives it."""
     kinds = len(g.capacity)
     d = depth + 1
@@ -46,7 +46,7 @@ def extend_call(g, s, w, depth, x):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _start(g, s, w, d, x):  # type: ignore[no-untyped-def]
+def _start(g, s, w, d, x):
     """Inputs of `x` from the ideal: transfers in, and starts. Whether a label survives."""
     kinds, active, depth = len(g.capacity), s.at[col.ACTIVE], d - 1
     memory, owner = w.room[d, 0], w.unit[d, col.OWNER]
@@ -103,7 +103,7 @@ def _start(g, s, w, d, x):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _take(g, w, d, x):  # type: ignore[no-untyped-def]
+def _take(g, w, d, x):
     """Put `x` into the call; update what waits for it and the transfers that the call makes."""
     kinds, group = len(g.capacity), g.unit[x, col.GROUP]
     w.unit[d - 1, col.STACK] = x
@@ -151,7 +151,7 @@ def _take(g, w, d, x):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _offer_sinks(g, w, d, u):  # type: ignore[no-untyped-def]
+def _offer_sinks(g, w, d, u):
     """If the call took the free sinks of `u`, its output would not leave."""
     if g.node[u, col.SINKS] == 1:
         w.room[d, 1] += g.time[u, col.SINK_BYTES]
@@ -160,7 +160,7 @@ def _offer_sinks(g, w, d, u):  # type: ignore[no-untyped-def]
 
 
 @inner
-def undo(g, w, d):  # type: ignore[no-untyped-def]
+def undo(g, w, d):
     """Remove the unit that was added last, at depth `d`."""
     x = w.unit[d - 1, col.STACK]
     for i in range(g.unit[x, col.INPUT], g.unit[x + 1, col.INPUT]):

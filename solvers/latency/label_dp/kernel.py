@@ -17,7 +17,7 @@ from .steps import close_call, cpu_step
 
 
 @njit(cache=True, nogil=True)
-def run(g, s, w, single, budget):  # type: ignore[no-untyped-def]
+def run(g, s, w, single, budget):
     """Work until done, out of budget, or out of room in an array; return which.
 
     `single` keeps only the most promising label of each state and code: a fast heuristic.
@@ -78,7 +78,7 @@ def run(g, s, w, single, budget):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _has_room(g, s):  # type: ignore[no-untyped-def]
+def _has_room(g, s):
     """Whether the arrays can take what one call may add; DONE, or which of them is full."""
     labels = s.at[col.ACTIVE] * max(len(g.capacity), 1)
     nodes = len(g.time)
@@ -96,7 +96,7 @@ def _has_room(g, s):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _next_ready(ready, at):  # type: ignore[no-untyped-def]
+def _next_ready(ready, at):
     """First ready unit from `at` on, −1 if there is none."""
     word = at >> 6
     if word >= len(ready):
@@ -119,7 +119,7 @@ def _next_ready(ready, at):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _list_labels(s, w, state):  # type: ignore[no-untyped-def]
+def _list_labels(s, w, state):
     """List the labels of a state that can still lead below the target; False if out of room."""
     active, label = 0, s.state[state, col.FIRST]
     target = s.target[0]  # it may have come down since they were stored
@@ -143,7 +143,7 @@ def _list_labels(s, w, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _unpack(g, s, w, state):  # type: ignore[no-untyped-def]
+def _unpack(g, s, w, state):
     """Unpack a state into the scratch arrays, and begin an empty call."""
     units = len(g.memory)
     s.at[col.STEPS] += units
@@ -197,7 +197,7 @@ def _unpack(g, s, w, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _read_owners(g, s, w, state):  # type: ignore[no-untyped-def]
+def _read_owners(g, s, w, state):
     """Read from the key who holds each open colour: a byte each, by increasing colour.
 
     0: the CPUs; 1 + number · K + kind: the owner of that number, an accelerator of that kind.

@@ -13,7 +13,7 @@ MOST_STEPS = 20_000
 
 
 @njit(cache=True, nogil=True)
-def knapsack(size, worth, free):  # type: ignore[no-untyped-def]
+def knapsack(size, worth, free):
     """Return the largest worth within `free`, and what to take for it.
 
     Depth-first, best ratio first, cut by the fractional bound. Sizes are above 0. If that takes
@@ -71,7 +71,7 @@ def knapsack(size, worth, free):  # type: ignore[no-untyped-def]
 
 
 @inner
-def best_saving(g, w, d, k, free):  # type: ignore[no-untyped-def]
+def best_saving(g, w, d, k, free):
     """Most transfer time that taking free leaves into the call can save within `free` bytes."""
     size = np.empty(len(w.node) + len(g.source))
     worth = np.empty(len(w.node) + len(g.source))

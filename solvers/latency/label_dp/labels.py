@@ -10,7 +10,7 @@ from . import arrays as col
 
 
 @inner
-def _slot(table, keys, key):  # type: ignore[no-untyped-def]
+def _slot(table, keys, key):
     """Place of the state `key` in the hash table, or where it would be entered."""
     h = np.uint64(1469598103934665603)
     for i in range(len(key)):
@@ -30,22 +30,20 @@ def _slot(table, keys, key):  # type: ignore[no-untyped-def]
 
 
 @inner
-def find(s, key):  # type: ignore[no-untyped-def]
+def find(s, key):
     """Return the number of the state `key`, −1 if there is none."""
     return s.table[_slot(s.table, s.key, key)]
 
 
 @njit(cache=True, nogil=True)
-def rehash(table, key, count):  # type: ignore[no-untyped-def]
+def rehash(table, key, count):
     """Enter the first `count` states into an empty hash table."""
     for state in range(count):
         table[_slot(table, key, key[state])] = state
 
 
 @inner
-def insert(  # type: ignore[no-untyped-def]
-    g, s, w, state, card, border, size, code, end, parent, kind, single
-):
+def insert(g, s, w, state, card, border, size, code, end, parent, kind, single):
     """Add a label unless another one is at least as good in all; return its state.
 
     `size` is that of the new label's values: `border` finish times, and two for each owner.
@@ -107,7 +105,7 @@ def insert(  # type: ignore[no-untyped-def]
 
 
 @inner
-def _new_state(s, w, card, border, owners):  # type: ignore[no-untyped-def]
+def _new_state(s, w, card, border, owners):
     state = s.at[col.N_STATES]
     s.at[col.N_STATES] += 1
     for i in range(len(w.new_key)):
@@ -128,7 +126,7 @@ def _new_state(s, w, card, border, owners):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _estimate(tails, values, tail_at, value_at, size, end):  # type: ignore[no-untyped-def]
+def _estimate(tails, values, tail_at, value_at, size, end):
     """How promising a label is: the last finish that its border can lead to, at least."""
     worst, total = end, 0.0
     for i in range(size):
@@ -139,7 +137,7 @@ def _estimate(tails, values, tail_at, value_at, size, end):  # type: ignore[no-u
 
 
 @inner
-def write_owners(g, s, w, d, kind):  # type: ignore[no-untyped-def]
+def write_owners(g, s, w, d, kind):
     """Write who holds the open colours after the step into the new key; see `_read_owners`.
 
     Owners are numbered anew, in the order in which their colours come; the column RENAMED says

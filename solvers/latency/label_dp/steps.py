@@ -11,7 +11,7 @@ from .labels import find, insert, write_owners
 
 
 @inner
-def close_call(g, s, w, d, single):  # type: ignore[no-untyped-def]
+def close_call(g, s, w, d, single):
     """Close the call with `d` units: extend every label of the state by it."""
     opened, owner = w.unit[d, col.OPENED], w.unit[d, col.OWNER]
     if opened > 0 and (not g.divided or owner != col.CPUS):
@@ -72,7 +72,7 @@ def close_call(g, s, w, d, single):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _add_bits(s, w, d):  # type: ignore[no-untyped-def]
+def _add_bits(s, w, d):
     """Write the ideal with the call into the new key; no owners yet."""
     state = s.at[col.STATE]
     for i in range(len(w.new_key)):
@@ -85,7 +85,7 @@ def _add_bits(s, w, d):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _rest_of_colours(g, w, d):  # type: ignore[no-untyped-def]
+def _rest_of_colours(g, w, d):
     """Bytes of the units that the second call of this accelerator must take."""
     rest = 0.0
     for i in range(d):
@@ -97,7 +97,7 @@ def _rest_of_colours(g, w, d):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _carry_owners(g, s, w, at, border, owners, code, finish, memory):  # type: ignore[no-untyped-def]
+def _carry_owners(g, s, w, at, border, owners, code, finish, memory):
     """Write finish and bytes of the owners into the new label; False if calls are missing."""
     left = 0
     for k in range(len(g.capacity)):
@@ -119,7 +119,7 @@ def _carry_owners(g, s, w, at, border, owners, code, finish, memory):  # type: i
 
 
 @inner
-def _promising(g, s, w, d, at, finish, code):  # type: ignore[no-untyped-def]
+def _promising(g, s, w, d, at, finish, code):
     """Whether the paths allow a label below the target."""
     left = g.rest.shape[2] - 1 - g.code[code, len(g.capacity)]
     for p in range(len(g.place)):
@@ -135,7 +135,7 @@ def _promising(g, s, w, d, at, finish, code):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _border(g, s, w, state, d):  # type: ignore[no-untyped-def]
+def _border(g, s, w, state, d):
     """List the nodes of ideal and call that feed a unit outside; both parts come sorted."""
     size, i, last = 0, s.state[state, col.BORDER_AT], 0
     last = i + s.state[state, col.BORDER_SIZE]
@@ -161,7 +161,7 @@ def _border(g, s, w, state, d):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _tail(g, w, u):  # type: ignore[no-untyped-def]
+def _tail(g, w, u):
     """Least time from the finish of `u` to the end: through successors not in ideal or call."""
     tail = 0.0
     for i in range(g.node[u, col.FOLLOWING], g.node[u + 1, col.FOLLOWING]):
@@ -173,7 +173,7 @@ def _tail(g, w, u):  # type: ignore[no-untyped-def]
 
 
 @inner
-def cpu_step(g, s, w, x, single):  # type: ignore[no-untyped-def]
+def cpu_step(g, s, w, x, single):
     """Put the ready unit `x` on the CPUs."""
     group = g.unit[x, col.GROUP]
     if group >= 0 and w.group[group, col.GROUP_DONE] > 0 and w.group[group, col.HOLDER] != col.CPUS:
@@ -206,7 +206,7 @@ def cpu_step(g, s, w, x, single):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _extend_by_unit(g, s, w, x, border, owners, single):  # type: ignore[no-untyped-def]
+def _extend_by_unit(g, s, w, x, border, owners, single):
     target, new, nobody = s.target[0], find(s, w.new_key), np.int64(col.CPUS)
     first, last = g.unit[x, col.NODE], g.unit[x + 1, col.NODE]
     finish = np.empty(last - first)

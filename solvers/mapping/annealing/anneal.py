@@ -1,9 +1,10 @@
 """Annealing on violated edges: repair a mapping until every stage fits under a target.
 
-At a target T stage s may share its room in several *ways* between its longest message and its
-longest ring message. A way's violation is a sum over the edges above its caps; the stage's is that
-of its best way. A step takes a violated edge at random and brings an admitted neighbour to one of
-its ends, by one of the moves in `moves.py`.
+At a target T the slack of stage s can be split in several ways between its longest message and its
+longest ring message: a *split* is a pair of upper bounds. The violation of a split is a sum over
+the edges above their bounds; that of the stage is the violation of its best split. A step takes a
+random violated edge and moves a device that is admitted at one end to the other, by one of the
+moves in `moves.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class State:
         Shape (D,): device in each slot; slot s·R + i is position i of stage s, the last slots are
         spare.
     sends_to
-        Shape (S, R): as in `Mapped`; the last row is not used.
+        Shape (S, R): as in `ReplicaPlacement`; the last row is not used.
     order
         Shape (D, D−1): the other devices, best route first.
     """
@@ -121,10 +122,10 @@ def repair(
 def sampled_splits(
     costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
 ) -> tuple[Floats, Floats]:
-    """Return the caps of each way on messages and ring messages; shape (S, WAYS) both.
+    """Return the upper bounds of messages and ring messages in each split, shape (S, SPLITS) both.
 
-    Where one stage has both terms, its ways are spread over the range with as many pairs of
-    devices of the one or the other kind between neighbours.
+    Where a stage has both terms, its splits are quantiles of what pairs of devices cost: half of
+    them of messages, half of what ring messages leave of the slack.
     """
     slack = (threshold - costs.base) * (1 + 1e-12)
     has_both = costs.boundary.any(axis=1) & costs.ring.any(axis=1)
@@ -148,7 +149,7 @@ def sampled_splits(
 
 @njit(cache=True)
 def add_violation(row, cost, upper_bounds, scale, sign):  # type: ignore[no-untyped-def]
-    """Add what one edge violates under each way."""
+    """Add what one edge violates in each split to `row`, shape (Q,); subtract with sign −1."""
     for k in range(len(row)):
         over = cost - upper_bounds[k]
         if over > 0:

@@ -1,9 +1,9 @@
-"""Annealing with the contents of blocks held: which device does what, and who meets whom.
+"""Annealing that keeps how many devices of each block serve each stage.
 
-As in `anneal.py` a violated edge is taken at random and one of its ends is brought an admitted
-neighbour. But that neighbour, of whatever block, exchanges its place with a device of its own
-block, and the edge is turned towards that place: so no message inside a block ever becomes one
-between blocks, and the search is among mappings of equal contents.
+As in `anneal.py` a step takes a random violated edge and seeks an admitted neighbour for one of its
+ends. Here that neighbour exchanges its slot with a device of its own block, and the edge is
+redirected to that slot by exchanging receivers or reversing a part of the ring. So the counts per
+block do not change, and messages inside a block do not become messages between blocks.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ def anneal_fixed_counts(
 
     Parameters
     ----------
-    caps
-        Of messages and ring messages in each way; shape (S, ways) both.
+    upper_bounds
+        Of messages and ring messages in each split, in seconds; shape (S, Q) both.
     exchange_rate
-        How often blocks of one size exchange all that they do, so that a neighbour comes.
+        Probability that a step exchanges all devices of two blocks of one size: the counts then
+        change places with them.
     """
     messages, rings = upper_bounds
     members = np.argsort(block, kind="stable")
@@ -96,7 +97,7 @@ def _add_edge(trial, violation, is_changed, e, sign, tables, messages, rings, sc
 def _swap(  # type: ignore[no-untyped-def]
     d, e, trial, violation, is_changed, tables, place, came_from, upper_bounds, scale, touched
 ):
-    """Let two devices change places, and count what changes."""
+    """Exchange the slots of devices d and e, and update the trial violations."""
     messages, rings = upper_bounds
     slot, sends_to = tables[4], tables[5]
     stages, replicas = sends_to.shape

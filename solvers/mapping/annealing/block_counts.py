@@ -1,10 +1,10 @@
-"""Contents of blocks: how many devices of each serve each stage, the likeliest to fit a target.
+"""Block counts: how many devices of each block serve each stage, chosen to fit a target likely.
 
-Whether given contents can be filled with devices depends on how rare the links are that they need.
-At a target T, and for each way in which stage s may share its room between messages and ring
-messages, the shares of admitted pairs inside blocks and between blocks are known. Were links drawn
-at random, the logarithm of the probability that a mapping with these contents fits would be a sum
-over its edges. Annealing looks for the contents whose sum, each stage in its best way, is largest.
+Whether devices can be found for given counts depends on how rare the links are that they need. At a
+target T, and for each split of a stage's slack between messages and ring messages, the shares of
+admitted pairs inside blocks and between blocks are known. If links were drawn independently at
+random, the log-probability that a mapping with these counts fits would be a sum over its edges.
+Annealing minimises its negative, in nats, with each stage in its best split.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def sample_links(costs: MappingCosts, block: Ints) -> Links:
 
 
 def scarcity(costs: MappingCosts, links: Links, messages: Floats, rings: Floats) -> Floats:
-    """Return −log of the share of admitted pairs; shape (S, ways, 4).
+    """Return −log of the share of admitted pairs; shape (S, Q, 4).
 
     The four are messages inside blocks and between them, ring messages inside and between.
 
     Parameters
     ----------
     messages, rings
-        Shape (S, ways): caps of each way, as `anneal.ways` returns them.
+        Shape (S, Q): upper bounds of each split, as `anneal.sampled_splits` returns them.
     """
     found = np.zeros((*messages.shape, 4))
     for k, (upper_bounds, factors) in enumerate(((messages, costs.boundary), (rings, costs.ring))):
@@ -69,7 +69,7 @@ def scarcity(costs: MappingCosts, links: Links, messages: Floats, rings: Floats)
 
 
 def first_counts(costs: MappingCosts, block: Ints) -> Ints:
-    """Return contents to begin with, shape (B, S + 1): one replica after the other, spare last."""
+    """Return counts to begin with, shape (B, S + 1): replica after replica, spare devices last."""
     replicas = np.tile(np.arange(costs.stages), costs.replicas)
     labels = np.concatenate([replicas, np.full(costs.spare, costs.stages)])
     counts = np.zeros((int(block.max()) + 1, costs.stages + 1), np.int64)
@@ -80,14 +80,14 @@ def first_counts(costs: MappingCosts, block: Ints) -> Ints:
 def likely_counts(
     counts: Ints, edge_nats: Floats, prices: Floats, replicas: int, steps: int, seed: int
 ) -> tuple[Ints, float]:
-    """Anneal from contents `held`, shape (B, S + 1); return the likeliest found, and its nats.
+    """Anneal from given counts, shape (B, S + 1); return the likeliest found, and its nats.
 
     Parameters
     ----------
-    weights
+    edge_nats
         As `scarcity` returns them.
     prices
-        Shape (B, S + 1): nats that a device of a block costs besides, if it serves a stage.
+        Shape (B, S + 1): nats added for each device of a block that serves a stage.
     """
     counts = counts.copy()
     nats = float(
@@ -107,9 +107,9 @@ def likely_counts(
 
 
 def likely_splits(counts: Ints, edge_nats: Floats, replicas: int) -> Bools:
-    """Return which ways of each stage are likely with these contents; shape (S, ways).
+    """Return which splits of each stage are likely with these counts; shape (S, Q).
 
-    Ways that are much less likely than the best only lead a search astray.
+    Splits that are much less likely than the best one would only mislead the annealing.
     """
     n = counts[:, :-1]
     inside = np.zeros(len(edge_nats))
@@ -124,7 +124,7 @@ def likely_splits(counts: Ints, edge_nats: Floats, replicas: int) -> Bools:
 
 @njit(cache=True)
 def _stage_value(s, inside, used, edge_nats, replicas):  # type: ignore[no-untyped-def]
-    """Nats of stage s in its best way."""
+    """Nats of stage s in its best split."""
     across = replicas - inside[s]
     ring_across = used[s] if used[s] > 1 else 0
     ring_inside = replicas - ring_across
@@ -159,7 +159,7 @@ def _move(counts, inside, used, b, s, by):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _exchange(counts, inside, used, b, c, s, t, length, count):  # type: ignore[no-untyped-def]
-    """Give b what c has of the run of stages from t on, for its own from s on."""
+    """Exchange `count` devices each of `length` stages: from s on in block b, from t on in c."""
     for j in range(length):
         _move(counts, inside, used, b, s + j, -count)
         _move(counts, inside, used, b, t + j, count)
@@ -177,7 +177,7 @@ def _copy(target, source):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _anneal(counts, edge_nats, prices, replicas, steps, seed, hot, cold, exchange_rate):  # type: ignore[no-untyped-def]
-    """Exchange devices, runs of one device per stage, and all that equal blocks hold."""
+    """Exchange devices, one device each of several stages in a row, or all counts of two blocks."""
     np.random.seed(seed)  # noqa: NPY002
     blocks, stages = counts.shape[0], counts.shape[1] - 1
     inside, used = np.zeros(stages, np.int64), np.zeros(stages, np.int64)

@@ -1,7 +1,7 @@
-"""From contents of blocks to mappings: fill them with devices, settle, learn what was hard, repeat.
+"""A model of which block counts can be realised, corrected by what the annealing leaves violated.
 
-What stays violated counts for more when the next contents are chosen: links that are rarer than
-their share says (as those of a ring that has to close) are then asked for less often.
+Weights of stages and prices of blocks rise where edges stay violated. So the next counts use fewer
+of the links that are harder to get than their share says, as those of a ring, which must close.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from .block_counts import (
 
 @dataclass(eq=False)
 class CountModel:
-    """Contents of blocks, and what was learnt of them.
+    """Counts of devices per block, and the weights by which the next ones are chosen.
 
     Parameters
     ----------
-    held
+    block
+        Shape (D,): block of each device.
+    counts
         Shape (B, S + 1): devices of each block that serve each stage, spare ones last.
-    harder
+    weights
         Shape (S, 2): factors on the nats of messages and ring messages.
     prices
-        Shape (B, S + 1): nats that a device of a block costs besides, if it serves a stage.
+        Shape (B, S + 1): nats added for each device of a block that serves a stage.
     """
 
     block: Ints
@@ -49,7 +51,7 @@ class CountModel:
 
 
 def new_count_model(costs: MappingCosts, block: Ints) -> CountModel:
-    """Return a filling that has learnt nothing yet."""
+    """Return the model with neutral weights and no prices."""
     first = first_counts(costs, block)
     return CountModel(
         block,
@@ -68,7 +70,7 @@ def choose_counts(
     steps: int,
     rng: np.random.Generator,
 ) -> None:
-    """Choose contents for a target: from the last ones, and sometimes from the first as well."""
+    """Choose counts for a target: from the last ones, and sometimes from the first as well."""
     edge_nats = _edge_nats(model, costs, *sampled_splits(costs, lower_bounds, target))
     begins = [model.counts]
     if rng.random() < RESTART_RATE:
@@ -85,7 +87,7 @@ def choose_counts(
 def likely_upper_bounds(
     model: CountModel, costs: MappingCosts, lower_bounds: LowerBounds, target: float
 ) -> tuple[Floats, Floats]:
-    """Return the caps of messages and ring messages in the likely ways; shape (S, ways) both."""
+    """Return the upper bounds of both kinds of messages in likely splits; shape (S, Q) both."""
     messages, rings = sampled_splits(costs, lower_bounds, target)
     edge_nats = _edge_nats(model, costs, messages, rings)
     likely = likely_splits(model.counts, edge_nats, costs.replicas)
@@ -99,7 +101,7 @@ def likely_upper_bounds(
 def hard_upper_bounds(
     model: CountModel, costs: MappingCosts, lower_bounds: LowerBounds, target: float
 ) -> tuple[Floats, Floats]:
-    """Likewise, but without limit where links between blocks are not rare."""
+    """Return the same bounds, but `inf` where links between blocks are not rare."""
     messages, rings = likely_upper_bounds(model, costs, lower_bounds, target)
     found = _edge_nats(model, costs, messages, rings)[:, :, (1, 3)].min(axis=1)
     messages[found[:, 0] < RARE_NATS] = np.inf
@@ -110,7 +112,7 @@ def hard_upper_bounds(
 def realise(
     model: CountModel, costs: MappingCosts, order: NDArray[np.int32], rng: np.random.Generator
 ) -> State:
-    """Return a mapping with the contents, otherwise at random."""
+    """Return a random mapping with the model's counts."""
     slots: list[list[int]] = [[] for _ in range(costs.stages)]
     for b in rng.permutation(len(model.counts)).tolist():
         devices = rng.permutation(np.flatnonzero(model.block == b)).tolist()
@@ -122,7 +124,7 @@ def realise(
 
 
 def read_counts(model: CountModel, costs: MappingCosts, state: State) -> None:
-    """Let the contents be those of a mapping."""
+    """Set the counts to those of a mapping."""
     used = costs.stages * costs.replicas
     stage = np.full(costs.size, costs.stages)
     stage[:used] = np.repeat(np.arange(costs.stages), costs.replicas)
@@ -133,7 +135,13 @@ def read_counts(model: CountModel, costs: MappingCosts, state: State) -> None:
 def update_weights(
     model: CountModel, costs: MappingCosts, state: State, upper_bounds: tuple[Floats, Floats]
 ) -> None:
-    """Let what the state violates count for more; caps as `likely_caps` returns them."""
+    """Raise weights and prices where the state is violated, after both have decayed.
+
+    Parameters
+    ----------
+    upper_bounds
+        As `likely_upper_bounds` returns them.
+    """
     messages, rings = upper_bounds
     slots = state.slots(costs)
     model.weights = model.weights**DECAY

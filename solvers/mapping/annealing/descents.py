@@ -1,8 +1,8 @@
-"""Descents from the incumbent, in turn with annealing, where not rings alone count."""
+"""Descents from the incumbent in turns with annealing, where other all-reduces than rings count."""
 
 from __future__ import annotations
 
-from ....instances import Mapped
+from ....instances import ReplicaPlacement
 from ...core.search import OPTIMAL_GAP
 from ..layouts import matched
 from ..parameters import DESCENT_HEATS, DESCENT_STEPS, ROUNDS_BETWEEN_DESCENTS
@@ -32,7 +32,7 @@ def descents(mapping: MappingSearch, starts: list[StartStrategy]) -> None:
 def _descent(mapping: MappingSearch, heat: float, turn: int) -> None:
     search, costs = mapping.search, mapping.costs
     best = search.best
-    assert isinstance(best, Mapped)
+    assert isinstance(best, ReplicaPlacement)
     with search.phase("descents"):
         seed = (search.limits.seed * 7919 + turn) % 2**31
         slots, _ = descend(

@@ -36,7 +36,7 @@ def edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, repli
 
 @njit(cache=True)
 def admitted(order, d, factors, latency, inverse, upper_bound):  # type: ignore[no-untyped-def]
-    """How many devices, in the order of routes from d, cost at most `cap`."""
+    """How many devices, in the order of routes from d, cost at most `upper_bound`."""
     low, high = 0, order.shape[1]
     while low < high:
         middle = (low + high) // 2
@@ -113,7 +113,7 @@ def places(slot, sends_to):  # type: ignore[no-untyped-def]
 def violated_edge(  # type: ignore[no-untyped-def]
     latency, inverse, boundary, ring, slot, sends_to, s, start, message_bound, ring_bound
 ):
-    """The first edge of stage s above its cap, from number `start` on.
+    """The first edge of stage s above its upper bound, from number `start` on.
 
     Returns its ends as slots, and whether it is on the ring; −1 and −1 if there is none.
     """
@@ -134,7 +134,7 @@ def violated_edge(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def violation_left(violation):  # type: ignore[no-untyped-def]
-    """Sum over stages of what each violates in its best way."""
+    """Sum over stages of the violation of the best split."""
     left = 0.0
     for s in range(len(violation)):
         left += violation[s, best_split(violation, s)]
@@ -143,7 +143,7 @@ def violation_left(violation):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def best_split(violation, s):  # type: ignore[no-untyped-def]
-    """The way in which stage s violates least (numba takes longer to compile `argmin`)."""
+    """The split of stage s with the least violation (`argmin` takes numba longer to compile)."""
     best = 0
     for k in range(1, violation.shape[1]):
         if violation[s, k] < violation[s, best]:

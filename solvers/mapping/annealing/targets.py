@@ -1,4 +1,4 @@
-"""Repair at targets between bound and incumbent, from several beginnings in turn."""
+"""Annealing at targets between bound and incumbent, with several start strategies in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ....formulations.mapping.costs import stage_times
-from ....instances import Mapped
+from ....instances import ReplicaPlacement
 from ...core.search import OPTIMAL_GAP
 from ..layouts import matched, paired
 from ..parameters import (
@@ -46,20 +46,20 @@ from .count_model import (
 
 @dataclass
 class StartStrategy:
-    """One of the beginnings from which targets are tried in turn.
+    """A way to start the annealing at a target; strategies take turns.
 
     Parameters
     ----------
     play
-        Tries the target: of the search, this arm, and a seed.
+        Function of the search, this strategy and a seed that tries the target once.
     state, heat
-        The mapping under repair, and the temperature at which a repair begins.
+        The mapping under repair, and the temperature at which its repair begins.
     given_up
-        The largest target that was tried in vain.
+        The largest target that was tried in vain, in seconds.
     share
-        How much of the work it may have, against others.
+        Its share of the work, relative to the other strategies.
     work
-        Steps done since a turn last improved the incumbent.
+        Steps since it last improved the incumbent.
     """
 
     run: Callable[[MappingSearch, StartStrategy, int], None]
@@ -85,7 +85,7 @@ class StartStrategy:
 
 
 def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
-    """Return the beginnings that the incumbent and the blocks allow."""
+    """Return the start strategies that the incumbent and the blocks allow."""
     costs, low = mapping.costs, mapping.bound_s
     incumbent = _incumbent(mapping, best_routes(costs))
     starts = [
@@ -117,9 +117,10 @@ def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
 
 
 def anneal(mapping: MappingSearch, starts: list[StartStrategy], rounds: int | None = None) -> None:
-    """Repair at targets between bound and incumbent until a limit; beginnings take turns.
+    """Anneal at targets between bound and incumbent until a limit; start strategies take turns.
 
-    One that improves the incumbent goes on; the others have equal shares.
+    The next turn goes to the strategy with the least work per share; improving the incumbent
+    resets a strategy's work to 0, so that it goes on.
 
     Parameters
     ----------
@@ -145,20 +146,20 @@ def anneal(mapping: MappingSearch, starts: list[StartStrategy], rounds: int | No
 
 
 def _continue(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
-    """Go on from where the last turn ended."""
+    """Repair on from where the last turn ended."""
     left = _repair(mapping, start, seed)
     _offer(mapping, start, left)
     start.next(mapping, failed=left > 0)
 
 
 def _from_incumbent(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
-    """Begin with the incumbent."""
+    """Repair the incumbent."""
     start.state = _incumbent(mapping, start.state.order)
     _continue(mapping, start, seed)
 
 
 def _from_segments(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
-    """Begin with stages that blocks keep together, and others, in columns."""
+    """Repair a mapping that packs unsplittable segments into blocks."""
     assert mapping.segments is not None
     segments = mapping.segments(mapping.costs, mapping.lower_bounds, start.target)
     if segments is not None:
@@ -172,7 +173,7 @@ def _from_segments(mapping: MappingSearch, start: StartStrategy, seed: int) -> N
 
 
 def _from_counts(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
-    """Begin with a solution for counts and devices; raise the bound if there is none."""
+    """Repair a solution of the programs for counts and devices; raise the bound without one."""
     costs = mapping.costs
     start.work += PROGRAM_WORK
     if mapping.test.count(costs, mapping.lower_bounds, start.target, first=False) is None:
@@ -190,9 +191,9 @@ def _from_counts(mapping: MappingSearch, start: StartStrategy, seed: int) -> Non
 def _from_count_model(
     mapping: MappingSearch, start: StartStrategy, model: CountModel, seed: int
 ) -> None:
-    """Begin with contents of blocks that are likely to fit; go down as far as they go.
+    """Choose block counts, realise them, and anneal with fixed counts, at ever lower targets.
 
-    Which of equal blocks holds what is settled first, for the rare links alone.
+    First blocks of equal size are assigned to the counts, looking at rare links alone.
     """
     costs, least = mapping.costs, mapping.lower_bounds
     rng = np.random.default_rng(seed)
@@ -230,7 +231,7 @@ def _from_count_model(
 
 
 def _repair(mapping: MappingSearch, start: StartStrategy, seed: int) -> float:
-    """Repair the arm's state at its target; return the violation left."""
+    """Repair the strategy's state at its target; return the violation left."""
     part = partial(
         repair, mapping.costs, mapping.lower_bounds, start.state, mapping.block, start.target
     )
@@ -271,5 +272,5 @@ def _offer(mapping: MappingSearch, start: StartStrategy, left: float) -> None:
 
 def _incumbent(mapping: MappingSearch, order: np.ndarray) -> State:
     best = mapping.search.best
-    assert isinstance(best, Mapped)
+    assert isinstance(best, ReplicaPlacement)
     return new_state(mapping.costs, mapping.costs.numbers(best.slots), best.sends_to, order)

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit, types
 from numba.typed import Dict
 
-from ....formulations.mapping.bound import WIDTH, LowerBounds, fitting
+from ....formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, fitting
 from ....formulations.mapping.costs import MappingCosts, stage_times
 from ....instances.model.arrays import Floats, Ints
 from ...core.search import Stoppable
@@ -64,8 +64,8 @@ def exact(
             rings[s] = np.minimum(rings[s], np.minimum(trees[s], across[s]))
     pairs = np.array([costs.boundary_costs(s) for s in range(costs.stages)])
     mappings: list[tuple[Ints, Ints]] = []
-    target = high * (1 - WIDTH)
-    while low < high * (1 - WIDTH):
+    target = high * (1 - BISECTION_WIDTH)
+    while low < high * (1 - BISECTION_WIDTH):
         found = _decide(costs, lower_bounds, rings, pairs, target, clock)
         if found is None:
             return low, mappings, False
@@ -80,7 +80,7 @@ def exact(
             high = _value(costs, rings, found, *mappings[-1])
         else:
             return target, mappings, True
-        target = high * (1 - WIDTH)
+        target = high * (1 - BISECTION_WIDTH)
     return low, mappings, True
 
 

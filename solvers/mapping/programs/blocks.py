@@ -1,4 +1,4 @@
-"""Bounds and beginnings from counts per block, by HiGHS.
+"""Bounds and starting mappings from counts per block, by HiGHS.
 
 The programs are those of `formulations.mapping.counts` and `formulations.mapping.devices`.
 """
@@ -28,7 +28,7 @@ from ..parameters import (
 
 
 class BlockTest(Generic[S]):
-    """A test for `threshold_bound`, which keeps what it found at the last threshold.
+    """A test for `threshold_bound`, which keeps the counts found at the last threshold.
 
     Parameters
     ----------
@@ -51,13 +51,13 @@ class BlockTest(Generic[S]):
     def count(
         self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float, *, first: bool
     ) -> object | None:
-        """Likewise; unless the first counts will do, those are sought with little that crosses."""
+        """Return None where counts are infeasible; else any (`first`), or some with few across."""
         self._last = None
         counts = block_capacities(costs, lower_bounds, threshold, self._block)
         if counts is None:
             return None
         linear = program(counts)
-        # other counts each time
+        # random costs, so that repeated calls find different counts
         cost = linear.cost * self._rng.uniform(0.8, 1.2, len(linear.cost))
         outcome = self._run(replace(linear, cost=cost), first)
         if outcome.status == "infeasible":

@@ -1,7 +1,7 @@
 """Messages first: the least threshold at which tight boundaries have their messages, then the rest.
 
 Where some boundaries admit few pairs, as a rule they alone decide. So they are proved and found
-exactly (`possible_messages`); the others follow with the same devices per block.
+exactly (`message_feasibility`); the others follow with the same devices per block.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Rings at a threshold, exactly: the program of `formulations.mapping.ring_program`, by HiGHS.
 
-The program is solved, pieces of rings are cut off, and it is solved again, until every ring is in
-one piece or there is none. Only stages for whose rings few pairs are admitted are in it: those with
-many find their rings in what the others leave, as a rule, and without them it is a relaxation.
+The program is solved, solutions whose rings are not connected are cut off, and it is solved again,
+until every ring is in one piece or the program is infeasible. Only stages for whose rings few pairs
+are admitted are in it: those with many find their rings in what the others leave, as a rule, and
+without them it is a relaxation.
 """
 
 from __future__ import annotations

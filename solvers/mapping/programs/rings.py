@@ -1,7 +1,7 @@
 """Rings first: the least threshold at which the tight stages have rings, then the other stages.
 
 Where one or two stages reduce far more than the others, as a rule their rings alone decide. So they
-are proved and found exactly (`possible_rings`), and the others are put on the devices left
+are proved and found exactly (`ring_feasibility`), and the others are put on the devices left
 over and repaired by annealing.
 """
 

@@ -1,10 +1,10 @@
-"""A bound raised by a costly test: upwards from what is known, then only at values that count."""
+"""The least threshold that a costly test does not refute, over values the objective can take."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....formulations.mapping.bound import WIDTH, LowerBounds, threshold_bound
+from ....formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, threshold_bound
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.values import possible_values
 from ....instances.model.arrays import Floats
@@ -44,7 +44,7 @@ def _steps(mapping: MappingSearch, test: Test, origin: str, enough: Callable[[],
     step, low, refuted = THRESHOLD_STEP, mapping.bound_s, True
     while not enough():
         high = low * (1 + step)
-        if high >= mapping.objective_s * (1 - WIDTH):
+        if high >= mapping.objective_s * (1 - BISECTION_WIDTH):
             break
         found = test(mapping.costs, mapping.lower_bounds, high)
         if found:

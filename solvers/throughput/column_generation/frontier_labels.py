@@ -7,7 +7,7 @@ from numba import njit
 
 
 @njit(cache=True)
-def arcs_forward(layer_ptr, step, cost):  # type: ignore[no-untyped-def]
+def arcs_forward(layer_ptr, step, cost):
     """Return the steps into each state, as compressed rows.
 
     Returns
@@ -39,7 +39,7 @@ def arcs_forward(layer_ptr, step, cost):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def arcs_backward(layer_ptr, step, cost):  # type: ignore[no-untyped-def]
+def arcs_backward(layer_ptr, step, cost):
     """Return the steps out of each state, in the form of `arcs_forward`."""
     states = layer_ptr[-1]
     ptr = np.minimum(2 * np.arange(states + 1), 2 * len(step))
@@ -52,7 +52,7 @@ def arcs_backward(layer_ptr, step, cost):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def extend(  # type: ignore[no-untyped-def]
+def extend(
     forward, ptr, source, taken, cost, price, load, allowed, charge, transfer_price, limit, floor,
     buckets,
     has_rest, rest_begin, rest_count, rest_value, rest_used,

@@ -15,11 +15,11 @@ from training_run_cases import MICROBATCHES, alone, profiled, run_file  # noqa: 
 
 import stagecut  # noqa: E402
 from stagecut import InputError, Plan, Workload  # noqa: E402
-from stagecut.instances import Stages, Training, layers_of  # noqa: E402
+from stagecut.instances import StagePlacement, Training, layers_of  # noqa: E402
 from stagecut.instances.formats.files import load, load_plan, save  # noqa: E402
 from stagecut.instances.model.training_layers import training_layers  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
-from stagecut.runtime.execution.prepare import prepare  # noqa: E402
+from stagecut.runtime.execution.prepare import split_model  # noqa: E402
 
 
 def planned(name: str) -> tuple[Workload, Plan]:
@@ -57,7 +57,7 @@ def test_layers_have_all_that_the_whole_has() -> None:
 
 def test_from_a_model_to_a_run_with_replicas(tmp_path: Path) -> None:
     workload, plan = planned("mlp")
-    assert isinstance(plan.solution, Stages)
+    assert isinstance(plan.solution, StagePlacement)
     assert sorted(stage.replicas for stage in plan.solution.stages) == [1, 2]
     stagecut.verify(workload, plan)
     assert stagecut.simulate(workload, plan, "2bw").time_per_sample == pytest.approx(plan.objective)
@@ -65,7 +65,7 @@ def test_from_a_model_to_a_run_with_replicas(tmp_path: Path) -> None:
     save(plan, tmp_path / "plan.json", workload)
     known = load(tmp_path / "w.json")
     model, example = MODELS["mlp"]()
-    ready = prepare(load_plan(tmp_path / "plan.json", known), model, example, workload=known)
+    ready = split_model(load_plan(tmp_path / "plan.json", known), model, example, workload=known)
     assert sorted(map(len, ready.stages.replicas)) == [1, 2]
     assert ready.training
     done, codes = launched(3, run_file, str(tmp_path), "mlp")

@@ -19,7 +19,7 @@ from training_run_cases import (  # noqa: E402
 )
 
 from stagecut import InputError  # noqa: E402
-from stagecut.instances import Stages  # noqa: E402
+from stagecut.instances import StagePlacement  # noqa: E402
 from stagecut.runtime.execution.own_loop.training_pieces import training_pieces  # noqa: E402
 
 
@@ -52,11 +52,13 @@ def test_what_the_runtime_does_not_do_is_refused() -> None:
     workload = workload_of(done)
     plan = plan_of(workload, (2, 1), recompute=False)
     first, second = plan.solution.stages
-    wide = replace(plan, solution=Stages((replace(first, degree=2), second), plan.solution.device))
+    wide = replace(
+        plan, solution=StagePlacement((replace(first, degree=2), second), plan.solution.device)
+    )
     with pytest.raises(InputError, match="tensor degree is 2"):
         training_pieces(done, workload, wide)
     mixed = (first.configuration[0] ^ 1, *first.configuration[1:])
-    some = Stages((replace(first, configuration=mixed), second), plan.solution.device)
+    some = StagePlacement((replace(first, configuration=mixed), second), plan.solution.device)
     with pytest.raises(InputError, match="some of its layers recompute"):
         training_pieces(done, workload, replace(plan, solution=some))
     with pytest.raises(InputError, match="not in both"):

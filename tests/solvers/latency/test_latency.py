@@ -16,7 +16,7 @@ from stagecut import Cluster, DeviceKind, Latency, Limits, Workload, accelerator
 from stagecut.formulations.latency import graph as latency_module
 from stagecut.formulations.latency.graph import latency_graph
 from stagecut.formulations.task import pose
-from stagecut.instances import Calls
+from stagecut.instances import CallPlacement
 from stagecut.runtime import evaluate
 from stagecut.solvers.latency.divide import divide
 
@@ -166,7 +166,7 @@ def test_a_placement_is_divided_into_calls_as_well_as_can_be() -> None:
         for bits in range(2**workload.n):
             number = np.array([bits >> v & 1 for v in range(workload.n)])
             report = evaluate(
-                workload, cluster, problem, Calls(placement, np.where(host, -1, number))
+                workload, cluster, problem, CallPlacement(placement, np.where(host, -1, number))
             )
             values.append(report.objective)
         got = math.inf

@@ -17,8 +17,8 @@ from stagecut.formulations.mapping.costs import mapping_costs, stage_times
 from stagecut.formulations.mapping.partition import stage_objective
 from stagecut.formulations.task import pose
 from stagecut.instances import (
-    Mapped,
-    Mapping,
+    DeviceMapping,
+    ReplicaPlacement,
     Solution,
     StageCosts,
     Topology,
@@ -73,7 +73,7 @@ def random_topology(seed: int, least: int) -> Topology:
     return topology(f"{kind}:{least + spare}@seed={seed}")
 
 
-def brute_force(costs: StageCosts, problem: Mapping) -> float:
+def brute_force(costs: StageCosts, problem: DeviceMapping) -> float:
     """Least max stage time over all assignments, ring orders and matchings, by the definition."""
     s, r = problem.stages, problem.replicas
     best = math.inf
@@ -111,7 +111,7 @@ def test_equal_to_brute_force(mode: str, seed: int) -> None:
     stages, replicas = SHAPES[seed]
     workload = chain(seed, stages)
     collective = "cheapest" if seed % 2 and stages * replicas <= 6 else "ring"
-    problem = Mapping(
+    problem = DeviceMapping(
         random_topology(seed, stages * replicas),
         stages,
         replicas,
@@ -137,7 +137,7 @@ def test_bounds_are_never_above_a_mapping(mode: str, seed: int) -> None:
     stages, replicas = [(4, 4), (2, 8), (8, 2)][seed // 2]
     workload = chain(seed, stages)
     place = topology(f"{kind}:{16 + seed % 2}@seed={seed}")
-    problem = Mapping(place, stages, replicas, mode, collective="ring")  # type: ignore[arg-type]
+    problem = DeviceMapping(place, stages, replicas, mode, collective="ring")  # type: ignore[arg-type]
     costs = mapping_costs(stage_costs(workload, np.arange(stages), stages), problem)
     lower_bounds = stage_lower_bounds(costs)
     slots = rng.permutation(costs.size)[: stages * replicas].reshape(stages, replicas)
@@ -163,7 +163,7 @@ def test_block_bounds_are_never_above_the_optimum(seed: int, mode: str, collecti
     block = np.sort(np.arange(stages * replicas + 1) % 3)
     place = random_blocks("blocks", len(block), block, rng)
     workload = chain(seed + 10, stages)
-    problem = Mapping(place, stages, replicas, mode, collective=collective)  # type: ignore[arg-type]
+    problem = DeviceMapping(place, stages, replicas, mode, collective=collective)  # type: ignore[arg-type]
     stage = stage_costs(workload, np.arange(stages), stages)
     costs = mapping_costs(stage, problem)
     found = find_blocks(costs)
@@ -181,19 +181,19 @@ def test_blocks_are_found_in_the_links_whatever_the_islands_say() -> None:
     rng = np.random.default_rng(3)
     block = rng.permutation(np.arange(20) % 4)
     place = replace(random_blocks("blocks", 20, block, rng), island=np.zeros(20, np.int64))
-    problem = Mapping(place, 4, 5, "both")
+    problem = DeviceMapping(place, 4, 5, "both")
     costs = mapping_costs(stage_costs(chain(0, 4), np.arange(4), 4), problem)
     found = find_blocks(costs)
     assert ((found[:, None] == found[None, :]) == (block[:, None] == block[None, :])).all()
     for name in ("uniform_dist:20", "torus2d:4x5"):
         costs = mapping_costs(
-            stage_costs(chain(0, 4), np.arange(4), 4), Mapping(topology(name), 4, 5, "both")
+            stage_costs(chain(0, 4), np.arange(4), 4), DeviceMapping(topology(name), 4, 5, "both")
         )
         assert not find_blocks(costs).any()
 
 
 def test_columns_of_equal_islands_are_proven_optimal() -> None:
-    problem = Mapping(topology("islands:8x4"), 8, 4, "both", collective="ring")
+    problem = DeviceMapping(topology("islands:8x4"), 8, 4, "both", collective="ring")
     result = solve(chain(4, 8), problem=problem, limits=Limits(nodes=2))
     assert result.status == "optimal"
 
@@ -204,14 +204,14 @@ def test_arrays_agree_with_the_definition(seed: int) -> None:
     stages, replicas = [(3, 4), (4, 2), (2, 1), (2, 5)][seed]
     place = topology(["torus2d:4x4", "islands:4x4", "dragonfly:3x3x2", "uniform_dist:12"][seed])
     workload = chain(seed, stages)
-    problem = Mapping(place, stages, replicas, "both", microbatches=3, collective="ring")
+    problem = DeviceMapping(place, stages, replicas, "both", microbatches=3, collective="ring")
     costs = stage_costs(workload, np.arange(stages), stages)
     slots = rng.permutation(place.size)[: stages * replicas].reshape(stages, replicas)
     sends = np.array([rng.permutation(replicas) for _ in range(stages - 1)]).reshape(-1, replicas)
     reports = stage_reports(costs, problem, slots, sends)
     fast = stage_times(mapping_costs(costs, problem), slots, sends)
     assert fast == pytest.approx([report.total_s for report in reports], rel=1e-12)
-    cheapest = Mapping(place, stages, replicas, "both", microbatches=3)
+    cheapest = DeviceMapping(place, stages, replicas, "both", microbatches=3)
     for one, other in zip(stage_reports(costs, cheapest, slots, sends), reports, strict=True):
         assert one.allreduce_s <= other.allreduce_s
 
@@ -232,7 +232,7 @@ def test_gradients_are_charged_to_the_receiver() -> None:
     costs = stage_costs(workload, np.array([0, 1, 1, 0]), 2)
     assert costs.forward_bytes.tolist() == [1e6]
     assert costs.backward_bytes.tolist() == [3e6]
-    problem = Mapping(topology("ring:2"), 2, 1, "p2p", microbatches=2)
+    problem = DeviceMapping(topology("ring:2"), 2, 1, "p2p", microbatches=2)
     first, second = stage_reports(costs, problem, np.array([[0], [1]]), np.array([[0]]))
     assert first.total_s == pytest.approx(2 * (2e-3 + 2e-6 + 4e6 / 50e9))
     assert second.total_s == pytest.approx(2 * 2e-3)
@@ -250,7 +250,7 @@ def test_gradients_are_charged_to_the_receiver() -> None:
     ],
 )
 def test_grids_are_proven_at_once(mode: str, name: str, stages: int, replicas: int) -> None:
-    problem = Mapping(topology(name), stages, replicas, mode, collective="ring")  # type: ignore[arg-type]
+    problem = DeviceMapping(topology(name), stages, replicas, mode, collective="ring")  # type: ignore[arg-type]
     result = solve(chain(1, stages), problem=problem, method="layouts")
     assert result.status == "optimal"
 
@@ -275,7 +275,7 @@ def test_snakes_and_cycles(sides: tuple[int, ...]) -> None:
 
 
 def test_layouts_are_mappings() -> None:
-    problem = Mapping(topology("islands:4x4"), 2, 8, "both")
+    problem = DeviceMapping(topology("islands:4x4"), 2, 8, "both")
     costs = mapping_costs(stage_costs(chain(0, 2), np.arange(2), 2), problem)
     found = 0
     for slots, sends in layouts(costs):
@@ -288,9 +288,9 @@ def test_layouts_are_mappings() -> None:
 def test_the_verifier_sees_every_fault() -> None:
     workload = chain(3, 2)
     place = topology("ring:5@exclude=4")
-    problem = Mapping(place, 2, 2, "both")
+    problem = DeviceMapping(place, 2, 2, "both")
     cluster = solve(workload, problem=problem).plan.cluster  # type: ignore[union-attr]
-    good = Mapped(np.array([0, 1]), np.array([[0, 1], [2, 3]]), np.array([[0, 1]]))
+    good = ReplicaPlacement(np.array([0, 1]), np.array([[0, 1], [2, 3]]), np.array([[0, 1]]))
     assert not evaluate(workload, cluster, problem, good).violations
     for stage, slots, sends, says in (
         ([0, 1], [[0, 1], [2, 4]], [[0, 1]], "excluded"),
@@ -301,14 +301,14 @@ def test_the_verifier_sees_every_fault() -> None:
         ([0, 2], [[0, 1], [2, 3]], [[0, 1]], "stage is not"),
         ([0, 1], [[0, 1, 2]], [[0, 1]], "shapes"),
     ):
-        bad = Mapped(np.array(stage), np.array(slots), np.array(sends))
+        bad = ReplicaPlacement(np.array(stage), np.array(slots), np.array(sends))
         report = evaluate(workload, cluster, problem, bad)
         assert report.objective == math.inf or report.violations
         assert says in " ".join(report.violations)
 
 
 def test_same_seed_same_plan() -> None:
-    problem = Mapping(topology("uniform_dist:20"), 4, 5, "both", collective="ring")
+    problem = DeviceMapping(topology("uniform_dist:20"), 4, 5, "both", collective="ring")
     one, two = (
         solve(chain(5, 4), problem=problem, limits=Limits(nodes=4, seed=3)) for _ in range(2)
     )
@@ -319,7 +319,7 @@ def test_same_seed_same_plan() -> None:
 
 @pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
 def test_milp_agrees(mode: str) -> None:
-    problem = Mapping(topology("uniform_dist:6@seed=2"), 2, 3, mode, collective="ring")  # type: ignore[arg-type]
+    problem = DeviceMapping(topology("uniform_dist:6@seed=2"), 2, 3, mode, collective="ring")  # type: ignore[arg-type]
     workload = chain(7, 2)
     limits = Limits(seconds=60)
     one = solve(workload, problem=problem, method="milp", limits=limits)
@@ -332,10 +332,10 @@ def test_milp_agrees(mode: str) -> None:
 @pytest.mark.parametrize("name", ["torus2d:3x3", "mesh3d:2x2x2", "islands:4x2", "ring:7"])
 def test_picture(name: str, tmp_path: Path) -> None:
     workload = chain(2, 3)
-    problem = Mapping(topology(name), 3, 2, "both")
+    problem = DeviceMapping(topology(name), 3, 2, "both")
     plan = solve(workload, problem=problem, method="layouts").plan
     assert plan is not None
-    assert isinstance(plan.solution, Mapped)
+    assert isinstance(plan.solution, ReplicaPlacement)
     report = evaluate(workload, plan.cluster, problem, plan.solution)
     assert isinstance(report, MappingReport)
     assert report.busiest_link is not None
@@ -345,14 +345,14 @@ def test_picture(name: str, tmp_path: Path) -> None:
 
 def test_plans_survive_files(tmp_path: Path) -> None:
     workload = chain(2, 3)
-    problem = Mapping(topology("islands:4x2@exclude=1"), 3, 2, "both", microbatches=4)
+    problem = DeviceMapping(topology("islands:4x2@exclude=1"), 3, 2, "both", microbatches=4)
     plan = solve(workload, problem=problem, limits=Limits(nodes=2)).plan
     assert plan is not None
     save(plan, tmp_path / "plan.json", workload)
     back = load_plan(tmp_path / "plan.json", workload)
     verify(workload, back)
     assert (back.objective, back.bound) == (plan.objective, plan.bound)
-    assert isinstance(back.problem, Mapping)
+    assert isinstance(back.problem, DeviceMapping)
     assert back.problem.topology.fingerprint == problem.topology.fingerprint
 
 
@@ -390,7 +390,7 @@ def test_partition_of_a_large_graph() -> None:
 
 def test_all_reduces_need_to_know_the_weights() -> None:
     workload = replace(chain(0, 2), extra={})
-    problem = Mapping(topology("ring:4"), 2, 2, "both")
+    problem = DeviceMapping(topology("ring:4"), 2, 2, "both")
     with pytest.raises(InputError, match="no node says its weight_bytes"):
         solve(workload, problem=problem)
     for nothing_to_reduce in (replace(problem, mode="p2p"), replace(problem, replicas=1)):
@@ -405,14 +405,14 @@ def test_layers_say_their_weights() -> None:
     )  # fmt: skip
     workload = replace(chain(0, 2), extra={}, layers=layers)
     assert parameter_bytes(workload).tolist() == [5e6, 8e6]
-    check_weights(workload, Mapping(topology("ring:4"), 2, 2, "both"))
+    check_weights(workload, DeviceMapping(topology("ring:4"), 2, 2, "both"))
 
 
 @pytest.mark.parametrize("method", ["auto", "layouts", "milp", "joint"])
 @pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
 def test_one_device_without_links(mode: str, method: str) -> None:
     for name in ("mesh2d:1x1", "uniform_dist:1"):
-        problem = Mapping(topology(name), 1, 1, mode, collective="ring")  # type: ignore[arg-type]
+        problem = DeviceMapping(topology(name), 1, 1, mode, collective="ring")  # type: ignore[arg-type]
         assert solve(chain(0, 1), problem=problem, method=method).status == "optimal"
         links = replace(problem, objective="busiest-link")
         if method != "joint":
@@ -427,7 +427,7 @@ def test_stages_that_take_no_time(collective: str) -> None:
     workload = replace(chain(0, 2), times={"accelerator": np.zeros(2)})
     for free in (np.full(len(place.links), np.inf), np.array([np.inf, 1e9] * len(place.links))):
         links = replace(place, bytes_per_s=free[: len(place.links)])
-        problem = Mapping(links, 2, 2, "both", collective=collective)  # type: ignore[arg-type]
+        problem = DeviceMapping(links, 2, 2, "both", collective=collective)  # type: ignore[arg-type]
         result = solve(workload, problem=problem, limits=Limits(nodes=4))
         optimum = brute_force(stage_costs(workload, np.arange(2), 2), problem) * 1e3
         assert result.objective == pytest.approx(optimum, abs=1e-12)
@@ -438,7 +438,7 @@ def test_stages_that_take_no_time(collective: str) -> None:
 def test_there_is_a_mapping_whatever_the_time(name: str, objective: str) -> None:
     place = topology(name)
     stages = place.size // 8
-    problem = Mapping(place, stages, 8, "both", objective=objective)  # type: ignore[arg-type]
+    problem = DeviceMapping(place, stages, 8, "both", objective=objective)  # type: ignore[arg-type]
     workload = chain(1, 2 * stages)
     result = solve(workload, problem=problem, limits=Limits(seconds=1e-9))
     assert result.plan is not None
@@ -448,7 +448,7 @@ def test_there_is_a_mapping_whatever_the_time(name: str, objective: str) -> None
 
 def test_a_first_mapping_where_there_is_none() -> None:
     place = topology("uniform_dist:12")
-    problem = Mapping(place, 3, 4, "both")
+    problem = DeviceMapping(place, 3, 4, "both")
     workload = chain(2, 7)
     task = pose(workload, accelerators_and_cpus(12), problem, None, None)
 
@@ -470,9 +470,9 @@ def test_a_first_mapping_where_there_is_none() -> None:
 
 
 def test_the_method_is_what_found_the_mapping() -> None:
-    easy = Mapping(topology("mesh2d:4x4"), 4, 4, "p2p")
+    easy = DeviceMapping(topology("mesh2d:4x4"), 4, 4, "p2p")
     assert solve(chain(1, 4), problem=easy).method == "layouts"
-    hard = Mapping(topology("uniform_dist:12@seed=1"), 3, 4, "both", collective="ring")
+    hard = DeviceMapping(topology("uniform_dist:12@seed=1"), 3, 4, "both", collective="ring")
     result = solve(chain(1, 3), problem=hard)
     assert result.method in ("annealing", "exact")
     assert result.plan is not None
@@ -486,11 +486,11 @@ def test_a_better_first_mapping_brings_its_stages(
     """The bound is for the stages of the plan, whichever cut it has."""
     workload = chain(3, 6)
     monkeypatch.setattr(mapping_search, "_stages_of", lambda *_: np.array([0, 1, 1, 1, 1, 1]))
-    problem = Mapping(topology("ring:4"), 2, 2, "both", collective=collective)  # type: ignore[arg-type]
+    problem = DeviceMapping(topology("ring:4"), 2, 2, "both", collective=collective)  # type: ignore[arg-type]
     result = solve(workload, problem=problem)
     assert result.plan is not None
     solution = result.plan.solution
-    assert isinstance(solution, Mapped)
+    assert isinstance(solution, ReplicaPlacement)
     assert 1 < (solution.stage == 0).sum() < 5
     optimum = brute_force(stage_costs(workload, solution.stage, 2), problem) * 1e3
     assert result.bound <= optimum * (1 + 1e-9)
@@ -499,21 +499,21 @@ def test_a_better_first_mapping_brings_its_stages(
 
 def test_what_the_busiest_link_does_not_know() -> None:
     place = topology("ring:4")
-    links = Mapping(place, 2, 2, objective="busiest-link")
+    links = DeviceMapping(place, 2, 2, objective="busiest-link")
     assert links.collective == "ring"
-    assert Mapping(place, 2, 2).collective == "cheapest"
+    assert DeviceMapping(place, 2, 2).collective == "cheapest"
     with pytest.raises(InputError, match="leave overlap out"):
-        Mapping(place, 2, 2, objective="busiest-link", overlap=True)
+        DeviceMapping(place, 2, 2, objective="busiest-link", overlap=True)
     with pytest.raises(InputError, match="leave collective out"):
-        Mapping(place, 2, 2, objective="busiest-link", collective="cheapest")
+        DeviceMapping(place, 2, 2, objective="busiest-link", collective="cheapest")
 
 
 def test_wrong_input() -> None:
     with pytest.raises(InputError, match="need 6 devices"):
-        Mapping(topology("ring:5"), 2, 3)
+        DeviceMapping(topology("ring:5"), 2, 3)
     with pytest.raises(InputError, match="replicas"):
-        Mapping(topology("ring:5"), 2, 0)
+        DeviceMapping(topology("ring:5"), 2, 0)
     with pytest.raises(InputError, match="mode"):
-        Mapping(topology("ring:5"), 2, 2, "all")  # type: ignore[arg-type]
+        DeviceMapping(topology("ring:5"), 2, 2, "all")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="groups of nodes"):
-        solve(chain(0, 2), problem=Mapping(topology("ring:5"), 3, 1))
+        solve(chain(0, 2), problem=DeviceMapping(topology("ring:5"), 3, 1))

@@ -12,7 +12,7 @@ from brute_mapping import least_busiest_link, least_stage_time, place_for, stage
 
 from stagecut import Limits, solve, verify
 from stagecut.formulations.mapping.collectives import allreduce_time
-from stagecut.instances import Mapped, Mapping, stage_costs, topology
+from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
 from stagecut.runtime import evaluate
 from stagecut.runtime.verify.mapping import allreduce
 from stagecut.solvers.mapping.exact.set_trees import best_tree, set_trees
@@ -27,7 +27,7 @@ def test_rings_are_solved_exactly(mode: str, first: int) -> None:
     for seed in range(first, first + 25):
         rng = np.random.default_rng(seed)
         stages, replicas = SHAPES[seed % len(SHAPES)]
-        problem = Mapping(
+        problem = DeviceMapping(
             place_for(rng, stages * replicas, 9),
             stages,
             replicas,
@@ -56,7 +56,7 @@ def test_every_collective_is_found(mode: str, first: int) -> None:
         rng = np.random.default_rng(1000 + seed)
         stages, replicas = SHAPES[seed % len(SHAPES)]
         place = place_for(rng, stages * replicas, 9)
-        problem = Mapping(place, stages, replicas, mode)  # type: ignore[arg-type]
+        problem = DeviceMapping(place, stages, replicas, mode)  # type: ignore[arg-type]
         workload = stages_of(rng, stages)
         optimum = 1e3 * least_stage_time(stage_costs(workload, np.arange(stages), stages), problem)
         quick = solve(workload, problem=problem, method="layouts")
@@ -92,7 +92,7 @@ def test_trees_and_hierarchical_rings_of_larger_machines() -> None:
     rng = np.random.default_rng(1)
     workload = stages_of(rng, 2, free=False)
     for name in ("uniform_dist:24", "islands:4x6", "random_blk_2:24"):
-        problem = Mapping(topology(f"{name}"), 2, 10, "allr")
+        problem = DeviceMapping(topology(f"{name}"), 2, 10, "allr")
         rings = solve(workload, problem=replace(problem, collective="ring"), limits=Limits(nodes=4))
         result = solve(workload, problem=problem, limits=Limits(nodes=4))
         assert result.objective is not None
@@ -113,7 +113,7 @@ def test_all_reduces_as_arrays_agree_with_the_definition(seed: int) -> None:
         return float(routes.latency_s[a, b] + size / routes.bytes_per_s[a, b])
 
     for replicas in (2, 3, 4, 6, 8, 8, 16):
-        problem = Mapping(place, 1, replicas, "allr")
+        problem = DeviceMapping(place, 1, replicas, "allr")
         for row in (rng.permutation(16)[:replicas], np.arange(replicas)):
             size = float(rng.lognormal(10.0, 6.0))
             defined, _ = allreduce(message, problem, row.tolist(), size)
@@ -130,7 +130,7 @@ def test_busiest_link(mode: str) -> None:
     for seed in range(14):
         rng = np.random.default_rng(2000 + seed)
         stages, replicas = LINK_SHAPES[seed % len(LINK_SHAPES)]
-        problem = Mapping(
+        problem = DeviceMapping(
             place_for(rng, stages * replicas, 5),
             stages,
             replicas,
@@ -154,7 +154,7 @@ def test_the_busiest_link_of_a_larger_machine() -> None:
     rng = np.random.default_rng(5)
     workload = stages_of(rng, 4, free=False)
     for name, gap in (("torus2d:4x4", 1e-6), ("islands:4x4", 1.0), ("fattree:4", 0.2)):
-        problem = Mapping(topology(name), 4, 4, "both", objective="busiest-link")
+        problem = DeviceMapping(topology(name), 4, 4, "both", objective="busiest-link")
         first = solve(workload, problem=problem, method="layouts")
         result = solve(workload, problem=problem, limits=Limits(nodes=2))
         assert result.objective is not None
@@ -168,7 +168,9 @@ def test_ties_are_broken_by_the_sum() -> None:
     for seed in range(3):
         rng = np.random.default_rng(3000 + seed)
         workload = stages_of(rng, 4, free=False)
-        problem = Mapping(topology(f"uniform_dist:16@seed={seed}"), 4, 2, "both", collective="ring")
+        problem = DeviceMapping(
+            topology(f"uniform_dist:16@seed={seed}"), 4, 2, "both", collective="ring"
+        )
         quick = solve(workload, problem=problem, method="layouts")
         result = solve(workload, problem=problem, limits=Limits(nodes=8, seconds=20))
         assert result.status == "optimal"
@@ -178,11 +180,11 @@ def test_ties_are_broken_by_the_sum() -> None:
         found = evaluate(workload, cluster, problem, solution)
         assert found.objective == result.objective
         # every stage but the longest can be changed for free: descent leaves no exchange that pays
-        assert isinstance(solution, Mapped)
+        assert isinstance(solution, ReplicaPlacement)
         spare = np.setdiff1d(np.arange(16), solution.slots)
         for s, d in itertools.product(range(4), spare.tolist()):
             slots = solution.slots.copy()
             slots[s, 0] = d
-            other = Mapped(solution.stage, slots, solution.sends_to)
+            other = ReplicaPlacement(solution.stage, slots, solution.sends_to)
             report = evaluate(workload, cluster, problem, other)
             assert report.objective > found.objective or report.tie >= found.tie * (1 - 1e-3)

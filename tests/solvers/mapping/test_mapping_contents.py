@@ -11,7 +11,7 @@ from brute_mapping import stages_of
 from stagecut.formulations.mapping.blocks import find_blocks
 from stagecut.formulations.mapping.bound import stage_lower_bounds
 from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
-from stagecut.instances import Mapping, stage_costs, topology
+from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.model.arrays import Floats, Ints
 from stagecut.solvers.mapping.annealing.anneal import best_routes, sampled_splits
 from stagecut.solvers.mapping.annealing.anneal_fixed_counts import anneal_fixed_counts
@@ -36,7 +36,7 @@ def case(seed: int, text: str, stages: int, replicas: int) -> tuple[MappingCosts
     """Costs of a mapping in mode both, and the blocks."""
     workload = stages_of(np.random.default_rng(seed), stages, free=False)
     text += f"@seed={seed}" if text.startswith("random") else ""
-    problem = Mapping(
+    problem = DeviceMapping(
         topology(text),
         stages,
         replicas,

@@ -10,11 +10,13 @@ import pytest
 from brute_mapping import least_stage_time, place_for
 from mapping_joint_cases import network
 
-from stagecut import InputError, Workload, solve, verify
-from stagecut.instances import Mapping, stage_costs, topology
+from stagecut import InputError, Workload, accelerators_and_cpus, solve, verify
+from stagecut.formulations.cheap_bounds import cheap_bounds
+from stagecut.formulations.task import pose
+from stagecut.instances import DeviceMapping, stage_costs, topology
 
 
-def least_of_all_cuts(workload: Workload, n: int, problem: Mapping) -> float:
+def least_of_all_cuts(workload: Workload, n: int, problem: DeviceMapping) -> float:
     """Return the least max stage time over all partitions and their mappings, in ms."""
     best = math.inf
     for stage in itertools.product(range(problem.stages), repeat=n):
@@ -37,7 +39,7 @@ def test_equal_to_brute_force(mode: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     stages, replicas = SHAPES[seed]
     workload = network(rng, 4, backward=seed % 2 == 1)
-    problem = Mapping(
+    problem = DeviceMapping(
         place_for(rng, stages * replicas, 5),
         stages,
         replicas,
@@ -72,7 +74,7 @@ def test_a_cut_that_only_the_mapping_can_choose() -> None:
         output_bytes=np.array([1e6, 60e6, 1e6, 50e6, 1e6, 0.0]),
         time_unit="ms",
     )
-    problem = Mapping(topology("islands:2x2"), 3, 1, "p2p")
+    problem = DeviceMapping(topology("islands:2x2"), 3, 1, "p2p")
     apart = solve(workload, problem=problem)
     together = solve(workload, problem=problem, method="joint")
     assert together.objective is not None
@@ -84,8 +86,21 @@ def test_what_joint_does_not_know() -> None:
     rng = np.random.default_rng(0)
     workload = network(rng, 4, backward=False)
     place = topology("ring:4")
-    links = Mapping(place, 2, 2, objective="busiest-link")
+    links = DeviceMapping(place, 2, 2, objective="busiest-link")
     with pytest.raises(InputError, match="set collective to ring"):
-        solve(workload, problem=Mapping(place, 2, 2, "both"), method="joint")
+        solve(workload, problem=DeviceMapping(place, 2, 2, "both"), method="joint")
     with pytest.raises(InputError, match="stage times alone"):
         solve(workload, problem=links, method="joint")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_bounds_hold_for_all_partitions(seed: int) -> None:
+    workload = network(np.random.default_rng(seed), 3, backward=seed % 2 == 0)
+    cluster = accelerators_and_cpus(4)
+    for stages in (1, 2, 3):
+        problem = DeviceMapping(
+            topology("mesh2d:2x2"), stages, 1, mode="p2p", microbatches=1 + seed % 3
+        )
+        bounds = {origin: v for v, origin in cheap_bounds(pose(workload, cluster, problem))}
+        assert set(bounds) == {"heaviest unit", "total work over all stages"}
+        assert 0 < max(bounds.values()) <= least_of_all_cuts(workload, 3, problem) * (1 + 1e-9)

@@ -20,7 +20,8 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.instances import Stage, Stages, in_stages
+from stagecut.api.solve import solve_with
+from stagecut.instances import Stage, StagePlacement, in_stages
 from stagecut.runtime import evaluate
 
 GIB = 2.0**30
@@ -55,7 +56,7 @@ def test_milp_is_brute_force_on_devices_that_differ(seed: int) -> None:
 def test_milp_is_dp(seed: int) -> None:
     workload, cluster, problem = random_training_case(seed, max_nodes=4, max_devices=4)
     by_dp = solve(workload, cluster, problem, method="dp")
-    by_milp = solve(workload, cluster, problem, method="milp", options={"start": "none"})
+    by_milp = solve_with(workload, cluster, problem, method="milp", options={"start": "none"})
     assert by_milp.status == by_dp.status
     if by_dp.objective is not None:
         assert by_milp.objective == pytest.approx(by_dp.objective, rel=1e-6)
@@ -201,13 +202,13 @@ def test_the_verifier_finds_what_is_wrong(benchmarks: Path, change: object, word
     problem = Training(bandwidth=25 * GIB, degrees=(1,))
     plan = solve(workload, cluster, problem).plan
     assert plan is not None
-    assert isinstance(plan.solution, Stages)
+    assert isinstance(plan.solution, StagePlacement)
     stages = change(plan.solution.stages)  # type: ignore[operator]
     device = in_stages(plan.solution.stages, cluster).device
-    report = evaluate(workload, cluster, problem, Stages(stages, device))
+    report = evaluate(workload, cluster, problem, StagePlacement(stages, device))
     assert any(words in violation for violation in report.violations)
     with pytest.raises(VerificationError):
-        verify(workload, replace(plan, solution=Stages(stages, device)))
+        verify(workload, replace(plan, solution=StagePlacement(stages, device)))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from training_cases import best_objective, random_training_case
 from stagecut import Training, accelerators_and_cpus, load, solve
 from stagecut.formulations.task import Task
 from stagecut.formulations.training.cheap_bounds import training_cheap_bounds
-from stagecut.instances import Cluster, DeviceKind, Stages
+from stagecut.instances import Cluster, DeviceKind, StagePlacement
 from stagecut.runtime import evaluate
 
 GIB = 2.0**30
@@ -79,7 +79,7 @@ def test_unequal_devices_are_all_used(benchmarks: Path) -> None:
     result = solve(workload, cluster, Training(bandwidth=25 * GIB))
     assert result.status == "optimal"
     assert result.plan is not None
-    assert isinstance(result.plan.solution, Stages)
+    assert isinstance(result.plan.solution, StagePlacement)
     assert {stage.kind for stage in result.plan.solution.stages} == {0, 1}
     assert result.objective == pytest.approx(0.20755275, rel=1e-6)
 
@@ -112,7 +112,7 @@ def test_the_verifier_refuses_every_mutated_plan_without_failing(seed: int) -> N
     plan = solve(workload, cluster, problem, method="dp").plan
     if plan is None:
         return
-    assert isinstance(plan.solution, Stages)
+    assert isinstance(plan.solution, StagePlacement)
     stages = list(plan.solution.stages)
     i = int(rng.integers(len(stages)))
     wrong = int(rng.choice([-1, 0, 10**9]))
@@ -125,5 +125,7 @@ def test_the_verifier_refuses_every_mutated_plan_without_failing(seed: int) -> N
         {"configuration": ()},
     ):
         mutated = [*stages[:i], replace(stages[i], **change), *stages[i + 1 :]]  # type: ignore[arg-type]
-        report = evaluate(workload, cluster, problem, Stages(tuple(mutated), plan.solution.device))
+        report = evaluate(
+            workload, cluster, problem, StagePlacement(tuple(mutated), plan.solution.device)
+        )
         assert report.violations, change

@@ -19,7 +19,7 @@ from stagecut import Plan
 from stagecut.instances import Placement
 from stagecut.instances.pytorch.profile import Profile, Tied, profile
 from stagecut.runtime.execution.pipeline import Pipeline
-from stagecut.runtime.execution.prepare import prepare
+from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.stage import mean_loss
 
 
@@ -106,7 +106,7 @@ def check(case: Case, rank: int, world: int) -> None:
     device = placed(case, world)
     assert device is not None, case
     plan = plan_of(done, device)
-    prepared = prepare(plan, model, example, workload=done.workload)
+    prepared = split_model(plan, model, example, workload=done.workload)
     pipeline = Pipeline(
         prepared,
         schedule=case.schedule,

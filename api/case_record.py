@@ -1,0 +1,87 @@
+"""The record of a comparison: a line for each finished case, with a check of what it says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import msgspec
+
+from ..instances import InputError
+from ..instances.formats.source import Record
+from .compare import Row
+
+#: Endings of the record beside a table, and of its damaged lines.
+RECORD, DAMAGED = ".jsonl", ".damaged"
+
+
+def line(entry: tuple[str, Row]) -> str:
+    """Return a case's key and row as a line."""
+    key, row = entry
+    return json.dumps({"key": key, "row": row, "check": _check(key, row)}) + "\n"
+
+
+def _check(key: str, row: Row) -> str:
+    """Return what shows whether a line is as it was written."""
+    stated = msgspec.to_builtins(msgspec.convert(row, RowRecord))  # 1 is 1.0 when read back
+    text = json.dumps([key, stated], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def cut_off(record: Path) -> bool:
+    """Whether the last line has no end, so that the next one would continue it."""
+    return record.exists() and record.read_bytes()[-1:] not in (b"", b"\n")
+
+
+class RowRecord(Record, omit_defaults=True):
+    """A row of the record: what a case came to; of a crash the status and its error alone."""
+
+    workload: str
+    method: str
+    status: str
+    limit: str | None = None
+    objective: float | None = None
+    bound: float | None = None
+    gap: float | None = None
+    seconds: float | None = None
+    verified: bool | None = None
+    trace: list[list[float | None]] | None = None
+    found_by: str | None = None
+    error: str | None = None
+
+
+class EntryRecord(Record):
+    """A line of the record; older ones have no `check`."""
+
+    key: str
+    row: RowRecord
+    check: str | None = None
+
+
+def read_record(record: Path) -> tuple[dict[str, Row], list[bytes]]:
+    """Return the rows of a record by key, and the lines that are damaged.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read.
+    """
+    try:
+        lines = record.read_bytes().split(b"\n") if record.exists() else []
+    except OSError as error:
+        raise InputError(f"{record}: it cannot be read: {error.strerror}") from None
+    rows: dict[str, Row] = {}
+    damaged = []
+    for line in filter(None, lines):
+        try:
+            entry = msgspec.json.decode(line, type=EntryRecord)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            damaged.append(line)
+            continue
+        row = msgspec.to_builtins(entry.row)
+        if entry.check in (None, _check(entry.key, row)):
+            rows[entry.key] = row
+        else:
+            damaged.append(line)
+    return rows, damaged

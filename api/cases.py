@@ -1,0 +1,264 @@
+"""Methods against each other on many workloads: every case in a process of its own.
+
+A case that crashes, or is killed, is a row of the table like any other. Each finished case is
+appended to a record beside the table, so that a comparison resumes where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from ..instances import InputError
+from ..instances.formats.files import load, load_cluster
+from ..instances.formats.writing import write_whole
+from ..instances.model.errors import quote
+from ..instances.model.escape import csv
+from ..solvers import method_of
+from .case_record import DAMAGED, RECORD, cut_off, line, read_record
+from .compare import Row, tabulate
+
+OBJECTIVE = "--objective"
+
+#: Seconds that a case may run past its time limit before its process is killed.
+GRACE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload, one method, one set of options of `stagecut solve`.
+
+    Parameters
+    ----------
+    name
+        What the table calls the workload; no two of a comparison share one.
+    workload
+        A file, or the name of a shipped workload.
+    fingerprint
+        Of the workload, and of the cluster file if one is given, so that a changed file is solved
+        again.
+    method
+        Of `stagecut solve`.
+    options
+        Further options, as typed.
+    time_limit
+        Seconds.
+    """
+
+    name: str
+    workload: str
+    fingerprint: str
+    method: str
+    options: tuple[str, ...]
+    time_limit: float
+
+    @property
+    def key(self) -> str:
+        """What tells the case from others, as text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def problem(self) -> str:
+        """The objective that its options name."""
+        if OBJECTIVE not in self.options:
+            return "throughput"
+        return self.options[self.options.index(OBJECTIVE) + 1]
+
+
+def cases(
+    workloads: Sequence[str],
+    methods: Sequence[str],
+    options: Sequence[str],
+    time_limit: float,
+    *,
+    objective: str = "throughput",
+    cluster: Path | None = None,
+) -> list[Case]:
+    """Return every workload with every method.
+
+    Parameters
+    ----------
+    workloads, methods
+        What to compare.
+    options, time_limit
+        Of every case.
+    objective
+        Of `stagecut solve`, of every case.
+    cluster
+        A cluster file for all; default: what each workload suggests.
+
+    Raises
+    ------
+    InputError
+        If a workload or the cluster cannot be loaded, a method does not exist, or nothing is to be
+        compared.
+    """
+    if not workloads or not methods:
+        raise InputError("compare: give at least one workload and one method")
+    for method in methods:
+        method_of(objective.removesuffix("-batch"), method)  # raises if there is none
+    if objective != "throughput":
+        options = [*options, OBJECTIVE, objective]
+    devices = ""
+    if cluster is not None:
+        devices = f" on {load_cluster(cluster).fingerprint}"
+        options = [*options, "--cluster", str(cluster)]
+    prints = {name: load(name).fingerprint + devices for name in workloads}
+    called = unique_names(list(prints))
+    return [
+        Case(called[name], name, prints[name], method, tuple(options), time_limit)
+        for name in prints
+        for method in methods
+    ]
+
+
+def unique_names(workloads: Sequence[str]) -> dict[str, str]:
+    """Return a short name for each path: its stem, with as many folders as tell it from others.
+
+    Examples
+    --------
+    >>> unique_names(["a/net.json", "b/net.json", "b/big.json"])["b/net.json"]
+    'b/net'
+    """
+    names = {}
+    for path in workloads:
+        parts = Path(path).with_suffix("").parts
+        for length in range(1, len(parts) + 1):
+            tail = parts[-length:]
+            alike = [p for p in workloads if Path(p).with_suffix("").parts[-length:] == tail]
+            names[path] = "/".join(tail)
+            if len(alike) == 1:
+                break
+    return names
+
+
+def run_case(case: Case) -> Row:
+    """Run one case in a process of its own and return its row; a crash is an outcome too."""
+    command = [sys.executable, "-m", "stagecut", "solve", case.workload, "--json", "--trace"]
+    command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
+    # The child finds the package where this process found it.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    row: Row = {"workload": case.name, "method": case.method}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=case.time_limit + GRACE_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {**row, "status": "killed", "error": f"ran {GRACE_S:g} s past its time limit"}
+    if done.stdout.startswith("{"):
+        answer = json.loads(done.stdout)
+        kept = ("objective", "bound", "gap", "status", "limit", "seconds", "verified", "trace")
+        return row | {key: answer[key] for key in kept} | {"found_by": answer["method"]}
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return {**row, "status": "crashed", "error": f"exit code {done.returncode}: {lines[-1]}"}
+
+
+def run_cases(
+    todo: Sequence[Case],
+    output: Path,
+    *,
+    jobs: int = 1,
+    scheduler: str | None = None,
+    on_row: Callable[[Row], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
+) -> pd.DataFrame:
+    """Run the cases that are not in the record yet; write the table, and return it.
+
+    Parameters
+    ----------
+    todo
+        From `cases`.
+    output
+        The table as CSV; the record is beside it, with ``.jsonl`` added to its name.
+    jobs
+        Cases at a time on this machine.
+    scheduler
+        Address of a Dask scheduler whose workers run the cases instead.
+    on_row
+        Called with every row, those of the record first.
+    on_notice
+        Called with what a user should know, such as damage of the record.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per case, as of `stagecut.compare`.
+    """
+    record = output.with_name(output.name + RECORD)
+    known, damaged = read_record(record)
+    if damaged or cut_off(record):
+        write_whole(record, "".join(map(line, known.items())))
+    if damaged:
+        aside = record.with_name(record.name + DAMAGED)
+        write_whole(aside, b"".join(broken + b"\n" for broken in damaged))
+        if on_notice is not None:
+            on_notice(
+                f"{record}: {len(damaged)} of its lines are damaged: they are in {aside} now, and "
+                "their cases run again"
+            )
+    rows = {case.key: known[case.key] for case in todo if case.key in known}
+    for row in rows.values():
+        if on_row is not None:
+            on_row(row)
+    missing = [case for case in todo if case.key not in rows]
+    with record.open("a", encoding="utf-8") as file:
+        for case, row in _run_all(missing, jobs, scheduler):
+            rows[case.key] = row
+            file.write(line((case.key, row)))
+            file.flush()
+            os.fsync(file.fileno())
+            if on_row is not None:
+                on_row(row)
+    table = tabulate([{"problem": case.problem, **rows[case.key]} for case in todo])
+    unfinished = output.with_name(output.name + ".part")
+    table.drop(columns="trace").map(csv).to_csv(unfinished, index=False)
+    unfinished.replace(output)
+    return table
+
+
+def _run_all(todo: Sequence[Case], jobs: int, scheduler: str | None) -> Iterator[tuple[Case, Row]]:
+    if scheduler is not None:
+        yield from _run_on_dask(todo, scheduler)
+        return
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        futures = {pool.submit(run_case, case): case for case in todo}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, Row]]:
+    try:
+        from distributed import Client
+        from distributed import as_completed as as_finished
+    except ImportError:
+        raise InputError(
+            "--scheduler: dask is not installed; pip install 'stagecut[cluster]'"
+        ) from None
+    try:
+        client = Client(scheduler, timeout="20s")
+    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # dask asserts addresses
+        reason = str(error) or type(error).__name__
+        raise InputError(
+            f"--scheduler: no Dask scheduler answers at {quote(scheduler)}: {reason}"
+        ) from None
+    with client:
+        futures = {client.submit(run_case, case, key=case.key, pure=False): case for case in todo}
+        for future in as_finished(list(futures)):
+            yield futures[future], future.result()
