@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import psutil
 import typer
 
 from .commands import instances
@@ -28,26 +25,7 @@ from .commands.simulate import simulate
 from .commands.solve import solve
 from .commands.verify import verify
 from .instances import InfeasibleError, StagecutError
-from .instances.formats.escape import one_line
-
-
-def _age_s() -> float:
-    """Return for how many seconds this process has run.
-
-    On Linux psutil adds ticks since the machine began to a time of its beginning that is known to
-    a whole second only; so they are compared with the clock that counts from there.
-    """
-    try:
-        fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
-        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return max(0.0, since_boot - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
-    except (OSError, AttributeError):  # not Linux
-        return time.time() - psutil.Process().create_time()
-
-
-#: `time.monotonic()` when the process began: deadlines count from there, imports included. Of three
-#: looks the latest: a pause between one clock and the other makes the process seem older.
-STARTED = max(time.monotonic() - _age_s() for _ in range(3))
+from .instances.model.escape import one_line
 
 #: What wrong options raise: Typer has its own copy of Click, in some releases.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]

@@ -21,8 +21,8 @@ from rich.live import Live
 from rich.text import Text
 
 from ..instances import InputError
-from ..instances.formats.escape import plain
 from ..instances.formats.writing import PICTURES, check_target
+from ..instances.model.escape import plain
 from ..solvers import Progress
 
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from ..instances import InputError, Placement, Plan, Workload
-from ..instances.formats.escape import shell
 from ..instances.formats.files import load, load_plan
 from ..instances.formats.writing import write_whole
+from ..instances.model.escape import shell
 from .console import OUT, check_outputs, file_of, need
 
 

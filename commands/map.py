@@ -15,6 +15,7 @@ from ..runtime import evaluate
 from ..runtime.verify.mapping import MappingReport
 from ..solvers import Limits
 from ..solvers.core.limits import DEFAULT_SECONDS, MAPPING_GAP
+from .clock import STARTED
 from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, file_of, print_json, progress
 from .show_mapping import answer, print_mapping
 
@@ -67,7 +68,6 @@ def map_stages(
 
     The bound is for the stages that were cut, with --joint for all cuts. Exit codes as for solve.
     """
-    from ..cli import STARTED
 
     check_outputs(output, pictures=[plot], inputs=[workload, file_of(topology)])
     if joint and method not in ("auto", "joint"):

@@ -22,6 +22,7 @@ from ..instances.formats.files import load, load_cluster, load_plan, save
 from ..runtime import evaluate
 from ..solvers import Limits
 from ..solvers.core.limits import DEFAULT_GAP, DEFAULT_SECONDS
+from .clock import STARTED
 from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, parse_bytes, print_json, progress
 from .show_plan import as_dict, print_result
 
@@ -108,7 +109,6 @@ def solve(
     Options override what the file says. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
     plan within the limit.
     """
-    from ..cli import STARTED
 
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")

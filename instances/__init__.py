@@ -3,7 +3,7 @@
 from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
 from .model.costs import Costs, price, without_links
 from .model.errors import InfeasibleError, InputError, StagecutError, VerificationError
-from .model.layers import Layers, layers_of
+from .model.layers import Layers
 from .model.links import Link, PairLink
 from .model.plan import Limit, Plan, Status, gap_between
 from .model.problem import DeviceMapping, Latency, LayerRule, Problem, Throughput, Training
@@ -18,7 +18,7 @@ from .model.solution import (
 )
 from .model.stage_costs import StageCosts, stage_costs
 from .model.units import TIME_UNITS, NodeId
-from .model.workload import Workload
+from .model.workload import Workload, layers_of
 from .topologies import Topology, topology
 
 __all__ = [

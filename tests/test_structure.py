@@ -8,6 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import networkx as nx
 import pytest
 from project import MODULES, ROOMS, ROOT, needs_torch
 
@@ -18,32 +19,66 @@ MAY_IMPORT = {
     "runtime": {"runtime", "instances"},
 }
 
+#: What a room has in common, and its problems build on: it imports nothing else of the room.
+COMMON = {
+    "instances": {"model"},
+    "formulations": {"task", "program", "linear", "compiled"},
+    "solvers": {"core"},
+}
+#: Not in a room, but named by commands.
+CLI = Path("cli.py")
 
-def imported_rooms(module: Path) -> set[str]:
-    """Rooms that a module imports, at the top or inside functions."""
+
+def module_name(module: Path) -> str:
+    return ".".join(module.with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(module: Path) -> set[str]:
+    """Modules of ours that a module imports: at the top, inside functions, and for types alone."""
     package = ["stagecut", *module.parts[:-1]]
-    rooms = set()
+    names = {module_name(other) for other in MODULES}
+    found = set()
     for node in ast.walk(ast.parse((ROOT / module).read_text())):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
-            names = [*base, *(node.module or "").split(".")]
-            targets = [[*names, alias.name] for alias in node.names]
+            base = [*base, *(node.module or "").split(".")]
+            targets = [[*base, alias.name] for alias in node.names]
         elif isinstance(node, ast.Import):
             targets = [alias.name.split(".") for alias in node.names]
         else:
             continue
         for target in targets:
             parts = [part for part in target if part]
-            if parts[0] == "stagecut" and len(parts) > 1:
-                rooms.add(parts[1] if parts[1] in ROOMS else "root")
-    return rooms
+            if parts[0] != "stagecut":
+                continue
+            whole, above = ".".join(parts[1:]), ".".join(parts[1:-1])
+            found.add(whole if whole in names or not above else above)
+    return found
+
+
+def room_of(name: str) -> str:
+    return name.split(".")[0] if name.split(".")[0] in ROOMS else "root"
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_arrows_never_run_back(module: Path) -> None:
     room = module.parts[0]
     if room in MAY_IMPORT:
-        assert imported_rooms(module) <= MAY_IMPORT[room]
+        assert {room_of(name) for name in imported(module)} <= MAY_IMPORT[room]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_what_a_room_has_in_common_knows_nothing_of_the_rest(module: Path) -> None:
+    room = module.parts[0]
+    layers = [name.split(".")[1:2] for name in imported(module) if room_of(name) == room]
+    if Path(*module.parts[1:2]).stem in COMMON.get(room, ()):
+        assert all(layer and layer[0] in COMMON[room] for layer in layers)
+
+
+def test_no_circle_of_imports() -> None:
+    graph = nx.DiGraph([(module_name(m), name) for m in (*MODULES, CLI) for name in imported(m)])
+    circles = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
+    assert not circles
 
 
 def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -7,10 +7,10 @@ import numpy as np
 from ..model.arrays import Ints
 from ..model.cluster import Cluster
 from ..model.errors import InputError, quote
-from ..model.layers import Layers, layers_of
+from ..model.layers import Layers
 from ..model.solution import Stage, StagePlacement, in_stages
 from ..model.units import NodeId
-from ..model.workload import Workload
+from ..model.workload import Workload, layers_of
 from .source import Record, plain_id
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..formats.escape import one_line
+from .escape import one_line
 
 
 class StagecutError(Exception):

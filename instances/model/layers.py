@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,9 +14,6 @@ import pandas as pd
 from .arrays import Bools, Floats, Ints, checked, frozen
 from .errors import InputError, quote
 from .units import LEAST, MOST, MOST_COUNT
-
-if TYPE_CHECKING:
-    from .workload import Workload
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,22 +129,6 @@ class Layers:
             self.bytes_per_microbatch, self.fixed_bytes, self.edge_bytes,
             tuple(map(dict, self.sync_bytes)), self.microbatches, self.bandwidth,
         )  # fmt: skip
-
-
-def layers_of(workload: Workload) -> Layers:
-    """Return the configurations of a workload.
-
-    Raises
-    ------
-    InputError
-        If it has none.
-    """
-    if workload.layers is None:
-        raise InputError(
-            f"{workload.name}: it has no layer configurations, which training plans need; "
-            "load a Piper or PipeDream file, or profile a model with --train --layers"
-        )
-    return workload.layers
 
 
 def _check_suggestions(layers: Layers) -> None:

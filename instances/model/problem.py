@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..topologies import Topology
 from .errors import InputError, quote
+from .topology import Topology
 from .units import LEAST, MOST, MOST_COUNT
 
 Split = Literal["contiguous", "per-device", "noncontiguous"]

@@ -15,8 +15,16 @@ import numpy as np
 import pandas as pd
 
 from .arrays import Bools, Floats, Ints, checked, frozen, rebuild
-from .check_workload import check_workload, describe_cycle, plain_ids
-from .errors import InputError
+from .check_workload import (
+    RESERVED,
+    all_differ,
+    check_costs,
+    check_edges,
+    check_layers,
+    describe_cycle,
+    plain_ids,
+)
+from .errors import InputError, quote
 from .layers import Layers
 from .units import TIME_UNITS as TIME_UNITS
 from .units import UNSPECIFIED, NodeId
@@ -121,7 +129,7 @@ class Workload:
         labels = plain_ids(self.colour_labels, f"{where}: colour_labels")
         put("colour_labels", labels or tuple(range(min(count, MAX_COLOURS))))
         put("names", tuple(str(name) for name in self.names) or tuple(str(i) for i in self.ids))
-        check_workload(self)
+        _check(self)
 
     @property
     def n(self) -> int:
@@ -158,7 +166,9 @@ class Workload:
                 if waits_for[w] == 0:
                     heappush(ready, w)
         if len(order) < self.n:
-            raise InputError(f"{self.name}: {describe_cycle(self)}; remove one of these edges")
+            raise InputError(
+                f"{self.name}: {describe_cycle(self.ids, self.edges)}; remove one of these edges"
+            )
         return tuple(order)
 
     @cached_property
@@ -242,3 +252,61 @@ def _columns(columns: Mapping[str, Floats], what: str) -> Mapping[str, Floats]:
     return MappingProxyType(
         {str(key): checked(values, np.float64, f"{what} {key}") for key, values in columns.items()}
     )
+
+
+def layers_of(workload: Workload) -> Layers:
+    """Return the configurations of a workload.
+
+    Raises
+    ------
+    InputError
+        If it has none.
+    """
+    if workload.layers is None:
+        raise InputError(
+            f"{workload.name}: it has no layer configurations, which training plans need; "
+            "load a Piper or PipeDream file, or profile a model with --train --layers"
+        )
+    return workload.layers
+
+
+def _check(workload: Workload) -> None:
+    """Raise InputError unless `workload` keeps what its class promises."""
+    where, n = workload.name, workload.n
+    if n == 0:
+        raise InputError(f"{where}: no nodes; a workload needs at least one")
+    if workload.time_unit != UNSPECIFIED and workload.time_unit not in TIME_UNITS:
+        known = ", ".join(TIME_UNITS)
+        raise InputError(
+            f"{where}: unknown time unit {quote(workload.time_unit)}; use one of {known}"
+        )
+    all_differ(workload.ids, f"{where}: node id")
+    all_differ(workload.colour_labels, f"{where}: colour label")
+    if not workload.times:
+        raise InputError(f"{where}: no times; give each node a time for at least one kind")
+    if workload.transfer is None and workload.output_bytes is None:
+        raise InputError(f"{where}: neither transfer times nor output bytes; give one of them")
+    columns = {
+        **{f"time on {kind}": values for kind, values in workload.times.items()},
+        "memory_bytes": workload.memory_bytes,
+        "transfer": workload.transfer,
+        "output_bytes": workload.output_bytes,
+    }
+    check_costs(where, workload.ids, columns, workload.extra)
+    for what, length in (
+        ("backward", len(workload.backward)),
+        ("colours", len(workload.colours)),
+        ("names", len(workload.names)),
+        *((f"extra {key}", len(values)) for key, values in workload.extra.items()),
+    ):
+        if length != n:
+            raise InputError(f"{where}: {what} has {length} values for {n} nodes")
+    for key in workload.extra:
+        if key in RESERVED or key.startswith("time_"):
+            raise InputError(f"{where}: extra {quote(key)} is the name of a column; rename it")
+    if workload.colours.max() >= len(workload.colour_labels) or workload.colours.min() < -1:
+        raise InputError(f"{where}: colours must be −1 or number one of the colour labels")
+    check_edges(where, workload.ids, workload.edges)
+    workload.order  # noqa: B018  # raises on a cycle
+    if workload.layers is not None:
+        check_layers(where, workload.ids, workload.edges, workload.layers)

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from ..model.errors import InputError, quote
-from .tracing.trace import reason_of
+from .tracing.traced import reason_of
 
 #: Inputs that are made up hold at most so many numbers.
 MOST_NUMBERS = 1 << 30

@@ -20,7 +20,8 @@ from .operators.operators import operator_graph
 from .recording.record import record
 from .recording.recording import Recording
 from .to_workload import Times, to_workload
-from .tracing.trace import Traced, trace
+from .tracing.trace import trace
+from .tracing.traced import Traced
 
 Tied = Literal["colour", "copies"]
 

@@ -1,8 +1,8 @@
 """Topologies: the devices of a machine and the links between them."""
 
+from ..model.routing import Routes
+from ..model.topology import Topology, topology_from_networkx
 from .named import SIDES_2D, SIDES_3D, topology
-from .routing import Routes
-from .topology import Topology, topology_from_networkx
 from .topology_json import load_topology, save_topology, write_topology
 
 __all__ = [

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from ..model.errors import InputError, quote
+from ..model.topology import Topology
 from .generators import RANDOM, REGULAR
 from .nvidia import read_nvidia
-from .topology import Topology
 from .topology_json import load_topology
 
 _EXAMPLES = (

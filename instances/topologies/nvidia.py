@@ -11,7 +11,7 @@ import numpy as np
 
 from ..formats.source import read_source
 from ..model.errors import InputError, quote
-from .topology import Topology, check_size
+from ..model.topology import Topology, check_size
 
 #: What a pair of GPUs gets, by the way between them: seconds, bytes per second. Measured values
 #: differ by machine: measure, and edit the JSON.

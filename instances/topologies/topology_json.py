@@ -14,7 +14,7 @@ from ..formats.stagecut_json import finite, read_file
 from ..formats.versions import NEWEST, TOPOLOGY
 from ..formats.writing import layout, write_whole
 from ..model.errors import prefix_errors
-from .topology import Topology
+from ..model.topology import Topology
 
 
 class TopologyLinkRecord(Record):

@@ -19,7 +19,7 @@ from ...formats.writing import write_whole
 from ...generate.published import default_folder
 from ..recording.watch import Clock, Watch
 from ..tracing.leaves import loss_of, tensors
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 
 #: Runs that do not count; at least and at most so many that do; seconds after which it ends.
 WARM_UP, LEAST, MOST, BUDGET_S = 2, 5, 200, 2.0

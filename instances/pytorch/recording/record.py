@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from ...model.errors import InputError
 from ..tracing.leaves import loss_of, plain, size, tensors
-from ..tracing.trace import Traced, quiet, reason_of
+from ..tracing.traced import Traced, quiet, reason_of
 from ..tracing.unchanged import unchanged
 from .engine import run_backward
 from .recording import Parameter, Recording, Step

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ...model.errors import InputError
 from .hidden import BackwardLost, as_nodes
 from .leaves import known, tensors
-from .trace import Traced, fault, flat_inputs, parameters_of, quiet, reason_of
+from .traced import Traced, fault, flat_inputs, parameters_of, quiet, reason_of
 from .unchanged import unchanged
 
 

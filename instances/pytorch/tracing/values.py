@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
 from .leaves import tensors
-from .trace import Traced, quiet
+from .traced import Traced, quiet
 from .unchanged import unchanged
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ....instances import Plan, StagePlacement
-from ....instances.pytorch.tracing.trace import Traced
+from ....instances.pytorch.tracing.traced import Traced
 
 #: Numbers of each parameter that count for the hash of the weights.
 SAMPLE = 64

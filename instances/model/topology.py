@@ -12,10 +12,10 @@ from typing import Literal
 import networkx as nx
 import numpy as np
 
-from ..model.arrays import Bools, Floats, Ints, checked, frozen
-from ..model.errors import InputError, quote
-from ..model.units import LEAST, MOST
+from .arrays import Bools, Floats, Ints, checked, frozen
+from .errors import InputError, quote
 from .routing import Routes, route
+from .units import LEAST, MOST
 
 Routing = Literal["hops", "widest"]
 

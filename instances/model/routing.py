@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
-from ..model.arrays import Floats, Ints
+from .arrays import Floats, Ints
 from .few_routes import Found, fewest_hops_between
 from .grids import grid_hops, is_even_grid
 

@@ -1,0 +1,102 @@
+"""A traced model, whichever way it was traced; and what every way needs."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+from torch import fx, nn
+from torch.utils._pytree import tree_leaves
+
+#: Characters of a reason that are shown.
+_LONGEST = 200
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced model.
+
+    Parameters
+    ----------
+    module
+        Its graph; node names are stable: the same model and inputs give the same names.
+    inputs
+        What the placeholders stand for, in their order.
+    parameters
+        Name and value of every learned tensor of the model, tied ones once.
+    how
+        ``torch.export``, ``module hooks``, ``torch.fx``, or ``torch.fx on these numbers``, whose
+        graph takes the way that the numbers of the inputs lead.
+    because
+        Why nothing before that in the list worked; empty if it was the first.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[Any, ...]
+    parameters: tuple[tuple[str, nn.Parameter], ...]
+    how: str
+    because: str = ""
+
+    def attribute(self, target: str) -> Any:
+        """Return what a `get_attr` node finds."""
+        value: Any = self.module
+        for name in target.split("."):
+            value = getattr(value, name)
+        return value
+
+
+def flat_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the inputs as the placeholders of a graph take them, nested ones unpacked."""
+    return tuple(tree_leaves((args, dict(kwargs))))
+
+
+def parameters_of(model: nn.Module) -> tuple[tuple[str, nn.Parameter], ...]:
+    """Return every learned tensor of the model under its first name."""
+    return tuple(model.named_parameters())
+
+
+def reason_of(error: BaseException, model: nn.Module) -> str:
+    """Return in one line what went wrong, and in which module's code."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    what = lines[0] if lines else type(error).__name__
+    if len(what) > _LONGEST:
+        what = what[: _LONGEST - 1] + "…"
+    where = fault(error, model)
+    if where is None:
+        return f"{type(error).__name__}: {what}"
+    path, line = where
+    return f"{type(error).__name__}: {what} (in module {path or type(model).__name__}, {line})"
+
+
+def fault(error: BaseException, model: nn.Module) -> tuple[str, str] | None:
+    """Return path and ``file:line`` of the innermost frame that runs a module's code."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        names = frame.f_code.co_varnames
+        module = frame.f_locals.get(names[0]) if names else None
+        if id(module) in paths and frame.f_code.co_name == "forward":
+            file = frame.f_code.co_filename.rsplit("/", 1)[-1]
+            found = paths[id(module)], f"{file}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence torch, which prints whole graphs when it fails: the reason is enough."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
