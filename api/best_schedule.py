@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..formulations.schedule.milp import Operation, Shop
+from ..formulations.schedule.milp import Operation, ScheduleInstance
 from ..instances import InputError, Status, gap_between
 from ..runtime.schedules import Action, Kind, Schedule, make_schedule, schedule_of
 from ..runtime.simulate.result import Simulation
@@ -86,16 +86,16 @@ def best_schedule(
             used[d] += float(stages.weight_bytes[s])
         pairs = zip(stages.capacity_bytes.tolist(), used, strict=True)
         activation_bytes = [max(0.0, capacity - taken) for capacity, taken in pairs]
-    shop, actions = _shop(stages, microbatches, split, tuple(activation_bytes))
+    instance, actions = _instance(stages, microbatches, split, tuple(activation_bytes))
     number = {action: i for i, action in enumerate(actions)}
-    search: Search[Orders] = Search(limits or Limits(), shop.makespan)
+    search: Search[Orders] = Search(limits or Limits(), instance.makespan)
     heuristics = {}
     for name in STARTS:
         orders = _orders(make_schedule(name, stages, microbatches), number)
         if orders is not None:
-            heuristics[name] = shop.makespan(orders)
+            heuristics[name] = instance.makespan(orders)
             search.offer(orders)
-    schedule_milp(shop, search)
+    schedule_milp(instance, search)
     if search.best is None:
         raise InputError(
             f"best schedule: {search.infeasible_because or 'none found within the limit'}; "
@@ -116,9 +116,9 @@ def best_schedule(
     )
 
 
-def _shop(
+def _instance(
     stages: StageGraph, microbatches: int, split: bool, capacity: tuple[float, ...]
-) -> tuple[Shop, list[Action]]:
+) -> tuple[ScheduleInstance, list[Action]]:
     actions: list[Action] = []
     operations: list[Operation] = []
     back = Kind.I if split else Kind.B
@@ -148,7 +148,7 @@ def _shop(
             first = Action(a // 2, back if a % 2 else Kind.F, j)
             second = Action(b // 2, back if b % 2 else Kind.F, j)
             before.append((number[first], number[second]))
-    return Shop(tuple(operations), tuple(before), capacity), actions
+    return ScheduleInstance(tuple(operations), tuple(before), capacity), actions
 
 
 def _orders(schedule: Schedule, number: dict[Action, int]) -> Orders | None:

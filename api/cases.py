@@ -21,7 +21,7 @@ from ..instances import InputError
 from ..instances.formats.escape import csv
 from ..instances.formats.files import load, load_cluster
 from ..instances.formats.writing import write_whole
-from ..instances.model.errors import shown
+from ..instances.model.errors import quote
 from ..solvers import solver
 from .case_record import DAMAGED, RECORD, cut_off, line, read_record
 from .compare import Row, tabulate
@@ -256,7 +256,7 @@ def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, R
     except (OSError, TimeoutError, ValueError, AssertionError) as error:  # dask asserts addresses
         reason = str(error) or type(error).__name__
         raise InputError(
-            f"--scheduler: no Dask scheduler answers at {shown(scheduler)}: {reason}"
+            f"--scheduler: no Dask scheduler answers at {quote(scheduler)}: {reason}"
         ) from None
     with client:
         futures = {client.submit(run_case, case, key=case.key, pure=False): case for case in todo}

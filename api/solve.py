@@ -27,7 +27,16 @@ from ..instances import (
 )
 from ..instances.formats.files import load
 from ..runtime import evaluate
-from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result, Search, Solver, raise_first_bounds
+from ..solvers import (
+    DEFAULT_LIMITS,
+    Limits,
+    Progress,
+    Result,
+    Search,
+    Solver,
+    current_name,
+    raise_first_bounds,
+)
 from ..solvers import solver as solver_of
 from .versions import installed
 
@@ -164,7 +173,9 @@ def solve_with(
 
     ties = tie if isinstance(problem, DeviceMapping) else None
     search: Search[Solution] = Search(limits, judge, on_progress, started, ties)
-    search.method = method
+    search.method = current_name(problem.name, method)
+    if search.method != method:
+        search.note(f"method {method} is now called {search.method}; the old name will go")
     with _interrupts(search):
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")

@@ -1,7 +1,7 @@
 """Non-contiguous splits with certificates: objective, bound, gap, and seconds to a gap of 1 %.
 
-Each workload is planned by method `setpart` in a process of its own, one after the other; seconds
-count from the start of that process. Run it twice: the first run compiles. Prints Markdown.
+Each workload is planned by method `column-generation` in a process of its own, one after the other;
+seconds count from the start of that process. Run it twice: the first run compiles. Prints Markdown.
 
     python benchmarks/noncontiguous.py ../shared/benchmarks/placement/throughput/*/*.json
 """
@@ -25,7 +25,7 @@ def one(path: str, gap: float, seconds: float, seed: int, check: bool, begun: fl
     workload = stagecut.load(path)
     result = solve_with(
         workload,
-        method="setpart",
+        method="column-generation",
         limits=stagecut.Limits(seconds=seconds, gap=gap, seed=seed),
         started=time.monotonic() - (time.time() - begun),
     )

@@ -88,7 +88,7 @@ def piper(folder: Path) -> None:
             f"| {memory:g} | {devices} | {switches or ''} | {theirs} | {number(rule.objective)} | "
             f"{number(ours.objective)} | {ours.gap:.1e} | {used:.2f} | {shape(ours)} |"
         )
-    equal, _ = timed(workload, 64, 8 * GIB, Training(bandwidth=25 * GIB), "equi")
+    equal, _ = timed(workload, 64, 8 * GIB, Training(bandwidth=25 * GIB), "equal-stages")
     print(f"\nEqual stages, M = 8 GiB, K = 64: {number(equal.objective)} (authors: 0.0257245)")
 
 

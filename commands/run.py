@@ -11,7 +11,7 @@ import typer
 
 from ..instances import InputError
 from ..instances.formats.files import load, load_plan
-from ..instances.model.errors import shown
+from ..instances.model.errors import quote
 from .console import OUT, check_outputs, file_of, need
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def run(
     if report and record is None:
         raise InputError("--report: it compares what --record writes; give both")
     if not 0 <= seed < 2**31:
-        raise InputError(f"--seed: {shown(seed)}; it must be from 0 to {2**31 - 1}")
+        raise InputError(f"--seed: {quote(seed)}; it must be from 0 to {2**31 - 1}")
     check_outputs(record, inputs=[plan, workload, file_of(model)])
     import torch
 

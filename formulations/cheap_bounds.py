@@ -7,7 +7,7 @@ of the forward pass and one of the backward pass, T = T_1 + T_2; else there is o
 
 *Heaviest unit.* T_b ≥ max_v min_k p_{k,b,v}.
 
-*Work.* Units may be cut into pieces, and all devices of a kind share their time and memory:
+*Work.* Units may be divided at will, and all devices of a kind share their time and memory:
 
     minimise Σ_b T_b    s.t.  Σ_k x_{k,v} = 1                            for each unit v
                               Σ_v p_{k,b,v} x_{k,v} ≤ n_k T_b            (λ_{k,b})
@@ -31,9 +31,10 @@ from typing import Any
 
 import numpy as np
 
-from ..instances import Latency, Throughput, Training
+from ..instances import DeviceMapping, Latency, Throughput, Training
 from ..instances.model.arrays import Floats, Ints
 from .latency.cheap_bounds import latency_cheap_bounds
+from .mapping.cheap_bounds import mapping_cheap_bounds
 from .task import Task
 from .throughput.certificate import PROOF_MARGIN
 from .throughput.counting import count_out
@@ -44,8 +45,8 @@ from .training.cheap_bounds import training_cheap_bounds
 def cheap_bounds(task: Task, graph: Hypergraph | None = None) -> Iterator[tuple[float, str]]:
     """Yield bounds on the objective with their origins, the quickest first.
 
-    Those of latency are in `latency_cheap_bounds`, those of training in `training_cheap_bounds`;
-    none for mappings, and none where a unit fits on no device.
+    Those of latency, training and mappings are in modules of their own; none where a unit fits on
+    no device.
 
     Parameters
     ----------
@@ -58,6 +59,8 @@ def cheap_bounds(task: Task, graph: Hypergraph | None = None) -> Iterator[tuple[
     """
     if isinstance(task.problem, Latency):
         yield from latency_cheap_bounds(task)
+    if isinstance(task.problem, DeviceMapping):
+        yield from mapping_cheap_bounds(task)
     if isinstance(task.problem, Training):
         yield from training_cheap_bounds(task)
     if not isinstance(task.problem, Throughput):
@@ -147,8 +150,8 @@ def _multipliers(
     able = np.isfinite(time).all(axis=1)  # (K, U)
     kind, unit = np.nonzero(able)
     columns = np.arange(len(unit))
-    scale = max(float(np.where(able, time.sum(axis=1), 0.0).max()), 1e-300)
-    bytes_scale = max(float(memory_bytes.max()), 1e-300)
+    scale = float(np.where(able, time.sum(axis=1), 0.0).max()) or 1.0
+    bytes_scale = float(memory_bytes.max()) or 1.0
     limited = np.flatnonzero(np.isfinite(room))
     row_of = np.full(kinds, -1)
     row_of[limited] = kinds * passes + np.arange(len(limited))

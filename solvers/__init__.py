@@ -2,7 +2,7 @@
 
 from .core.first_bounds import raise_first_bounds
 from .core.limits import DEFAULT_LIMITS, Limits
-from .core.registry import METHODS, Solver, solver
+from .core.registry import METHODS, Solver, current_name, solver
 from .core.result import Result
 from .core.search import Point, Progress, Search
 
@@ -15,6 +15,7 @@ __all__ = [
     "Result",
     "Search",
     "Solver",
+    "current_name",
     "raise_first_bounds",
     "solver",
 ]

@@ -46,6 +46,25 @@ def test_arrows_never_run_back(module: Path) -> None:
         assert imported_rooms(module) <= MAY_IMPORT[room]
 
 
+def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether numba compiles a function."""
+    called = [d.func if isinstance(d, ast.Call) else d for d in function.decorator_list]
+    return any(isinstance(name, ast.Name) and name.id in ("njit", "inner") for name in called)
+
+
+def test_kernels_alone_have_no_annotations() -> None:
+    """And all have docstrings. mypy accepts functions without annotations everywhere."""
+    wrong = []
+    for module in MODULES:
+        for node in ast.walk(ast.parse((ROOT / module).read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            said = ast.get_docstring(node) if is_kernel(node) else node.returns
+            if said is None:
+                wrong.append(f"{module}: {node.name}")
+    assert not wrong
+
+
 def test_solving_needs_no_torch() -> None:
     code = "import sys, stagecut, stagecut.cli; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / ".dev")})

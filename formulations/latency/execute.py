@@ -50,7 +50,7 @@ def flatten(task: Task, graph: LatencyGraph) -> Flat:
 
 
 @inner
-def call_loads(flat, slot, kind, device):  # type: ignore[no-untyped-def]
+def call_loads(flat, slot, kind, device):
     """How long each call takes: compute, transfers, and messages over links; shape (R,)."""
     calls = len(kind)
     load = np.zeros(calls)
@@ -82,7 +82,7 @@ def call_loads(flat, slot, kind, device):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def execute(flat, slot, kind, device, before):  # type: ignore[no-untyped-def]
+def execute(flat, slot, kind, device, before):
     """Run the calls as soon as they can.
 
     Parameters

@@ -15,9 +15,9 @@ from ...instances.model.arrays import Floats, Ints
 from .costs import MappingCosts
 
 #: Least ratio of the cheapest route across to the dearest inside.
-STEP = 1.5
+MIN_STEP_RATIO = 1.5
 #: Levels of the spanning tree that are tried, widest step first.
-LEVELS = 8
+MAX_LEVELS = 8
 
 
 def find_blocks(costs: MappingCosts) -> Ints:
@@ -33,13 +33,13 @@ def find_blocks(costs: MappingCosts) -> Ints:
     order = np.argsort(weight, kind="stable")
     u, v, weight = u[order], v[order], weight[order]
     step = weight[1:] / np.maximum(weight[:-1], 1e-300)
-    for level in np.argsort(-step, kind="stable")[:LEVELS].tolist():
-        if step[level] < STEP:
+    for level in np.argsort(-step, kind="stable")[:MAX_LEVELS].tolist():
+        if step[level] < MIN_STEP_RATIO:
             return whole
         block: Ints = _components(costs.size, u[: level + 1], v[: level + 1])
-        if _dearest_inside(costs.latency, costs.inverse, alpha, beta, block) * STEP <= float(
-            weight[level + 1]
-        ):
+        if _dearest_inside(
+            costs.latency, costs.inverse, alpha, beta, block
+        ) * MIN_STEP_RATIO <= float(weight[level + 1]):
             return block
     return whole
 

@@ -11,8 +11,9 @@ room for the rest of stage s. If a necessary condition fails at T, every mapping
 3. Hall: devices can be matched to the S·R slots that they fit.
 4. Each boundary has R disjoint admitted pairs.
 
-In mode "both", the room of the one term is what the least of the other leaves. Stronger conditions
-hold where devices form blocks: `solvers.mapping.runs`, `counts.py`.
+The *slack* of a stage is T less its compute. Where it has both terms, each may take what the lower
+bound of the other leaves of the slack. Stronger conditions hold where devices form blocks:
+`solvers.mapping.segments`, `counts.py`.
 """
 
 from __future__ import annotations
@@ -28,19 +29,21 @@ from .costs import MappingCosts
 from .rings import has_ring, matching_size, ring_core
 
 #: Relative width at which a bisection ends; below the gap up to which a plan is called optimal.
-WIDTH = 2e-7
+BISECTION_WIDTH = 2e-7
 
 
 @dataclass(frozen=True, eq=False)
-class Floors:
-    """Least transfer and all-reduce that each stage can have by itself; shape (S,) both."""
+class LowerBounds:
+    """Lower bounds of each stage's transfer and all-reduce in seconds; shape (S,) both."""
 
     transfer: Floats
     allreduce: Floats
 
 
-def floors(costs: MappingCosts, should_stop: Callable[[], bool] = lambda: False) -> Floors:
-    """Return the least value of each term of each stage, by the conditions for it alone."""
+def stage_lower_bounds(
+    costs: MappingCosts, should_stop: Callable[[], bool] = lambda: False
+) -> LowerBounds:
+    """Return lower bounds of both terms of each stage, from conditions on that stage alone."""
     r = costs.replicas
     transfer, allreduce = np.zeros(costs.stages), np.zeros(costs.stages)
     known: dict[tuple[str, float, float], float] = {}
@@ -51,12 +54,12 @@ def floors(costs: MappingCosts, should_stop: Callable[[], bool] = lambda: False)
         ):
             key = (kind, float(factors[s, 0]), float(factors[s, 1]))
             if (key[1] == 0 and key[2] == 0) or should_stop():
-                continue  # 0 is a floor too
+                continue  # 0 is a lower bound too
             if key not in known:
                 pair_costs = costs.boundary_costs(s) if kind == "boundary" else costs.ring_costs(s)
                 known[key] = _least(pair_costs, r, ring=kind == "ring")
             out[s] = known[key]
-    return Floors(transfer, np.minimum(allreduce, costs.detour))
+    return LowerBounds(transfer, np.minimum(allreduce, costs.non_ring_lower_bound))
 
 
 def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
@@ -70,10 +73,10 @@ def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
             return has_ring(admitted, replicas)
         return matching_size(admitted) >= 2 * replicas
 
-    return least_cap(pair_costs, enough)
+    return least_sufficient_cost(pair_costs, enough)
 
 
-def least_cap(pair_costs: Floats, enough: Callable[[Bools], bool]) -> float:
+def least_sufficient_cost(pair_costs: Floats, enough: Callable[[Bools], bool]) -> float:
     """Return the least pair cost at which the admitted pairs are enough, by bisection.
 
     Parameters
@@ -95,21 +98,23 @@ def least_cap(pair_costs: Floats, enough: Callable[[Bools], bool]) -> float:
     return float(values[low])
 
 
-def caps(costs: MappingCosts, least: Floors, threshold: float) -> tuple[Floats, Floats] | None:
-    """Return what a pair may cost at most on each boundary and each ring; shape (S,) both.
+def pair_upper_bounds(
+    costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
+) -> tuple[Floats, Floats] | None:
+    """Return the largest admitted cost of a pair on each boundary and ring; shape (S,) both.
 
-    None if a stage has no room for the floors of both.
+    None if the lower bounds of both terms exceed the slack of a stage.
     """
-    room = (threshold - costs.base) * (1 + 1e-12)
-    if (room - least.transfer - least.allreduce).min() < -1e-12 * threshold:
+    slack = (threshold - costs.base) * (1 + 1e-12)
+    if (slack - lower_bounds.transfer - lower_bounds.allreduce).min() < -1e-12 * threshold:
         return None
-    on_boundary, on_ring = room - least.allreduce, room - least.transfer
+    on_boundary, on_ring = slack - lower_bounds.allreduce, slack - lower_bounds.transfer
     # where another all-reduce than a ring may do, nothing is known of the ring
-    on_ring[costs.detour <= on_ring] = np.inf
+    on_ring[costs.non_ring_lower_bound <= on_ring] = np.inf
     return on_boundary, on_ring
 
 
-def fitting(costs: MappingCosts, least: Floors, threshold: float) -> Bools | None:
+def fitting(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Bools | None:
     """Return which devices fit which stages at a threshold, shape (S, D).
 
     Returns
@@ -117,7 +122,7 @@ def fitting(costs: MappingCosts, least: Floors, threshold: float) -> Bools | Non
     array or None
         None if no mapping has a max stage time of at most `threshold`.
     """
-    limits = caps(costs, least, threshold)
+    limits = pair_upper_bounds(costs, lower_bounds, threshold)
     if limits is None:
         return None
     on_boundary, on_ring = limits
@@ -149,12 +154,12 @@ def fitting(costs: MappingCosts, least: Floors, threshold: float) -> Bools | Non
 
 def threshold_bound(
     costs: MappingCosts,
-    least: Floors,
+    lower_bounds: LowerBounds,
     upper: float,
     should_stop: Callable[[], bool],
-    possible: Callable[[MappingCosts, Floors, float], object | None] = fitting,
+    possible: Callable[[MappingCosts, LowerBounds, float], object | None] = fitting,
     lower: float = 0.0,
-    width: float = WIDTH,
+    width: float = BISECTION_WIDTH,
 ) -> float:
     """Return a lower bound by bisection: the largest threshold known to be impossible.
 
@@ -169,19 +174,19 @@ def threshold_bound(
     width
         Relative width at which to end.
     """
-    low = max(lower, float((costs.base + least.transfer + least.allreduce).max()))
-    if low >= upper * (1 - WIDTH):
+    low = max(lower, float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max()))
+    if low >= upper * (1 - BISECTION_WIDTH):
         return low
-    if possible(costs, least, low * (1 + WIDTH)) is not None:
+    if possible(costs, lower_bounds, low * (1 + BISECTION_WIDTH)) is not None:
         return low
     if should_stop():
         return low
-    if possible(costs, least, upper * (1 - WIDTH)) is None:
-        return upper * (1 - WIDTH)
+    if possible(costs, lower_bounds, upper * (1 - BISECTION_WIDTH)) is None:
+        return upper * (1 - BISECTION_WIDTH)
     high = upper
     while high - low > width * high and not should_stop():
         middle = (low + high) / 2
-        if possible(costs, least, middle) is None:
+        if possible(costs, lower_bounds, middle) is None:
             low = middle
         else:
             high = middle

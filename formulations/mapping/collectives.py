@@ -37,16 +37,16 @@ def allreduce_time(latency, inverse, island, row, size):  # type: ignore[no-unty
         return best
     g = replicas // k
     members = np.empty((g, k), np.int64)
-    held = np.zeros(g, np.int64)
+    counts = np.zeros(g, np.int64)
     count = 0
     for d in row:
         group = 0
         while group < count and island[members[group, 0]] != island[d]:
             group += 1
-        if group == g or held[group] == k:
+        if group == g or counts[group] == k:
             return best
-        members[group, held[group]] = d
-        held[group] += 1
+        members[group, counts[group]] = d
+        counts[group] += 1
         count = max(count, group + 1)
     inside, across = 0.0, 0.0
     for group in range(g):

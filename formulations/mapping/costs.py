@@ -5,7 +5,7 @@ A stage's time is a constant plus the longest of some messages, plus the longest
     T_s = base_s + max_{(a,b) on boundary s} (α_s·lat_ab + β_s·inv_ab)
                  + max_{(a,b) on ring s}     (γ_s·lat_ab + δ_s·inv_ab)
 
-With overlap base_s is 0, and the longest compute is a floor under the objective.
+With overlap base_s is 0, and the objective is at least the longest compute.
 Devices are the usable ones, numbered 0 … D−1; all times are in seconds per batch.
 """
 
@@ -42,11 +42,11 @@ class MappingCosts:
         Shape (S, 2): α and β; 0 where nothing is sent or counted.
     ring
         Shape (S, 2): γ and δ; 0 where nothing is reduced or counted.
-    detour
-        Shape (S,): less than this no all-reduce takes that is not a ring; `inf` if only rings are
-        allowed.
-    floor
-        The objective is at least this: with overlap the longest compute, else 0.
+    non_ring_lower_bound
+        Shape (S,): lower bound of every all-reduce other than a ring, in seconds; `inf` if only
+        rings are allowed.
+    lower_bound
+        Lower bound of the objective: with overlap the longest compute, else 0.
     """
 
     stages: int
@@ -60,8 +60,8 @@ class MappingCosts:
     base: Floats
     boundary: Floats
     ring: Floats
-    detour: Floats
-    floor: float = 0.0
+    non_ring_lower_bound: Floats
+    lower_bound: float = 0.0
 
     @property
     def size(self) -> int:
@@ -119,9 +119,11 @@ def mapping_costs(costs: StageCosts, problem: DeviceMapping) -> MappingCosts:
     counted = (size > 0) & (problem.mode != "p2p" and r > 1)
     ring[:, 0] = np.where(counted, 2.0 * (r - 1), 0.0)
     ring[:, 1] = np.where(counted, 2.0 * (r - 1) / r * size, 0.0)
-    detour = np.full(s, np.inf)
+    non_ring_lower_bound = np.full(s, np.inf)
     if problem.collective == "cheapest" and counted.any():
-        detour = _detour(topology.island[devices], latency, inverse, r, size)
+        non_ring_lower_bound = _non_ring_lower_bound(
+            topology.island[devices], latency, inverse, r, size
+        )
     untouched = len(devices) == topology.size
     return MappingCosts(
         stages=s,
@@ -135,12 +137,14 @@ def mapping_costs(costs: StageCosts, problem: DeviceMapping) -> MappingCosts:
         base=np.zeros(s) if problem.overlap else m * costs.compute_s,
         boundary=boundary,
         ring=ring,
-        detour=detour,
-        floor=m * float(costs.compute_s.max()) if problem.overlap else 0.0,
+        non_ring_lower_bound=non_ring_lower_bound,
+        lower_bound=m * float(costs.compute_s.max()) if problem.overlap else 0.0,
     )
 
 
-def _detour(island: Ints, latency: Floats, inverse: Floats, replicas: int, size: Floats) -> Floats:
+def _non_ring_lower_bound(
+    island: Ints, latency: Floats, inverse: Floats, replicas: int, size: Floats
+) -> Floats:
     """Lower bound of tree and hierarchical all-reduce: as if all messages took the best route."""
     best = np.full((2, 2), np.inf)  # latency and inverse, inside islands and across
     for d in range(len(island)):

@@ -1,6 +1,6 @@
 """A mapping counted by blocks: a small integer program that every mapping of value ≤ T fulfils.
 
-Of a block b, a stage s, and q one of the ways in which stage s may share its time (`ways.py`):
+For a block b, a stage s, and a split q of the slack of stage s (`splits.py`):
 
     symbol      meaning
     n_{s,b}     devices of b in stage s, at most those that fit
@@ -11,7 +11,7 @@ Of a block b, a stage s, and q one of the ways in which stage s may share its ti
     z_{s,b}     1 if b holds the whole ring of stage s
 
     Σ_b n_{s,b} = R                                                                 (1) full
-    Σ_q λ_{s,q} = 1                                                                 (2) one_way
+    Σ_q λ_{s,q} = 1                                                               (2) one_split
     Σ_s n_{s,b} ≤ |b|                                                               (3) size
     k_{s,b} ≤ n_{s,b}                                                               (4) from_here
     k_{s,b} ≤ n_{s+1,b}                                                             (5) to_here
@@ -39,10 +39,10 @@ import numpy as np
 
 from ...instances.model.arrays import Bools, Ints
 from ..linear import Linear, LinearBuilder
-from .ways import BlockCounts
+from .splits import BlockCapacities
 
 
-def program(counts: BlockCounts) -> Linear:
+def program(counts: BlockCapacities) -> Linear:
     """Return the program; n comes first, then k and λ, each by stage."""
     stages, blocks = counts.fits.shape
     build = LinearBuilder()
@@ -53,8 +53,8 @@ def program(counts: BlockCounts) -> Linear:
     u, z = build.columns((stages, blocks)), build.columns((stages, blocks))
     for s in range(stages):
         build.row(f"full[{s}]", n[s], 1.0, counts.replicas, counts.replicas)
-        build.upper[lam[s, counts.ways[s] :]] = 0.0
-        build.row(f"one_way[{s}]", lam[s], 1.0, 1, 1)
+        build.upper[lam[s, counts.splits[s] :]] = 0.0
+        build.row(f"one_split[{s}]", lam[s], 1.0, 1, 1)
     for b in range(blocks):
         build.row(f"size[{b}]", n[:, b], 1.0, 0, int(counts.size[b]))
     y = None
@@ -74,9 +74,9 @@ def program(counts: BlockCounts) -> Linear:
 
 
 def _at_most(
-    build: LinearBuilder, name: str, plus: Ints, minus: Ints, ways: Ints, values: Ints | Bools
+    build: LinearBuilder, name: str, plus: Ints, minus: Ints, splits: Ints, values: Ints | Bools
 ) -> None:
-    """Add rows Σ plus − Σ minus ≤ Σ_q values_q λ_q, over the ways that there are.
+    """Add rows Σ plus − Σ minus ≤ Σ_q values_q λ_q, over the splits that there are.
 
     Parameters
     ----------
@@ -85,8 +85,8 @@ def _at_most(
     values
         Shape (q, rows).
     """
-    rows, q = len(plus), len(ways)
-    columns = np.hstack([plus, minus, np.tile(ways, (rows, 1))])
+    rows, q = len(plus), len(splits)
+    columns = np.hstack([plus, minus, np.tile(splits, (rows, 1))])
     signs = np.ones(plus.shape), -np.ones(minus.shape)
     factors = np.hstack([*signs, -values[:q].T.astype(np.float64)])
     at = np.repeat(np.arange(rows), columns.shape[1])
@@ -94,24 +94,24 @@ def _at_most(
 
 
 def _messages(
-    build: LinearBuilder, counts: BlockCounts, s: int, n: Ints, k: Ints, lam: Ints
+    build: LinearBuilder, counts: BlockCapacities, s: int, n: Ints, k: Ints, lam: Ints
 ) -> None:
     """Add (4) to (8) for a boundary."""
-    ways, none = lam[s, : counts.ways[s]], lam[s, :0]
+    splits, none = lam[s, : counts.splits[s]], lam[s, :0]
     inside, first, second = k[s, :, None], n[s, :, None], n[s + 1, :, None]
     _at_most(build, f"from_here[{s}]", inside, first, none, counts.out[s])
     _at_most(build, f"to_here[{s}]", inside, second, none, counts.out[s])
-    _at_most(build, f"out[{s}]", first, inside, ways, counts.out[s])
-    _at_most(build, f"into[{s}]", second, inside, ways, counts.into[s])
-    _at_most(build, f"cross[{s}]", n[None, s], k[None, s], ways, counts.cross[s, :, None])
+    _at_most(build, f"out[{s}]", first, inside, splits, counts.out[s])
+    _at_most(build, f"into[{s}]", second, inside, splits, counts.into[s])
+    _at_most(build, f"cross[{s}]", n[None, s], k[None, s], splits, counts.cross[s, :, None])
 
 
 def _pairs(
-    build: LinearBuilder, counts: BlockCounts, s: int, n: Ints, k: Ints, lam: Ints, y: Ints
+    build: LinearBuilder, counts: BlockCapacities, s: int, n: Ints, k: Ints, lam: Ints, y: Ints
 ) -> None:
     """Add (9) to (11) for a boundary, given its columns y, shape (B, B)."""
     assert counts.pairs is not None
-    ways, blocks = lam[s, : counts.ways[s]], len(y)
+    splits, blocks = lam[s, : counts.splits[s]], len(y)
     at = np.repeat(np.arange(blocks), blocks + 2)
     signs = np.tile(np.r_[-1.0, 1.0, np.ones(blocks)], blocks)
     for name, served, moved in (("sent", n[s], y), ("got", n[s + 1], y.T)):
@@ -122,21 +122,21 @@ def _pairs(
     build.upper[y.ravel()[~some]] = 0.0
     if some.any():
         each = y.ravel()[some][:, None]
-        _at_most(build, f"pair[{s}]", each, each[:, :0], ways, values[:, some])
+        _at_most(build, f"pair[{s}]", each, each[:, :0], splits, values[:, some])
 
 
 def _ring(
-    build: LinearBuilder, counts: BlockCounts, s: int, n: Ints, lam: Ints, u: Ints, z: Ints
+    build: LinearBuilder, counts: BlockCapacities, s: int, n: Ints, lam: Ints, u: Ints, z: Ints
 ) -> None:
     """Add (12) to (16) for a ring, given its columns u and z, shape (B,)."""
-    ways, r = lam[s, : counts.ways[s]], float(counts.replicas)
+    splits, r = lam[s, : counts.splits[s]], float(counts.replicas)
     at, ones = np.repeat(np.arange(len(u)), 2), np.ones(len(u))
     used, alone = u[:, None], z[:, None]
-    _at_most(build, f"links[{s}]", u[None], z[None], ways, counts.links[s, :, None])
+    _at_most(build, f"links[{s}]", u[None], z[None], splits, counts.links[s, :, None])
     for name, columns, factors in (
         ("uses", np.column_stack([n[s], u]), np.column_stack([ones, -counts.size])),
         ("whole", np.column_stack([n[s], z]), np.column_stack([-ones, r * ones])),
     ):
         build.table(f"{name}[{s}]", at, columns.ravel(), factors.ravel(), 0)
-    _at_most(build, f"ring[{s}]", used, alone, ways, counts.ring[s])
-    _at_most(build, f"alone[{s}]", alone, alone[:, :0], ways, counts.whole[s])
+    _at_most(build, f"ring[{s}]", used, alone, splits, counts.ring[s])
+    _at_most(build, f"alone[{s}]", alone, alone[:, :0], splits, counts.whole[s])

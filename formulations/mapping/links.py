@@ -113,8 +113,8 @@ def route_costs(costs: MappingCosts, traffic: LinkTraffic, *, rings: bool) -> Ma
         base=np.zeros(costs.stages),
         boundary=boundary,
         ring=ring,
-        detour=np.full(costs.stages, np.inf),
-        floor=0.0,
+        non_ring_lower_bound=np.full(costs.stages, np.inf),
+        lower_bound=0.0,
     )
 
 

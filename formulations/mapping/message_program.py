@@ -131,17 +131,17 @@ def message_program(
     for s in used:
         at = np.flatnonzero(is_gate[s])
         gate[s, at] = build.columns(len(at))
-        room = np.bincount(block[fits[s]], minlength=blocks)
-        for b in np.flatnonzero(~split[s] & (room > 0)).tolist():
-            fill[s, b] = build.columns(1, min(most, float(room[b])))[0]
-    held: dict[tuple[int, int], Ints] = {}
+        capacity = np.bincount(block[fits[s]], minlength=blocks)
+        for b in np.flatnonzero(~split[s] & (capacity > 0)).tolist():
+            fill[s, b] = build.columns(1, min(most, float(capacity[b])))[0]
+    members: dict[tuple[int, int], Ints] = {}
     for s in used:
         for b in range(blocks):
             places = np.r_[gate[s, block == b], fill[s, b]]
-            held[s, b] = places[places >= 0]
-            if counts is not None and len(held[s, b]):
-                build.row(f"given[{s},{b}]", held[s, b], 1.0, 0, float(counts[s, b]))
-        own = np.concatenate([held[s, b] for b in range(blocks)])
+            members[s, b] = places[places >= 0]
+            if counts is not None and len(members[s, b]):
+                build.row(f"given[{s},{b}]", members[s, b], 1.0, 0, float(counts[s, b]))
+        own = np.concatenate([members[s, b] for b in range(blocks)])
         ones = np.ones(len(own))
         if replicas is None:
             build.row(f"full[{s}]", np.r_[own, total], np.r_[ones, -1.0], 0, 0)
@@ -153,7 +153,7 @@ def message_program(
             build.row(f"once[{d}]", places, 1.0, 0, 1)
     sizes = np.bincount(block, minlength=blocks)
     for b in range(blocks):
-        places = np.concatenate([held[s, b] for s in used])
+        places = np.concatenate([members[s, b] for s in used])
         if len(places):
             build.row(f"size[{b}]", places, 1.0, 0, float(sizes[b]))
     for s, (a, c) in pairs.items():
@@ -167,7 +167,7 @@ def message_program(
                     low = 0 if alone else -np.inf
                     build.row(f"{name}[{s},{d}]", np.r_[sent, gate[t, d]], factors, low, 0)
         for b in np.flatnonzero(is_cell[s]).tolist():
-            parts = held[s, b], y[block[a] == b], held[s + 1, b], y[block[c] == b]
+            parts = members[s, b], y[block[a] == b], members[s + 1, b], y[block[c] == b]
             signs = np.repeat([1.0, -1.0, -1.0, 1.0], [len(part) for part in parts])
             if len(signs):
                 build.row(f"rest[{s},{b}]", np.concatenate(parts), signs, 0, 0)

@@ -51,7 +51,7 @@ def mapping_milp(costs: MappingCosts, per_s: float, traffic: LinkTraffic | None 
     add_places(places)
     m.P = pyo.Var(range(costs.stages), domain=pyo.NonNegativeReals)
     m.A = pyo.Var(range(costs.stages), domain=pyo.NonNegativeReals)
-    m.T = pyo.Var(bounds=(per_s * costs.floor, None))
+    m.T = pyo.Var(bounds=(per_s * costs.lower_bound, None))
     m.objective = pyo.Objective(expr=m.T)
     _messages(places, costs, per_s)
     if traffic is None:

@@ -26,7 +26,7 @@ from ...instances.model.arrays import Bools, Floats, Ints
 from .ring_program import StageRing
 
 #: Places on each side that are joined in cuts of one piece.
-MOST = 5
+MAX_CUT_PLACES = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,9 @@ def cuts(ring: StageRing, x: Floats) -> list[Cut]:
         elif (alive & ~inside).sum() < ring.replicas:
             pairs = [(places, bare) for places in there]
         else:
-            pairs = [(p + q, bare - 2.0) for p in here[:MOST] for q in there[:MOST]]
+            pairs = [
+                (p + q, bare - 2.0) for p in here[:MAX_CUT_PLACES] for q in there[:MAX_CUT_PLACES]
+            ]
         found += [_cut(columns, factors, places, least) for places, least in pairs]
     return found
 

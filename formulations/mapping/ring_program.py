@@ -176,14 +176,20 @@ class RingProgram:
                 at = f"[{stage},{k}]"
                 rows.row("ends" + at, np.r_[ends, paths[k]], np.r_[np.ones(len(ends)), -2.0], 0, 0)
                 most = -float(members[k])
-                rows.row("fills" + at, [fill[k], paths[k], whole[k]], [1.0, most, most], -np.inf, 0)
+                rows.row(
+                    "fills" + at,
+                    [fill[k], paths[k], whole[k]],
+                    [1.0, most, most],
+                    -np.inf,
+                    0,
+                )
                 places.append(int(fill[k]))
                 ones = np.ones(len(places))
                 rows.row("whole" + at, np.r_[places, whole[k]], np.r_[ones, -r], 0, np.inf)
                 rows.row("uses" + at, np.r_[places, comes[k]], np.r_[ones, most], -np.inf, 0)
                 through = two[inside][two[inside] >= 0]
-                ways = np.r_[through, paths[k], whole[k], comes[k]]
-                rows.row("comes" + at, ways, np.r_[np.ones(len(ways) - 1), -1.0], 0, np.inf)
+                splits = np.r_[through, paths[k], whole[k], comes[k]]
+                rows.row("comes" + at, splits, np.r_[np.ones(len(splits) - 1), -1.0], 0, np.inf)
             self._held[int(self._block[inside[0]])] += places
             used += places
         rows.row(f"full[{stage}]", used, 1.0, r, r)

@@ -100,7 +100,7 @@ def _has_cycle(admitted, alive, length, steps, block, most):  # type: ignore[no-
 
     Of block b it has at most `most[b]` devices.
     """
-    held = np.zeros(len(most), np.int64)
+    on_path_in = np.zeros(len(most), np.int64)
     size = len(alive)
     path = np.empty(length, np.int64)
     tried = np.empty(length, np.int64)
@@ -112,7 +112,7 @@ def _has_cycle(admitted, alive, length, steps, block, most):  # type: ignore[no-
             continue
         path[0] = root
         on_path[root] = True
-        held[block[root]] += 1
+        on_path_in[block[root]] += 1
         tried[0] = 0
         top = 0
         while top >= 0:
@@ -126,7 +126,7 @@ def _has_cycle(admitted, alive, length, steps, block, most):  # type: ignore[no-
                     return True
             else:
                 for w in range(tried[top], size):
-                    fits = held[block[w]] < most[block[w]]
+                    fits = on_path_in[block[w]] < most[block[w]]
                     if fits and open_[w] and not on_path[w] and admitted[u, w]:
                         found = w
                         break
@@ -135,11 +135,11 @@ def _has_cycle(admitted, alive, length, steps, block, most):  # type: ignore[no-
                 top += 1
                 path[top] = found
                 on_path[found] = True
-                held[block[found]] += 1
+                on_path_in[block[found]] += 1
                 tried[top] = 0
             else:
                 on_path[u] = False
-                held[block[u]] -= 1
+                on_path_in[block[u]] -= 1
                 top -= 1
         open_[root] = False
     return False

@@ -16,9 +16,9 @@ def possible_values(costs: MappingCosts, low: float, high: float) -> Floats | No
     """
     sends = np.asarray(costs.boundary.any(axis=1))
     rings = np.asarray(costs.ring.any(axis=1))
-    if (sends & rings).any() or (rings & np.isfinite(costs.detour)).any():
+    if (sends & rings).any() or (rings & np.isfinite(costs.non_ring_lower_bound)).any():
         return None
-    found = [np.array([costs.floor, *costs.base])]
+    found = [np.array([costs.lower_bound, *costs.base])]
     for s in np.flatnonzero(sends | rings).tolist():
         pair = costs.boundary_costs(s) if sends[s] else costs.ring_costs(s)
         value = costs.base[s] + pair

@@ -73,7 +73,7 @@ class Operation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shop:
+class ScheduleInstance:
     """Operations, what they wait for, and what memory the devices have for activations.
 
     Parameters
@@ -161,7 +161,7 @@ class ScheduleModel:
 
     Parameters
     ----------
-    shop
+    instance
         What is scheduled.
     horizon
         H.
@@ -169,16 +169,16 @@ class ScheduleModel:
         The Pyomo model.
     """
 
-    shop: Shop
+    instance: ScheduleInstance
     horizon: float
     model: pyo.ConcreteModel
 
     def read(self, value: Value) -> list[list[int]]:
         """Return the operations of each device by their begins; ties by what waits for what."""
-        place = {i: p for p, i in enumerate(nx.topological_sort(self.shop.graph))}
-        orders: list[list[int]] = [[] for _ in self.shop.capacity_bytes]
+        place = {i: p for p, i in enumerate(nx.topological_sort(self.instance.graph))}
+        orders: list[list[int]] = [[] for _ in self.instance.capacity_bytes]
         for i in sorted(place, key=lambda i: (round(value(self.model.s[i]), 6), place[i])):
-            orders[self.shop.operations[i].device].append(i)
+            orders[self.instance.operations[i].device].append(i)
         return orders
 
     def start(self, orders: Sequence[Sequence[int]]) -> Start:
@@ -187,10 +187,10 @@ class ScheduleModel:
         return [(var, float(place[i] < place[j])) for (i, j), var in self.model.y.items()]
 
 
-def schedule_model(shop: Shop, horizon: float) -> ScheduleModel:
+def schedule_model(instance: ScheduleInstance, horizon: float) -> ScheduleModel:
     """State the program for makespans up to `horizon`."""
     m = pyo.ConcreteModel("schedule")
-    stated = ScheduleModel(shop, horizon, m)
+    stated = ScheduleModel(instance, horizon, m)
     _variables(stated)
     m.objective = pyo.Objective(expr=m.C)
     _times(stated)
@@ -199,42 +199,44 @@ def schedule_model(shop: Shop, horizon: float) -> ScheduleModel:
 
 
 def _variables(stated: ScheduleModel) -> None:
-    shop, m, horizon = stated.shop, stated.model, stated.horizon
+    instance, m, horizon = stated.instance, stated.model, stated.horizon
 
     def begins(_: pyo.ConcreteModel, i: int) -> tuple[float, float]:
-        head = float(shop.heads[i])
-        return head, max(head, horizon - shop.operations[i].duration - float(shop.tails[i]))
+        head = float(instance.heads[i])
+        return head, max(head, horizon - instance.operations[i].duration - float(instance.tails[i]))
 
     pairs = [
         (i, j)
-        for own in shop.own
+        for own in instance.own
         for i, j in combinations(own, 2)
-        if j not in shop.behind[i] and i not in shop.behind[j]
+        if j not in instance.behind[i] and i not in instance.behind[j]
     ]
     m.C = pyo.Var(bounds=(0, horizon))
-    m.s = pyo.Var(range(len(shop.operations)), bounds=begins)
+    m.s = pyo.Var(range(len(instance.operations)), bounds=begins)
     m.y = pyo.Var(pairs, domain=pyo.Binary)
 
 
-def _before(shop: Shop, m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression | float:
+def _before(
+    instance: ScheduleInstance, m: pyo.ConcreteModel, i: int, j: int
+) -> pyo.Expression | float:
     """Return y_{i,j}: a number where the order is known, else an expression."""
-    if j in shop.behind[i] or i in shop.behind[j]:
-        return float(j in shop.behind[i])
+    if j in instance.behind[i] or i in instance.behind[j]:
+        return float(j in instance.behind[i])
     return m.y[i, j] if (i, j) in m.y else 1 - m.y[j, i]
 
 
 def _times(stated: ScheduleModel) -> None:
     """Paths and devices take their time; what waits begins later; one operation at a time."""
-    shop, m, horizon = stated.shop, stated.model, stated.horizon
-    d = [operation.duration for operation in shop.operations]
+    instance, m, horizon = stated.instance, stated.model, stated.horizon
+    d = [operation.duration for operation in instance.operations]
 
     def ends(m: pyo.ConcreteModel, i: int) -> object:
         """(1) C ≥ s_i + d_i + q_i  for all operations i."""
-        return m.s[i] + d[i] + float(shop.tails[i]) <= m.C
+        return m.s[i] + d[i] + float(instance.tails[i]) <= m.C
 
     def work(m: pyo.ConcreteModel, device: int) -> object:
         """(2) C ≥ min r + Σ d + min q  over the operations of each device."""
-        return shop.work(device) <= m.C
+        return instance.work(device) <= m.C
 
     def waits(m: pyo.ConcreteModel, i: int, j: int) -> object:
         """(3) s_j ≥ s_i + d_i  for all i, j where j waits for i."""
@@ -242,29 +244,29 @@ def _times(stated: ScheduleModel) -> None:
 
     def one_at_a_time(m: pyo.ConcreteModel, i: int, j: int) -> object:
         """(4) s_j ≥ s_i + d_i − (1 − y_{i,j}) (H − q_i − r_j)  for all i, j in open order."""
-        enough = max(0.0, horizon - float(shop.tails[i]) - float(shop.heads[j]))
-        return m.s[j] >= m.s[i] + d[i] - (1 - _before(shop, m, i, j)) * enough
+        enough = max(0.0, horizon - float(instance.tails[i]) - float(instance.heads[j]))
+        return m.s[j] >= m.s[i] + d[i] - (1 - _before(instance, m, i, j)) * enough
 
     pairs = list(m.y)
     m.ends = pyo.Constraint(range(len(d)), rule=ends)
-    m.work = pyo.Constraint(range(len(shop.own)), rule=work)
-    m.waits = pyo.Constraint(sorted(set(shop.before)), rule=waits)
+    m.work = pyo.Constraint(range(len(instance.own)), rule=work)
+    m.waits = pyo.Constraint(sorted(set(instance.before)), rule=waits)
     m.one_at_a_time = pyo.Constraint([*pairs, *((j, i) for i, j in pairs)], rule=one_at_a_time)
 
 
 def _memory(stated: ScheduleModel) -> None:
     """What is held when an operation begins."""
-    shop, m = stated.shop, stated.model
-    operations = shop.operations
+    instance, m = stated.instance, stated.model
+    operations = instance.operations
 
     def memory(m: pyo.ConcreteModel, f: int) -> object:
         """(5) m_f + Σ_g m_g y_{g,f} ≤ M_d  for all f with m_f > 0, g on the same device d."""
         device = operations[f].device
-        capacity = shop.capacity_bytes[device] * (1 + MEMORY_SLACK)
+        capacity = instance.capacity_bytes[device] * (1 + MEMORY_SLACK)
         scale = capacity or 1.0
         held = sum(
-            operations[g].memory_bytes / scale * _before(shop, m, g, f)
-            for g in shop.own[device]
+            operations[g].memory_bytes / scale * _before(instance, m, g, f)
+            for g in instance.own[device]
             if g != f and operations[g].memory_bytes
         )
         total = operations[f].memory_bytes / scale + held
@@ -276,6 +278,6 @@ def _memory(stated: ScheduleModel) -> None:
     takers = [
         i
         for i, operation in enumerate(operations)
-        if operation.memory_bytes > 0 and math.isfinite(shop.capacity_bytes[operation.device])
+        if operation.memory_bytes > 0 and math.isfinite(instance.capacity_bytes[operation.device])
     ]
     m.memory = pyo.Constraint(takers, rule=memory)

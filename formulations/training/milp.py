@@ -2,7 +2,7 @@
 
 Slots i = 0 … R−1 are the stages in pipeline order; a slot takes at most one *option* o: a kind of
 device, a tensor degree t_o, replicas d_o, and microbatches in flight y_o. For given options all is
-linear; `Menu` has the coefficients. Kinds may differ in count, memory and speed: that is what the
+linear; `StageOptions` has the coefficients. Kinds may differ in count, memory and speed, which the
 DP cannot take.
 
     symbol      meaning                                                         in the model
@@ -46,7 +46,7 @@ import pyomo.environ as pyo
 
 from ...instances import Stage, StagePlacement
 from ..program import Start, Value
-from .slots import Menu, Option
+from .slots import Option, StageOptions
 from .staging import Staging
 
 #: A device's memory in the program: far above the solvers' absolute tolerances.
@@ -55,36 +55,36 @@ MEMORY_SCALE = 1000.0
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """The program, and what is needed to read it; times are in units of `menu.scale`."""
+    """The program, and what is needed to read it; times are in units of `data.scale`."""
 
-    menu: Menu
+    data: StageOptions
     model: pyo.ConcreteModel
 
     def read(self, value: Value) -> list[Stage]:
         """Return the stages of a solution, given the value of each variable."""
-        staging, model = self.menu.staging, self.model
+        staging, model = self.data.staging, self.model
         stages = []
         for i, o in model.u:
             if value(model.u[i, o]) < 0.5:
                 continue
-            option = self.menu.options[o]
+            option = self.data.options[o]
             chosen = [
                 (v, c)
-                for v, own in enumerate(self.menu.choices)
+                for v, own in enumerate(self.data.choices)
                 for p, c in own
                 if p == o and value(model.z[i, o, c]) > 0.5
             ]
             units, options = zip(*chosen, strict=True) if chosen else ((), ())
-            replicas = self.menu.replicas(o)
+            replicas = self.data.replicas(o)
             stages.append(staging.stage(units, options, replicas, option.degree, option.kind))
         return stages
 
     def start(self, plan: StagePlacement) -> Start | None:
         """Return the values of the binaries for a plan; None if it has too many stages."""
-        staging, model = self.menu.staging, self.model
-        if len(plan.stages) > self.menu.slots:
+        staging, model = self.data.staging, self.model
+        if len(plan.stages) > self.data.slots:
             return None
-        number = {option: o for o, option in enumerate(self.menu.options)}
+        number = {option: o for o, option in enumerate(self.data.options)}
         row = {int(c): k for k, c in enumerate(staging.configuration)}
         chosen, taken = set(), set()
         behind = sum(stage.replicas for stage in plan.stages)
@@ -115,71 +115,71 @@ def training_milp(staging: Staging, scale: float) -> Slots:
     InfeasibleError
         If a layer alone fits on no device.
     """
-    menu = Menu(staging, scale)
+    data = StageOptions(staging, scale)
     m = pyo.ConcreteModel(staging.workload.name)
-    _variables(m, menu)
-    _options(m, menu)
-    _pipeline(m, menu)
-    _devices(m, menu)
-    _times(m, menu)
-    _objective(m, menu)
-    return Slots(menu, m)
+    _variables(m, data)
+    _options(m, data)
+    _pipeline(m, data)
+    _devices(m, data)
+    _times(m, data)
+    _objective(m, data)
+    return Slots(data, m)
 
 
-def _x(m: pyo.ConcreteModel, menu: Menu, v: int, i: int) -> pyo.Expression:
+def _x(m: pyo.ConcreteModel, data: StageOptions, v: int, i: int) -> pyo.Expression:
     """Return x_{v,i}."""
-    return pyo.quicksum(m.z[i, o, c] for o, c in menu.choices[v])
+    return pyo.quicksum(m.z[i, o, c] for o, c in data.choices[v])
 
 
-def _used(m: pyo.ConcreteModel, menu: Menu, i: int) -> pyo.Expression:
+def _used(m: pyo.ConcreteModel, data: StageOptions, i: int) -> pyo.Expression:
     """Return Σ_o u_{i,o}: 1 if slot i is in use."""
-    return pyo.quicksum(m.u[i, o] for o in range(len(menu.options)))
+    return pyo.quicksum(m.u[i, o] for o in range(len(data.options)))
 
 
-def _configurations(menu: Menu) -> list[list[int]]:
+def _configurations(data: StageOptions) -> list[list[int]]:
     """Return the configurations that may be used under each option."""
-    lists: list[list[int]] = [[] for _ in menu.options]
-    for own in menu.choices:
+    lists: list[list[int]] = [[] for _ in data.options]
+    for own in data.choices:
         for o, c in own:
             lists[o].append(c)
     return lists
 
 
-def _variables(m: pyo.ConcreteModel, menu: Menu) -> None:
-    slots = range(menu.slots)
-    ends = [(e, k) for e in range(len(menu.staging.edges)) for k in (0, 1)]
-    taken = [(i, o, c) for i in slots for own in menu.choices for o, c in own]
-    m.u = pyo.Var(slots, range(len(menu.options)), domain=pyo.Binary)
+def _variables(m: pyo.ConcreteModel, data: StageOptions) -> None:
+    slots = range(data.slots)
+    ends = [(e, k) for e in range(len(data.staging.edges)) for k in (0, 1)]
+    taken = [(i, o, c) for i in slots for own in data.choices for o, c in own]
+    m.u = pyo.Var(slots, range(len(data.options)), domain=pyo.Binary)
     m.z = pyo.Var(taken, domain=pyo.Binary)
     m.move = pyo.Var(ends, slots, domain=pyo.NonNegativeReals)
     m.time = pyo.Var(slots, domain=pyo.NonNegativeReals)
     m.T = pyo.Var(domain=pyo.NonNegativeReals)
 
 
-def _options(m: pyo.ConcreteModel, menu: Menu) -> None:
+def _options(m: pyo.ConcreteModel, data: StageOptions) -> None:
     """Every unit in one slot; slots from the first on, with one option each and not empty."""
-    slots, options, units = range(menu.slots), range(len(menu.options)), range(menu.staging.size)
+    slots, options, units = range(data.slots), range(len(data.options)), range(data.staging.size)
 
     def placed_once(m: pyo.ConcreteModel, v: int) -> object:
         """(1) Σ_i x_{v,i} = 1  for all units v."""
-        return pyo.quicksum(m.z[i, o, c] for i in slots for o, c in menu.choices[v]) == 1
+        return pyo.quicksum(m.z[i, o, c] for i in slots for o, c in data.choices[v]) == 1
 
     def one_option(m: pyo.ConcreteModel, i: int) -> object:
         """(2) Σ_o u_{i,o} ≤ 1  for all slots i."""
-        return _used(m, menu, i) <= 1
+        return _used(m, data, i) <= 1
 
     def under_its_option(m: pyo.ConcreteModel, i: int, o: int, v: int) -> object:
         """(3) Σ_{c of v} z_{i,o,c} ≤ u_{i,o}  for all slots i, options o, units v."""
-        own = [m.z[i, o, c] for p, c in menu.choices[v] if p == o]
+        own = [m.z[i, o, c] for p, c in data.choices[v] if p == o]
         return pyo.quicksum(own) <= m.u[i, o] if own else pyo.Constraint.Skip
 
     def in_turn(m: pyo.ConcreteModel, i: int) -> object:
         """(4) Σ_o u_{i,o} ≥ Σ_o u_{i+1,o}  for all slots i but the last."""
-        return _used(m, menu, i) >= _used(m, menu, i + 1)
+        return _used(m, data, i) >= _used(m, data, i + 1)
 
     def not_empty(m: pyo.ConcreteModel, i: int) -> object:
         """(5) Σ_v x_{v,i} ≥ Σ_o u_{i,o}  for all slots i."""
-        return pyo.quicksum(_x(m, menu, v, i) for v in units) >= _used(m, menu, i)
+        return pyo.quicksum(_x(m, data, v, i) for v in units) >= _used(m, data, i)
 
     m.placed_once = pyo.Constraint(units, rule=placed_once)
     m.one_option = pyo.Constraint(slots, rule=one_option)
@@ -188,12 +188,12 @@ def _options(m: pyo.ConcreteModel, menu: Menu) -> None:
     m.not_empty = pyo.Constraint(slots, rule=not_empty)
 
 
-def _pipeline(m: pyo.ConcreteModel, menu: Menu) -> None:
+def _pipeline(m: pyo.ConcreteModel, data: StageOptions) -> None:
     """Edges never run back, and those that must not be cut are not."""
-    slots, edges = range(menu.slots), menu.staging.edges.tolist()
+    slots, edges = range(data.slots), data.staging.edges.tolist()
 
     def up_to(m: pyo.ConcreteModel, v: int, i: int) -> pyo.Expression:
-        return pyo.quicksum(_x(m, menu, v, j) for j in range(i + 1))
+        return pyo.quicksum(_x(m, data, v, j) for j in range(i + 1))
 
     def forward(m: pyo.ConcreteModel, e: int, i: int) -> object:
         """(6) Σ_{j ≤ i} x_{b,j} ≤ Σ_{j ≤ i} x_{a,j}  for all edges e = (a, b), slots i."""
@@ -201,42 +201,42 @@ def _pipeline(m: pyo.ConcreteModel, menu: Menu) -> None:
 
     def uncut(m: pyo.ConcreteModel, a: int, b: int, i: int) -> object:
         """(7) x_{a,i} = x_{b,i}  for all a and b that must share a stage, slots i."""
-        return _x(m, menu, a, i) == _x(m, menu, b, i)
+        return _x(m, data, a, i) == _x(m, data, b, i)
 
-    pairs = [(a, b, i) for a, b in menu.staging.uncut.tolist() if a != b for i in slots]
+    pairs = [(a, b, i) for a, b in data.staging.uncut.tolist() if a != b for i in slots]
     m.forward = pyo.Constraint(range(len(edges)), slots[:-1], rule=forward)
     m.uncut = pyo.Constraint(pairs, rule=uncut)
 
 
-def _devices(m: pyo.ConcreteModel, menu: Menu) -> None:
+def _devices(m: pyo.ConcreteModel, data: StageOptions) -> None:
     """Memory, microbatches in flight, and numbers of devices."""
-    staging, slots, options = menu.staging, range(menu.slots), range(len(menu.options))
-    taken_by = _configurations(menu)
+    staging, slots, options = data.staging, range(data.slots), range(len(data.options))
+    taken_by = _configurations(data)
 
     def fits(m: pyo.ConcreteModel, i: int, o: int) -> object:
         """(8) Σ_c (a_c y_o + b_c) z_{i,o,c} ≤ M_k u_{i,o}  for all slots i, options o of kind k."""
-        capacity = float(staging.capacity[menu.options[o].kind])
+        capacity = float(staging.capacity[data.options[o].kind])
         if math.isinf(capacity) or not taken_by[o]:
             return pyo.Constraint.Skip
         unit = capacity / MEMORY_SCALE if capacity > 0 else 1.0
-        sizes = [menu.size(c, o) / unit * m.z[i, o, c] for c in taken_by[o]]
+        sizes = [data.size(c, o) / unit * m.z[i, o, c] for c in taken_by[o]]
         return pyo.quicksum(sizes) <= capacity / unit * m.u[i, o]
 
     def in_flight(m: pyo.ConcreteModel, i: int) -> object:
         """(9) Σ_{j ≥ i} Σ_o d_o u_{j,o} ≤ Σ_o y_o d_o u_{i,o}  for all slots i; not for GPipe."""
-        behind = [menu.replicas(o) * m.u[j, o] for j in slots[i:] for o in options]
-        room = [menu.replicas(o) * menu.options[o].in_flight * m.u[i, o] for o in options]
+        behind = [data.replicas(o) * m.u[j, o] for j in slots[i:] for o in options]
+        room = [data.replicas(o) * data.options[o].in_flight * m.u[i, o] for o in options]
         return pyo.quicksum(behind) <= pyo.quicksum(room)
 
     def enough_devices(m: pyo.ConcreteModel, k: int) -> object:
         """(10) Σ_i Σ_{o of kind k} d_o t_o u_{i,o} ≤ n_k  for all kinds k."""
-        own = [o for o in options if menu.options[o].kind == k]
-        taken = [menu.width(o) * m.u[i, o] for i in slots for o in own]
+        own = [o for o in options if data.options[o].kind == k]
+        taken = [data.width(o) * m.u[i, o] for i in slots for o in own]
         return pyo.quicksum(taken) <= int(staging.count[k]) if own else pyo.Constraint.Skip
 
     def enough_microbatches(m: pyo.ConcreteModel) -> object:
         """(11) Σ_i Σ_o d_o u_{i,o} ≤ D."""
-        replicas = [menu.replicas(o) * m.u[i, o] for i in slots for o in options]
+        replicas = [data.replicas(o) * m.u[i, o] for i in slots for o in options]
         return pyo.quicksum(replicas) <= staging.most_replicas
 
     m.fits = pyo.Constraint(slots, options, rule=fits)
@@ -246,25 +246,25 @@ def _devices(m: pyo.ConcreteModel, menu: Menu) -> None:
     m.enough_microbatches = pyo.Constraint(rule=enough_microbatches)
 
 
-def _times(m: pyo.ConcreteModel, menu: Menu) -> None:
+def _times(m: pyo.ConcreteModel, data: StageOptions) -> None:
     """What the stages take; (15) is implied, but not by the relaxation."""
-    staging, slots, options = menu.staging, range(menu.slots), range(len(menu.options))
-    edges, taken_by = staging.edges.tolist(), _configurations(menu)
+    staging, slots, options = data.staging, range(data.slots), range(len(data.options))
+    edges, taken_by = staging.edges.tolist(), _configurations(data)
     ends = [(e, k) for e in range(len(edges)) for k in (0, 1)]
 
     def cut_edge(m: pyo.ConcreteModel, e: int, k: int, i: int) -> object:
         """(12) μ_{e,k,i} ≥ Σ_{o, c of end k} l_{c,o,e} z_{i,o,c} − max l x_{other end,i}  for all
         edges e, ends k, slots i."""
-        own = [(menu.moved(c, o, e), o, c) for o, c in menu.choices[edges[e][k]]]
+        own = [(data.moved(c, o, e), o, c) for o, c in data.choices[edges[e][k]]]
         most = max(time for time, _, _ in own)
         if most == 0:
             return pyo.Constraint.Skip
         paid = pyo.quicksum(time * m.z[i, o, c] for time, o, c in own)
-        return m.move[e, k, i] >= paid - most * _x(m, menu, edges[e][1 - k], i)
+        return m.move[e, k, i] >= paid - most * _x(m, data, edges[e][1 - k], i)
 
     def stage_time(m: pyo.ConcreteModel, i: int) -> object:
         """(13) τ_i ≥ Σ_{o,c} p_{c,o} z_{i,o,c} + Σ_{e,k} μ_{e,k,i}  for all slots i."""
-        compute = [menu.time(c, o) * m.z[i, o, c] for o in options for c in taken_by[o]]
+        compute = [data.time(c, o) * m.z[i, o, c] for o in options for c in taken_by[o]]
         return m.time[i] >= pyo.quicksum(compute) + pyo.quicksum(m.move[e, k, i] for e, k in ends)
 
     def slowest(m: pyo.ConcreteModel, i: int) -> object:
@@ -275,7 +275,7 @@ def _times(m: pyo.ConcreteModel, menu: Menu) -> None:
         """(15) Σ_k n_k / slowdown_k T ≥ Σ_{i,o,c} t_o time_c z_{i,o,c}."""
         share = float((staging.count / staging.slowdown).sum())
         work = pyo.quicksum(
-            float(staging.degrees[menu.options[o].degree] * staging.time[c]) / menu.scale * var
+            float(staging.degrees[data.options[o].degree] * staging.time[c]) / data.scale * var
             for (_, o, c), var in m.z.items()
         )
         return share * m.T >= work
@@ -286,8 +286,8 @@ def _times(m: pyo.ConcreteModel, menu: Menu) -> None:
     m.work_over_devices = pyo.Constraint(rule=work_over_devices)
 
 
-def _objective(m: pyo.ConcreteModel, menu: Menu) -> None:
+def _objective(m: pyo.ConcreteModel, data: StageOptions) -> None:
     objective = m.T
-    if menu.staging.problem.objective == "batch":
-        objective = pyo.quicksum(m.time.values()) + (menu.staging.microbatches - 1) * m.T
+    if data.staging.problem.objective == "batch":
+        objective = pyo.quicksum(m.time.values()) + (data.staging.microbatches - 1) * m.T
     m.objective = pyo.Objective(expr=objective)

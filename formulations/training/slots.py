@@ -20,7 +20,7 @@ class Option:
 
 
 @dataclass(frozen=True, eq=False)
-class Menu:
+class StageOptions:
     """The slots, their options, and the coefficients of the program.
 
     Parameters

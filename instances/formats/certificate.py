@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from ..model.units import MOST
 from .source import Record, explain
 
@@ -63,13 +63,13 @@ def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> P
         for x in value if isinstance(value, list) else [value]:
             if not abs(x) <= MOST:  # not a number, too
                 raise InputError(
-                    f"certificate: {key} holds {shown(x)}; it must be a number up to {MOST:g}"
+                    f"certificate: {key} holds {quote(x)}; it must be a number up to {MOST:g}"
                 )
     if found.target < 0 or math.copysign(1, found.target) < 0:
-        raise InputError(f"certificate: target is {shown(found.target)}; no load is below 0")
+        raise InputError(f"certificate: target is {quote(found.target)}; no load is below 0")
     for v in found.order:
         if not 0 <= v < nodes:
             raise InputError(
-                f"certificate: order holds {shown(v)}, which is no node from 0 to {nodes - 1}"
+                f"certificate: order holds {quote(v)}, which is no node from 0 to {nodes - 1}"
             )
     return found

@@ -14,7 +14,7 @@ import pandas as pd
 from ..model.arrays import Floats
 from ..model.check_workload import RESERVED, plain_ids
 from ..model.cluster import Cluster, DeviceKind
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from ..model.links import Link
 from ..model.units import UNSPECIFIED, NodeId
 from ..model.workload import Workload
@@ -61,13 +61,13 @@ def from_pandas(
     index = {node: v for v, node in enumerate(ids)}
     for column in ("source", "target"):
         if column not in edges.columns:
-            raise InputError(f"{name}: the table of edges has no column {shown(column)}; add it")
+            raise InputError(f"{name}: the table of edges has no column {quote(column)}; add it")
     pairs = []
     for row, ends in enumerate(zip(edges["source"], edges["target"], strict=True)):
         for end in ends:
             if not isinstance(end, Hashable) or end not in index:
                 raise InputError(
-                    f"{name}: edges row {row}: unknown node {shown(end)}; add the node"
+                    f"{name}: edges row {row}: unknown node {quote(end)}; add the node"
                 )
         pairs.append([index[end] for end in ends])
     times = {
@@ -137,7 +137,7 @@ def from_networkx(
         for key in keys:
             if key not in row:
                 raise InputError(
-                    f"{name}: node {shown(node)} has no attribute {shown(key)}, other nodes have "
+                    f"{name}: node {quote(node)} has no attribute {quote(key)}, other nodes have "
                     "it; give it to all"
                 )
     table = pd.DataFrame(
@@ -169,17 +169,17 @@ def cluster_from_pandas(kinds: pd.DataFrame) -> Cluster:
     links = ("link_latency_s", "link_bytes_per_s")
     for column in kinds.columns:
         if column not in known + links:
-            raise InputError(f"cluster: unknown column {shown(column)}; remove it")
+            raise InputError(f"cluster: unknown column {quote(column)}; remove it")
     made = []
     for name, row in zip(kinds.index, kinds.to_dict("records"), strict=True):
         values = {str(key): value for key, value in row.items() if not _is_missing(value)}
         ends = [values.pop(key, None) for key in links]
         if "count" not in values:
-            raise InputError(f"cluster: kind {shown(name)} has no count; add it")
+            raise InputError(f"cluster: kind {quote(name)} has no count; add it")
         if isinstance(values["count"], float) and values["count"].is_integer():
             values["count"] = int(values["count"])  # a column with gaps holds floats
         if (ends[0] is None) != (ends[1] is None):
-            raise InputError(f"cluster: kind {shown(name)}: a link needs {' and '.join(links)}")
+            raise InputError(f"cluster: kind {quote(name)}: a link needs {' and '.join(links)}")
         made.append(DeviceKind(name, link=None if ends[0] is None else Link(*ends), **values))
     return Cluster(tuple(made))
 
@@ -188,7 +188,7 @@ def _numbers(nodes: pd.DataFrame, column: Any, name: str) -> Floats:
     try:
         numbers: Floats = nodes[column].to_numpy(dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name}: column {shown(column)} must hold numbers") from None
+        raise InputError(f"{name}: column {quote(column)} must hold numbers") from None
     return numbers
 
 
@@ -204,7 +204,7 @@ def _colours(nodes: pd.DataFrame, name: str) -> tuple[list[int], tuple[NodeId, .
         if isinstance(value, float) and value.is_integer():
             value = int(value)  # pandas turns whole numbers with gaps into floats
         if not isinstance(value, str | Integral):
-            raise InputError(f"{name}: colour {shown(value)} is neither a whole number nor a text")
+            raise InputError(f"{name}: colour {quote(value)} is neither a whole number nor a text")
         label = plain_ids([value], f"{name}: colour")[0]
         colours.append(labels.setdefault(label, len(labels)))
     return colours, tuple(labels)

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from ..generate.catalogue import shipped
 from ..model.cluster import Cluster
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from ..model.plan import Plan
 from ..model.problem import Problem
 from ..model.solution import Placement
@@ -82,7 +82,7 @@ def load(name_or_path: str | Path) -> Workload:
             _fail_unknown(name_or_path, list(ready))
     source = read_source(name_or_path)
     for reader in READERS:
-        if stagecut_json.says(source) not in ("", versions.WORKLOAD):
+        if stagecut_json.format_name(source) not in ("", versions.WORKLOAD):
             break
         if reader.sniff(source):
             return reader.read(source)
@@ -187,7 +187,7 @@ def _fail_unknown(name: str, known: list[str]) -> NoReturn:
     few = ", ".join(known[:4]) + (", … (stagecut instances list)" if len(known) > 4 else "")
     hint = f"did you mean {' or '.join(close)}?" if close else f"shipped are {few}"
     raise InputError(
-        f"{name or shown(name)}: no such file, and no shipped workload of this name; "
+        f"{name or quote(name)}: no such file, and no shipped workload of this name; "
         f"{hint if known else 'check the path'}"
     )
 
@@ -195,13 +195,13 @@ def _fail_unknown(name: str, known: list[str]) -> NoReturn:
 def _fail_no_workload(source: Source) -> NoReturn:
     if source.flaw:
         source.fail(source.flaw)
-    named = stagecut_json.says(source)
+    named = stagecut_json.format_name(source)
     if named == versions.PLAN:
         source.fail("it is a plan, not a workload; load the workload that it names first")
     if named == versions.CLUSTER:
         source.fail("it is a cluster, not a workload; name a workload file")
     if named:
-        source.fail(f"unknown format {shown(named)}; known are {_formats()}")
+        source.fail(f"unknown format {quote(named)}; known are {_formats()}")
     if expert_json.is_split(source):
         source.fail("it is a split of a workload, not a workload; load the workload first")
     source.fail(f"its content is of no known format; known are {_formats()}")

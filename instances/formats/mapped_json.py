@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from ..model.cluster import Cluster
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from ..model.problem import Collective, MapObjective, Mode
 from ..model.solution import ReplicaPlacement
 from ..model.units import NodeId
@@ -77,12 +77,12 @@ def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) ->
         for d in part.devices:
             if not 0 <= d < cluster.size:
                 raise InputError(
-                    f"solution: device {shown(d)} is not one of 0 to {cluster.size - 1}"
+                    f"solution: device {quote(d)} is not one of 0 to {cluster.size - 1}"
                 )
         for receiver in part.sends_to:
             if not 0 <= receiver < replicas:
                 raise InputError(
-                    f"solution: stage {s}: sends_to {shown(receiver)} is not one of 0 to "
+                    f"solution: stage {s}: sends_to {quote(receiver)} is not one of 0 to "
                     f"{replicas - 1}"
                 )
         for node in part.nodes:

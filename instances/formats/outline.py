@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..model.errors import shown
+from ..model.errors import quote
 from ..model.plan import Plan, gap_between
 from ..model.units import NodeId
 from ..model.workload import Workload
@@ -92,7 +92,7 @@ def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[Nod
         for part in solution["devices" if "devices" in solution else "calls"]:
             if not 0 <= part["device"] < cluster.size:
                 source.fail(
-                    f"solution: device {shown(part['device'])} is not one of the cluster's "
+                    f"solution: device {quote(part['device'])} is not one of the cluster's "
                     f"0 to {cluster.size - 1}"
                 )
             nodes[part["device"]].update(part["nodes"])

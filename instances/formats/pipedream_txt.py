@@ -17,7 +17,7 @@ import numpy as np
 
 from ..model.arrays import Floats
 from ..model.cluster import ACCELERATOR
-from ..model.errors import InputError, blamed_on, shown
+from ..model.errors import InputError, prefix_errors, quote
 from ..model.layers import Layers
 from ..model.solution import StagePlacement
 from ..model.units import NodeId
@@ -71,14 +71,14 @@ def read_pipedream(source: Source) -> Workload:
         for node in (tail, head):
             if node not in index:
                 source.fail(
-                    f"edge {tail} → {head}: unknown node {shown(node)}; "
+                    f"edge {tail} → {head}: unknown node {quote(node)}; "
                     "add its line or remove the edge"
                 )
     column = {key: np.array([sum(node[key]) for node in numbers]) for key in _NUMBERS}
     forward, backward = column["forward_compute_time"], column["backward_compute_time"]
     activation, parameters = column["activation_size"], column["parameter_size"]
     pairs = sorted((index[u], index[v]) for u, v in edges)
-    with blamed_on(source.file, source.stem):
+    with prefix_errors(source.file, source.stem):
         return Workload(
             name=source.stem,
             ids=tuple(index),
@@ -173,7 +173,7 @@ def _node_line(source: Source, row: int, line: str) -> tuple[str, str, dict[str,
     if parts[-1].startswith("stage_id="):
         said = parts.pop().removeprefix("stage_id=")
         if not said.isdecimal():
-            source.fail(f"line {row}: node {parts[0]}: stage_id is {shown(said)}; give a number")
+            source.fail(f"line {row}: node {parts[0]}: stage_id is {quote(said)}; give a number")
         stage = float(said)
     if len(parts) < 3:
         source.fail(f"line {row}: a node is written as id -- description -- numbers")
@@ -191,7 +191,7 @@ def _node_line(source: Source, row: int, line: str) -> tuple[str, str, dict[str,
                 value = math.nan
             if not 0 <= value < math.inf:
                 source.fail(
-                    f"line {row}: node {node}: {key} is {shown(item.strip())}; "
+                    f"line {row}: node {node}: {key} is {quote(item.strip())}; "
                     "it must be a finite number of at least 0"
                 )
             fields[key].append(value)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..model.cluster import ACCELERATOR, accelerators_and_cpus
-from ..model.errors import blamed_on, shown
+from ..model.errors import prefix_errors, quote
 from ..model.layers import Layers
 from ..model.workload import Workload
 from .source import Source, plain_id
@@ -79,7 +79,7 @@ def read_piper(source: Source) -> Workload:
         source.fail(f"maxDevices is {file.maxDevices}; it must be at least 1")
     _number(source, "maxMemoryPerDevice", file.maxMemoryPerDevice)
     if not 0 < file.bandwidth < math.inf:
-        source.fail(f"bandwidth is {shown(file.bandwidth)}; it must be a finite number above 0")
+        source.fail(f"bandwidth is {quote(file.bandwidth)}; it must be a finite number above 0")
     microbatches = _microbatches(source, file)
     index: dict[int, int] = {}
     for v, node in enumerate(file.nodes):
@@ -88,7 +88,7 @@ def read_piper(source: Source) -> Workload:
         index[node.id] = v
     carried = _edges(source, file, index)
     edges = sorted(carried)
-    with blamed_on(source.file, source.stem):
+    with prefix_errors(source.file, source.stem):
         layers = _layers(source, file, index, carried, microbatches)
         first = [_plain(layers, v) for v in range(len(file.nodes))]
         sent = np.zeros(len(file.nodes))
@@ -162,10 +162,10 @@ def _layers(
         for key, configurations in node.TMPCs.items():
             if not key.isdecimal() or int(key) < 1:
                 source.fail(
-                    f"{where}: degree {shown(key)}; it must be a whole number of at least 1"
+                    f"{where}: degree {quote(key)}; it must be a whole number of at least 1"
                 )
             for c in configurations:
-                what = f"{where}: degree {key}: {shown(c.id)}: "
+                what = f"{where}: degree {key}: {quote(c.id)}: "
                 _number(source, f"{what}timePerSample", c.timePerSample)
                 _number(source, f"{what}parameterSize", c.parameterSize)
                 _number(source, f"{what}memoryUsageA", c.memoryUsageA)
@@ -173,12 +173,12 @@ def _layers(
                 sync: dict[int, float] = {}
                 for field, others in (("syncTimeFw", c.syncTimeFw), ("syncTimeBw", c.syncTimeBw)):
                     for other, size in others.items():
-                        _number(source, f"{what}{field}: {shown(other)}", size)
+                        _number(source, f"{what}{field}: {quote(other)}", size)
                         u = index.get(int(other)) if other.lstrip("-").isdecimal() else None
                         ends = (-1, -1) if u is None else (u, v) if field[-2:] == "Fw" else (v, u)
                         if ends not in number:
                             source.fail(
-                                f"{what}{field} names node {shown(other)}, but there is no such "
+                                f"{what}{field} names node {quote(other)}, but there is no such "
                                 "edge; add the edge or remove the entry"
                             )
                         sync[number[ends]] = size
@@ -207,4 +207,4 @@ def _plain(layers: Layers, node: int) -> int:
 
 def _number(source: Source, what: str, value: float) -> None:
     if not 0 <= value < math.inf:
-        source.fail(f"{what} is {shown(value)}; it must be a finite number of at least 0")
+        source.fail(f"{what} is {quote(value)}; it must be a finite number of at least 0")

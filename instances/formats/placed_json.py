@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..model.cluster import Cluster
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from ..model.problem import MAX_CALLS
 from ..model.solution import CallPlacement, Placement
 from ..model.units import NodeId
@@ -66,7 +66,7 @@ def decode_placement(record: PlacementRecord, workload: Workload, cluster: Clust
     for d in record.order:
         if not 0 <= d < cluster.size:
             raise InputError(
-                f"solution: order: device {shown(d)} is not one of 0 to {cluster.size - 1}"
+                f"solution: order: device {quote(d)} is not one of 0 to {cluster.size - 1}"
             )
     return Placement(device, tuple(record.order))
 
@@ -90,7 +90,7 @@ def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> C
     for part in record.calls:
         if part.call is not None and not 0 <= part.call < MAX_CALLS:
             raise InputError(
-                f"solution: call {shown(part.call)} on {shown(part.name)}; calls number from 0 to "
+                f"solution: call {quote(part.call)} on {quote(part.name)}; calls number from 0 to "
                 f"{MAX_CALLS - 1}"
             )
     numbers = [-1 if part.call is None else part.call for part in record.calls]
@@ -109,12 +109,12 @@ def _part_of(
         d = part.device
         if not 0 <= d < cluster.size:
             raise InputError(
-                f"solution: device {shown(d)} is not one of the cluster's 0 to {cluster.size - 1}"
+                f"solution: device {quote(d)} is not one of the cluster's 0 to {cluster.size - 1}"
             )
         if part.name != cluster.devices[d].name:
             raise InputError(
-                f"solution: device {d} is called {shown(part.name)}, in the cluster "
-                f"{shown(cluster.devices[d].name)}; correct it"
+                f"solution: device {d} is called {quote(part.name)}, in the cluster "
+                f"{quote(cluster.devices[d].name)}; correct it"
             )
         for node in part.nodes:
             v = workload.index.get(node)

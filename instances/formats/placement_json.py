@@ -16,7 +16,7 @@ import numpy as np
 
 from ..model.arrays import Floats
 from ..model.cluster import ACCELERATOR, CPU, accelerators_and_cpus
-from ..model.errors import blamed_on, shown
+from ..model.errors import prefix_errors, quote
 from ..model.workload import Workload
 from .source import Source, plain_id
 
@@ -90,7 +90,7 @@ def read_placement(source: Source) -> Workload:
     ]
     accelerator = [_accelerator_time(source, node) for node in file.nodes]
     layers = [_number_or_nan(node.layerId) for node in file.nodes]
-    with blamed_on(source.file, source.stem):
+    with prefix_errors(source.file, source.stem):
         return Workload(
             name=source.stem,
             ids=tuple(node.id for node in file.nodes),
@@ -122,7 +122,7 @@ def _check_node(source: Source, node: _Node) -> None:
     ):
         if flag not in (0, 1):
             source.fail(
-                f"node {plain_id(node.id)}: {what} is {shown(flag)}; it must be true or false "
+                f"node {plain_id(node.id)}: {what} is {quote(flag)}; it must be true or false "
                 "(or 1 or 0)"
             )
     _at_least_0(source, node, "cpuLatency", node.cpuLatency)
@@ -139,12 +139,12 @@ def _accelerator_time(source: Source, node: _Node) -> float:
             "to false"
         )
     if isinstance(time, bool) or not isinstance(time, int | float):
-        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {shown(time)}; it must be a number")
+        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {quote(time)}; it must be a number")
     _at_least_0(source, node, "fpgaLatency", time)
     try:
         return float(time)
     except OverflowError:
-        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {shown(time)}; no time is that long")
+        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {quote(time)}; no time is that long")
 
 
 def _number_or_nan(value: object) -> float:
@@ -202,5 +202,5 @@ def _called(item: _Node | _Edge | None) -> str:
 def _at_least_0(source: Source, item: _Node | _Edge | None, what: str, value: float) -> None:
     if not 0 <= value < math.inf:
         source.fail(
-            f"{_called(item)}{what} is {shown(value)}; it must be a finite number of at least 0"
+            f"{_called(item)}{what} is {quote(value)}; it must be a finite number of at least 0"
         )

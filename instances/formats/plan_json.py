@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ..model.cluster import Cluster
-from ..model.errors import InputError, blamed_on, shown
+from ..model.errors import InputError, prefix_errors, quote
 from ..model.plan import Plan
 from ..model.problem import DeviceMapping, Latency, Problem, Throughput, Training
 from ..model.solution import Solution
@@ -178,7 +178,7 @@ def read_plan(
     file = read_file(source, PlanFile, PLAN)
     for what, value in (("objective", file.objective), ("bound", file.bound), ("gap", file.gap)):
         if value is not None and not math.isfinite(value):
-            source.fail(f"{what} is {shown(value)}; it must be a finite number (or null)")
+            source.fail(f"{what} is {quote(value)}; it must be a finite number (or null)")
     made_on = make_cluster(source, file.cluster.kinds, file.cluster.links)
     if made_on.fingerprint != file.cluster.fingerprint:
         source.fail("cluster: its kinds do not have its fingerprint; they were changed: plan again")
@@ -187,14 +187,14 @@ def read_plan(
             f"the plan was made for another cluster (fingerprint {made_on.fingerprint[:12]}, "
             f"not {cluster.fingerprint[:12]}); plan again, or leave the cluster to the plan"
         )
-    with blamed_on(source.file, "plan"):
+    with prefix_errors(source.file, "plan"):
         problem, codec = _read_problem(source, file.problem)
         if same_costs:
             _check_made_for(file.workload, workload)
         if file.time_unit != workload.time_unit:
             source.fail(
-                f"time_unit is {shown(file.time_unit)}, that of {workload.name} is "
-                f"{shown(workload.time_unit)}; they must be equal"
+                f"time_unit is {quote(file.time_unit)}, that of {workload.name} is "
+                f"{quote(workload.time_unit)}; they must be equal"
             )
         record = _convert(source, file.solution, codec.record, "solution")
         plan = Plan(
@@ -214,13 +214,13 @@ def read_plan(
             price_certificate(plan.certificate, workload.n, len(made_on.kinds))
     if plan.bound > plan.objective * (1 + BOUND_SLACK):
         source.fail(
-            f"bound is {shown(file.bound)}, above the objective {shown(file.objective)}; "
+            f"bound is {quote(file.bound)}, above the objective {quote(file.objective)}; "
             "the file was changed: plan again"
         )
     gap = math.inf if file.gap is None else file.gap
     if not math.isclose(gap, plan.gap, rel_tol=1e-9, abs_tol=1e-12):
         source.fail(
-            f"gap is {shown(file.gap)}, but objective and bound give {finite(plan.gap)!r}; "
+            f"gap is {quote(file.gap)}, but objective and bound give {finite(plan.gap)!r}; "
             "the file was changed: plan again"
         )
     return plan
@@ -235,7 +235,7 @@ def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
         If the file breaks the format.
     """
     file = read_file(source, PlanFile, PLAN)
-    with blamed_on(source.file, "plan"):
+    with prefix_errors(source.file, "plan"):
         _, codec = _read_problem(source, file.problem)
         record = msgspec.to_builtins(_convert(source, file.solution, codec.record, "solution"))
     parts = next((v for v in record.values() if isinstance(v, list)), [])
@@ -247,8 +247,8 @@ def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
 def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
     if made_for.fingerprint != workload.fingerprint:
         raise InputError(
-            f"the plan was made for {shown(made_for.name)} (fingerprint "
-            f"{plain_id(made_for.fingerprint[:12])}), not for {shown(workload.name)} "
+            f"the plan was made for {quote(made_for.name)} (fingerprint "
+            f"{plain_id(made_for.fingerprint[:12])}), not for {quote(workload.name)} "
             f"({workload.fingerprint[:12]}); plan again, or load the workload it names"
         )
 
@@ -256,13 +256,13 @@ def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
 def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec]:
     name = values.get("name")
     if not isinstance(name, str) or name not in CODECS:
-        source.fail(f"problem: name is {shown(name)}; it must be one of {', '.join(CODECS)}")
+        source.fail(f"problem: name is {quote(name)}; it must be one of {', '.join(CODECS)}")
     codec = CODECS[name]
     options = {key: value for key, value in values.items() if key != "name"}
     known = codec.problem.__dataclass_fields__
     for key in options:
         if key not in known:
-            source.fail(f"problem: unknown key {shown(key)}; remove it or correct its spelling")
+            source.fail(f"problem: unknown key {quote(key)}; remove it or correct its spelling")
     for key in known:
         if key not in options:
             source.fail(f"problem: {key} is missing; add it")

@@ -1,4 +1,4 @@
-"""What a reader gets: the content of a file, decoded and parsed once, and how to blame it."""
+"""What a reader gets: the content of a file, decoded and parsed once, and errors that name it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
         twice = next(key for k, key in enumerate(keys) if key in keys[:k])
         raise _RepeatedKeyError(
-            f"{label(found) or 'an object'}: key {shown(twice)} occurs twice; remove one of them"
+            f"{label(found) or 'an object'}: key {quote(twice)} occurs twice; remove one of them"
         )
     return found
 
@@ -182,7 +182,7 @@ def label(item: object) -> str:
 
 def plain_id(node: int | str) -> str:
     """Return an id as people write it, cut if it is very long."""
-    return shown(node).strip('"')
+    return quote(node).strip('"')
 
 
 _TYPES = {
@@ -221,19 +221,19 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
             plural = where.pop() if where else "item"
             name = label(value)
             if plural == "kinds" and isinstance(value, dict) and isinstance(value.get("name"), str):
-                name = f"device kind {shown(value['name'])}"
+                name = f"device kind {quote(value['name'])}"
             where.append(name or f"{plural}[{position}]")
     begin = f"{': '.join(where)}: " if where else ""
     if match := re.fullmatch(r"Object missing required field `(.+)`", message):
         return f"{begin}{match[1]} is missing; add it"
     if match := re.fullmatch(r"Object contains unknown field `(.+)`", message):
-        return f"{begin}unknown key {shown(match[1])}; remove it or correct its spelling"
+        return f"{begin}unknown key {quote(match[1])}; remove it or correct its spelling"
     if message.startswith("Invalid enum value") and len(where) == 1:
         allowed = ", ".join(map(str, get_args(get_type_hints(kind)[where[0]])))
-        return f"{where[0]} is {shown(value)}; it must be one of {allowed}"
+        return f"{where[0]} is {quote(value)}; it must be one of {allowed}"
     if match := re.match(r"Expected `([^`]+)`, got", message):
         wanted = _TYPES.get(match[1], match[1])
-        said = f" {shown(value)}" if known else " a wrong value"
+        said = f" {quote(value)}" if known else " a wrong value"
         name = where[-1] if where else "the file"
         begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
         return f"{begin}{name} is{said}; it must be {wanted}"

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..model.arrays import Floats
 from ..model.cluster import Cluster, DeviceKind
-from ..model.errors import blamed_on, shown
+from ..model.errors import prefix_errors, quote
 from ..model.links import Link, PairLink
 from ..model.units import NodeId
 from ..model.workload import Workload
@@ -91,7 +91,7 @@ class WorkloadFile(Record):
     layers: LayersRecord | None = None
 
 
-def says(source: Source) -> str:
+def format_name(source: Source) -> str:
     """Return which of our formats the file says it is of; an empty text for others' files."""
     named = source.data.get("format") if isinstance(source.data, dict) else None
     return named if isinstance(named, str) and named.startswith("stagecut-") else ""
@@ -107,25 +107,29 @@ def read_file(source: Source, kind: type[T], wanted: str) -> T:
     """
     if source.flaw:
         source.fail(source.flaw)
-    if says(source) != wanted:
-        what = f"its format is {shown(says(source))}" if says(source) else "it names no format"
-        source.fail(f"{what}; a file with format {shown(wanted)} is needed here")
+    if format_name(source) != wanted:
+        what = (
+            f"its format is {quote(format_name(source))}"
+            if format_name(source)
+            else "it names no format"
+        )
+        source.fail(f"{what}; a file with format {quote(wanted)} is needed here")
     version = source.data.get("version")
     newest = NEWEST[wanted]
     if type(version) is int and version > newest:
         source.fail(
-            f"version is {shown(version)}, written by a newer Stagecut; this one reads up to "
+            f"version is {quote(version)}, written by a newer Stagecut; this one reads up to "
             f"version {newest}: update it"
         )
     if type(version) is not int or version < 1:
         up_to = f"a whole number from 1 to {newest}" if newest > 1 else "1"
-        source.fail(f"version is {shown(version)}; it must be {up_to}")
+        source.fail(f"version is {quote(version)}; it must be {up_to}")
     return replace(source, data=upgraded(source.data, version)).convert(kind)
 
 
 def is_workload(source: Source) -> bool:
     """Whether the file says that it is one of our workloads."""
-    return says(source) == WORKLOAD
+    return format_name(source) == WORKLOAD
 
 
 def read_workload(source: Source) -> Workload:
@@ -150,7 +154,7 @@ def read_workload(source: Source) -> Workload:
         if set(node.times) != set(kinds):
             source.fail(
                 f"node {plain_id(node.id)}: times has other kinds than that of node "
-                f"{plain_id(file.nodes[0].id)} ({', '.join(map(shown, kinds))}); "
+                f"{plain_id(file.nodes[0].id)} ({', '.join(map(quote, kinds))}); "
                 "give every node a time for each kind, null where it cannot run"
             )
     labels: dict[NodeId, int] = {label: c for c, label in enumerate(file.colours)}
@@ -158,7 +162,7 @@ def read_workload(source: Source) -> Workload:
         if node.colour is not None and node.colour not in labels:
             if file.colours:
                 source.fail(
-                    f"node {plain_id(node.id)}: unknown colour {shown(node.colour)}; "
+                    f"node {plain_id(node.id)}: unknown colour {quote(node.colour)}; "
                     "list it in colours"
                 )
             labels[node.colour] = len(labels)
@@ -171,7 +175,7 @@ def read_workload(source: Source) -> Workload:
                     "add the node or remove the edge"
                 )
         edges.append((index[tail], index[head]))
-    with blamed_on(source.file, file.name):
+    with prefix_errors(source.file, file.name):
         layers = None
         if file.layers is not None:
             configurations = [(node.id, node.configurations) for node in file.nodes]
@@ -269,16 +273,16 @@ def write_cluster(cluster: Cluster) -> dict[str, object]:
 def make_cluster(source: Source, kinds: list[KindRecord], links: list[PairLinkRecord]) -> Cluster:
     """Return the cluster of these kinds and links."""
     made, joined = [], []
-    with blamed_on(source.file, "cluster"):
+    with prefix_errors(source.file, "cluster"):
         for kind in kinds:
             values: dict[str, Any] = msgspec.structs.asdict(kind)
             values["memory_bytes"] = _or(kind.memory_bytes, math.inf)
             if kind.link is not None:
-                with blamed_on(kind.name, "link"):
+                with prefix_errors(kind.name, "link"):
                     values["link"] = _link(kind.link)
             made.append(DeviceKind(**values))
         for pair in links:
-            with blamed_on(" – ".join(pair.ends), "link"):
+            with prefix_errors(" – ".join(pair.ends), "link"):
                 joined.append(PairLink(pair.ends, _link(pair)))
         return Cluster(tuple(made), tuple(joined))
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..model.arrays import Ints
 from ..model.cluster import Cluster
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from ..model.layers import Layers, layers_of
 from ..model.solution import Stage, StagePlacement, in_stages
 from ..model.units import NodeId
@@ -71,11 +71,11 @@ def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) ->
     stages = []
     for s, part in enumerate(record.stages):
         if part.kind not in kinds:
-            raise InputError(f"solution: stage {s}: the cluster has no kind {shown(part.kind)}")
+            raise InputError(f"solution: stage {s}: the cluster has no kind {quote(part.kind)}")
         for what, value in (("replicas", part.replicas), ("degree", part.degree)):
             if not 1 <= value <= cluster.size:
                 raise InputError(
-                    f"solution: stage {s}: {what} is {shown(value)}; it must be from 1 to "
+                    f"solution: stage {s}: {what} is {quote(value)}; it must be from 1 to "
                     f"{cluster.size}, the number of devices"
                 )
         chosen = []
@@ -89,7 +89,7 @@ def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) ->
             if not 0 <= entry.number < len(mine[v]):
                 raise InputError(
                     f"solution: node {plain_id(entry.node)} has no configuration "
-                    f"number {shown(entry.number)}; it has {len(mine[v])}"
+                    f"number {quote(entry.number)}; it has {len(mine[v])}"
                 )
             chosen.append((v, mine[v][entry.number]))
         chosen.sort()

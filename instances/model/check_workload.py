@@ -10,7 +10,7 @@ import networkx as nx
 import numpy as np
 
 from .arrays import Floats
-from .errors import InputError, shown
+from .errors import InputError, quote
 from .layers import Layers
 from .units import MOST, TIME_UNITS, UNSPECIFIED, NodeId
 
@@ -38,7 +38,7 @@ def plain_ids(ids: Iterable[object], what: str) -> tuple[NodeId, ...]:
         elif isinstance(node, Integral) and not isinstance(node, bool | np.bool_):
             plain.append(int(node))
         else:
-            raise InputError(f"{what}: {shown(node)} is neither a whole number nor a text")
+            raise InputError(f"{what}: {quote(node)} is neither a whole number nor a text")
     return tuple(plain)
 
 
@@ -50,7 +50,7 @@ def check_workload(workload: Workload) -> None:
     if workload.time_unit != UNSPECIFIED and workload.time_unit not in TIME_UNITS:
         known = ", ".join(TIME_UNITS)
         raise InputError(
-            f"{where}: unknown time unit {shown(workload.time_unit)}; use one of {known}"
+            f"{where}: unknown time unit {quote(workload.time_unit)}; use one of {known}"
         )
     _all_differ(workload.ids, f"{where}: node id")
     _all_differ(workload.colour_labels, f"{where}: colour label")
@@ -69,7 +69,7 @@ def check_workload(workload: Workload) -> None:
             raise InputError(f"{where}: {what} has {length} values for {n} nodes")
     for key in workload.extra:
         if key in RESERVED or key.startswith("time_"):
-            raise InputError(f"{where}: extra {shown(key)} is the name of a column; rename it")
+            raise InputError(f"{where}: extra {quote(key)} is the name of a column; rename it")
     if workload.colours.max() >= len(workload.colour_labels) or workload.colours.min() < -1:
         raise InputError(f"{where}: colours must be −1 or number one of the colour labels")
     _check_edges(workload)
@@ -112,7 +112,7 @@ def _check_costs(workload: Workload) -> None:
         if wrong.any():
             v = int(np.argmax(wrong))
             raise InputError(
-                f"{where}: node {workload.ids[v]}: extra {shown(key)} is {values[v]:g}; "
+                f"{where}: node {workload.ids[v]}: extra {quote(key)} is {values[v]:g}; "
                 f"it must be a number of at most {MOST:g}"
             )
 

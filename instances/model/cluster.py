@@ -11,7 +11,7 @@ from numbers import Integral
 import pandas as pd
 
 from .arrays import Ints
-from .errors import InputError, shown
+from .errors import InputError, quote
 from .links import Link, PairLink, link_table, number
 from .units import LEAST
 
@@ -59,18 +59,18 @@ class DeviceKind:
             raise InputError("cluster: a device kind has no name; give it one")
         if isinstance(self.count, bool) or not isinstance(self.count, Integral) or self.count < 0:
             raise InputError(
-                f"{self.name}: count is {shown(self.count)}; it must be a whole number ≥ 0"
+                f"{self.name}: count is {quote(self.count)}; it must be a whole number ≥ 0"
             )
         object.__setattr__(self, "count", int(self.count))
         if self.count > MAX_DEVICES:
             raise InputError(
-                f"{self.name}: count is {shown(self.count)}; at most {MAX_DEVICES} are planned for"
+                f"{self.name}: count is {quote(self.count)}; at most {MAX_DEVICES} are planned for"
             )
         for key in ("memory_bytes", "slowdown"):
             object.__setattr__(self, key, number(getattr(self, key), f"{self.name}: {key}"))
         object.__setattr__(self, "host", bool(self.host))
         if self.link is not None and not isinstance(self.link, Link):
-            raise InputError(f"{self.name}: link is {shown(self.link)}; it must be a Link")
+            raise InputError(f"{self.name}: link is {quote(self.link)}; it must be a Link")
         if not self.memory_bytes >= 0:
             raise InputError(f"{self.name}: memory_bytes is {self.memory_bytes:g}; must be ≥ 0")
         if not (self.slowdown >= LEAST and math.isfinite(self.slowdown)):
@@ -116,7 +116,7 @@ class Cluster:
         object.__setattr__(self, "kinds", tuple(self.kinds))
         for kind in self.kinds:
             if not isinstance(kind, DeviceKind):
-                raise InputError(f"cluster: {shown(kind)} is not a DeviceKind")
+                raise InputError(f"cluster: {quote(kind)} is not a DeviceKind")
         names = [kind.name for kind in self.kinds]
         for name in names:
             if names.count(name) > 1:

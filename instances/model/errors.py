@@ -34,12 +34,12 @@ class VerificationError(StagecutError):
     """A plan breaks a rule of its problem, or claims an objective that it does not have."""
 
 
-def shown(value: object, width: int = 40) -> str:
+def quote(value: object, width: int = 40) -> str:
     """Return `value` as a file would write it, cut to `width` characters.
 
     Examples
     --------
-    >>> shown("a"), shown(None), shown(float("inf"))
+    >>> quote("a"), quote(None), quote(float("inf"))
     ('"a"', 'null', 'Infinity')
     """
     if isinstance(value, dict | list | tuple):
@@ -54,7 +54,7 @@ def shown(value: object, width: int = 40) -> str:
 
 
 @contextmanager
-def blamed_on(file: str, name: str) -> Iterator[None]:
+def prefix_errors(file: str, name: str) -> Iterator[None]:
     """Let an InputError about the value `name` name the `file` that the value comes from."""
     try:
         yield

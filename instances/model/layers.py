@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from .arrays import Bools, Floats, Ints, checked, frozen
-from .errors import InputError, shown
+from .errors import InputError, quote
 from .units import LEAST, MOST, MOST_COUNT
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Layers:
             values = frozen(getattr(self, key), "float64")
             for value in values[~((values >= 0) & (values <= MOST))][:1].tolist():
                 raise InputError(
-                    f"layers: {key} holds {shown(value)}; numbers must be from 0 to {MOST:g}"
+                    f"layers: {key} holds {quote(value)}; numbers must be from 0 to {MOST:g}"
                 )
             put(self, key, values)
         put(self, "label", tuple(self.label))
@@ -154,17 +154,17 @@ def layers_of(workload: Workload) -> Layers:
 def _check_suggestions(layers: Layers) -> None:
     if layers.microbatches is not None and not 1 <= layers.microbatches <= MOST_COUNT:
         raise InputError(
-            f"layers: microbatches is {shown(layers.microbatches)}; it must be from 1 to "
+            f"layers: microbatches is {quote(layers.microbatches)}; it must be from 1 to "
             f"{MOST_COUNT}"
         )
     if layers.bandwidth is not None and not LEAST <= layers.bandwidth <= MOST:
         raise InputError(
-            f"layers: bandwidth is {shown(layers.bandwidth)}; it must be above 0 and at most "
+            f"layers: bandwidth is {quote(layers.bandwidth)}; it must be above 0 and at most "
             f"{MOST:g}"
         )
     for sync in layers.sync_bytes:
         for value in sync.values():
             if not 0 <= value <= MOST:
                 raise InputError(
-                    f"layers: sync_bytes holds {shown(value)}; numbers must be from 0 to {MOST:g}"
+                    f"layers: sync_bytes holds {quote(value)}; numbers must be from 0 to {MOST:g}"
                 )

@@ -10,7 +10,7 @@ from numbers import Real
 import numpy as np
 
 from .arrays import Floats, Ints, frozen
-from .errors import InputError, shown
+from .errors import InputError, quote
 from .units import LEAST, MOST
 
 #: Devices of a cluster with links between them: the table of pairs grows with the square.
@@ -71,10 +71,10 @@ class PairLink:
     def __post_init__(self) -> None:
         ends = tuple(self.ends)
         if len(ends) != 2 or not all(isinstance(end, str) for end in ends):
-            raise InputError(f"cluster: a link between {shown(self.ends)}; name two ends")
+            raise InputError(f"cluster: a link between {quote(self.ends)}; name two ends")
         object.__setattr__(self, "ends", ends)
         if not isinstance(self.link, Link):
-            raise InputError(f"link {self}: {shown(self.link)} is not a Link")
+            raise InputError(f"link {self}: {quote(self.link)} is not a Link")
 
     def __str__(self) -> str:
         return " – ".join(self.ends)
@@ -104,10 +104,10 @@ def link_table(links: Sequence[PairLink], named: Mapping[str, Sequence[int]], si
     seen: set[frozenset[str]] = set()
     for i, pair in enumerate(links):
         if not isinstance(pair, PairLink):
-            raise InputError(f"cluster: {shown(pair)} is not a PairLink")
+            raise InputError(f"cluster: {quote(pair)} is not a PairLink")
         for end in pair.ends:
             if end not in named:
-                raise InputError(f"cluster: link {pair}: no accelerator or kind {shown(end)}")
+                raise InputError(f"cluster: link {pair}: no accelerator or kind {quote(end)}")
         if frozenset(pair.ends) in seen:
             raise InputError(f"cluster: link {pair} is given twice; remove one")
         seen.add(frozenset(pair.ends))
@@ -123,11 +123,11 @@ def link_table(links: Sequence[PairLink], named: Mapping[str, Sequence[int]], si
 def number(value: object, what: str) -> float:
     """Return `value` as a float; raises InputError if it is no number, or finite and too large."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputError(f"{what} is {shown(value)}; it must be a number")
+        raise InputError(f"{what} is {quote(value)}; it must be a number")
     try:
         found = float(value)
     except OverflowError:
         found = math.nan
     if math.isnan(found) or MOST < abs(found) < math.inf:
-        raise InputError(f"{what} is {shown(value)}; it must be a number up to {MOST:g}")
+        raise InputError(f"{what} is {quote(value)}; it must be a number up to {MOST:g}")
     return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..topologies import Topology
-from .errors import InputError, shown
+from .errors import InputError, quote
 from .units import LEAST, MOST, MOST_COUNT
 
 Split = Literal["contiguous", "per-device", "noncontiguous"]
@@ -191,7 +191,7 @@ class Training:
             value = getattr(self, what)
             if value is not None and not LEAST <= value <= MOST:
                 raise InputError(
-                    f"{what}: {shown(value)}; it must be a number above 0 and at most {MOST:g}"
+                    f"{what}: {quote(value)}; it must be a number above 0 and at most {MOST:g}"
                 )
         if (self.server_devices is None) != (self.server_bandwidth is None):
             raise InputError("server: give server_devices and server_bandwidth, or neither")
@@ -346,11 +346,11 @@ def _degrees(option: str, values: tuple[int, ...] | None) -> None:
 
 def _count(option: str, value: object, most: int = MOST_COUNT) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{option}: {shown(value)}; it must be a whole number of at least 1")
+        raise InputError(f"{option}: {quote(value)}; it must be a whole number of at least 1")
     if value > most:
-        raise InputError(f"{option}: {shown(value)}; it must be at most {most}")
+        raise InputError(f"{option}: {quote(value)}; it must be at most {most}")
 
 
 def _one_of(option: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise InputError(f"{option}: {shown(value)} is not one of {', '.join(known)}")
+        raise InputError(f"{option}: {quote(value)} is not one of {', '.join(known)}")

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import CPU_CORE, machine
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from ..model.workload import Workload
 from ..pytorch.layers import by_layer, by_operator, fitting_depth
 from ..pytorch.operators.operators import operator_graph
@@ -213,8 +213,8 @@ class _Reader:
     def _new(self, name: str, node: Any = None) -> int:
         if node is not None and name not in self.shapes:
             raise InputError(
-                f"{self.file}: node {shown(node.name or node.op_type)}: the shape of its output "
-                f"{shown(name)} cannot be inferred; export the model with fixed sizes"
+                f"{self.file}: node {quote(node.name or node.op_type)}: the shape of its output "
+                f"{quote(name)} cannot be inferred; export the model with fixed sizes"
             )
         self.storage[name] = len(self.sizes)
         self.sizes.append(self._bytes(name))
@@ -225,5 +225,5 @@ class _Reader:
 
     def _read(self, name: str) -> Read:
         if name not in self.storage:
-            raise InputError(f"{self.file}: {shown(name)} is read before anything makes it")
+            raise InputError(f"{self.file}: {quote(name)} is read before anything makes it")
         return Read(self.storage[name], 0, self._bytes(name))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 
 #: Arrays of more elements are no shapes.
 _LARGEST = 4096
@@ -69,7 +69,7 @@ def _refuse_control_flow(graph: Any, path: str | Path) -> None:
     for node in graph.node:
         if any(a.HasField("g") or a.graphs for a in node.attribute):
             raise InputError(
-                f"{path}: node {shown(node.name or node.output[0])}: {node.op_type} is control "
+                f"{path}: node {quote(node.name or node.output[0])}: {node.op_type} is control "
                 "flow, which has no one cost; export the model without it"
             )
 
@@ -81,14 +81,14 @@ def _set_batch(graph: Any, path: str | Path, batch: int) -> None:
             continue
         if not value.type.tensor_type.HasField("shape"):
             raise InputError(
-                f"{path}: input {shown(value.name)}: it has no shape; export it with a fixed size"
+                f"{path}: input {quote(value.name)}: it has no shape; export it with a fixed size"
             )
         for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
             if dimension.HasField("dim_value"):
                 continue
             if axis:
                 raise InputError(
-                    f"{path}: input {shown(value.name)}: dimension {axis} is left open; "
+                    f"{path}: input {quote(value.name)}: dimension {axis} is left open; "
                     "export it with a fixed size"
                 )
             dimension.Clear()

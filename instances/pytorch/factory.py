@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from .tracing.trace import reason_of
 
 #: Inputs that are made up hold at most so many numbers.
@@ -233,7 +233,7 @@ def _must_be_given(parameter: inspect.Parameter) -> bool:
 
 def _made_up(*sizes: int) -> torch.Tensor:
     if min(sizes) < 1 or math.prod(sizes) > MOST_NUMBERS:
-        text = " × ".join(shown(size) for size in sizes[:6])
+        text = " × ".join(quote(size) for size in sizes[:6])
         raise InputError(
             f"--batch, --input: a batch of {text}; sizes must be at least 1, and all together at "
             f"most {MOST_NUMBERS} numbers"

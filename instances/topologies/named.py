@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from .generators import RANDOM, REGULAR
 from .nvidia import read_nvidia
 from .topology import Topology
@@ -60,12 +60,12 @@ def topology(text: str) -> Topology:
     elif Path(plain).suffix == ".json":
         found = load_topology(plain)
     else:
-        raise InputError(f"topology: no {shown(text)}; name one such as {_EXAMPLES}")
+        raise InputError(f"topology: no {quote(text)}; name one such as {_EXAMPLES}")
     routing = options.pop("routing", found.routing)
     excluded = options.pop("exclude", "")
     for key in options:
         known = "use routing or exclude, and seed for random topologies"
-        raise InputError(f"topology {text}: unknown key {shown(key)}; {known}")
+        raise InputError(f"topology {text}: unknown key {quote(key)}; {known}")
     out = tuple(_number(text, "exclude", d) for d in excluded.split("+")) if excluded else ()
     if routing == found.routing and not out:
         return found
@@ -77,7 +77,7 @@ def _options(text: str, tail: str) -> dict[str, str]:
     for item in tail.split(",") if tail else ():
         key, equals, value = item.partition("=")
         if not equals:
-            raise InputError(f"topology {text}: {shown(item)} is not KEY=VALUE")
+            raise InputError(f"topology {text}: {quote(item)} is not KEY=VALUE")
         options[key] = value
     return options
 
@@ -92,6 +92,6 @@ def _sides(text: str, sides: str) -> tuple[int, ...]:
 def _number(text: str, what: str, value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 10):
         raise InputError(
-            f"topology {text}: {what}: {shown(value)} is not a whole number; such as {_EXAMPLES}"
+            f"topology {text}: {what}: {quote(value)} is not a whole number; such as {_EXAMPLES}"
         )
     return int(value)

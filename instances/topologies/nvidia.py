@@ -10,7 +10,7 @@ import networkx as nx
 import numpy as np
 
 from ..formats.source import read_source
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from .topology import Topology, check_size
 
 #: What a pair of GPUs gets, by the way between them: seconds, bytes per second. Measured values
@@ -68,7 +68,7 @@ def read_nvidia(path: Path) -> Topology:
             seconds, speed = WAYS[way]
         else:
             known = ", ".join(WAYS)
-            source.fail(f"{columns[a]} to {columns[b]}: {shown(way)} is none of NV<n>, {known}")
+            source.fail(f"{columns[a]} to {columns[b]}: {quote(way)} is none of NV<n>, {known}")
         links.append((a, b))
         latency.append(seconds)
         bandwidth.append(speed)

@@ -215,7 +215,7 @@ def route(
 
 
 @njit(cache=True)
-def _fewest_hops(devices, nodes, start, target, latency, bandwidth):  # type: ignore[no-untyped-def]
+def _fewest_hops(devices, nodes, start, target, latency, bandwidth):
     lat = np.zeros((devices, devices))
     band = np.zeros((devices, devices))
     previous = np.full((devices, nodes), -1, np.int32)
@@ -256,7 +256,7 @@ def _fewest_hops(devices, nodes, start, target, latency, bandwidth):  # type: ig
 
 
 @njit(cache=True)
-def _widest(devices, nodes, start, target, latency, bandwidth):  # type: ignore[no-untyped-def]
+def _widest(devices, nodes, start, target, latency, bandwidth):
     lat = np.zeros((devices, devices))
     band = np.zeros((devices, devices))
     previous = np.full((devices, nodes), -1, np.int32)

@@ -13,7 +13,7 @@ import networkx as nx
 import numpy as np
 
 from ..model.arrays import Bools, Floats, Ints, checked, frozen
-from ..model.errors import InputError, shown
+from ..model.errors import InputError, quote
 from ..model.units import LEAST, MOST
 from .routing import Routes, route
 
@@ -200,15 +200,15 @@ def _check(topology: Topology) -> None:
         seen: set[str] = set()
         for name in topology.devices:
             if name in seen:
-                raise InputError(f"{where}: two devices are called {shown(name)}; rename one")
+                raise InputError(f"{where}: two devices are called {quote(name)}; rename one")
             seen.add(name)
     if not 0 <= topology.switches <= MAX_SWITCHES:
         raise InputError(
-            f"{where}: switches is {shown(topology.switches)}; it must be from 0 to {MAX_SWITCHES}"
+            f"{where}: switches is {quote(topology.switches)}; it must be from 0 to {MAX_SWITCHES}"
         )
     check_links(where, len(topology.links))
     if topology.routing not in ("hops", "widest"):
-        raise InputError(f"{where}: routing is {shown(topology.routing)}; use hops or widest")
+        raise InputError(f"{where}: routing is {quote(topology.routing)}; use hops or widest")
     for key in ("latency_s", "bytes_per_s"):
         if len(getattr(topology, key)) != len(topology.links):
             raise InputError(f"{where}: {key} and links differ in length; give one per link")
@@ -228,7 +228,7 @@ def _check(topology: Topology) -> None:
         for i in np.flatnonzero(~good)[:1].tolist():
             least = "a number ≥ 0" if key == "latency_s" else "above 0"
             least += f", and at most {MOST:g}"
-            value = shown(float(getattr(topology, key)[i]))
+            value = quote(float(getattr(topology, key)[i]))
             raise InputError(f"{where}: link {i}: {key} is {value}; it must be {least}")
     sides = topology.shape
     if sides and (min(sides) < 1 or math.prod(sides) != topology.size):
@@ -271,7 +271,7 @@ def topology_from_networkx(graph: nx.Graph[int]) -> Topology:
                 values.append(float(value))
             except (TypeError, ValueError):
                 raise InputError(
-                    f"{name}: link {a}–{b}: {key} is {shown(value)}; it must be a number"
+                    f"{name}: link {a}–{b}: {key} is {quote(value)}; it must be a number"
                 ) from None
     return Topology(
         name=name,

@@ -13,7 +13,7 @@ from ..formats.source import Record, Source, read_source
 from ..formats.stagecut_json import finite, read_file
 from ..formats.versions import NEWEST, TOPOLOGY
 from ..formats.writing import layout, write_whole
-from ..model.errors import blamed_on
+from ..model.errors import prefix_errors
 from .topology import Topology
 
 
@@ -55,7 +55,7 @@ def load_topology(path: str | Path) -> Topology:
 def read_topology(source: Source) -> Topology:
     """Return the topology in one of our files."""
     file = read_file(source, TopologyFile, TOPOLOGY)
-    with blamed_on(source.file, file.name):
+    with prefix_errors(source.file, file.name):
         return make_topology(file)
 
 

@@ -87,16 +87,16 @@ class Options:
         if self.schedule in ASYNCHRONOUS:
             self._check_asynchronous()
 
-    def told(self) -> dict[str, str]:
+    def identity(self) -> dict[str, str]:
         """Return what all ranks must have alike, by what it is called."""
         names = ("steps", "schedule", "microbatches", "replicas", "recompute", "every", "resume")
-        told = {f"--{name}": repr(getattr(self, name)) for name in names}
-        told["--lr"] = repr(self.learning_rate)
-        told["--optimizer"] = self.optimizer if isinstance(self.optimizer, str) else "given"
-        told["--record"] = "none" if self.record is None else "given"
+        alike = {f"--{name}": repr(getattr(self, name)) for name in names}
+        alike["--lr"] = repr(self.learning_rate)
+        alike["--optimizer"] = self.optimizer if isinstance(self.optimizer, str) else "given"
+        alike["--record"] = "none" if self.record is None else "given"
         folder = self.checkpoint
-        told["--checkpoint"] = "none" if folder is None else repr(str(folder.absolute()))
-        return told
+        alike["--checkpoint"] = "none" if folder is None else repr(str(folder.absolute()))
+        return alike
 
     def settled(self, plan: Plan, workload: Workload) -> Options:
         """Return the same with what the plan says where nothing was said.

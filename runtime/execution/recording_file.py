@@ -17,7 +17,7 @@ from ...instances.formats.stagecut_json import read_file
 from ...instances.formats.versions import NEWEST, RECORDING
 from ...instances.formats.writing import layout, write_whole
 from ...instances.model.arrays import Floats, Ints, frozen
-from ...instances.model.errors import shown
+from ...instances.model.errors import quote
 from ..schedules.actions import Action, parse_action
 
 
@@ -228,8 +228,8 @@ def _check(recording: RunRecording) -> None:
                 raise InputError(f"{where}: start_s and end_s must be finite numbers")
             if done.end_s < done.start_s:
                 raise InputError(
-                    f"{where}: it ends at {shown(done.end_s)}, before it begins at "
-                    f"{shown(done.start_s)}"
+                    f"{where}: it ends at {quote(done.end_s)}, before it begins at "
+                    f"{quote(done.start_s)}"
                 )
             if done.action.microbatch >= recording.microbatches:
                 raise InputError(f"{where}: there are {recording.microbatches} microbatches")

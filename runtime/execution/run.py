@@ -85,7 +85,7 @@ def run(
         hashes = {"plan": plan_hash(prepared.plan), "model": graph_hash(prepared.profile.traced)}
         if guard is not None:
             weights = {"weights": weights_hash(given.model)}
-            guard.join({**hashes, **weights, **options.told()})
+            guard.join({**hashes, **weights, **options.identity()})
         with process_group(options.device, guard) as device:
             trainer = _trainer(prepared, options, device)
             if guard is not None:

@@ -23,7 +23,7 @@ from torch.distributed.pipelining.schedules import (
 
 from ...instances import StagecutError
 from ..schedules.actions import Action, Kind, Schedule
-from .messages import Messages, Spec
+from .channel import Channel, Spec
 from .stage import Stage, Tensors
 
 
@@ -61,9 +61,9 @@ class TorchSchedule:
         training: bool,
     ) -> None:
         self._microbatches = schedule.microbatches
-        messages = Messages(group, device)
-        self._stages = [_TorchStage(stage, count, messages, training) for stage in stages]
-        rows = {r: schedule.of(r) for r in range(messages.size)}
+        channel = Channel(group, device)
+        self._stages = [_TorchStage(stage, count, channel, training) for stage in stages]
+        rows = {r: schedule.of(r) for r in range(channel.size)}
         try:
             self._runtime = _runtime(self._stages, rows, schedule.microbatches, training)
         except (AttributeError, TypeError, AssertionError) as error:
@@ -118,13 +118,13 @@ def _backward_of(row: Sequence[Action]) -> list[Action]:
 class _TorchStage:
     """A stage as torch's runtime asks for it; microbatches are *chunks* there."""
 
-    def __init__(self, stage: Stage, count: int, messages: Messages, training: bool) -> None:
+    def __init__(self, stage: Stage, count: int, channel: Channel, training: bool) -> None:
         self.stage = stage
-        self.messages = messages
+        self.channel = channel
         self.submod = stage.piece.module
         self.stage_index = stage.piece.index
         self.num_stages = count
-        self.group_rank, self.group_size = messages.rank, messages.size
+        self.group_rank, self.group_size = channel.rank, channel.size
         self.stage_index_to_group_rank: dict[int, int] = {}  # set by the runtime
         self.is_first = self.stage_index == 0
         self.is_last = self.stage_index == self.num_stages - 1
@@ -145,7 +145,7 @@ class _TorchStage:
             kept.clear()
 
     def get_fwd_recv_ops(self, chunk: int) -> list[dist.P2POp]:
-        """Messages that bring the inputs in."""
+        """Channel that bring the inputs in."""
         return self._receive(Kind.F, chunk, self.takes, self.stage_index - 1)
 
     def set_local_fwd_input(self, outputs: Tensors, chunk: int) -> None:
@@ -161,11 +161,11 @@ class _TorchStage:
         return self.outputs[chunk]
 
     def get_fwd_send_ops(self, chunk: int) -> list[dist.P2POp]:
-        """Messages that take the outputs out."""
+        """Channel that take the outputs out."""
         return self._send(self.outputs.pop(chunk), self.stage_index + 1)
 
     def get_bwd_recv_ops(self, chunk: int) -> list[dist.P2POp]:
-        """Messages that bring gradients of the outputs in."""
+        """Channel that bring gradients of the outputs in."""
         if not self.training:
             return []
         return self._receive(Kind.B, chunk, self.gets_back, self.stage_index + 1)
@@ -195,7 +195,7 @@ class _TorchStage:
         return self.gradients.pop(chunk)
 
     def get_bwd_send_ops(self, chunk: int) -> list[dist.P2POp]:
-        """Messages that take the gradients of the inputs out."""
+        """Channel that take the gradients of the inputs out."""
         gradients = self.gradients.pop(chunk)
         return self._send(gradients, self.stage_index - 1) if self.training else []
 
@@ -211,13 +211,13 @@ class _TorchStage:
     def _receive(
         self, kind: Kind, chunk: int, specs: Sequence[Spec], source: int
     ) -> list[dist.P2POp]:
-        buffer = self.buffers[kind, chunk] = self.messages.buffer(specs)
-        return self.messages.receive(buffer, self.stage_index_to_group_rank[source])
+        buffer = self.buffers[kind, chunk] = self.channel.buffer(specs)
+        return self.channel.receive(buffer, self.stage_index_to_group_rank[source])
 
     def _received(self, kind: Kind, chunk: int, specs: Sequence[Spec]) -> Sequence[torch.Tensor]:
         if (kind, chunk) in self.given:
             return self.given.pop((kind, chunk))
-        return self.messages.unpack(self.buffers.pop((kind, chunk)), specs)
+        return self.channel.unpack(self.buffers.pop((kind, chunk)), specs)
 
     def _send(self, tensors: Tensors, target: int) -> list[dist.P2POp]:
-        return self.messages.send(tensors, self.stage_index_to_group_rank[target])
+        return self.channel.send(tensors, self.stage_index_to_group_rank[target])

@@ -12,7 +12,7 @@ from torch import nn
 
 from ...instances import InputError, StagecutError
 from ...instances.formats.escape import docstring
-from ...instances.model.errors import shown
+from ...instances.model.errors import quote
 from ..execution.split import PieceModule
 from ..schedules import Schedule, read_csv, write_csv
 from ..schedules.actions import Action, Kind, schedule_of
@@ -173,7 +173,7 @@ def _importing(factory: str) -> str:
     module = place.rpartition("/")[2].removesuffix(".py")
     if not all(part.isidentifier() for part in (*module.split("."), name)):
         raise InputError(
-            f"--model: a script imports {shown(factory)} by its name, which is none in Python; "
+            f"--model: a script imports {quote(factory)} by its name, which is none in Python; "
             "rename file or factory"
         )
     if not place.endswith(".py"):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...instances import InputError
 from ...instances.model.arrays import frozen
-from ...instances.model.errors import shown
+from ...instances.model.errors import quote
 
 #: Largest schedule: it and its simulation take some 100 bytes per action.
 MOST_ACTIONS = 20_000_000
@@ -88,10 +88,10 @@ def parse_action(text: str) -> Action:
 def check_size(stages: int, microbatches: int) -> None:
     """Raise InputError if a schedule has too many actions; asked before they are made."""
     if microbatches < 1:
-        raise InputError(f"microbatches: {shown(microbatches)}; at least 1 is needed")
+        raise InputError(f"microbatches: {quote(microbatches)}; at least 1 is needed")
     if 2 * stages * microbatches > MOST_ACTIONS:
         raise InputError(
-            f"microbatches: {shown(microbatches)} in {stages} stages are more than "
+            f"microbatches: {quote(microbatches)} in {stages} stages are more than "
             f"{MOST_ACTIONS} actions; take fewer"
         )
 

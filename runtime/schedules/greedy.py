@@ -92,7 +92,7 @@ def list_schedule(
 
 
 @njit(cache=True)
-def _list_schedule(  # type: ignore[no-untyped-def]
+def _list_schedule(
     first, owner, replica, number, where, replicas, duration, present, edge_at, edge_to, waits,
     rank, m, limit, weight_limit, split,
 ):  # fmt: skip

@@ -55,7 +55,7 @@ def execution_steps(schedule: Schedule, stages: StageGraph) -> tuple[list[Ints],
 
 
 @njit(cache=True)
-def _steps(first, table, before_at, before_to, count, m):  # type: ignore[no-untyped-def]
+def _steps(first, table, before_at, before_to, count, m):
     devices = len(first) - 1
     done = np.full((7 * count, m), -1, np.int64)  # 6P …: input gradients ended, for W
     arrived = np.zeros((count, m), np.int64)

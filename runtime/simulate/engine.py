@@ -43,14 +43,14 @@ def execute(
 
 
 @njit(cache=True)
-def _device(replicas_at, replicas_to, stage, j):  # type: ignore[no-untyped-def]
+def _device(replicas_at, replicas_to, stage, j):
     """Return the device of the stage's replica that takes microbatch j."""
     number = replicas_at[stage + 1] - replicas_at[stage]
     return replicas_to[replicas_at[stage] + j % number]
 
 
 @njit(cache=True)
-def _execute(  # type: ignore[no-untyped-def]
+def _execute(
     first, template, microbatch, duration, gate, rendezvous, waits, gate_stage, gate_job, feed_at,
     feed_to, replicas_at, replicas_to, job_from, job_to, job_pair, job_work, route, route_at,
     route_to, rate, latency, order_at, order_to, fair, m,

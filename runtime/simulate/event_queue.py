@@ -7,7 +7,7 @@ from numba import njit
 
 
 @njit(cache=True)
-def push(when, order, what, size, t, seq, code):  # type: ignore[no-untyped-def]
+def push(when, order, what, size, t, seq, code):
     """Add an event to the `size` there are; return the arrays, which may have grown."""
     if size == len(when):
         more = max(64, 2 * size)
@@ -26,7 +26,7 @@ def push(when, order, what, size, t, seq, code):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def pop(when, order, what, size):  # type: ignore[no-untyped-def]
+def pop(when, order, what, size):
     """Remove the first of `size` events; the caller has read it."""
     size -= 1
     t, seq, code = when[size], order[size], what[size]

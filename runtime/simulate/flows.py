@@ -15,7 +15,7 @@ SLACK = 1e-12
 
 
 @njit(cache=True)
-def fill(  # type: ignore[no-untyped-def]
+def fill(
     flows, count, route_of, route_at, route_to, rate, speed, stopping, room, users
 ):  # fmt: skip
     """Set the speed of the first `count` of `flows` to the max–min fair one.
@@ -67,14 +67,14 @@ def fill(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def advance(flows, count, rest, speed, elapsed):  # type: ignore[no-untyped-def]
+def advance(flows, count, rest, speed, elapsed):
     """Let the flows run for a time: `rest` is the work left of each."""
     for f in range(count):
         rest[flows[f]] = max(0.0, rest[flows[f]] - elapsed * speed[flows[f]])
 
 
 @njit(cache=True)
-def time_to_end(flows, count, rest, speed):  # type: ignore[no-untyped-def]
+def time_to_end(flows, count, rest, speed):
     """Return in what time the first flow ends."""
     least = np.inf
     for f in range(count):

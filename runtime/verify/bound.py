@@ -35,7 +35,7 @@ from ...instances import (
 )
 from ...instances.formats.certificate import PRICES, price_certificate
 from ...instances.model.arrays import Floats, Ints
-from ...instances.model.errors import shown
+from ...instances.model.errors import quote
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
@@ -108,12 +108,12 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     plan.check_made_for(workload)
     problem, origin = plan.problem, plan.certificate.get("origin")
     if origin != PRICES or not isinstance(problem, Throughput):
-        said = f"its bound comes from {shown(origin)}" if origin else "it has no bound"
+        said = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
         if origin is None and not math.isinf(plan.bound):
             said = "it does not say where its bound comes from"
         raise InputError(
             f"plan: {said}, without a certificate that can be checked; the only method that "
-            "gives one is setpart, for the throughput of non-contiguous splits"
+            "gives one is column-generation, for the throughput of non-contiguous splits"
         )
     costs = without_links(price(workload, plan.cluster), returning=False)
     data = price_certificate(plan.certificate, workload.n, len(costs.count))

@@ -160,7 +160,7 @@ def _neighbours(size: int, edges: Ints) -> tuple[NDArray[np.int32], NDArray[np.i
 
 
 @njit(cache=True)
-def _grow(members, start, unit, to, low, high, before_start, before, after_start, after, enough):  # type: ignore[no-untyped-def]
+def _grow(members, start, unit, to, low, high, before_start, before, after_start, after, enough):
     """List the ideals level by level (by size) until there are `enough`; return what has grown.
 
     Ideals low … high−1 form the newest level; their `unit` is known, their `to` is not. Ideals
@@ -240,7 +240,7 @@ def _grow(members, start, unit, to, low, high, before_start, before, after_start
 
 
 @njit(cache=True)
-def _longer(array, least):  # type: ignore[no-untyped-def]
+def _longer(array, least):
     longer = np.zeros(max(2 * len(array), least), array.dtype)
     for i in range(len(array)):  # a slice would compile four times as long
         longer[i] = array[i]
@@ -248,7 +248,7 @@ def _longer(array, least):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _longer_rows(array):  # type: ignore[no-untyped-def]
+def _longer_rows(array):
     longer = np.zeros((2 * len(array), array.shape[1]), array.dtype)
     for i in range(len(array)):
         for j in range(array.shape[1]):

@@ -37,7 +37,7 @@ from .highs import Outcome, run_highs
 from .other_solvers import run_other
 from .proofs.check_program import check
 from .proofs.tighten import tighten
-from .search import S, Search
+from .search import OPTIMAL_GAP, S, Search
 
 #: What programs are stated to have as objective, about: that of the incumbent, if there is one.
 STATED_OBJECTIVE = 1000.0
@@ -242,7 +242,13 @@ class _Solve(Generic[S]):
             self.search.raise_bound(self._safe(bound) * self.program.scale, self.origin)
 
     def _safe(self, bound: float) -> float:
-        """A bound in the program's unit, less what tolerances can make it too high by."""
+        """A bound in the program's unit, less what tolerances can make it too high by.
+
+        What is above the incumbent by rounding alone says that nothing is better.
+        """
+        objective = self.search.objective / self.program.scale
+        if objective < bound <= objective * (1 + OPTIMAL_GAP):
+            bound = objective
         return bound - BOUND_SLACK * max(STATED_OBJECTIVE, abs(bound))
 
     def _claimed_infeasible(self) -> None:

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from ...formulations.task import Task
 from ...instances import InputError, Solution
-from ...instances.model.errors import shown
+from ...instances.model.errors import quote
 from .search import Search
 
 #: A solver reads the task, offers its finds to the search, raises its bound, stops when told.
@@ -39,10 +39,10 @@ METHODS: dict[str, dict[str, Method]] = {
     "throughput": {
         "auto": Method("auto:auto", _SOLVER),
         "dp": Method("dp.dp:ideal_dp"),
-        "dpl": Method("dp.dp:linearised_dp"),
+        "linear-dp": Method("dp.dp:linearised_dp"),
         "pipedream": Method("dp.dp:pipedream"),
         "milp": Method("milp:compact", _SOLVER),
-        "setpart": Method("set_partitioning:set_partitioning"),
+        "column-generation": Method("set_partitioning:set_partitioning"),
         "greedy": Method("greedy:greedy"),
         "local-search": Method("local_search:local_search"),
         "random": Method("local_search:random_best"),
@@ -60,8 +60,8 @@ METHODS: dict[str, dict[str, Method]] = {
         "dp": Method("dp:training_dp"),
         "milp": Method("milp:milp", {"start": ("none",)}),
         "piper": Method("dp:piper"),
-        "equi": Method("equi:equi"),
-        "data-parallel": Method("equi:data_parallel"),
+        "equal-stages": Method("equal_stages:equal_stages"),
+        "data-parallel": Method("equal_stages:data_parallel"),
         "pipedream": Method("pipedream:pipedream"),
     },
     "latency": {
@@ -77,8 +77,20 @@ METHODS: dict[str, dict[str, Method]] = {
 }
 
 
+#: Former names of methods, accepted for one more version.
+FORMER_NAMES: dict[str, dict[str, str]] = {
+    "throughput": {"dpl": "linear-dp", "setpart": "column-generation"},
+    "training": {"equi": "equal-stages"},
+}
+
+
+def current_name(problem: str, method: str) -> str:
+    """Return the name of a method that may be called by its former one."""
+    return FORMER_NAMES.get(problem, {}).get(method, method)
+
+
 #: Methods for throughput that can price relayed data.
-RELAYED = ("auto", "dp", "dpl", "pipedream")
+RELAYED = ("auto", "dp", "linear-dp", "pipedream")
 
 
 def solver(
@@ -88,7 +100,7 @@ def solver(
     relayed: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> Solver:
-    """Return the solver called `method`.
+    """Return the solver called `method`, now or formerly.
 
     Parameters
     ----------
@@ -103,6 +115,7 @@ def solver(
         If there is none for this problem, or it does not read an option; the message names those
         there are, and those that do.
     """
+    method = current_name(problem, method)
     known = METHODS[problem]
     if method not in known:
         raise InputError(f"method: no {method!r} for {problem}; use one of {', '.join(known)}")
@@ -124,7 +137,7 @@ def _check_option(problem: str, method: str, name: str, value: str) -> None:
         who = f"only {' and '.join(others)} do" if others else f"no method for {problem} does"
         raise InputError(f"{name}: method {method} does not read it; {who}: leave it out")
     if reads[name] and value not in reads[name]:
-        raise InputError(f"{name}: {shown(value)} is not one of {', '.join(reads[name])}")
+        raise InputError(f"{name}: {quote(value)} is not one of {', '.join(reads[name])}")
     if name == "solver":
         from .other_solvers import check_solver  # with Pyomo, which takes a second to import
 

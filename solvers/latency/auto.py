@@ -11,7 +11,7 @@ from .label_dp.dp import raise_path_bound
 from .lns import linear, local_search
 from .prove import label_dp
 
-#: Units beyond which downsets are too many for the label DP to end.
+#: Units beyond which ideals are too many for the label DP to end.
 MOST_UNITS = 1500
 #: Nodes times calls up to which the integer program is worth its while.
 MOST_CHOICES = 3000

@@ -191,7 +191,7 @@ def _chain(choice: Ints, split: Ints, calls: int) -> list[tuple[int, int]]:
 
 
 @njit(cache=True, nogil=True)
-def _rest(load, cpu, calls, inner, before, largest):  # type: ignore[no-untyped-def]
+def _rest(load, cpu, calls, inner, before, largest):
     """D by the recurrence; the end of the chosen interval (−1: a CPU) and the split of a pair."""
     size = len(cpu)
     rest = np.zeros((size + 1, calls + 1))
@@ -236,9 +236,7 @@ def _rest(load, cpu, calls, inner, before, largest):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def _weak_row(  # type: ignore[no-untyped-def]
-    a, path, reach, compute, memory, capacity, tie, tie_memory, transfer, load
-):
+def _weak_row(a, path, reach, compute, memory, capacity, tie, tie_memory, transfer, load):
     """Bound L(a, b) for all b by computing times and the transfers on the path itself."""
     kinds = len(compute)
     size = len(path)
@@ -265,7 +263,7 @@ def _weak_row(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _interval(  # type: ignore[no-untyped-def]
+def _interval(
     a, b, path, reach, compute, weight, pin_start, pins, net_start, nets, memory, capacity, tie,
     tie_memory,
 ):  # fmt: skip
@@ -290,7 +288,7 @@ def _interval(  # type: ignore[no-untyped-def]
 
 
 @inner
-def _bytes(u, memory, tie, tie_memory, seen):  # type: ignore[no-untyped-def]
+def _bytes(u, memory, tie, tie_memory, seen):
     """Memory that unit `u` adds: its own, or that of its whole colour the first time."""
     if tie[u] < 0:
         return memory[u]

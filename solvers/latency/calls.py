@@ -86,7 +86,7 @@ def several_calls(task: Task, search: Search[Solution]) -> None:
             if steps is not None:
                 found = calls_of(task, core, steps)
                 packed = pack(task, graph, found) or pack(
-                    task, graph, calls_of(task, core, steps, satellites=False)
+                    task, graph, calls_of(task, core, steps, leaves=False)
                 )
                 if packed is None or not search.offer(packed):
                     search.note(

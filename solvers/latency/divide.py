@@ -131,7 +131,7 @@ def _first(task: Task, where: Ints, calls: int) -> Ints | None:
 
 
 @njit(cache=True, nogil=True)
-def _try_all(flat, held, where, reach, kind, device, before, calls, few):  # type: ignore[no-untyped-def]
+def _try_all(flat, held, where, reach, kind, device, before, calls, few):
     """Try every division whose calls follow the edges; give up beyond `few` of them."""
     size, n = len(held), len(where)
     number = np.full(n, -1, np.int64)

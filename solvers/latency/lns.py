@@ -1,11 +1,10 @@
-"""Heuristics for graphs whose downsets explode: the label DP on one order, then local search."""
+"""Heuristics for graphs whose ideals explode: the label DP on one order, then local search."""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from ...formulations.latency.execute import execute, flatten
+from ...formulations.latency.execute import flatten
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
 from ...instances import CallPlacement, Solution
@@ -15,6 +14,7 @@ from ..core.swaps import swap_devices
 from .greedy import all_on_cpus, greedy
 from .label_dp.core import core_of, kernel_graph
 from .label_dp.dp import chain, solution_of
+from .lns_kernel import random_moves
 
 #: Moves between two looks at the clock, in node visits.
 SLICE_VISITS = 20_000_000
@@ -80,7 +80,9 @@ def improve(task: Task, search: Search[Solution]) -> None:
             return
         rounds += 1
         seed = int(rng.integers(2**31))
-        new = _moves(flat, slot, kind, on, before, room, calls, start, members, value, moves, seed)
+        new = random_moves(
+            flat, slot, kind, on, before, room, calls, start, members, value, moves, seed
+        )
         failed = 0 if new < value else failed + moves
         if new < value:
             value = new
@@ -104,64 +106,3 @@ def _compact(plan: CallPlacement) -> Ints:
 def _groups(task: Task) -> list[list[int]]:
     alone = [[v] for v, colour in enumerate(task.workload.colours.tolist()) if colour < 0]
     return [list(nodes) for nodes in task.workload.colour_classes if nodes] + alone
-
-
-@njit(cache=True, nogil=True)
-def _moves(  # type: ignore[no-untyped-def]
-    flat, slot, kind, device, before, room, calls, start, members, value, moves, seed
-):
-    """Try random moves; change `slot` in place and return its latency."""
-    np.random.seed(seed)  # noqa: NPY002  # numba's own generator
-    groups = len(start) - 1
-    used = np.zeros(len(room))
-    for v in range(len(slot)):
-        if slot[v] >= 0:
-            used[slot[v] // calls] += flat.memory[v]
-    kept = np.empty(len(slot), np.int64)
-    for _ in range(moves):
-        g = np.random.randint(groups)  # noqa: NPY002
-        low, high = start[g], start[g + 1]
-        # where to: the call of a neighbour, a call next to it, or the CPUs
-        v = members[low + np.random.randint(high - low)]  # noqa: NPY002
-        ins = flat.pred_start[v + 1] - flat.pred_start[v]
-        outs = flat.succ_start[v + 1] - flat.succ_start[v]
-        pick = np.random.randint(ins + outs + 1)  # noqa: NPY002
-        if pick < ins:
-            to = slot[flat.pred[flat.pred_start[v] + pick]]
-        elif pick < ins + outs:
-            to = slot[flat.succ[flat.succ_start[v] + pick - ins]]
-        else:
-            to = np.random.randint(len(kind) + 1) - 1  # noqa: NPY002
-        if to == slot[v] and calls == 1:
-            continue
-        size, possible, same = 0.0, True, True
-        for i in range(low, high):
-            u = members[i]
-            size += flat.memory[u]
-            time = flat.cpu[u] if to < 0 else flat.compute[kind[to], u]
-            possible &= time < np.inf
-            same &= slot[u] == to
-            kept[i - low] = slot[u]
-        if same or not possible:
-            continue
-        home = slot[v] // calls if slot[v] >= 0 else -1
-        there = to // calls if to >= 0 else -1
-        if there >= 0 and there != home and used[there] + size > room[there]:
-            continue
-        if calls > 1 and there >= 0 and there == home:
-            slot[v] = to  # one node of the group moves to another call of the accelerator
-        else:
-            for i in range(low, high):
-                slot[members[i]] = to
-        new = execute(flat, slot, kind, device, before)[0]
-        if new <= value:
-            value = new
-            if home != there:
-                if home >= 0:
-                    used[home] -= size
-                if there >= 0:
-                    used[there] += size
-        else:
-            for i in range(low, high):
-                slot[members[i]] = kept[i - low]
-    return value

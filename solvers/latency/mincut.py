@@ -17,7 +17,7 @@ UNDECIDED, INSIDE, OUTSIDE = 0, 1, 2
 
 
 @inner
-def least_load(side, compute, weight, pin_start, pins, net_start, nets):  # type: ignore[no-untyped-def]
+def least_load(side, compute, weight, pin_start, pins, net_start, nets):
     """Return a lower bound on the load of a call; equal to the least load up to rounding.
 
     Any feasible flow bounds the cut from below, so rounding in the flow does no harm.
@@ -134,7 +134,7 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets):  # type
 
 
 @inner
-def _arc(first, following, to, room, m, a, b, forth, back):  # type: ignore[no-untyped-def]
+def _arc(first, following, to, room, m, a, b, forth, back):
     to[m], room[m], following[m] = b, forth, first[a]
     first[a] = m
     to[m + 1], room[m + 1], following[m + 1] = a, back, first[b]
@@ -143,7 +143,7 @@ def _arc(first, following, to, room, m, a, b, forth, back):  # type: ignore[no-u
 
 
 @inner
-def _max_flow(first, following, to, room):  # type: ignore[no-untyped-def]
+def _max_flow(first, following, to, room):
     """Dinic's algorithm from vertex 0 to vertex 1; arcs 2i and 2i+1 are each other's reverse."""
     size = len(first)
     level = np.empty(size, np.int64)

@@ -1,4 +1,4 @@
-"""The ways to map, by what is minimised."""
+"""The methods `auto` and `layouts`, for either objective of mappings."""
 
 from __future__ import annotations
 

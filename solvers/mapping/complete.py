@@ -1,4 +1,4 @@
-"""Mappings completed: some stages stand where they shall stay, the others are put around them."""
+"""Completion of partial mappings: some stages have their devices, the others get what is left."""
 
 from __future__ import annotations
 
@@ -6,31 +6,41 @@ import numpy as np
 
 from ...instances.model.arrays import Ints
 from .annealing.anneal import best_routes, new_state, repair
-from .hunt import Hunt
 from .layouts import matched
+from .parameters import COMPLETE_COLD, COMPLETE_HOT
+from .search import MappingSearch
 
-#: Temperatures at which a repair begins and ends: what is without violation shall stay.
-WARM, COLDEST = 0.2, 0.1
 
-
-def filled(hunt: Hunt, rows: dict[int, Ints]) -> Ints:
-    """Return slots, (S, R), with these rows; other stages take what is left, block by block."""
-    costs = hunt.costs
+def completed_slots(mapping: MappingSearch, rows: dict[int, Ints]) -> Ints:
+    """Return slots, (S, R), with the given rows of stages; others take free devices by block."""
+    costs = mapping.costs
     slots = np.full((costs.stages, costs.replicas), -1)
     for s, row in rows.items():
         slots[s] = row
     left = np.setdiff1d(np.arange(costs.size), slots)
-    left = left[np.argsort(hunt.block[left], kind="stable")]
+    left = left[np.argsort(mapping.block[left], kind="stable")]
     others = [s for s in range(costs.stages) if s not in rows]
     slots[others] = left[: len(others) * costs.replicas].reshape(len(others), costs.replicas)
     return slots
 
 
-def repaired(hunt: Hunt, slots: Ints, threshold: float, steps: int, attempt: int) -> None:
-    """Offer what becomes of a mapping by annealing at a threshold."""
-    costs = hunt.costs
+def repair_and_offer(
+    mapping: MappingSearch, slots: Ints, threshold: float, steps: int, attempt: int
+) -> None:
+    """Repair a mapping by annealing at a threshold, and offer the result."""
+    costs = mapping.costs
     state = new_state(costs, slots, matched(costs, slots), best_routes(costs))
-    seed = (hunt.search.limits.seed * 7919 + attempt) % 2**31
-    repair(costs, hunt.least, state, hunt.block, threshold, steps, seed, WARM, COLDEST)
+    seed = (mapping.search.limits.seed * 7919 + attempt) % 2**31
+    repair(
+        costs,
+        mapping.lower_bounds,
+        state,
+        mapping.block,
+        threshold,
+        steps,
+        seed,
+        COMPLETE_HOT,
+        COMPLETE_COLD,
+    )
     slots = state.slots(costs)
-    hunt.offer(slots, matched(costs, slots))
+    mapping.offer(slots, matched(costs, slots))

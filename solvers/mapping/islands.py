@@ -8,10 +8,12 @@ from ...instances import Solution
 from ...instances.model.arrays import Ints
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
-from .hunt import Hunt
+from .search import MappingSearch
 
 
-def bound_by_islands(hunt: Hunt, traffic: LinkTraffic, names: Ints, seconds: float) -> None:
+def bound_by_islands(
+    mapping: MappingSearch, traffic: LinkTraffic, names: Ints, seconds: float
+) -> None:
     """Raise the bound by what must pass between islands; the program is a relaxation.
 
     Parameters
@@ -22,15 +24,15 @@ def bound_by_islands(hunt: Hunt, traffic: LinkTraffic, names: Ints, seconds: flo
         Limit.
     """
 
-    per_s = hunt.program_units_per_s
+    per_s = mapping.program_units_per_s
 
     def state() -> Program[Solution]:
         return Program(
-            compiled=compile_model(island_milp(hunt.problem, traffic, names, per_s)),
+            compiled=compile_model(island_milp(mapping.problem, traffic, names, per_s)),
             read=None,
-            scale=1 / (per_s * hunt.unit),
+            scale=1 / (per_s * mapping.unit),
             origin="traffic between islands, stages given",
             infeasible="",
         )
 
-    solve_program(state, hunt.search, seconds=seconds, gap=0.0)
+    solve_program(state, mapping.search, seconds=seconds, gap=0.0)

@@ -19,9 +19,7 @@ from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
 from . import strategy
-
-#: Part of the time for the two-phase answer.
-SHARE = 0.2
+from .parameters import TWO_PHASE_SHARE
 
 
 def joint(task: Task, search: Search[Solution]) -> None:
@@ -81,7 +79,7 @@ def _two_phases(task: Task, search: Search[Solution]) -> None:
     left = search.seconds_left
     limits = replace(
         search.limits,
-        seconds=None if math.isinf(left) else max(SHARE * left, 1e-3),
+        seconds=None if math.isinf(left) else max(TWO_PHASE_SHARE * left, 1e-3),
         nodes=4,
         gap=0.0,
     )

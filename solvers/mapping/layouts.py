@@ -138,14 +138,14 @@ def _island_layouts(costs: MappingCosts) -> Iterator[Ints]:
         return
     for k in _divisors(costs.replicas):
         g = costs.replicas // k
-        room = [len(island) // k for island in members]
-        order = sorted(range(len(members)), key=lambda i: -room[i])
+        slack = [len(island) // k for island in members]
+        order = sorted(range(len(members)), key=lambda i: -slack[i])
         taken = [0] * len(members)
         slots: list[Ints] = []
         at = 0
         while at + g <= len(order) and len(slots) < costs.stages:
             group = order[at : at + g]
-            for _ in range(min(room[i] for i in group)):
+            for _ in range(min(slack[i] for i in group)):
                 if len(slots) == costs.stages:
                     break
                 slots.append(np.concatenate([members[i][taken[i] : taken[i] + k] for i in group]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formulations.mapping.bound import Floors, floors, threshold_bound
+from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
 from ...formulations.mapping.costs import MappingCosts
 from ...formulations.mapping.links import (
     LinkTraffic,
@@ -15,14 +15,16 @@ from ...formulations.mapping.links import (
 from ...formulations.task import Task
 from ...instances import ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
-from .hunt import Hunt
 from .links_kernel import descend
+from .parameters import (
+    ISLAND_COUNT_SHARE,
+    ISLAND_SECONDS,
+    ISLAND_SHARE,
+    LINK_SLICE_STEPS,
+    LINK_SLICES,
+)
 from .programs.blocks import BlockTest
-
-#: Steps between two looks at the clock, and slices from hot to cold.
-SLICE, SLICES = 30_000, 8
-#: Seconds for the program of islands, at most; and never more than 0.3 of what is left.
-ISLAND_SECONDS = 20.0
+from .search import MappingSearch
 
 
 def busiest_link(task: Task, search: Search[Solution], *, anneal: bool = True) -> None:
@@ -30,68 +32,74 @@ def busiest_link(task: Task, search: Search[Solution], *, anneal: bool = True) -
 
     The partition and what the bound holds for are those of `strategy.auto`.
     """
-    hunt = Hunt(task, search)
-    with hunt.step("layouts"):
-        hunt.layouts()
+    mapping = MappingSearch(task, search)
+    with mapping.step("layouts"):
+        mapping.layouts()
     if search.should_stop():
         return
     with search.phase("routes"):
-        traffic = link_traffic(hunt.stages, hunt.problem)
+        traffic = link_traffic(mapping.stages, mapping.problem)
     with search.phase("bound"):
-        _bound(hunt, traffic)
+        _bound(mapping, traffic)
     if anneal:
-        with search.phase("annealing"), hunt.step("annealing"):
-            _anneal(hunt, traffic)
+        with search.phase("annealing"), mapping.step("annealing"):
+            _anneal(mapping, traffic)
 
 
-def _bound(hunt: Hunt, traffic: LinkTraffic) -> None:
-    search = hunt.search
-    hunt.raise_bound(device_bound(hunt.problem, traffic), "links of each device")
+def _bound(mapping: MappingSearch, traffic: LinkTraffic) -> None:
+    search = mapping.search
+    mapping.raise_bound(device_bound(mapping.problem, traffic), "links of each device")
     for rings in (False, True):
         if search.should_stop():
             return
-        costs = route_costs(hunt.costs, traffic, rings=rings)
+        costs = route_costs(mapping.costs, traffic, rings=rings)
         if not (costs.ring.any() if rings else costs.boundary.any()):
             continue
-        least = floors(costs, search.should_stop)
-        alone = float((least.transfer + least.allreduce).max())
-        hunt.raise_bound(alone, "narrowest links of routes")
+        lower_bounds = stage_lower_bounds(costs, search.should_stop)
+        alone = float((lower_bounds.transfer + lower_bounds.allreduce).max())
+        mapping.raise_bound(alone, "narrowest links of routes")
         if search.should_stop():
             return
         bound = threshold_bound(
-            costs, least, hunt.objective_s, search.should_stop, lower=hunt.bound_s
+            costs, lower_bounds, mapping.objective_s, search.should_stop, lower=mapping.bound_s
         )
-        hunt.raise_bound(bound, "narrowest links of routes")
-        _count(hunt, costs, least)
-    topology = hunt.problem.topology
+        mapping.raise_bound(bound, "narrowest links of routes")
+        _count(mapping, costs, lower_bounds)
+    topology = mapping.problem.topology
     names = np.unique(topology.island[topology.usable])
     if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
         return
     from .islands import bound_by_islands  # with Pyomo, which takes a second to import
 
-    seconds = min(ISLAND_SECONDS, 0.3 * search.seconds_left)
-    bound_by_islands(hunt, traffic, names, seconds)
+    seconds = min(ISLAND_SECONDS, ISLAND_SHARE * search.seconds_left)
+    bound_by_islands(mapping, traffic, names, seconds)
 
 
-def _count(hunt: Hunt, costs: MappingCosts, least: Floors) -> None:
+def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBounds) -> None:
     """Raise the bound by counts of devices per island."""
-    search = hunt.search
+    search = mapping.search
     names, block = np.unique(costs.island, return_inverse=True)
     if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
         return
-    until = search.seconds + min(ISLAND_SECONDS, 0.2 * search.seconds_left)
+    until = search.seconds + min(ISLAND_SECONDS, ISLAND_COUNT_SHARE * search.seconds_left)
 
     def enough() -> bool:
         return search.seconds > until or search.should_stop()
 
     bound = threshold_bound(
-        costs, least, hunt.objective_s, enough, BlockTest(search, block), hunt.bound_s, width=1e-4
+        costs,
+        lower_bounds,
+        mapping.objective_s,
+        enough,
+        BlockTest(search, block),
+        mapping.bound_s,
+        width=1e-4,
     )
-    hunt.raise_bound(bound, "narrowest links of routes, counts per island (HiGHS)")
+    mapping.raise_bound(bound, "narrowest links of routes, counts per island (HiGHS)")
 
 
-def _anneal(hunt: Hunt, traffic: LinkTraffic) -> None:
-    search, problem = hunt.search, hunt.problem
+def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
+    search, problem = mapping.search, mapping.problem
     best = search.best
     if not isinstance(best, ReplicaPlacement):
         return
@@ -106,8 +114,8 @@ def _anneal(hunt: Hunt, traffic: LinkTraffic) -> None:
         best = search.best
         slot = np.concatenate([best.slots.ravel(), np.setdiff1d(usable, best.slots)])
         sends_to[:-1] = best.sends_to
-        for k in range(SLICES):
-            seed = (search.limits.seed * 7919 + turn * SLICES + k) % 2**31
+        for k in range(LINK_SLICES):
+            seed = (search.limits.seed * 7919 + turn * LINK_SLICES + k) % 2**31
             descend(
                 traffic.forward,
                 traffic.backward,
@@ -118,13 +126,13 @@ def _anneal(hunt: Hunt, traffic: LinkTraffic) -> None:
                 1.0 / traffic.bytes_per_s,
                 slot,
                 sends_to,
-                hunt.objective_s,
-                SLICE,
-                0.5 * (1 - k / SLICES) ** 2 / (1 + turn % 4),
+                mapping.objective_s,
+                LINK_SLICE_STEPS,
+                0.5 * (1 - k / LINK_SLICES) ** 2 / (1 + turn % 4),
                 seed,
             )
             found = slot[: best.slots.size].reshape(best.slots.shape).copy()
-            search.offer(ReplicaPlacement(hunt.stage, found, sends_to[:-1].copy()))
+            search.offer(ReplicaPlacement(mapping.stage, found, sends_to[:-1].copy()))
             if search.should_stop():
                 return
         turn += 1

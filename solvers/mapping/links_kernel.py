@@ -149,7 +149,7 @@ def descend(  # type: ignore[no-untyped-def]
     steps, heat, seed,
 ):  # fmt: skip
     """Anneal for `steps` steps at one temperature, in place."""
-    np.random.seed(seed)  # noqa: NPY002
+    np.random.seed(seed)
     stages, replicas = sends_to.shape
     used = stages * replicas
     size = len(slot)
@@ -171,7 +171,7 @@ def descend(  # type: ignore[no-untyped-def]
         # of a few messages, the one with the fullest link on its way
         p, most = 0, -1.0
         for _k in range(4):
-            q = np.random.randint(used)  # noqa: NPY002
+            q = np.random.randint(used)
             s, i = q // replicas, q % replicas
             full = 0.0
             if replicas > 1:
@@ -184,9 +184,9 @@ def descend(  # type: ignore[no-untyped-def]
             if full > most:
                 p, most = q, full
         s, i = p // replicas, p % replicas
-        way = np.random.random()  # noqa: NPY002
-        if way < 0.25 and s + 1 < stages and replicas > 1:
-            j = np.random.randint(replicas)  # noqa: NPY002
+        chance = np.random.random()
+        if chance < 0.25 and s + 1 < stages and replicas > 1:
+            j = np.random.randint(replicas)
             if i == j:
                 continue
             change = _receivers(s, i, j, -1.0, slot, sends_to, forward, backward,
@@ -194,7 +194,7 @@ def descend(  # type: ignore[no-untyped-def]
             sends_to[s, i], sends_to[s, j] = sends_to[s, j], sends_to[s, i]
             change += _receivers(s, i, j, 1.0, slot, sends_to, forward, backward,
                                  previous, via, ends, weight, load)  # fmt: skip
-            if change > 0 and np.random.random() >= np.exp(-change / heat):  # noqa: NPY002
+            if change > 0 and np.random.random() >= np.exp(-change / heat):
                 _receivers(s, i, j, -1.0, slot, sends_to, forward, backward,
                            previous, via, ends, weight, load)  # fmt: skip
                 sends_to[s, i], sends_to[s, j] = sends_to[s, j], sends_to[s, i]
@@ -202,23 +202,23 @@ def descend(  # type: ignore[no-untyped-def]
                            previous, via, ends, weight, load)  # fmt: skip
             else:
                 came_from[s + 1, sends_to[s, i]], came_from[s + 1, sends_to[s, j]] = i, j
-        elif way < 0.4 and replicas > 3 and ring[s] > 0:
-            length = 2 + np.random.randint(replicas - 2)  # noqa: NPY002
+        elif chance < 0.4 and replicas > 3 and ring[s] > 0:
+            length = 2 + np.random.randint(replicas - 2)
             change = _rings(s, -1.0, slot, ring, replicas, previous, via, ends, weight, load)
             _turn(s, i, length, slot, sends_to, came_from)
             change += _rings(s, 1.0, slot, ring, replicas, previous, via, ends, weight, load)
-            if change > 0 and np.random.random() >= np.exp(-change / heat):  # noqa: NPY002
+            if change > 0 and np.random.random() >= np.exp(-change / heat):
                 _rings(s, -1.0, slot, ring, replicas, previous, via, ends, weight, load)
                 _turn(s, i, length, slot, sends_to, came_from)
                 _rings(s, 1.0, slot, ring, replicas, previous, via, ends, weight, load)
         else:
-            if np.random.random() < 0.5 and s + 1 < stages:  # noqa: NPY002
+            if np.random.random() < 0.5 and s + 1 < stages:
                 p = (s + 1) * replicas + sends_to[s, i]
-            q = np.random.randint(size)  # noqa: NPY002
+            q = np.random.randint(size)
             if p == q:
                 continue
             change = _exchange(p, q, slot, sends_to, came_from, forward, backward, ring,
                                previous, via, ends, weight, load)  # fmt: skip
-            if change > 0 and np.random.random() >= np.exp(-change / heat):  # noqa: NPY002
+            if change > 0 and np.random.random() >= np.exp(-change / heat):
                 _exchange(p, q, slot, sends_to, came_from, forward, backward, ring,
                           previous, via, ends, weight, load)  # fmt: skip

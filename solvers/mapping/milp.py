@@ -10,7 +10,7 @@ from ...instances.model.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
-from .hunt import Hunt
+from .search import MappingSearch
 
 
 def milp(task: Task, search: Search[Solution]) -> None:
@@ -21,31 +21,31 @@ def milp(task: Task, search: Search[Solution]) -> None:
     InputError
         If collectives other than rings are allowed: the program knows only these.
     """
-    hunt = Hunt(task, search)
-    of_links = hunt.problem.objective == "busiest-link"
-    if not (of_links or hunt.rings_only):
+    mapping = MappingSearch(task, search)
+    of_links = mapping.problem.objective == "busiest-link"
+    if not (of_links or mapping.rings_only):
         raise InputError("milp: it knows rings alone; set collective to ring")
-    hunt.layouts()
-    traffic = link_traffic(hunt.stages, hunt.problem) if of_links else None
+    mapping.layouts()
+    traffic = link_traffic(mapping.stages, mapping.problem) if of_links else None
 
     def state() -> Program[Solution]:
-        per_s = hunt.program_units_per_s
-        stated = mapping_milp(hunt.costs, per_s, traffic)
+        per_s = mapping.program_units_per_s
+        stated = mapping_milp(mapping.costs, per_s, traffic)
         compiled = compile_model(stated.model)
 
         def read(x: Floats) -> Solution:
             slots, sends_to = stated.read(lambda var: compiled.value(var, x))
-            return hunt.costs.read_back(hunt.stage, slots, sends_to)
+            return mapping.costs.read_back(mapping.stage, slots, sends_to)
 
         start = None
         if isinstance(search.best, ReplicaPlacement):
-            at = hunt.problem.topology.usable_index[search.best.slots]
+            at = mapping.problem.topology.usable_index[search.best.slots]
             start = compiled.start(stated.start(at, search.best.sends_to))
         return Program(
             compiled=compiled,
             read=read,
             start=start,
-            scale=1 / (per_s * hunt.unit),
+            scale=1 / (per_s * mapping.unit),
             origin="mapping MILP, stages given",
             infeasible="no mapping of the given stages keeps the rules",
         )

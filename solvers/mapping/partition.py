@@ -26,9 +26,7 @@ from ...formulations.mapping.partition import (
 )
 from ...instances import InputError, StageCosts, Workload, gap_between, stage_costs
 from ...instances.model.arrays import Ints
-
-#: A coarse unit is at most this share of an even stage.
-SHARE = 0.1
+from .parameters import COARSE_UNIT_SHARE
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +89,7 @@ def balanced_partition(
             "apart; take fewer stages"
         )
     levels, groups = [units], []
-    limit = SHARE * units.seconds.sum() / stages
+    limit = COARSE_UNIT_SHARE * units.seconds.sum() / stages
     while levels[-1].size > 20 * stages:
         group = coarsen(levels[-1], limit)
         if int(group.max()) + 1 > 0.95 * levels[-1].size:

@@ -6,11 +6,12 @@ from ...formulations.task import Task
 from ...instances import ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.descents import descents
-from .annealing.targets import anneal, first_arms
-from .exact.exact import MAX_DEVICES, exact
-from .hunt import Hunt
+from .annealing.targets import anneal, start_strategies
+from .exact.exact import exact
+from .parameters import EARLY_ROUNDS, EXACT_ROUNDS, MAX_EXACT_DEVICES
 from .programs.messages import messages_first
 from .programs.rings import rings_first
+from .search import MappingSearch
 
 
 def auto(task: Task, search: Search[Solution]) -> None:
@@ -20,52 +21,52 @@ def auto(task: Task, search: Search[Solution]) -> None:
     fastest link where the mode counts them, or that of the plan to start from. The bound is for
     the mapping of these stages: another partition may have a better one.
     """
-    hunt = Hunt(task, search)
-    with hunt.step("layouts"):
-        hunt.layouts()
-        hunt.bound_stages()
+    mapping = MappingSearch(task, search)
+    with mapping.step("layouts"):
+        mapping.layouts()
+        mapping.bound_stages()
     if not isinstance(search.best, ReplicaPlacement) or search.should_stop():
         return
-    if hunt.costs.size > MAX_DEVICES:
-        with hunt.step("rings"):
-            rings_first(hunt)
-    arms = first_arms(hunt)
-    if hunt.costs.size > 2 * MAX_DEVICES:
-        with hunt.step("annealing"):
-            anneal(hunt, arms, rounds=2)
-    hunt.bound_thresholds()
-    if hunt.costs.size > MAX_DEVICES:
-        with hunt.step("messages"):
-            messages_first(hunt)
-    if hunt.costs.size <= MAX_DEVICES and search.gap > OPTIMAL_GAP:
-        with hunt.step("annealing"):
-            anneal(hunt, arms, rounds=8)
-        with hunt.step("exact"):
-            _exact(hunt)
-    if hunt.rings_only:
-        with hunt.step("annealing"):
-            anneal(hunt, arms)
+    if mapping.costs.size > MAX_EXACT_DEVICES:
+        with mapping.step("rings"):
+            rings_first(mapping)
+    starts = start_strategies(mapping)
+    if mapping.costs.size > 2 * MAX_EXACT_DEVICES:
+        with mapping.step("annealing"):
+            anneal(mapping, starts, rounds=EARLY_ROUNDS)
+    mapping.bound_thresholds()
+    if mapping.costs.size > MAX_EXACT_DEVICES:
+        with mapping.step("messages"):
+            messages_first(mapping)
+    if mapping.costs.size <= MAX_EXACT_DEVICES and search.gap > OPTIMAL_GAP:
+        with mapping.step("annealing"):
+            anneal(mapping, starts, rounds=EXACT_ROUNDS)
+        with mapping.step("exact"):
+            _exact(mapping)
+    if mapping.rings_only:
+        with mapping.step("annealing"):
+            anneal(mapping, starts)
     else:
-        descents(hunt, arms)
+        descents(mapping, starts)
 
 
 def layouts_only(task: Task, search: Search[Solution]) -> None:
     """Partition the workload into stages and take the best construction; bound as in `auto`."""
-    hunt = Hunt(task, search)
-    hunt.layouts()
-    hunt.bound_stages()
-    hunt.bound_thresholds()
+    mapping = MappingSearch(task, search)
+    mapping.layouts()
+    mapping.bound_stages()
+    mapping.bound_thresholds()
 
 
-def _exact(hunt: Hunt) -> None:
+def _exact(mapping: MappingSearch) -> None:
     """Search to the end over sets of devices."""
-    search = hunt.search
+    search = mapping.search
     with search.phase("exact"):
         bound, found, finished = exact(
-            hunt.costs, hunt.least, hunt.bound_s, hunt.objective_s, search
+            mapping.costs, mapping.lower_bounds, mapping.bound_s, mapping.objective_s, search
         )
-        for mapping in found:
-            hunt.offer(*mapping)
-        if finished and hunt.rings_only:
-            bound = hunt.objective_s
-        hunt.raise_bound(bound, "all sets of devices")
+        for slots, sends_to in found:
+            mapping.offer(slots, sends_to)
+        if finished and mapping.rings_only:
+            bound = mapping.objective_s
+        mapping.raise_bound(bound, "all sets of devices")

@@ -1,8 +1,8 @@
-"""Of mappings with one longest stage, one whose stage times have a small sum: by descent.
+"""Tie-breaking: lower the sum of the stage times while the longest stage stays as it is.
 
-Min–max leaves all stages but the longest as they happen to be. A step takes a message that is
-the longest of its stage, exchanges the device at its end with another, or two receivers, and is
-kept if the sum falls and no stage gets longer than the longest.
+The objective says nothing about stages shorter than the longest. A step of this descent takes the
+longest message of a stage and exchanges the device at one of its ends with another, or two
+receivers. It is kept if the sum falls and no stage exceeds its upper bound.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ from ...formulations.mapping.costs import mapping_costs, stage_times
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, stage_costs
 from ..core.search import Search
-
-#: Between two looks at the clock: messages looked at, and steps per slot, at most.
-LOOKS, STEPS = 2_000_000, 500
-#: Slices without progress to the end.
-PATIENCE = 3
+from .parameters import TIE_MESSAGES, TIE_PATIENCE, TIE_STEPS
 
 
 def break_ties(task: Task, search: Search[Solution]) -> None:
@@ -39,14 +35,14 @@ def break_ties(task: Task, search: Search[Solution]) -> None:
         slot = np.concatenate([used.ravel(), np.setdiff1d(np.arange(costs.size), used)])
         sends_to = best.sends_to.copy()
         times = stage_times(costs, used, sends_to)
-        cap = np.maximum(times, times.max())
-        steps = 1000 + min(LOOKS // problem.replicas, STEPS * used.size)
+        upper_bound = np.maximum(times, times.max())
+        steps = 1000 + min(TIE_MESSAGES // problem.replicas, TIE_STEPS * used.size)
         total, idle, turn = float(times.sum()), 0, 0
-        while idle < PATIENCE and search.seconds_left > 0.2 and search.overdue() <= 0:
+        while idle < TIE_PATIENCE and search.seconds_left > 0.2 and search.overdue() <= 0:
             seed = (search.limits.seed * 7919 + turn) % 2**31
-            least = float(_settle(
+            least = float(_descend(
                 costs.latency, costs.inverse, costs.base, costs.boundary, costs.ring,
-                slot, sends_to, cap, steps, seed, problem.replicas,
+                slot, sends_to, upper_bound, steps, seed, problem.replicas,
             ))  # fmt: skip
             turn += 1
             idle = idle + 1 if least >= total * (1 - 1e-4) else 0
@@ -83,8 +79,8 @@ def _longest(s, latency, inverse, base, boundary, ring, slot, sends_to, replicas
 
 
 @njit(cache=True)
-def _settle(  # type: ignore[no-untyped-def]
-    latency, inverse, base, boundary, ring, slot, sends_to, cap, steps, seed, replicas,
+def _descend(  # type: ignore[no-untyped-def]
+    latency, inverse, base, boundary, ring, slot, sends_to, upper_bound, steps, seed, replicas,
 ):  # fmt: skip
     """Descend for `steps` steps in place; return the sum of the stage times."""
     np.random.seed(seed)  # noqa: NPY002
@@ -131,7 +127,7 @@ def _settle(  # type: ignore[no-untyped-def]
                 k, latency, inverse, base, boundary, ring, slot, sends_to, replicas
             )[0]
             change += fresh[m] - times[k]
-            good = good and fresh[m] <= cap[k]
+            good = good and fresh[m] <= upper_bound[k]
         if good and change < 0:
             for m in range(count):
                 times[touched[m]] = fresh[m]

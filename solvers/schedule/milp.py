@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...formulations.schedule.milp import Shop, schedule_model
+from ...formulations.schedule.milp import ScheduleInstance, schedule_model
 from ...instances.model.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
@@ -15,23 +15,23 @@ from ..core.search import Search
 Orders = tuple[tuple[int, ...], ...]
 
 
-def schedule_milp(shop: Shop, search: Search[Orders]) -> None:
+def schedule_milp(instance: ScheduleInstance, search: Search[Orders]) -> None:
     """Find the order with the least makespan, from the best one that the search already holds.
 
     Without one, the horizon is that of doing everything one after the other.
     """
-    search.raise_bound(max(map(shop.work, range(len(shop.own)))), "work of one device")
-    solve_program(lambda: _program(shop, search), search)
+    search.raise_bound(max(map(instance.work, range(len(instance.own)))), "work of one device")
+    solve_program(lambda: _program(instance, search), search)
 
 
-def _program(shop: Shop, search: Search[Orders]) -> Program[Orders]:
+def _program(instance: ScheduleInstance, search: Search[Orders]) -> Program[Orders]:
     """State the program for the best order known."""
     horizon = search.objective
     if not math.isfinite(horizon):
-        horizon = sum(operation.duration for operation in shop.operations)
+        horizon = sum(operation.duration for operation in instance.operations)
     scale = horizon / 1000.0 if horizon > 0 else 1.0
-    operations = tuple(o._replace(duration=o.duration / scale) for o in shop.operations)
-    stated = schedule_model(replace(shop, operations=operations), horizon / scale)
+    operations = tuple(o._replace(duration=o.duration / scale) for o in instance.operations)
+    stated = schedule_model(replace(instance, operations=operations), horizon / scale)
     compiled = compile_model(stated.model)
     start = None if search.best is None else compiled.start(stated.start(search.best))
 

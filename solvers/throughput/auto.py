@@ -41,13 +41,13 @@ def auto(task: Task, search: Search[Solution]) -> None:
     if search.should_stop():
         return
     if task.throughput.split == "noncontiguous":
-        search.method = "dpl"
+        search.method = "linear-dp"
         linearised_dp(task, search)
         improve_linked(task, search)
         if search.should_stop():
             return
         if hypergraph(task).size * task.cluster.size > SMALL_PROGRAM:
-            search.method = "setpart"
+            search.method = "column-generation"
             search.note("auto: set partitioning, for a non-contiguous split")
             part = SHARE if _by_other_loads(task) else 1.0
             set_partitioning(task, search, patient=False, part=part)
@@ -73,5 +73,5 @@ def _by_other_loads(task: Task) -> bool:
     problem, costs = task.throughput, task.costs
     fast = (costs.count > 0) & ~costs.host
     room = (costs.capacity_bytes[fast] * costs.count[fast]).sum()
-    scarce = bool(fast.any()) and costs.memory_bytes.sum() > room
-    return problem.pipeline == "gpipe" or problem.overlap or scarce
+    memory_bound = bool(fast.any()) and costs.memory_bytes.sum() > room
+    return problem.pipeline == "gpipe" or problem.overlap or memory_bound

@@ -46,7 +46,7 @@ def linear_split(
 
 
 @njit(cache=True)
-def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):  # type: ignore[no-untyped-def]
+def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):
     size, devices = len(order), len(kind_of)
     best = np.full((devices + 1, size + 1), np.inf)
     came = np.zeros((devices + 1, size + 1), np.int64)

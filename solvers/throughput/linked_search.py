@@ -74,7 +74,7 @@ def improve_linked(task: Task, search: Search[Solution]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _value(g, where, entered):  # type: ignore[no-untyped-def]
+def _value(g, where, entered):
     """Objective and sum of squared loads; `entered`, shape (D,), is room to work in."""
     devices = len(g.capacity)
     work, moved = np.zeros((devices, 2)), np.zeros((devices, 2))
@@ -103,7 +103,7 @@ def _value(g, where, entered):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def descend(g, where, order):  # type: ignore[no-untyped-def]
+def descend(g, where, order):
     """Move units of `where` while that helps; first improvement, in the given order.
 
     O(U · D) moves a round, each priced in the size of the graph.

@@ -104,7 +104,7 @@ def _arrays(task: Task, graph: Hypergraph) -> tuple[Any, ...]:
 
 
 @njit(cache=True)
-def _shift(unit, a, b, count, moved, weight, starts, nets, sizes):  # type: ignore[no-untyped-def]
+def _shift(unit, a, b, count, moved, weight, starts, nets, sizes):
     """Move `unit` from device a to b in the pin counts and transfer loads."""
     for i in range(starts[unit], starts[unit + 1]):
         e = nets[i]
@@ -119,9 +119,7 @@ def _shift(unit, a, b, count, moved, weight, starts, nets, sizes):  # type: igno
 
 
 @njit(cache=True)
-def _descend(  # type: ignore[no-untyped-def]
-    where, order, compute, memory, capacity, weight, starts, nets, sizes, gpipe, overlap
-):
+def _descend(where, order, compute, memory, capacity, weight, starts, nets, sizes, gpipe, overlap):
     """Move units of `where` while that helps; first improvement, in the given order."""
     devices = len(capacity)
     work = np.zeros((devices, 2))

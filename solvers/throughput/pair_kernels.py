@@ -12,7 +12,7 @@ MOST_WORK = 10_000_000
 
 
 @njit(cache=True)
-def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used):  # type: ignore[no-untyped-def]
+def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used):
     """Write the load and the used memory of each device.
 
     Parameters
@@ -45,7 +45,7 @@ def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used
 
 
 @njit(cache=True)
-def resplit(  # type: ignore[no-untyped-def]
+def resplit(
     where, free, a, b, order, unit_ptr, unit_nets, net_ptr, net_pins, compute_a, compute_b,
     weight_a, weight_b, memory, room_a, room_b, most, least_sum, buckets, width,
 ):  # fmt: skip

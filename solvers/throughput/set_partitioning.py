@@ -15,7 +15,14 @@ from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import InputError, Placement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from ..core.share import Share
-from .column_generation.column_generation import Climb, Market, Outcome, climb, first_prices, market
+from .column_generation.column_generation import (
+    DualState,
+    Outcome,
+    PricingProblem,
+    boxstep,
+    first_prices,
+    pricing_problem,
+)
 from .greedy import greedy
 from .linear_split import linear_split
 from .neighbourhood import Neighbourhood
@@ -64,8 +71,8 @@ def set_partitioning(
     """
     if task.throughput.split != "noncontiguous":
         raise InputError(
-            f"setpart: it plans non-contiguous splits, and {task.throughput.split} was asked for; "
-            "use method dp or milp, or split noncontiguous"
+            "column-generation: it plans non-contiguous splits, and "
+            f"{task.throughput.split} was asked for; use method dp or milp, or split noncontiguous"
         )
     graph = hypergraph(task)
     reason = why_infeasible(task, graph)
@@ -74,9 +81,9 @@ def set_partitioning(
         return
     rng = np.random.default_rng(search.limits.seed)
     with search.phase("frontier"):
-        sold = market(task, graph)
+        pricing = pricing_problem(task, graph)
     with search.phase("start"):
-        _start(task, graph, sold, rng, search)
+        _start(task, graph, pricing, rng, search)
     if search.best is None:
         from .packing import packing  # only here, as Pyomo takes long to import
 
@@ -84,20 +91,24 @@ def set_partitioning(
             packing(task, graph, search)
     if search.best is None or search.done:
         return
-    _alternate(task, graph, sold, rng, search, Share(search, part), patient=patient)
+    _alternate(task, graph, pricing, rng, search, Share(search, part), patient=patient)
 
 
 def _start(
-    task: Task, graph: Hypergraph, sold: Market, rng: np.random.Generator, search: Search[Solution]
+    task: Task,
+    graph: Hypergraph,
+    pricing: PricingProblem,
+    rng: np.random.Generator,
+    search: Search[Solution],
 ) -> None:
     """Offer first splits: greedy's, and orders of small frontier cut into segments."""
     greedy(task, search)
-    for order in sold.orders[:ORDERS]:
+    for order in pricing.orders[:ORDERS]:
         for _ in range(SEQUENCES):
             if search.should_stop():
                 return
             devices = rng.permutation(task.cluster.size)
-            where = linear_split(task, graph, sold.shape, order, devices, search.objective)
+            where = linear_split(task, graph, pricing.shape, order, devices, search.objective)
             if where is not None:
                 search.offer(Placement(graph.expand(where)))
 
@@ -105,7 +116,7 @@ def _start(
 def _alternate(
     task: Task,
     graph: Hypergraph,
-    sold: Market,
+    pricing: PricingProblem,
     rng: np.random.Generator,
     search: Search[Solution],
     share: Share,
@@ -114,14 +125,14 @@ def _alternate(
 ) -> None:
     assert search.best is not None
     start = graph.restrict(search.best.device)
-    walk = Neighbourhood(task, graph, sold.shape, sold.orders[0], start, rng)
-    state = Climb(first_prices(sold, graph, task.costs.host))
+    walk = Neighbourhood(task, graph, pricing.shape, pricing.orders[0], start, rng)
+    state = DualState(first_prices(pricing, graph, task.costs.host))
     targets = _Targets(search)
     moves, pricings, rounds, idle = MOVES, PRICINGS, 0, 0
 
     def prove(bound: float, prices: Prices) -> None:
         if bound > search.bound:
-            evidence = certificate(task, graph, prices, bound, sold.orders[0])
+            evidence = certificate(task, graph, prices, bound, pricing.orders[0])
             search.raise_bound(bound, ORIGIN, evidence)
 
     while not share.should_stop() and search.gap > OPTIMAL_GAP:
@@ -135,11 +146,11 @@ def _alternate(
         target = targets.next()
         if target is not None and not share.should_stop():
             with search.phase("bound"):
-                outcome = climb(state, sold, target, prove, share, pricings)
+                outcome = boxstep(state, pricing, target, prove, share, pricings)
             targets.learn(target, outcome)
         idle = 0 if better or search.bound > before or target is not None else idle + 1
         if idle >= ENOUGH and not (patient and search.limits.seconds is not None):
-            search.note("setpart: neither split nor bound got better for long")
+            search.note("column-generation: neither split nor bound got better for long")
             return
         moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
         pricings = min(2 * pricings, GROWTH * PRICINGS)

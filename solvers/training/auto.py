@@ -6,7 +6,7 @@ from ...formulations.task import Task
 from ...instances import Solution
 from ..core.search import Search
 from .dp import training_dp
-from .equi import first_plan
+from .equal_stages import first_plan
 
 
 def auto(task: Task, search: Search[Solution]) -> None:

@@ -27,7 +27,7 @@ from ...formulations.training.staging import state_staging
 from ...instances import Solution
 from ..core.lattice import chain, list_ideals
 from ..core.search import Search
-from .planner import Chosen, Planner
+from .planner import Planner, StageChoice
 
 #: Relative width of the bracket at which the search ends.
 CLOSE = 1e-9
@@ -79,7 +79,7 @@ def _run(task: Task, search: Search[Solution], greedy: bool) -> None:
 
 def _minimise(planner: Planner, search: Search[Solution], exact: bool) -> None:
     """Minimise the problem's objective; raise bounds only if `exact`."""
-    if float(np.max(np.min(planner.board.light, axis=0))) > planner.staging.capacity.max():
+    if float(np.max(np.min(planner.data.light, axis=0))) > planner.staging.capacity.max():
         return  # one layer alone does not fit
     if planner.staging.problem.objective == "batch":
         _minimise_batch(planner, search, exact)
@@ -114,7 +114,7 @@ def _bisect(planner: Planner, search: Search[Solution], exact: bool) -> None:
                 search.raise_bound(low, ORIGIN)
 
 
-def _offer(planner: Planner, chosen: tuple[Chosen, ...], search: Search[Solution]) -> float:
+def _offer(planner: Planner, chosen: tuple[StageChoice, ...], search: Search[Solution]) -> float:
     solution, times = planner.configured(chosen)
     search.offer(solution)
     return max(times)
@@ -190,5 +190,5 @@ def _why_infeasible(planner: Planner, search: Search[Solution]) -> str:
     )
 
 
-def _needed(planner: Planner, chosen: tuple[Chosen, ...]) -> float:
+def _needed(planner: Planner, chosen: tuple[StageChoice, ...]) -> float:
     return max(planner.least_memory(part)[0] for part in chosen)

@@ -18,7 +18,7 @@ MOST = 500_000
 
 
 @njit(cache=True)
-def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):  # type: ignore[no-untyped-def]
+def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):
     """Return the least cost of one option per item within `capacity`; `inf` if above `limit`.
 
     Parameters
@@ -89,7 +89,7 @@ def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):  # 
 
 
 @njit(cache=True)
-def _undominated(low, high, cost, size, order, count):  # type: ignore[no-untyped-def]
+def _undominated(low, high, cost, size, order, count):
     """Append the undominated options low … high − 1 to `order`, by increasing size."""
     begin = count
     for o in range(low, high):
@@ -111,7 +111,7 @@ def _undominated(low, high, cost, size, order, count):  # type: ignore[no-untype
 
 
 @njit(cache=True)
-def _hull_steps(head, order, cost, size):  # type: ignore[no-untyped-def]
+def _hull_steps(head, order, cost, size):
     """Return the steps of each item's convex hull, by decreasing gain per size."""
     items = len(head) - 1
     total = head[items]
@@ -147,7 +147,7 @@ def _hull_steps(head, order, cost, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _search(  # type: ignore[no-untyped-def]
+def _search(
     items, head, order, cost, size, capacity, limit, best, choice, gave_up,
     light_size, light_cost, step_item, step_size, step_gain, steps,
 ):  # fmt: skip
@@ -226,7 +226,7 @@ def _search(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def ratio_rule(start, cost, size, capacity, limit, choice):  # type: ignore[no-untyped-def]
+def ratio_rule(start, cost, size, capacity, limit, choice):
     """Return the cost that a greedy rule finds; arguments as of `least_cost`.
 
     From the cheapest options on, the change of one item's option that saves most size per cost

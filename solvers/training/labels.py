@@ -37,7 +37,7 @@ class Labels(NamedTuple):
 
 
 @njit(cache=True)
-def no_more(some, other):  # type: ignore[no-untyped-def]
+def no_more(some, other):
     """Whether `some` devices are no more than the `other` ones, of every kind."""
     for k in range(len(some)):  # noqa: SIM110  # numba takes no generators
         if some[k] > other[k]:
@@ -46,7 +46,7 @@ def no_more(some, other):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def dominated(labels, ideal, devices, replicas):  # type: ignore[no-untyped-def]
+def dominated(labels, ideal, devices, replicas):
     """Whether an ideal has a label with at most so many devices and replicas."""
     label = labels.head[ideal]
     while label >= 0:
@@ -57,7 +57,7 @@ def dominated(labels, ideal, devices, replicas):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, divisor):  # type: ignore[no-untyped-def]
+def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, divisor):
     """Add a label unless another one is at least as good; drop those it is better than."""
     before, other = -1, labels.head[ideal]
     while other >= 0:
@@ -100,7 +100,7 @@ def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, 
 
 
 @njit(cache=True)
-def _longer(labels):  # type: ignore[no-untyped-def]
+def _longer(labels):
     more = np.zeros(len(labels.ideal), np.int64)
     return Labels(
         labels.head,

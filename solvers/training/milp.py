@@ -57,7 +57,7 @@ def _program(task: Task, staging: Staging, search: Search[Solution]) -> Program[
     return Program(
         compiled=compiled,
         read=read,
-        scale=stated.menu.scale,
+        scale=stated.data.scale,
         origin="program over stage slots",
         infeasible="no plan keeps the rules within memory; allow more memory, degrees, replicas, "
         "stages or devices",

@@ -112,7 +112,7 @@ def _unfold(
 
 
 @njit(cache=True)
-def _level(time, weight, inside, workers, sync):  # type: ignore[no-untyped-def]
+def _level(time, weight, inside, workers, sync):
     """Return A, and for each entry the state k and the m' of its last stage."""
     states = len(time)
     best = np.full((states, states, workers + 1), np.inf)

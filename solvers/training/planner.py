@@ -17,10 +17,10 @@ from ...instances.model.arrays import Floats, Ints
 from ..core.lattice import Lattice
 from ..core.search import Search
 from .kernels import (
-    Ask,
-    Board,
+    Query,
+    TrainingData,
     configure,
-    grow,
+    extend_plans,
     ideal_sums,
     in_flight,
     price_stage,
@@ -32,7 +32,7 @@ LOOK_S = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class StageChoice:
     """A stage of a plan: its units, numbers of kind, degree and divisor, replicas behind it."""
 
     units: Ints
@@ -55,8 +55,8 @@ class Planner:
         self.task = task
         self.staging = staging
         self.lattice = lattice
-        self.board = make_board(staging, lattice, greedy)
-        work = np.min(self.board.fast * staging.degrees[:, None], axis=0)
+        self.data = training_data(staging, lattice, greedy)
+        work = np.min(self.data.fast * staging.degrees[:, None], axis=0)
         below = self._sums(work)
         #: Least device-time of the units outside each ideal, on devices without slowdown.
         self.outside: Floats = below[-1] - below
@@ -81,7 +81,7 @@ class Planner:
         sums: bool = False,
         most_total: float = math.inf,
         capacity: Floats | None = None,
-    ) -> tuple[Chosen, ...] | None:
+    ) -> tuple[StageChoice, ...] | None:
         """Return a plan with all TPS_i ≤ `within`, None if there is none or the search must stop.
 
         Parameters
@@ -98,7 +98,7 @@ class Planner:
         rest = np.maximum(rest, 1 / slowdown.max())
         rest[-1] = 0
         rest[self.torn] = np.inf
-        ask = Ask(
+        query = Query(
             within=within,
             capacity=self.staging.capacity if capacity is None else capacity,
             most_stages=self.staging.problem.max_stages or 0,
@@ -108,7 +108,7 @@ class Planner:
         )
         labels = no_labels(lattice.size, len(slowdown))
         with halted(search) as halt:
-            labels = grow(0, lattice.size - 1, self.board, ask, labels, halt)
+            labels = extend_plans(0, lattice.size - 1, self.data, query, labels, halt)
         if halt[0]:
             return None
         self.gave_up |= bool(labels.tally[1])
@@ -123,7 +123,7 @@ class Planner:
         best = min(ends, key=lambda x: (labels.total[x], used[x], labels.replicas[x]))
         return self._trace(labels, best)
 
-    def _trace(self, labels: Labels, label: int) -> tuple[Chosen, ...]:
+    def _trace(self, labels: Labels, label: int) -> tuple[StageChoice, ...]:
         """Return the stages that led to a label, first stage of the pipeline first."""
         stages = []
         while labels.parent[label] >= 0:
@@ -131,7 +131,7 @@ class Planner:
             here = self.lattice.units(int(labels.ideal[label]))
             behind = self.lattice.units(int(labels.ideal[parent]))
             stages.append(
-                Chosen(
+                StageChoice(
                     np.setdiff1d(here, behind, assume_unique=True),
                     int(labels.kind[label]),
                     int(labels.degree[label]),
@@ -142,7 +142,7 @@ class Planner:
             label = parent
         return tuple(stages)
 
-    def configured(self, chosen: tuple[Chosen, ...]) -> tuple[Solution, list[float]]:
+    def configured(self, chosen: tuple[StageChoice, ...]) -> tuple[Solution, list[float]]:
         """Return the plan with the best configurations, and the time of each stage."""
         staging = self.staging
         stages, times = [], []
@@ -153,23 +153,23 @@ class Planner:
             stages.append(staging.stage(part.units, options, d, part.degree, part.kind))
         return in_stages(stages, self.task.cluster), times
 
-    def _configure(self, part: Chosen, d: int) -> tuple[float, list[int]]:
+    def _configure(self, part: StageChoice, d: int) -> tuple[float, list[int]]:
         """Return the time of a stage and the numbers of its units' configurations."""
-        board, staging = self.board, self.staging
+        data, staging = self.data, self.staging
         inside = np.zeros(staging.size, np.bool_)
         inside[part.units] = True
         count = len(part.units)
         item = np.zeros(count + 1, np.int64)
-        cost, size_a, size_b, weight = (np.zeros(len(board.time)) for _ in range(4))
+        cost, size_a, size_b, weight = (np.zeros(len(data.time)) for _ in range(4))
         choice = np.zeros(count, np.int64)
         gave_up = np.zeros(1, np.int64)
         transfer = price_stage(
-            board, part.units, count, inside, part.kind, part.degree,
+            data, part.units, count, inside, part.kind, part.degree,
             item, cost, size_a, size_b, weight,
         )  # fmt: skip
         least = configure(
-            board, item, cost, size_a, size_b, weight, board.kappa[part.degree, part.divisor],
-            in_flight(board, d, part.behind), staging.capacity[part.kind], math.inf, False,
+            data, item, cost, size_a, size_b, weight, data.kappa[part.degree, part.divisor],
+            in_flight(data, d, part.behind), staging.capacity[part.kind], math.inf, False,
             choice, gave_up,
         )  # fmt: skip
         options = [
@@ -178,7 +178,7 @@ class Planner:
         ]
         return float((least + transfer) / d), options
 
-    def least_memory(self, part: Chosen) -> tuple[float, dict[str, float]]:
+    def least_memory(self, part: StageChoice) -> tuple[float, dict[str, float]]:
         """Return the bytes that a stage needs at least on each device, in all and by term."""
         staging = self.staging
         y = staging.in_flight(int(staging.divisors[part.divisor]), part.behind)
@@ -228,7 +228,7 @@ def halted(search: Search[Solution]) -> Iterator[Ints]:
         watcher.join()
 
 
-def make_board(staging: Staging, lattice: Lattice, greedy: bool) -> Board:
+def training_data(staging: Staging, lattice: Lattice, greedy: bool) -> TrainingData:
     """Return the arrays that the kernels read."""
     size, degrees = staging.size, len(staging.degrees)
     incident: list[list[tuple[int, int]]] = [[] for _ in range(size)]
@@ -245,7 +245,7 @@ def make_board(staging: Staging, lattice: Lattice, greedy: bool) -> Board:
                 fast[t, unit] = min(fast[t, unit], staging.time[c])
                 light[t, unit] = min(light[t, unit], least_size[c])
     kappa = [[staging.kappa(t, d) for d in staging.divisors.tolist()] for t in range(degrees)]
-    return Board(
+    return TrainingData(
         start=lattice.start,
         unit=lattice.unit,
         to=lattice.to,

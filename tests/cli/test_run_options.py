@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
 from stagecut.instances.model.errors import StagecutError  # noqa: E402
-from stagecut.runtime.execution.guard.board import Board  # noqa: E402
+from stagecut.runtime.execution.guard.heartbeats import Heartbeats  # noqa: E402
 from stagecut.runtime.execution.options import Options  # noqa: E402
 
 GIVEN = Options(steps=2)
@@ -35,10 +35,15 @@ def test_a_difference_of_options_is_named(other: Options, said: str) -> None:
     errors: list[str] = []
 
     def rank(number: int, options: Options) -> None:
-        board = Board.__new__(Board)
-        board.store, board.rank, board.world, board.timeout_s = store, number, 2, 20.0
+        heartbeats = Heartbeats.__new__(Heartbeats)
+        heartbeats.store, heartbeats.rank, heartbeats.world, heartbeats.timeout_s = (
+            store,
+            number,
+            2,
+            20.0,
+        )
         try:
-            board.join({"plan": "a" * 64, **options.told()})
+            heartbeats.join({"plan": "a" * 64, **options.identity()})
         except StagecutError as error:
             errors.append(str(error))
 

@@ -25,11 +25,11 @@ from stagecut.formulations.mapping import devices, joint, message_program, place
 from stagecut.formulations.mapping import islands as mapping_islands
 from stagecut.formulations.mapping import milp as mapping_milp
 from stagecut.formulations.mapping.blocks import find_blocks
-from stagecut.formulations.mapping.bound import caps, floors
+from stagecut.formulations.mapping.bound import pair_upper_bounds, stage_lower_bounds
 from stagecut.formulations.mapping.costs import mapping_costs, stage_times
 from stagecut.formulations.mapping.joint_data import joint_data
 from stagecut.formulations.mapping.links import link_traffic
-from stagecut.formulations.mapping.ways import count_blocks
+from stagecut.formulations.mapping.splits import block_capacities
 from stagecut.formulations.schedule import milp as schedule_milp
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput import compact as compact_module
@@ -113,8 +113,10 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
         for k in (0, 1)
         for name, time, held in steps
     )
-    shop = schedule_milp.Shop(operations, ((0, 4), (2, 6), (5, 1), (7, 3)), (2.0, 2.0))
-    yield "schedule", (schedule_milp,), schedule_milp.schedule_model(shop, 20.0).model
+    instance = schedule_milp.ScheduleInstance(
+        operations, ((0, 4), (2, 6), (5, 1), (7, 3)), (2.0, 2.0)
+    )
+    yield "schedule", (schedule_milp,), schedule_milp.schedule_model(instance, 20.0).model
     for overlap in (False, True):
         workload = stages_of(np.random.default_rng(0), 3, free=False)
         place = topology("islands:2x4")
@@ -170,12 +172,12 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
         workload = stages_of(np.random.default_rng(1), stages, free=False)
         problem = DeviceMapping(topology(text), stages, replicas, mode, collective="ring")  # type: ignore[arg-type]
         costs = mapping_costs(stage_costs(workload, np.arange(stages), stages), problem)
-        block, least = find_blocks(costs), floors(costs, lambda: False)
+        block, lower_bounds = find_blocks(costs), stage_lower_bounds(costs, lambda: False)
         slots = np.arange(costs.size)[: stages * replicas].reshape(stages, replicas)
         straight = np.tile(np.arange(replicas), (stages - 1, 1))
         threshold = float(stage_times(costs, slots, straight).max()) * (1 + 1e-9)
-        bounds = caps(costs, least, threshold)
-        counts = count_blocks(costs, least, threshold, block)
+        bounds = pair_upper_bounds(costs, lower_bounds, threshold)
+        counts = block_capacities(costs, lower_bounds, threshold, block)
         assert bounds is not None
         assert counts is not None
         held = np.array([np.bincount(block[row], minlength=block.max() + 1) for row in slots])
@@ -187,7 +189,7 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
         assert outcome.x is not None, text
         assert not broken_rows(by_counts, outcome.x), text
         first = broken_rows(by_counts, np.zeros(len(lower)))
-        assert first[:2] == ["full[0]", "one_way[0]"], text
+        assert first[:2] == ["full[0]", "one_split[0]"], text
         programs = [(mapping_counts, by_counts)]
         programs.append(
             (

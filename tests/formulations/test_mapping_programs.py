@@ -10,7 +10,7 @@ from brute_mapping import least_stage_time, place_for, stages_of
 
 from stagecut import Limits, Workload, solve
 from stagecut.formulations.mapping.blocks import find_blocks
-from stagecut.formulations.mapping.bound import floors
+from stagecut.formulations.mapping.bound import stage_lower_bounds
 from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from stagecut.formulations.mapping.values import possible_values
 from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
@@ -18,8 +18,8 @@ from stagecut.instances.model.arrays import Ints
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import strategy
 from stagecut.solvers.mapping.layouts import matched
-from stagecut.solvers.mapping.programs.possible_messages import MessageTest
-from stagecut.solvers.mapping.programs.possible_rings import RingTest
+from stagecut.solvers.mapping.programs.message_feasibility import MessageTest
+from stagecut.solvers.mapping.programs.ring_feasibility import RingTest
 
 SHAPES = [(1, 3), (1, 4), (1, 5), (1, 6), (2, 3), (2, 4), (3, 3), (3, 2), (2, 2), (4, 2), (4, 1)]
 
@@ -60,36 +60,36 @@ def clock() -> Search[object]:
 def test_programs_against_brute_force(mode: str, first: int) -> None:
     for seed in range(first, first + 25):
         _, problem, costs, optimum = small_case(seed, mode)
-        block, least = blocks_for(seed, costs), floors(costs)
+        block, lower_bounds = blocks_for(seed, costs), stage_lower_bounds(costs)
         below = optimum * (1 - 1e-7)
         for most in (math.inf, 0.6):
             rings = RingTest(clock(), block, most)
             messages = MessageTest(clock(), block, most, 10.0)
             at = optimum * (1 + 1e-9)
-            assert rings(costs, least, at) is not None, seed
-            assert messages(costs, least, at) is not None, seed
+            assert rings(costs, lower_bounds, at) is not None, seed
+            assert messages(costs, lower_bounds, at) is not None, seed
             for s, order in rings.orders.items():
                 assert len(np.unique(order)) == costs.replicas, seed
                 longest = costs.ring_costs(s)[order, np.roll(order, -1)].max()
                 assert costs.base[s] + longest <= at * (1 + 1e-9), seed
-            if most < math.inf or below < max(costs.floor, costs.base.max()):
+            if most < math.inf or below < max(costs.lower_bound, costs.base.max()):
                 continue
             if mode == "allr" and problem.collective == "ring" and costs.replicas > 2:
-                assert rings(costs, least, below) is None, seed
+                assert rings(costs, lower_bounds, below) is None, seed
             if mode == "p2p":
-                assert messages(costs, least, below) is None, seed
+                assert messages(costs, lower_bounds, below) is None, seed
                 if len(messages.members) == costs.stages:
                     slots = np.array([messages.members[s] for s in range(costs.stages)])
                     assert len(np.unique(slots)) == slots.size, seed
                     time = stage_times(costs, slots, matched(costs, slots)).max()
-                    assert max(time, costs.floor) == pytest.approx(optimum, rel=1e-9), seed
+                    assert max(time, costs.lower_bound) == pytest.approx(optimum, rel=1e-9), seed
 
 
 @pytest.mark.parametrize("mode", ["p2p", "allr"])
 def test_searches_by_programs_against_brute_force(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strategy, "MAX_DEVICES", 0)  # no search over sets of devices
+    monkeypatch.setattr(strategy, "MAX_EXACT_DEVICES", 0)  # no search over sets of devices
     for seed in range(200, 216):
         workload, problem, _, optimum = small_case(seed, mode)
         result = solve(workload, problem=problem, limits=Limits(nodes=20))

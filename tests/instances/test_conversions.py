@@ -208,7 +208,7 @@ def test_workloads_own_their_arrays_and_speak_plain_python() -> None:
         (lambda: DeviceKind("", 1), "has no name"),
         (lambda: DeviceKind("a", True), "a: count is true"),
         (lambda: DeviceKind("a", 1.0), "a: count is 1.0"),  # type: ignore[arg-type]
-        (lambda: DeviceKind("a", 1, math.nan), "a: memory_bytes is nan"),
+        (lambda: DeviceKind("a", 1, math.nan), "a: memory_bytes is NaN"),
         (lambda: DeviceKind("a", 1, "16GB"), 'a: memory_bytes is "16GB"'),  # type: ignore[arg-type]
         (lambda: DeviceKind("a", 1, slowdown=0), "a: slowdown is 0"),
         (lambda: Link(-1.0, 1.0), "latency_s is -1"),

@@ -63,7 +63,9 @@ def proved() -> tuple[Workload, Plan]:
         transfer=np.full(5, 0.5),
     )
     cluster = Cluster((DeviceKind("accelerator", 2, 4.0),))
-    result = solve(workload, cluster, Throughput(), method="setpart", limits=Limits(gap=0.0))
+    result = solve(
+        workload, cluster, Throughput(), method="column-generation", limits=Limits(gap=0.0)
+    )
     assert result.plan is not None
     assert result.plan.certificate["origin"] == "set partitioning"
     check_bound(workload, result.plan)
@@ -89,6 +91,15 @@ def test_a_forged_certificate_is_refused_where_it_is_read_and_where_it_is_checke
     forged = replace(plan, certificate={**plan.certificate, key: wrong})
     with pytest.raises(InputError, match=f"certificate: {key}"):
         check_bound(workload, forged)
+
+
+def test_a_plan_by_a_method_s_former_name_loads_and_verifies(
+    proved: tuple[Workload, Plan], tmp_path: Path
+) -> None:
+    workload, plan = proved
+    save(plan, tmp_path / "plan.json", workload)
+    document = json.loads((tmp_path / "plan.json").read_text()) | {"method": "setpart"}
+    check_bound(workload, read(document, tmp_path, workload))
 
 
 def test_what_has_no_certificate_is_said_in_a_sentence(proved: tuple[Workload, Plan]) -> None:

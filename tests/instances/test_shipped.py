@@ -19,7 +19,7 @@ from stagecut.instances import price
 from stagecut.instances.formats.files import save
 from stagecut.instances.generate.architectures import ARCHITECTURES, Network, to_workload
 from stagecut.instances.generate.architectures.network import Tensor
-from stagecut.instances.generate.architectures.pieces import concat, conv, elementwise, linear
+from stagecut.instances.generate.architectures.operators import concat, conv, elementwise, linear
 from stagecut.instances.generate.catalogue import CATALOGUE, build, find, shipped, show
 from stagecut.instances.generate.roofline import CPU_CORE, MACHINES, machine
 from stagecut.runtime import evaluate

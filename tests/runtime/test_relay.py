@@ -91,9 +91,9 @@ def test_published_relayed_plans(benchmarks: Path, name: str) -> None:
     for path in sorted((benchmarks / "placement" / "throughput").glob(f"*/{name}.json")):
         workload = stagecut.load(path)
         limits = stagecut.Limits(seconds=60)
-        result = stagecut.solve(workload, None, RELAYED, method="dpl", limits=limits)
+        result = stagecut.solve(workload, None, RELAYED, method="linear-dp", limits=limits)
         direct = stagecut.solve(
-            workload, None, Throughput(split="contiguous"), method="dpl", limits=limits
+            workload, None, Throughput(split="contiguous"), method="linear-dp", limits=limits
         )
         assert result.plan is not None
         assert direct.objective is not None

@@ -54,7 +54,7 @@ def test_piper_plans_run_at_their_time_per_sample(
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(accelerators=devices, memory_bytes=8 * 2**30)
     problem = Training(schedule=schedule)
-    for method in ("dp", "equi"):
+    for method in ("dp", "equal-stages"):
         plan = stagecut.solve(workload, cluster, problem, method=method, limits=LIMITS).plan
         if plan is None:
             continue

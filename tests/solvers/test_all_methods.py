@@ -273,7 +273,7 @@ def test_no_times_for_a_kind_of_device_is_bad_input(method: str) -> None:
 def test_exact_methods_find_the_optimum_and_the_others_nothing_better(
     method: str, split: str
 ) -> None:
-    if (method, split) == ("setpart", "contiguous"):
+    if (method, split) == ("column-generation", "contiguous"):
         with pytest.raises(InputError, match="noncontiguous"):
             solve(*random_case(0), Throughput(split="contiguous"), method=method)
         return
@@ -283,7 +283,7 @@ def test_exact_methods_find_the_optimum_and_the_others_nothing_better(
             continue
         problem = Throughput(split=split)  # type: ignore[arg-type]
         best = best_max_load(workload, cluster, problem)
-        limits = FEW if method in ("local-search", "random", "setpart") else LIMITS
+        limits = FEW if method in ("local-search", "random", "column-generation") else LIMITS
         result = solve(workload, cluster, problem, method=method, limits=limits)
         if result.plan is not None:
             assert result.plan.objective >= best * (1 - 1e-9)

@@ -125,13 +125,22 @@ def test_latency_and_brute_force_agree_on_200_cases(block: int) -> None:
             assert result.bound <= best * (1 + 1e-9) + 1e-12, seed
 
 
-METHODS = ["dp", "dpl", "pipedream", "setpart", "greedy", "local-search", "random", "single"]
+METHODS = [
+    "dp",
+    "linear-dp",
+    "pipedream",
+    "column-generation",
+    "greedy",
+    "local-search",
+    "random",
+    "single",
+]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_of_throughput_that_know_no_links_are_sound(method: str) -> None:
     for seed in range(30):
-        problem = PROBLEMS[seed % 4 if method == "setpart" else seed % len(PROBLEMS)]
+        problem = PROBLEMS[seed % 4 if method == "column-generation" else seed % len(PROBLEMS)]
         workload, cluster = linked_case(seed, max_nodes=6, max_accelerators=3, max_kinds=2)
         best = best_max_load(workload, cluster, problem)
         result = stagecut.solve(
@@ -217,7 +226,7 @@ def test_the_simulator_prices_links_alike() -> None:
         split = Throughput(split="contiguous")
         if workload.backward.any() or not np.isfinite(workload.times["accelerator"]).all():
             continue
-        plan = stagecut.solve(workload, cluster, split, method="dpl").plan
+        plan = stagecut.solve(workload, cluster, split, method="linear-dp").plan
         if plan is not None and plan.objective > 0:
             run = stagecut.simulate(workload, plan, "inference", 30)
             assert run.time_per_sample == pytest.approx(plan.objective)

@@ -76,7 +76,7 @@ def _throughput(rng: np.random.Generator) -> Throughput:
     ("kind", "method"),
     [("throughput", m) for m in ("auto", "dp", "greedy", "local-search", "milp")]
     + [("latency", m) for m in ("dp", "greedy", "max-load", "milp")]
-    + [("training", m) for m in ("dp", "milp", "equi")],
+    + [("training", m) for m in ("dp", "milp", "equal-stages")],
 )
 def test_all_times_scale_together(kind: str, method: str, exponent: int) -> None:
     scale = 10.0**exponent
@@ -114,7 +114,7 @@ def test_scales_mixed_in_one_workload_for_throughput(seed: int) -> None:
     )
     problem = _throughput(rng)
     best = best_max_load(workload, cluster, problem)
-    for method in ("dp", "dpl", "greedy", "pipedream"):
+    for method in ("dp", "linear-dp", "greedy", "pipedream"):
         _holds(solve(workload, cluster, problem, method=method), best)
 
 
@@ -138,7 +138,7 @@ def test_scales_mixed_in_one_workload_for_training(seed: int) -> None:
     spread = 10.0 ** rng.integers(-9, 10, layers.size)
     workload = replace(workload, layers=replace(layers, time=layers.time * spread))
     best = best_objective(workload, cluster, problem)
-    for method in ("dp", "piper", "equi"):
+    for method in ("dp", "piper", "equal-stages"):
         result = solve(workload, cluster, problem, method=method)
         _holds(result, best)
         if method == "dp" and math.isfinite(best):
@@ -161,5 +161,5 @@ def test_a_seen_case_of_drowned_loads() -> None:
             transfer=workload.transfer * transfer,
         )
         problem = Throughput(split="contiguous", cpu_split="free" if seed % 2 else "contiguous")
-        for method in ("dp", "dpl"):
+        for method in ("dp", "linear-dp"):
             assert solve(workload, cluster, problem, method=method).plan is not None

@@ -118,7 +118,11 @@ def certified(count: int) -> list[tuple[Workload, Cluster, Plan, float]]:
         workload, cluster = random_case(seed, max_nodes=6)
         problem = Throughput(overlap=seed % 3 == 0)
         result = stagecut.solve(
-            workload, cluster, problem, method="setpart", limits=Limits(nodes=30, seed=seed)
+            workload,
+            cluster,
+            problem,
+            method="column-generation",
+            limits=Limits(nodes=30, seed=seed),
         )
         if result.plan is not None and result.plan.certificate["origin"] == "set partitioning":
             best = best_max_load(workload, cluster, problem)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...model.errors import InputError
 from .network import Network, Tensor
-from .pieces import (
+from .operators import (
     attention,
     elementwise,
     embedding,

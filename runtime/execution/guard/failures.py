@@ -1,6 +1,6 @@
 """All ranks end within a bounded time, and the first error is shown once.
 
-Every rank has a thread that watches. It tells the others that its rank lives (`board.py`), looks
+Every rank has a thread that watches. It gives signs of life to the others (`heartbeats.py`), looks
 for an error, and ends the process when there is one. The first error wins. It comes
 
 - from a rank that fails: its exception, in one line;
@@ -8,8 +8,8 @@ for an error, and ends the process when there is one. The first error wins. It c
 - from a rank that computes for longer than the timeout while the others wait for it;
 - from a rank that misses another one at the start, or finds that it runs another plan or model.
 
-What a rank sees when it waits for one that is gone ("connection closed by peer") is no first error:
-it is looked for who is gone.
+An error of a rank that waits for one that is gone ("connection closed by peer") is no first error:
+the watcher then looks for the rank that no longer answers.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from typing import NoReturn
 import torch.distributed as dist
 
 from ....instances import InfeasibleError, StagecutError
-from .blame import gone, is_of_waiting, place, told, waits
-from .board import Board
+from .error_origin import error_line, is_of_waiting, lost_ranks, place, waits
+from .heartbeats import Heartbeats
 
-#: So long a rank may compute without a word, or start after another one, unless told otherwise.
+#: Longest that a rank may compute between actions, or start after another one, by default.
 TIMEOUT_S = 120.0
 #: How often a rank looks for errors and says that it lives.
 POLL_S = 0.25
-#: A rank that has not said that it lives for so long is gone.
+#: A rank without a sign of life for this long is gone.
 SILENCE_S = 15.0
-#: The same, once a connection broke or the launcher ends the ranks.
+#: The same once a connection broke or the launcher ends the ranks.
 SUSPICION_S = 3.0
-#: So long after an error a rank may take to end by itself.
+#: Time that a rank has to end by itself after an error.
 GRACE_S = 5.0
 
 
@@ -59,7 +59,7 @@ class Guard:
         self, rank: int, world: int, timeout_s: float, show: Callable[[str], None]
     ) -> None:
         self.rank, self.world, self.timeout_s, self.show = rank, world, timeout_s, show
-        self.board = Board(rank, world, timeout_s)
+        self.heartbeats = Heartbeats(rank, world, timeout_s)
         self._ended = threading.Event()
         self._joined = False  # from then on, others wait for this rank
         self._failed = False
@@ -76,7 +76,7 @@ class Guard:
     @property
     def store(self) -> dist.Store:
         """Of the process group: make the group with it."""
-        return self.board.store
+        return self.heartbeats.store
 
     def tick(self) -> None:
         """Say that this rank gets on."""
@@ -87,8 +87,8 @@ class Guard:
         self._actions = actions
 
     def join(self, identity: dict[str, str]) -> None:
-        """Wait until all ranks are here, and check that they run the same; see `Board.join`."""
-        self.board.join(identity)
+        """Wait until all ranks are here, and check that they run the same: `Heartbeats.join`."""
+        self.heartbeats.join(identity)
         self.tick()
         self._joined = True
 
@@ -99,19 +99,19 @@ class Guard:
         """
         if self._first_here is None:
             self._failed = True
-            code, text = 1, f"rank {self.rank}: {told(error)}"
+            code, text = 1, f"rank {self.rank}: {error_line(error)}"
             if isinstance(error, StagecutError) and error.__cause__ is None:  # what the user gave
                 code, text = 3 if isinstance(error, InfeasibleError) else 2, str(error)
             elif is_of_waiting(error):
                 text = self._suspect(text)
-            self._first_here = self.board.publish(text, code)
+            self._first_here = self.heartbeats.publish(text, code)
         return self._first_here
 
     # The thread that watches.
 
     def start(self) -> None:
         """Begin to watch."""
-        self.board.live(0)
+        self.heartbeats.live(0)
         self._thread.start()
 
     def stop(self) -> None:
@@ -121,7 +121,7 @@ class Guard:
         self._leave()
 
     def _leave(self) -> None:
-        self.board.leave(GRACE_S if self._failed else self.timeout_s)
+        self.heartbeats.leave(GRACE_S if self._failed else self.timeout_s)
 
     def _watch(self) -> None:
         beats, since_error = 0, 0.0
@@ -131,20 +131,20 @@ class Guard:
             caught = self._caught()
             try:
                 beats += 1
-                self.board.live(beats)
-                if self.board.has_error():
+                self.heartbeats.live(beats)
+                if self.heartbeats.has_error():
                     since_error = since_error or time.monotonic()
                     if not self._failed or time.monotonic() > since_error + GRACE_S:
-                        self._end(self.board.first_error()[0])
+                        self._end(self.heartbeats.first_error()[0])
                 elif signal.SIGTERM in caught and not self._failed:
                     self._first(self._suspect(f"rank {self.rank}: ended by SIGTERM"), 1)
                 elif signal.SIGINT in caught:
                     self._end(130)
-                beat = self.board.beat(after)
+                beat = self.heartbeats.beat(after)
                 if beat != seen:
                     seen, changed = beat, time.monotonic()
                 if beat and time.monotonic() > changed + SILENCE_S:
-                    self._first(gone([after]), 1)
+                    self._first(lost_ranks([after]), 1)
                 self._check_pace()
             except dist.DistError:
                 if not self._ended.is_set():
@@ -171,18 +171,18 @@ class Guard:
 
     def _suspect(self, otherwise: str) -> str:
         """Return who is gone; `otherwise` if all are alive, or another error comes first."""
-        before = {r: self.board.beat(r) for r in range(self.world) if r != self.rank}
+        before = {r: self.heartbeats.beat(r) for r in range(self.world) if r != self.rank}
         until = time.monotonic() + SUSPICION_S
         while time.monotonic() < until:
-            if self.board.has_error():
+            if self.heartbeats.has_error():
                 return otherwise
             time.sleep(POLL_S / 4)
-        silent = [r for r, beat in before.items() if beat and self.board.beat(r) == beat]
-        return gone(silent) if silent else otherwise
+        silent = [r for r, beat in before.items() if beat and self.heartbeats.beat(r) == beat]
+        return lost_ranks(silent) if silent else otherwise
 
     def _first(self, text: str, code: int) -> None:
         """Publish from the thread that watches, and end, unless the main thread is about to."""
-        if self.board.publish(text, code):
+        if self.heartbeats.publish(text, code):
             self.show(text)
         elif self._failed:
             return
@@ -190,8 +190,8 @@ class Guard:
 
     def store_is_gone(self) -> NoReturn:
         """End this process: the rank that keeps the store does not answer any more."""
-        self._last_word.acquire()  # for ever: both threads may come here
-        if self.rank == 1:  # who speaks for those that are left
+        self._last_word.acquire()  # never released: both threads may get here
+        if self.rank == 1:  # one rank reports for all that are left
             self.show("rank 0 is gone: it was killed, or ended without a word")
         os._exit(1)
 
@@ -252,7 +252,7 @@ def guarded(
         except BaseException as error:
             try:
                 first = guard.fail(error)
-                code, text = guard.board.first_error()
+                code, text = guard.heartbeats.first_error()
                 guard.stop()
             except dist.DistError:
                 guard.store_is_gone()

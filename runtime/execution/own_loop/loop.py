@@ -23,7 +23,7 @@ from ..gradients import GradientSums, holders_of
 from ..recorder import Recorder
 from ..split import PieceModule
 from ..stage import Stage, Tensors
-from .mail import Letter, Mail, Ranks, routes_of
+from .transport import Message, P2PTransport, Ranks, routes_of
 from .versions import Weights, check_two_versions, round_sizes, with_updates
 
 #: Returns the model's inputs for a microbatch of a pass over the schedule.
@@ -102,7 +102,7 @@ class Loop:
                 check_two_versions(rows, self.sizes)
             self.row = rows[rank]
 
-        self.mail = Mail(pieces, self.ranks, routes_of(schedule, self.ranks), device)
+        self.transport = P2PTransport(pieces, self.ranks, routes_of(schedule, self.ranks), device)
         names = [[n for n, _ in piece.module.named_parameters()] for piece in pieces]
         self.sums = GradientSums(holders_of(names, self.ranks))
         self.stages: dict[int, Stage] = {}
@@ -145,7 +145,7 @@ class Loop:
         data
             Asked for microbatches 0, 1, … where the first piece runs.
         """
-        self.mail.start()
+        self.transport.start()
         for weights in self.weights.values():
             weights.restart()
         for stage in self.stages.values():
@@ -172,10 +172,10 @@ class Loop:
                     self.weights[piece].step(self.optimizers.get(piece))
         if self.training and not self.asynchronous:
             self._end_batch(added)
-        self.mail.finish()
+        self.transport.finish()
 
     def _forward(self, p: int, j: int, data: Data) -> None:
-        inputs = self.mail.receive(Letter(p - 1, False, j)) if p else data(j)
+        inputs = self.transport.receive(Message(p - 1, False, j)) if p else data(j)
         if p in self.weights:
             updates = None
             if self.schedule.versions == "two":
@@ -183,10 +183,10 @@ class Loop:
             self.weights[p].begin(j, updates)
         outputs = self.stages[p].forward(j, inputs)
         if p < self.last:
-            self.mail.send(Letter(p, False, j), outputs)
+            self.transport.send(Message(p, False, j), outputs)
 
     def _backward(self, p: int, j: int, *, whole: bool) -> None:
-        gradients = self.mail.receive(Letter(p + 1, True, j)) if p < self.last else ()
+        gradients = self.transport.receive(Message(p + 1, True, j)) if p < self.last else ()
         if p in self.weights:
             self.weights[p].resume(j)
         stage = self.stages[p]
@@ -194,7 +194,7 @@ class Loop:
         if p in self.weights:
             self.weights[p].collect(j // self.sizes[p])
         if p > 0:
-            self.mail.send(Letter(p, True, j), made)
+            self.transport.send(Message(p, True, j), made)
 
     def _timed(self, action: Action) -> AbstractContextManager[None]:
         return nullcontext() if self.recorder is None else self.recorder.during(action)

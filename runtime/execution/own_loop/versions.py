@@ -32,7 +32,7 @@ from ....instances import InputError
 from ...schedules import Action, Kind, Schedule
 from ...schedules.steps import execution_steps
 from ...simulate.stages import StageGraph
-from .mail import Ranks
+from .transport import Ranks
 
 
 def round_sizes(schedule: Schedule, ranks: Ranks, microbatches: int) -> list[int]:

@@ -1,1 +1,1 @@
-"""The label DP over downsets: latency to proven optimality."""
+"""The label DP over ideals: latency to proven optimality."""

@@ -2,7 +2,8 @@
 
 Every array that a compiled function is handed costs compile time, in it and in whatever it calls.
 So what belongs to a unit, a node, a state or a label is one table, and the names below are its
-columns; lists of different lengths lie one behind the other in `Graph.lists`.
+columns; lists of different lengths lie one behind the other in `Graph.lists`. In the compiled
+functions g, s, w are the `Graph`, the `LabelStore` and the `Scratch`, and `col` is this module.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ....instances.model.arrays import Ints
 # What a slice ends with.
 DONE, BUDGET, STATES_FULL, LABELS_FULL, VALUES_FULL, BORDER_FULL, ACTIVE_FULL = range(7)
 
-# Places in `Store.at`: where the run stands.
+# Places in `LabelStore.at`: where the run stands.
 (
     N_STATES, N_LABELS, N_VALUES, N_BORDER, PHASE, CARD, STATE, DEPTH, ACTIVE, READY_AT,
     BEST_LABEL, STEPS, OPEN_GROUPS, LEFT_OUT,
@@ -27,7 +28,7 @@ NEXT, CPU_STEPS, GROW = range(3)
 
 # Columns of `Graph.unit`; the first four begin lists, up to where those of the next row begin.
 SUCC, NODE, INPUT, SOURCE, PREDS, GROUP = range(6)
-# Columns of `Graph.node`; the first two begin lists. SINKS: whether sink satellites hang on the
+# Columns of `Graph.node`; the first two begin lists. SINKS: whether free sinks hang on the
 # node, 0: none, 1: an accelerator may take them, 2: it may not.
 FEED, FOLLOWING, UNIT, CONSUMERS, SINKS = range(5)
 # Columns of `Graph.time`; DEPTH_TIME: least time from the node's start to the end.
@@ -35,19 +36,19 @@ CPU_TIME, DEPTH_TIME, SINK_BYTES = range(3)
 # Columns of `Graph.source`; FEEDS: units fed, or more than there are if it is never taken.
 FEEDS, BYTES, MOVED = range(3)
 
-# Columns of `Store.state` and `Store.label`.
+# Columns of `LabelStore.state` and `LabelStore.label`.
 BORDER_AT, BORDER_SIZE, FIRST, SIBLING, OWNERS = range(5)
 OF_STATE, CODE, PARENT, KIND, AFTER, VALUES_AT = range(6)
 
-# Columns of `Work.unit`: of units, then of the depths of the call being grown.
+# Columns of `Scratch.unit`: of units, then of the depths of the call being grown.
 INSIDE, MISSING, IN_CALL, STACK, CURSOR, OPENED, INPUTS, OWNER, OWNED = range(9)
-# Columns of `Work.node`.
+# Columns of `Scratch.node`.
 OUTSIDE, PLACE, ENTERED, INPUT_LIST, BORDER = range(5)
-# Columns of `Work.group` and `Work.owner`. HOLDER: CPUS, or the owner of an open group.
+# Columns of `Scratch.group` and `Scratch.owner`. HOLDER: CPUS, or the owner of an open group.
 GROUP_IN, GROUP_DONE, HOLDER, OPEN_LIST = range(4)
 OWNER_KIND, OWNER_LEFT, RENAMED = range(3)
-# First index of `Work.load` after the depth.
-COMPUTE, IN, SATELLITES, OUT, SAVING = range(5)
+# First index of `Scratch.load` after the depth.
+COMPUTE, IN, LEAVES, OUT, SAVING = range(5)
 
 CPUS = -1
 #: Colours of which a part is done that a state can tell apart; one byte of its key each.
@@ -61,13 +62,13 @@ class Graph(NamedTuple):
     """The reduced problem.
 
     C units in topological order, N nodes sorted by unit, K kinds, G groups (colours of which a
-    unit is a part), T source satellites, P paths of up to L units, X calls in all.
+    unit is a part), T free sources, P paths of up to L units, X calls in all.
     """
 
     divided: bool  # whether a colour may be divided over the two calls of an accelerator
     unit: Array  # (C+1, 6)
     node: Array  # (N+1, 5)
-    lists: Array  # successors, inputs and source satellites of units; feeds, successors of nodes
+    lists: Array  # successors, inputs and free sources of units; feeds, successors of nodes
     compute: Array  # (K, C)
     memory: Array  # (C,)
     transfer: Array  # (K, N)
@@ -85,10 +86,10 @@ class Graph(NamedTuple):
     onward: Array  # (P, L, L, X+1): min over j' ≥ j of L(i, j') + D[j'+1][x−1]
 
 
-class Store(NamedTuple):
+class LabelStore(NamedTuple):
     """States and their labels.
 
-    A state is a downset, and, where colours may be divided, who holds each colour of which a part
+    A state is an ideal, and, where colours may be divided, who holds each colour of which a part
     is done: the CPUs, or an *owner*, an accelerator that must take the rest in its second call.
     """
 
@@ -105,7 +106,7 @@ class Store(NamedTuple):
     values: Array  # finish times on the border; for each owner, finish and bytes of its first call
 
 
-class Work(NamedTuple):
+class Scratch(NamedTuple):
     """The state being expanded, and the call being grown."""
 
     unit: Array  # (C+1, 9)
@@ -115,20 +116,20 @@ class Work(NamedTuple):
     group: Array  # (G, 4)
     owner: Array  # (MOST_OPEN + 1, 3)
     load: Array  # (C+1, 5, K)
-    room: Array  # (C+1, 2): bytes of the call, bytes of satellites that could be taken
-    path_in: Array  # (C+1, P) first place on each path outside downset and call
-    touched: Array  # (T,) units of the call that a source satellite feeds
+    room: Array  # (C+1, 2): bytes of the call, bytes of free leaves that could be taken
+    path_in: Array  # (C+1, P) first place on each path outside ideal and call
+    touched: Array  # (T,) units of the call that a free source feeds
     ready: Array  # (words,) bits
     new_key: Array
     active: Array  # (A,) labels
     start: Array  # (C+1, A)
 
 
-def new_work(graph: Graph) -> Work:
+def new_scratch(graph: Graph) -> Scratch:
     """Return room to work in."""
     units, nodes, kinds = len(graph.memory), len(graph.time), len(graph.capacity)
     words, whole = (units + 63) // 64, np.int64
-    return Work(
+    return Scratch(
         unit=np.zeros((units + 1, 9), whole),
         node=np.zeros((nodes, 5), whole),
         tail=np.zeros(nodes),
@@ -146,7 +147,7 @@ def new_work(graph: Graph) -> Work:
     )
 
 
-def wider(work: Work) -> Work:
+def wider(work: Scratch) -> Scratch:
     """Return room for twice as many labels of one state."""
     return work._replace(
         active=np.concatenate([work.active, np.zeros_like(work.active)]),
@@ -154,15 +155,15 @@ def wider(work: Work) -> Work:
     )
 
 
-def new_store(graph: Graph, target: float) -> Store:
-    """Return a store that holds the empty downset, with one label: nothing used or finished."""
+def new_store(graph: Graph, target: float) -> LabelStore:
+    """Return a store that holds the empty ideal, with one label: nothing used or finished."""
     units, nodes = len(graph.memory), len(graph.time)
     states, labels = 1024, 4096
     at: Ints = np.zeros(14, np.int64)
     at[BEST_LABEL] = -1
     at[N_STATES] = at[N_LABELS] = 1
     words = (units + 63) // 64 + PATTERN_WORDS * graph.divided
-    store = Store(
+    store = LabelStore(
         at=at,
         target=np.array([target]),
         table=np.full(4 * states, -1, np.int64),
@@ -181,7 +182,7 @@ def new_store(graph: Graph, target: float) -> Store:
     return store
 
 
-def enlarged(store: Store, code: int) -> Store:
+def enlarged(store: LabelStore, code: int) -> LabelStore:
     """Return the store with twice the room of what is full; a hash table is left empty."""
 
     def twice(*names: str) -> dict[str, Array]:
@@ -198,6 +199,6 @@ def enlarged(store: Store, code: int) -> Store:
     return store._replace(**twice(*{VALUES_FULL: ("values",)}.get(code, ("border", "border_tail"))))
 
 
-def bytes_of(store: Store) -> float:
+def bytes_of(store: LabelStore) -> float:
     """Return the memory that a store takes."""
     return float(sum(array.nbytes for array in store))

@@ -1,11 +1,11 @@
-"""The graph that the latency DP works on: satellites set aside, units renumbered, paths bounded.
+"""The graph that the latency DP works on: free leaves set aside, units renumbered, paths bounded.
 
-*Satellites* are units of one node that take no time on CPUs (nor on accelerators) and either are
-sources, or are sinks with one predecessor. A source satellite is best on the CPUs, unless all
+*Free leaves* are units of one node that take no time on CPUs (nor on accelerators) and either are
+sources, or are sinks with one predecessor. A free source is best on the CPUs, unless all
 that it feeds is in one call: moved there from a call, it frees memory, its output is there at
-once, and it costs that call one transfer in where there was one transfer out. A sink satellite
+once, and it costs that call one transfer in where there was one transfer out. A free sink
 is best on the CPUs, unless it is in the call of its predecessor u, and then it helps only if
-nothing of u's output leaves the call. So satellites need no place in the downsets: a call may
+nothing of u's output leaves the call. So free leaves need no place in the ideals: a call may
 take those it surrounds, and which ones is a knapsack of transfers saved against bytes.
 """
 
@@ -21,23 +21,8 @@ from ....formulations.latency.graph import LatencyGraph
 from ....formulations.task import Task
 from ....instances.model.arrays import Bools, Floats, Ints
 from ..bound import CutData, PathBound, path_bound
-from .arrays import (
-    BYTES,
-    CONSUMERS,
-    FEED,
-    FEEDS,
-    FOLLOWING,
-    GROUP,
-    INPUT,
-    MOVED,
-    NODE,
-    PREDS,
-    SINKS,
-    SOURCE,
-    SUCC,
-    UNIT,
-    Graph,
-)  # fmt: skip
+from . import arrays as col
+from .arrays import Graph
 
 #: The label DP is left alone if its codes (calls used of every kind) are more than this.
 MOST_CODES = 20_000
@@ -45,14 +30,14 @@ MOST_CODES = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Core:
-    """What remains without satellites; C units, N nodes.
+    """What remains without free leaves; C units, N nodes.
 
     Parameters
     ----------
     graph
         All units.
     units
-        Shape (C,): units of `graph` that are no satellites, in topological order.
+        Shape (C,): units of `graph` that are no free leaves, in topological order.
     nodes
         Shape (N,): nodes of the workload, by core unit.
     sources, sinks
@@ -67,7 +52,7 @@ class Core:
 
 
 def core_of(task: Task, graph: LatencyGraph) -> Core:
-    """Set satellites aside."""
+    """Set free leaves aside."""
     workload = task.workload
     free = (graph.cpu == 0) & np.all((graph.compute == 0) | np.isinf(graph.compute), axis=0)
     lone = [
@@ -178,12 +163,12 @@ def kernel_graph(
         sink_bytes[u] += graph.memory_bytes[v]
         sinks[u] = max(int(sinks[u]), 1 if supported[v] else 2)
     sources: list[list[int]] = [[] for _ in range(size)]
-    source = np.zeros((len(core.sources), MOVED + kinds))
+    source = np.zeros((len(core.sources), col.MOVED + kinds))
     for t, v in enumerate(core.sources):
         fed = sorted({int(unit_of[y]) for y in workload.successors[v]})
-        source[t, FEEDS] = len(fed) if supported[v] and fed else size + 1
-        source[t, BYTES] = graph.memory_bytes[v]
-        source[t, MOVED:] = graph.transfer[:, v]
+        source[t, col.FEEDS] = len(fed) if supported[v] and fed else size + 1
+        source[t, col.BYTES] = graph.memory_bytes[v]
+        source[t, col.MOVED :] = graph.transfer[:, v]
         for unit in fed:
             sources[unit].append(t)
 
@@ -192,20 +177,20 @@ def kernel_graph(
         np.zeros((size + 1, 6), np.int64),
         np.zeros((len(core.nodes) + 1, 5), np.int64),
     )
-    of_unit[:, SUCC], of_unit[:, INPUT] = _append(lists, succ), _append(lists, inputs)
-    of_unit[:, SOURCE] = _append(lists, sources)
-    of_unit[:, NODE] = np.searchsorted(unit_of[core.nodes], np.arange(size + 1))
-    of_unit[:size, PREDS], of_unit[:size, GROUP] = preds, graph.group[core.units]
-    of_node[:, FEED] = _append(lists, [inside(workload.predecessors[v]) for v in core.nodes])
-    of_node[:, FOLLOWING] = _append(lists, [inside(workload.successors[v]) for v in core.nodes])
-    of_node[:-1, UNIT] = unit_of[core.nodes]
-    of_node[:-1, CONSUMERS] = [
+    of_unit[:, col.SUCC], of_unit[:, col.INPUT] = _append(lists, succ), _append(lists, inputs)
+    of_unit[:, col.SOURCE] = _append(lists, sources)
+    of_unit[:, col.NODE] = np.searchsorted(unit_of[core.nodes], np.arange(size + 1))
+    of_unit[:size, col.PREDS], of_unit[:size, col.GROUP] = preds, graph.group[core.units]
+    of_node[:, col.FEED] = _append(lists, [inside(workload.predecessors[v]) for v in core.nodes])
+    of_node[:, col.FOLLOWING] = _append(lists, [inside(workload.successors[v]) for v in core.nodes])
+    of_node[:-1, col.UNIT] = unit_of[core.nodes]
+    of_node[:-1, col.CONSUMERS] = [
         len({int(unit_of[y]) for y in workload.successors[v]} - {-1, int(unit_of[v])})
         for v in core.nodes
     ]
-    of_node[:-1, SINKS] = sinks
+    of_node[:-1, col.SINKS] = sinks
     place, gates, rest, onward = _path_tables(task, core, bounds, unit_no, node_no, lists)
-    group = of_unit[:size, GROUP]
+    group = of_unit[:size, col.GROUP]
     tied, most = group >= 0, len(workload.colour_classes) + 1
     memory = graph.unit_memory[core.units]
     left, step = codes(counts)

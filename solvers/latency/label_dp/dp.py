@@ -1,8 +1,8 @@
-"""Exact label DP over downsets for one call per accelerator: latency to proven optimality.
+"""Exact label DP over ideals for one call per accelerator: latency to proven optimality.
 
-Executing a plan takes one call, or one unit on the CPUs, after the other: a chain of downsets.
+Executing a plan takes one call, or one unit on the CPUs, after the other: a chain of ideals.
 What follows depends on the past only through the finish times of the *border* (nodes with a
-successor still outside) and the calls used. So a state is a downset, a label holds the calls used
+successor still outside) and the calls used. So a state is an ideal, a label holds the calls used
 of each kind, the finish times of the border and the last finish so far, and a label that is
 nowhere better than another one is dropped: exact.
 
@@ -28,25 +28,8 @@ from ....instances import CallPlacement, Solution
 from ...core.search import Search
 from ..bound import cut_data, path_bound
 from ..paths import heavy_paths
-from .arrays import (
-    ACTIVE_FULL,
-    BEST_LABEL,
-    BUDGET,
-    DONE,
-    KIND,
-    LEFT_OUT,
-    N_STATES,
-    OF_STATE,
-    PARENT,
-    STATES_FULL,
-    Graph,
-    Store,
-    bytes_of,
-    enlarged,
-    new_store,
-    new_work,
-    wider,
-)  # fmt: skip
+from . import arrays as col
+from .arrays import Graph, LabelStore, bytes_of, enlarged, new_scratch, new_store, wider
 from .core import MOST_CODES, Core, core_of, core_paths, kernel_graph
 from .kernel import run
 from .knapsack import knapsack
@@ -179,32 +162,32 @@ def chain(
     """
     if not len(graph.memory):
         return True, 0.0, []
-    store, work = new_store(graph, target * (1 - MARGIN)), new_work(graph)
+    store, work = new_store(graph, target * (1 - MARGIN)), new_scratch(graph)
     rehash(store.table, store.key, 1)
     while True:
         code = run(graph, store, work, single, SLICE)
-        if code == DONE or should_stop() or bytes_of(store) > MOST_BYTES:
-            complete = code == DONE and not store.at[LEFT_OUT]
+        if code == col.DONE or should_stop() or bytes_of(store) > MOST_BYTES:
+            complete = code == col.DONE and not store.at[col.LEFT_OUT]
             return complete, float(store.target[0]), _steps(graph, store)
-        if code == ACTIVE_FULL:
+        if code == col.ACTIVE_FULL:
             work = wider(work)
-        elif code != BUDGET:
+        elif code != col.BUDGET:
             store = enlarged(store, code)
-            if code == STATES_FULL:
-                rehash(store.table, store.key, int(store.at[N_STATES]))
+            if code == col.STATES_FULL:
+                rehash(store.table, store.key, int(store.at[col.N_STATES]))
 
 
-def _steps(graph: Graph, store: Store) -> list[Step] | None:
-    label = int(store.at[BEST_LABEL])
+def _steps(graph: Graph, store: LabelStore) -> list[Step] | None:
+    label = int(store.at[col.BEST_LABEL])
     if label < 0:
         return None
     steps = []
-    while store.label[label, PARENT] >= 0:
-        parent = int(store.label[label, PARENT])
-        after, before = (store.key[store.label[i, OF_STATE]] for i in (label, parent))
+    while store.label[label, col.PARENT] >= 0:
+        parent = int(store.label[label, col.PARENT])
+        after, before = (store.key[store.label[i, col.OF_STATE]] for i in (label, parent))
         added = after ^ before
         units = tuple(x for x in range(len(graph.memory)) if int(added[x >> 6]) >> (x & 63) & 1)
-        steps.append(Step(int(store.label[label, KIND]), units))
+        steps.append(Step(int(store.label[label, col.KIND]), units))
         label = parent
     return steps[::-1]
 
@@ -223,21 +206,21 @@ def solution_of(task: Task, core: Core, steps: list[Step]) -> CallPlacement:
 
 
 def calls_of(
-    task: Task, core: Core, steps: list[Step], *, satellites: bool = True
+    task: Task, core: Core, steps: list[Step], *, leaves: bool = True
 ) -> list[tuple[int, list[int]]]:
-    """Return kind and nodes of each call of a chain, with the satellites that save most."""
+    """Return kind and nodes of each call of a chain, with the free leaves that save most."""
     found = []
     for step in steps:
         if step.kind >= 0:
             nodes = {v for x in step.units for v in core.graph.members[core.units[x]]}
-            if satellites:
-                nodes |= satellites_of(task, core, nodes, step.kind)
+            if leaves:
+                nodes |= leaves_of(task, core, nodes, step.kind)
             found.append((step.kind, sorted(nodes)))
     return found
 
 
-def satellites_of(task: Task, core: Core, nodes: set[int], kind: int) -> set[int]:
-    """Return the satellites that a call of `nodes` should take, on a kind of accelerators."""
+def leaves_of(task: Task, core: Core, nodes: set[int], kind: int) -> set[int]:
+    """Return the free leaves that a call of `nodes` should take, on a kind of accelerators."""
     graph, workload = core.graph, task.workload
     items = [  # bytes, transfer saved, nodes
         (float(graph.memory_bytes[v]), float(graph.transfer[kind, v]), [v])

@@ -1,4 +1,4 @@
-"""Which satellites a call takes: a small knapsack."""
+"""Which free leaves a call takes: a small knapsack."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 from numba import njit
 
 from ....formulations.compiled import inner
-from .arrays import BYTES, FEEDS, MOVED, NODE, OUTSIDE, SINK_BYTES, SINKS, STACK
+from . import arrays as col
 
 #: Steps after which the search is left; many alike things to take make it exponential.
 MOST_STEPS = 20_000
 
 
 @njit(cache=True, nogil=True)
-def knapsack(size, worth, free):  # type: ignore[no-untyped-def]
+def knapsack(size, worth, free):
     """Return the largest worth within `free`, and what to take for it.
 
     Depth-first, best ratio first, cut by the fractional bound. Sizes are above 0. If that takes
@@ -71,20 +71,20 @@ def knapsack(size, worth, free):  # type: ignore[no-untyped-def]
 
 
 @inner
-def best_saving(g, w, d, k, free):  # type: ignore[no-untyped-def]
-    """Most transfer time that taking satellites into the call can save within `free` bytes."""
+def best_saving(g, w, d, k, free):
+    """Most transfer time that taking free leaves into the call can save within `free` bytes."""
     size = np.empty(len(w.node) + len(g.source))
     worth = np.empty(len(w.node) + len(g.source))
     count, total = 0, 0.0
     for i in range(d):
-        x = w.unit[i, STACK]
-        for u in range(g.unit[x, NODE], g.unit[x + 1, NODE]):
-            if g.node[u, SINKS] == 1 and w.node[u, OUTSIDE] == 0:
-                size[count], worth[count] = g.time[u, SINK_BYTES], g.transfer[k, u]
+        x = w.unit[i, col.STACK]
+        for u in range(g.unit[x, col.NODE], g.unit[x + 1, col.NODE]):
+            if g.node[u, col.SINKS] == 1 and w.node[u, col.OUTSIDE] == 0:
+                size[count], worth[count] = g.time[u, col.SINK_BYTES], g.transfer[k, u]
                 count += 1
     for t in range(len(g.source)):
-        if w.touched[t] == g.source[t, FEEDS]:
-            size[count], worth[count] = g.source[t, BYTES], g.source[t, MOVED + k]
+        if w.touched[t] == g.source[t, col.FEEDS]:
+            size[count], worth[count] = g.source[t, col.BYTES], g.source[t, col.MOVED + k]
             count += 1
     kept = 0
     for i in range(count):

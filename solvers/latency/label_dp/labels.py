@@ -6,41 +6,11 @@ import numpy as np
 from numba import njit
 
 from ....formulations.compiled import inner
-from .arrays import (
-    AFTER,
-    BEST_LABEL,
-    BORDER,
-    BORDER_AT,
-    BORDER_SIZE,
-    CODE,
-    CPUS,
-    FIRST,
-    GROUP,
-    GROUP_DONE,
-    GROUP_IN,
-    HOLDER,
-    KIND,
-    MOST_OPEN,
-    N_BORDER,
-    N_LABELS,
-    N_STATES,
-    N_VALUES,
-    OF_STATE,
-    OPEN_GROUPS,
-    OPEN_LIST,
-    OWNER_KIND,
-    OWNERS,
-    PARENT,
-    RENAMED,
-    SIBLING,
-    STACK,
-    STEPS,
-    VALUES_AT,
-)  # fmt: skip
+from . import arrays as col
 
 
 @inner
-def _slot(table, keys, key):  # type: ignore[no-untyped-def]
+def _slot(table, keys, key):
     """Place of the state `key` in the hash table, or where it would be entered."""
     h = np.uint64(1469598103934665603)
     for i in range(len(key)):
@@ -60,37 +30,39 @@ def _slot(table, keys, key):  # type: ignore[no-untyped-def]
 
 
 @inner
-def find(s, key):  # type: ignore[no-untyped-def]
+def find(s, key):
     """Return the number of the state `key`, −1 if there is none."""
     return s.table[_slot(s.table, s.key, key)]
 
 
 @njit(cache=True, nogil=True)
-def rehash(table, key, count):  # type: ignore[no-untyped-def]
+def rehash(table, key, count):
     """Enter the first `count` states into an empty hash table."""
     for state in range(count):
         table[_slot(table, key, key[state])] = state
 
 
 @inner
-def insert(  # type: ignore[no-untyped-def]
-    g, s, w, state, card, border, size, code, end, parent, kind, single
-):
+def insert(g, s, w, state, card, border, size, code, end, parent, kind, single):
     """Add a label unless another one is at least as good in all; return its state.
 
     `size` is that of the new label's values: `border` finish times, and two for each owner.
     """
     if state < 0:
         state = _new_state(s, w, card, border, (size - border) // 2)
-    before, label = -1, s.state[state, FIRST]
+    before, label = -1, s.state[state, col.FIRST]
     mine = 0.0
     if single:
         mine = _estimate(w.tail, w.vector, 0, 0, border, end)
     while label >= 0:
-        s.at[STEPS] += 1
-        after, at, other = s.label[label, AFTER], s.label[label, VALUES_AT], s.label[label, CODE]
+        s.at[col.STEPS] += 1
+        after, at, other = (
+            s.label[label, col.AFTER],
+            s.label[label, col.VALUES_AT],
+            s.label[label, col.CODE],
+        )
         if single and other == code:
-            there = s.state[state, BORDER_AT]
+            there = s.state[state, col.BORDER_AT]
             value = _estimate(s.border_tail, s.values, there, at, border, s.label_end[label])
             if value <= mine:
                 return state
@@ -107,54 +79,54 @@ def insert(  # type: ignore[no-untyped-def]
                 return state
         if worse:
             if before < 0:
-                s.state[state, FIRST] = after
+                s.state[state, col.FIRST] = after
             else:
-                s.label[before, AFTER] = after
+                s.label[before, col.AFTER] = after
         else:
             before = label
         label = after
-    new = s.at[N_LABELS]
-    s.at[N_LABELS] += 1
-    s.label[new, OF_STATE] = state
-    s.label[new, CODE] = code
-    s.label[new, PARENT] = parent
-    s.label[new, KIND] = kind
-    s.label[new, VALUES_AT] = s.at[N_VALUES]
-    s.label[new, AFTER] = s.state[state, FIRST]
+    new = s.at[col.N_LABELS]
+    s.at[col.N_LABELS] += 1
+    s.label[new, col.OF_STATE] = state
+    s.label[new, col.CODE] = code
+    s.label[new, col.PARENT] = parent
+    s.label[new, col.KIND] = kind
+    s.label[new, col.VALUES_AT] = s.at[col.N_VALUES]
+    s.label[new, col.AFTER] = s.state[state, col.FIRST]
     s.label_end[new] = end
-    s.state[state, FIRST] = new
+    s.state[state, col.FIRST] = new
     for i in range(size):
-        s.values[s.at[N_VALUES] + i] = w.vector[i]
-    s.at[N_VALUES] += size
+        s.values[s.at[col.N_VALUES] + i] = w.vector[i]
+    s.at[col.N_VALUES] += size
     if card == len(g.memory) and end < s.target[0]:
         s.target[0] = end
-        s.at[BEST_LABEL] = new
+        s.at[col.BEST_LABEL] = new
     return state
 
 
 @inner
-def _new_state(s, w, card, border, owners):  # type: ignore[no-untyped-def]
-    state = s.at[N_STATES]
-    s.at[N_STATES] += 1
+def _new_state(s, w, card, border, owners):
+    state = s.at[col.N_STATES]
+    s.at[col.N_STATES] += 1
     for i in range(len(w.new_key)):
         s.key[state, i] = w.new_key[i]
     s.table[_slot(s.table, s.key, w.new_key)] = state
-    at = s.at[N_BORDER]
-    s.state[state, BORDER_AT] = at
-    s.state[state, BORDER_SIZE] = border
-    s.state[state, OWNERS] = owners
+    at = s.at[col.N_BORDER]
+    s.state[state, col.BORDER_AT] = at
+    s.state[state, col.BORDER_SIZE] = border
+    s.state[state, col.OWNERS] = owners
     for i in range(border):
-        s.border[at + i] = w.node[i, BORDER]
+        s.border[at + i] = w.node[i, col.BORDER]
         s.border_tail[at + i] = w.tail[i]
-    s.at[N_BORDER] += border
-    s.state[state, FIRST] = -1
-    s.state[state, SIBLING] = s.by_card[card]
+    s.at[col.N_BORDER] += border
+    s.state[state, col.FIRST] = -1
+    s.state[state, col.SIBLING] = s.by_card[card]
     s.by_card[card] = state
     return state
 
 
 @inner
-def _estimate(tails, values, tail_at, value_at, size, end):  # type: ignore[no-untyped-def]
+def _estimate(tails, values, tail_at, value_at, size, end):
     """How promising a label is: the last finish that its border can lead to, at least."""
     worst, total = end, 0.0
     for i in range(size):
@@ -165,7 +137,7 @@ def _estimate(tails, values, tail_at, value_at, size, end):  # type: ignore[no-u
 
 
 @inner
-def write_owners(g, s, w, d, kind):  # type: ignore[no-untyped-def]
+def write_owners(g, s, w, d, kind):
     """Write who holds the open colours after the step into the new key; see `_read_owners`.
 
     Owners are numbered anew, in the order in which their colours come; the column RENAMED says
@@ -181,23 +153,23 @@ def write_owners(g, s, w, d, kind):  # type: ignore[no-untyped-def]
     int
         How many owners there are; −1 if that is more than a key can hold.
     """
-    found = np.empty(MOST_OPEN, np.int64)
+    found = np.empty(col.MOST_OPEN, np.int64)
     count = 0
-    for i in range(s.at[OPEN_GROUPS] + d):
-        if i < s.at[OPEN_GROUPS]:
-            group = w.group[i, OPEN_LIST]
+    for i in range(s.at[col.OPEN_GROUPS] + d):
+        if i < s.at[col.OPEN_GROUPS]:
+            group = w.group[i, col.OPEN_LIST]
         else:
-            group = g.unit[w.unit[i - s.at[OPEN_GROUPS], STACK], GROUP]
-            if group < 0 or w.group[group, GROUP_DONE] > 0:
+            group = g.unit[w.unit[i - s.at[col.OPEN_GROUPS], col.STACK], col.GROUP]
+            if group < 0 or w.group[group, col.GROUP_DONE] > 0:
                 continue
-        if w.group[group, GROUP_DONE] + w.group[group, GROUP_IN] == g.group_size[group]:
+        if w.group[group, col.GROUP_DONE] + w.group[group, col.GROUP_IN] == g.group_size[group]:
             continue
         j = count
         while j > 0 and found[j - 1] > group:
             j -= 1
         if j > 0 and found[j - 1] == group:
             continue
-        if count == MOST_OPEN:
+        if count == col.MOST_OPEN:
             return -1
         for m in range(count, j, -1):
             found[m] = found[m - 1]
@@ -207,20 +179,20 @@ def write_owners(g, s, w, d, kind):  # type: ignore[no-untyped-def]
     for i in range(words, len(w.new_key)):
         w.new_key[i] = 0
     for o in range(len(w.owner)):
-        w.owner[o, RENAMED] = -1
+        w.owner[o, col.RENAMED] = -1
     for i in range(count):
-        holder = w.group[found[i], HOLDER]
+        holder = w.group[found[i], col.HOLDER]
         its_kind = kind
-        if w.group[found[i], GROUP_DONE] == 0:
-            holder = CPUS if kind == CPUS else MOST_OPEN
-        elif holder != CPUS:
-            its_kind = w.owner[holder, OWNER_KIND]
-        if holder == CPUS:
+        if w.group[found[i], col.GROUP_DONE] == 0:
+            holder = col.CPUS if kind == col.CPUS else col.MOST_OPEN
+        elif holder != col.CPUS:
+            its_kind = w.owner[holder, col.OWNER_KIND]
+        if holder == col.CPUS:
             continue
-        if w.owner[holder, RENAMED] < 0:
-            w.owner[holder, RENAMED] = owners
+        if w.owner[holder, col.RENAMED] < 0:
+            w.owner[holder, col.RENAMED] = owners
             owners += 1
-        byte = 1 + w.owner[holder, RENAMED] * kinds + its_kind
+        byte = 1 + w.owner[holder, col.RENAMED] * kinds + its_kind
         if byte > 255:
             return -1
         w.new_key[words + (i >> 3)] |= np.uint64(byte) << np.uint64(8 * (i & 7))

@@ -5,86 +5,46 @@ from __future__ import annotations
 import numpy as np
 
 from ....formulations.compiled import inner
-from .arrays import (
-    ACTIVE,
-    BORDER,
-    BORDER_AT,
-    BORDER_SIZE,
-    CARD,
-    CODE,
-    COMPUTE,
-    CPU_TIME,
-    CPUS,
-    DEPTH_TIME,
-    FEED,
-    FOLLOWING,
-    GROUP,
-    GROUP_DONE,
-    GROUP_IN,
-    HOLDER,
-    IN,
-    IN_CALL,
-    INPUT,
-    INSIDE,
-    LEFT_OUT,
-    MOST_OPEN,
-    NODE,
-    OPENED,
-    OUT,
-    OUTSIDE,
-    OWNED,
-    OWNER,
-    OWNER_LEFT,
-    OWNERS,
-    PLACE,
-    RENAMED,
-    SATELLITES,
-    SAVING,
-    STACK,
-    STATE,
-    STEPS,
-    UNIT,
-    VALUES_AT,
-)  # fmt: skip
+from . import arrays as col
 from .knapsack import best_saving
 from .labels import find, insert, write_owners
 
 
 @inner
-def emit(g, s, w, d, single):  # type: ignore[no-untyped-def]
-    """The call may end here: extend every label that survives it."""
-    opened, owner = w.unit[d, OPENED], w.unit[d, OWNER]
-    if opened > 0 and (not g.divided or owner != CPUS):
+def close_call(g, s, w, d, single):
+    """Close the call with `d` units: extend every label of the state by it."""
+    opened, owner = w.unit[d, col.OPENED], w.unit[d, col.OWNER]
+    if opened > 0 and (not g.divided or owner != col.CPUS):
         return  # the rest of a colour would have no call to be in
-    if owner != CPUS and w.unit[d, OWNED] < w.owner[owner, OWNER_LEFT]:
+    if owner != col.CPUS and w.unit[d, col.OWNED] < w.owner[owner, col.OWNER_LEFT]:
         return
-    target, state = s.target[0], s.at[STATE]
-    s.at[STEPS] += d >> 2
+    target, state = s.target[0], s.at[col.STATE]
+    s.at[col.STEPS] += d >> 2
     earliest = np.inf
-    for j in range(s.at[ACTIVE]):
+    for j in range(s.at[col.ACTIVE]):
         earliest = min(earliest, w.start[d, j])
     memory, rest = w.room[d, 0], 0.0
     if opened > 0:
         rest = _rest_of_colours(g, w, d)
     deepest, border, owners, new, key_of = 0.0, -1, 0, -1, -1
     for k in range(len(g.capacity)):
-        load = w.load[d, COMPUTE, k] + w.load[d, IN, k]
-        load += w.load[d, SATELLITES, k] + w.load[d, OUT, k]
+        load = w.load[d, col.COMPUTE, k] + w.load[d, col.IN, k]
+        load += w.load[d, col.LEAVES, k] + w.load[d, col.OUT, k]
         free = g.capacity[k] - memory
-        if rest > free or earliest + load - w.load[d, SAVING, k] >= target:
+        if rest > free or earliest + load - w.load[d, col.SAVING, k] >= target:
             continue
-        load -= w.load[d, SAVING, k] if w.room[d, 1] <= free else best_saving(g, w, d, k, free)
+        load -= w.load[d, col.SAVING, k] if w.room[d, 1] <= free else best_saving(g, w, d, k, free)
         if border < 0:
             for i in range(d):
-                x = w.unit[i, STACK]
-                for u in range(g.unit[x, NODE], g.unit[x + 1, NODE]):
-                    if w.node[u, OUTSIDE] > 0:
+                x = w.unit[i, col.STACK]
+                for u in range(g.unit[x, col.NODE], g.unit[x + 1, col.NODE]):
+                    if w.node[u, col.OUTSIDE] > 0:
                         deepest = max(deepest, _tail(g, w, u))
-        for j in range(s.at[ACTIVE]):
+        for j in range(s.at[col.ACTIVE]):
             finish, label = w.start[d, j] + load, w.active[j]
-            if not finish + deepest < target or g.code[s.label[label, CODE], k] == 0:
+            if not finish + deepest < target or g.code[s.label[label, col.CODE], k] == 0:
                 continue
-            code = s.label[label, CODE] + g.step[k]
+            code = s.label[label, col.CODE] + g.step[k]
             if border < 0:
                 _add_bits(s, w, d)
                 border = _border(g, s, w, state, d)
@@ -92,66 +52,66 @@ def emit(g, s, w, d, single):  # type: ignore[no-untyped-def]
                 if g.divided:
                     owners = write_owners(g, s, w, d, k)
                     if owners < 0:
-                        s.at[LEFT_OUT] = 1
+                        s.at[col.LEFT_OUT] = 1
                         return
                 new, key_of = find(s, w.new_key), k
-            s.at[STEPS] += border
-            at = s.label[label, VALUES_AT]
+            s.at[col.STEPS] += border
+            at = s.label[label, col.VALUES_AT]
             for i in range(border):
-                u = w.node[i, BORDER]
-                here = w.unit[g.node[u, UNIT], IN_CALL]
-                w.vector[i] = finish if here else s.values[at + w.node[u, PLACE]]
+                u = w.node[i, col.BORDER]
+                here = w.unit[g.node[u, col.UNIT], col.IN_CALL]
+                w.vector[i] = finish if here else s.values[at + w.node[u, col.PLACE]]
             if not _promising(g, s, w, d, at, finish, code):
                 continue
             if owners > 0 and not _carry_owners(g, s, w, at, border, owners, code, finish, memory):
                 continue
             size = border + 2 * owners
             end = max(finish, s.label_end[label])
-            card = s.at[CARD] + d
+            card = s.at[col.CARD] + d
             new = insert(g, s, w, new, card, border, size, code, end, label, k, single)
 
 
 @inner
-def _add_bits(s, w, d):  # type: ignore[no-untyped-def]
-    """Write the downset with the call into the new key; no owners yet."""
-    state = s.at[STATE]
+def _add_bits(s, w, d):
+    """Write the ideal with the call into the new key; no owners yet."""
+    state = s.at[col.STATE]
     for i in range(len(w.new_key)):
         w.new_key[i] = 0
     for i in range(len(w.ready)):
         w.new_key[i] = s.key[state, i]
     for i in range(d):
-        x = w.unit[i, STACK]
+        x = w.unit[i, col.STACK]
         w.new_key[x >> 6] |= np.uint64(1) << np.uint64(x & 63)
 
 
 @inner
-def _rest_of_colours(g, w, d):  # type: ignore[no-untyped-def]
+def _rest_of_colours(g, w, d):
     """Bytes of the units that the second call of this accelerator must take."""
     rest = 0.0
     for i in range(d):
-        x = w.unit[i, STACK]
-        group = g.unit[x, GROUP]
-        if group >= 0 and w.group[group, GROUP_IN] < g.group_size[group]:
-            rest += g.group_bytes[group] / w.group[group, GROUP_IN] - g.memory[x]
+        x = w.unit[i, col.STACK]
+        group = g.unit[x, col.GROUP]
+        if group >= 0 and w.group[group, col.GROUP_IN] < g.group_size[group]:
+            rest += g.group_bytes[group] / w.group[group, col.GROUP_IN] - g.memory[x]
     return rest * (1 - 1e-9)
 
 
 @inner
-def _carry_owners(g, s, w, at, border, owners, code, finish, memory):  # type: ignore[no-untyped-def]
+def _carry_owners(g, s, w, at, border, owners, code, finish, memory):
     """Write finish and bytes of the owners into the new label; False if calls are missing."""
     left = 0
     for k in range(len(g.capacity)):
         left += g.code[code, k]
     if left < owners:
         return False
-    state = s.at[STATE]
-    for o in range(s.state[state, OWNERS]):
-        r = w.owner[o, RENAMED]
+    state = s.at[col.STATE]
+    for o in range(s.state[state, col.OWNERS]):
+        r = w.owner[o, col.RENAMED]
         if r >= 0:
-            old = at + s.state[state, BORDER_SIZE] + 2 * o
+            old = at + s.state[state, col.BORDER_SIZE] + 2 * o
             w.vector[border + 2 * r] = s.values[old]
             w.vector[border + 2 * r + 1] = s.values[old + 1]
-    r = w.owner[MOST_OPEN, RENAMED]
+    r = w.owner[col.MOST_OPEN, col.RENAMED]
     if r >= 0:
         w.vector[border + 2 * r] = finish
         w.vector[border + 2 * r + 1] = memory
@@ -159,7 +119,7 @@ def _carry_owners(g, s, w, at, border, owners, code, finish, memory):  # type: i
 
 
 @inner
-def _promising(g, s, w, d, at, finish, code):  # type: ignore[no-untyped-def]
+def _promising(g, s, w, d, at, finish, code):
     """Whether the paths allow a label below the target."""
     left = g.rest.shape[2] - 1 - g.code[code, len(g.capacity)]
     for p in range(len(g.place)):
@@ -167,98 +127,101 @@ def _promising(g, s, w, d, at, finish, code):  # type: ignore[no-untyped-def]
         begin = 0.0
         for e in range(g.gates[p, i], g.gates[p, i + 1]):
             u = g.lists[e]
-            here = w.unit[g.node[u, UNIT], IN_CALL]
-            begin = max(begin, finish if here else s.values[at + w.node[u, PLACE]])
+            here = w.unit[g.node[u, col.UNIT], col.IN_CALL]
+            begin = max(begin, finish if here else s.values[at + w.node[u, col.PLACE]])
         if begin + g.rest[p, i, left] >= s.target[0]:
             return False
     return True
 
 
 @inner
-def _border(g, s, w, state, d):  # type: ignore[no-untyped-def]
-    """List the nodes of downset and call that feed a unit outside; both parts come sorted."""
-    size, i, last = 0, s.state[state, BORDER_AT], 0
-    last = i + s.state[state, BORDER_SIZE]
+def _border(g, s, w, state, d):
+    """List the nodes of ideal and call that feed a unit outside; both parts come sorted."""
+    size, i, last = 0, s.state[state, col.BORDER_AT], 0
+    last = i + s.state[state, col.BORDER_SIZE]
     for j in range(d + 1):
-        begin, end = len(w.node), len(w.node)  # in the end, what is left of the downset's border
+        begin, end = len(w.node), len(w.node)  # in the end, what is left of the ideal's border
         if j < d:
-            begin, end = g.unit[w.unit[j, STACK], NODE], g.unit[w.unit[j, STACK] + 1, NODE]
+            begin, end = (
+                g.unit[w.unit[j, col.STACK], col.NODE],
+                g.unit[w.unit[j, col.STACK] + 1, col.NODE],
+            )
         while i < last and s.border[i] < begin:
-            if w.node[s.border[i], OUTSIDE] > 0:
-                w.node[size, BORDER] = s.border[i]
+            if w.node[s.border[i], col.OUTSIDE] > 0:
+                w.node[size, col.BORDER] = s.border[i]
                 size += 1
             i += 1
         for u in range(begin, end):
-            if w.node[u, OUTSIDE] > 0:
-                w.node[size, BORDER] = u
+            if w.node[u, col.OUTSIDE] > 0:
+                w.node[size, col.BORDER] = u
                 size += 1
     for j in range(size):
-        w.tail[j] = _tail(g, w, w.node[j, BORDER])
+        w.tail[j] = _tail(g, w, w.node[j, col.BORDER])
     return size
 
 
 @inner
-def _tail(g, w, u):  # type: ignore[no-untyped-def]
-    """Least time from the finish of `u` to the end: through successors not in downset or call."""
+def _tail(g, w, u):
+    """Least time from the finish of `u` to the end: through successors not in ideal or call."""
     tail = 0.0
-    for i in range(g.node[u, FOLLOWING], g.node[u + 1, FOLLOWING]):
+    for i in range(g.node[u, col.FOLLOWING], g.node[u + 1, col.FOLLOWING]):
         y = g.lists[i]
-        unit = g.node[y, UNIT]
-        if not w.unit[unit, INSIDE] and not w.unit[unit, IN_CALL]:
-            tail = max(tail, g.time[y, DEPTH_TIME])
+        unit = g.node[y, col.UNIT]
+        if not w.unit[unit, col.INSIDE] and not w.unit[unit, col.IN_CALL]:
+            tail = max(tail, g.time[y, col.DEPTH_TIME])
     return tail
 
 
 @inner
-def cpu_step(g, s, w, x, single):  # type: ignore[no-untyped-def]
+def cpu_step(g, s, w, x, single):
     """Put the ready unit `x` on the CPUs."""
-    group = g.unit[x, GROUP]
-    if group >= 0 and w.group[group, GROUP_DONE] > 0 and w.group[group, HOLDER] != CPUS:
+    group = g.unit[x, col.GROUP]
+    if group >= 0 and w.group[group, col.GROUP_DONE] > 0 and w.group[group, col.HOLDER] != col.CPUS:
         return
-    for u in range(g.unit[x, NODE], g.unit[x + 1, NODE]):
-        if g.time[u, CPU_TIME] == np.inf:
+    for u in range(g.unit[x, col.NODE], g.unit[x + 1, col.NODE]):
+        if g.time[u, col.CPU_TIME] == np.inf:
             return
     # treat it as a call of one unit with finishes of its own
-    depth, nobody = np.int64(1), np.int64(CPUS)  # constants would be compiled for as such
-    w.unit[0, STACK] = x
-    w.unit[x, IN_CALL] = 1
-    for i in range(g.unit[x, INPUT], g.unit[x + 1, INPUT]):
-        w.node[g.lists[i], OUTSIDE] -= 1
+    depth, nobody = np.int64(1), np.int64(col.CPUS)  # constants would be compiled for as such
+    w.unit[0, col.STACK] = x
+    w.unit[x, col.IN_CALL] = 1
+    for i in range(g.unit[x, col.INPUT], g.unit[x + 1, col.INPUT]):
+        w.node[g.lists[i], col.OUTSIDE] -= 1
     for p in range(len(g.place)):
         w.path_in[1, p] = w.path_in[0, p] + (g.place[p, x] >= 0)
     if group >= 0:
-        w.group[group, GROUP_IN] += 1
+        w.group[group, col.GROUP_IN] += 1
     _add_bits(s, w, depth)
-    border = _border(g, s, w, s.at[STATE], depth)
+    border = _border(g, s, w, s.at[col.STATE], depth)
     owners = write_owners(g, s, w, depth, nobody) if g.divided else 0
     if owners >= 0:
         _extend_by_unit(g, s, w, x, border, owners, single)
     else:
-        s.at[LEFT_OUT] = 1
+        s.at[col.LEFT_OUT] = 1
     if group >= 0:
-        w.group[group, GROUP_IN] -= 1
-    for i in range(g.unit[x, INPUT], g.unit[x + 1, INPUT]):
-        w.node[g.lists[i], OUTSIDE] += 1
-    w.unit[x, IN_CALL] = 0
+        w.group[group, col.GROUP_IN] -= 1
+    for i in range(g.unit[x, col.INPUT], g.unit[x + 1, col.INPUT]):
+        w.node[g.lists[i], col.OUTSIDE] += 1
+    w.unit[x, col.IN_CALL] = 0
 
 
 @inner
-def _extend_by_unit(g, s, w, x, border, owners, single):  # type: ignore[no-untyped-def]
-    target, new, nobody = s.target[0], find(s, w.new_key), np.int64(CPUS)
-    first, last = g.unit[x, NODE], g.unit[x + 1, NODE]
+def _extend_by_unit(g, s, w, x, border, owners, single):
+    target, new, nobody = s.target[0], find(s, w.new_key), np.int64(col.CPUS)
+    first, last = g.unit[x, col.NODE], g.unit[x + 1, col.NODE]
     finish = np.empty(last - first)
-    s.at[STEPS] += 2 * s.at[ACTIVE]
-    for j in range(s.at[ACTIVE]):
+    s.at[col.STEPS] += 2 * s.at[col.ACTIVE]
+    for j in range(s.at[col.ACTIVE]):
         label = w.active[j]
-        at, code, end = s.label[label, VALUES_AT], s.label[label, CODE], s.label_end[label]
+        at, code, end = s.label[label, col.VALUES_AT], s.label[label, col.CODE], s.label_end[label]
         good = True
         for u in range(first, last):
             ready = 0.0
-            for i in range(g.node[u, FEED], g.node[u + 1, FEED]):
+            for i in range(g.node[u, col.FEED], g.node[u + 1, col.FEED]):
                 f = g.lists[i]
-                here = finish[f - first] if f >= first else s.values[at + w.node[f, PLACE]]
+                here = finish[f - first] if f >= first else s.values[at + w.node[f, col.PLACE]]
                 ready = max(ready, here)
-            finish[u - first] = ready + g.time[u, CPU_TIME]
+            finish[u - first] = ready + g.time[u, col.CPU_TIME]
             end = max(end, finish[u - first])
             good &= finish[u - first] < target
         left = g.rest.shape[2] - 1 - g.code[code, len(g.capacity)]
@@ -267,22 +230,22 @@ def _extend_by_unit(g, s, w, x, border, owners, single):  # type: ignore[no-unty
             begin = 0.0
             for e in range(g.gates[p, i], g.gates[p, i + 1]):
                 u = g.lists[e]
-                here = finish[u - first] if g.node[u, UNIT] == x else 0.0
-                if g.node[u, UNIT] != x:
-                    here = s.values[at + w.node[u, PLACE]]
+                here = finish[u - first] if g.node[u, col.UNIT] == x else 0.0
+                if g.node[u, col.UNIT] != x:
+                    here = s.values[at + w.node[u, col.PLACE]]
                 begin = max(begin, here)
             good &= begin + g.rest[p, i, left] < target
         if not good:
             continue
         for i in range(border):
-            u = w.node[i, BORDER]
-            if g.node[u, UNIT] == x:
+            u = w.node[i, col.BORDER]
+            if g.node[u, col.UNIT] == x:
                 w.vector[i] = finish[u - first]
             else:
-                w.vector[i] = s.values[at + w.node[u, PLACE]]
+                w.vector[i] = s.values[at + w.node[u, col.PLACE]]
             good &= w.vector[i] + w.tail[i] < target
         if owners > 0:
             good &= _carry_owners(g, s, w, at, border, owners, code, 0.0, 0.0)
         if good:
-            card, size = s.at[CARD] + 1, border + 2 * owners
+            card, size = s.at[col.CARD] + 1, border + 2 * owners
             new = insert(g, s, w, new, card, border, size, code, end, label, nobody, single)

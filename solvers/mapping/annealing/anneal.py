@@ -1,9 +1,10 @@
 """Annealing on violated edges: repair a mapping until every stage fits under a target.
 
-At a target T stage s may share its room in several *ways* between its longest message and its
-longest ring message. A way's violation is a sum over the edges above its caps; the stage's is that
-of its best way. A step takes a violated edge at random and brings an admitted neighbour to one of
-its ends, by one of the moves in `moves.py`.
+At a target T the slack of stage s can be split in several ways between its longest message and its
+longest ring message: a *split* is a pair of upper bounds. The violation of a split is a sum over
+the edges above their bounds; that of the stage is the violation of its best split. A step takes a
+random violated edge and moves a device that is admitted at one end to the other, by one of the
+moves in `moves.py`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ....formulations.mapping.bound import Floors
+from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Floats, Ints
+from ..parameters import MIN_TARGET_SECONDS, SPLITS, VIOLATION_SCALE
 from .moves import (
     admitted,
-    best_way,
+    best_split,
     copy_row,
     edge_cost,
     edges_of_slot,
@@ -29,13 +31,6 @@ from .moves import (
     violated_edge,
     violation_left,
 )
-
-#: Ways in which a stage with both terms may share its room.
-WAYS = 24
-#: An edge counts twice that is over its cap by one in SCALE of the target.
-SCALE = 5.0
-#: Seconds that a target is taken for at least: stages may take no time at all.
-LEAST = 1e-300
 
 
 @dataclass(eq=False)
@@ -90,7 +85,7 @@ def best_routes(costs: MappingCosts) -> NDArray[np.int32]:
 
 def repair(
     costs: MappingCosts,
-    least: Floors,
+    lower_bounds: LowerBounds,
     state: State,
     block: Ints,
     threshold: float,
@@ -103,7 +98,7 @@ def repair(
 
     The temperature falls geometrically from `hot` to `cold`. About a microsecond per step.
     """
-    messages, rings = ways(costs, least, threshold)
+    messages, rings = sampled_splits(costs, lower_bounds, threshold)
     left: float = _repair(
         costs.latency,
         costs.inverse,
@@ -115,7 +110,7 @@ def repair(
         state.sends_to,
         state.order,
         block,
-        SCALE / max(threshold, LEAST),
+        VIOLATION_SCALE / max(threshold, MIN_TARGET_SECONDS),
         steps,
         seed,
         hot,
@@ -124,37 +119,39 @@ def repair(
     return left
 
 
-def ways(costs: MappingCosts, least: Floors, threshold: float) -> tuple[Floats, Floats]:
-    """Return the caps of each way on messages and ring messages; shape (S, WAYS) both.
+def sampled_splits(
+    costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
+) -> tuple[Floats, Floats]:
+    """Return the upper bounds of messages and ring messages in each split, shape (S, SPLITS) both.
 
-    Where one stage has both terms, its ways are spread over the range with as many pairs of
-    devices of the one or the other kind between neighbours.
+    Where a stage has both terms, its splits are quantiles of what pairs of devices cost: half of
+    them of messages, half of what ring messages leave of the slack.
     """
-    room = (threshold - costs.base) * (1 + 1e-12)
-    split = costs.boundary.any(axis=1) & costs.ring.any(axis=1)
-    count = WAYS if split.any() else 1
-    messages, rings = np.repeat(room[:, None], count, 1), np.repeat(room[:, None], count, 1)
+    slack = (threshold - costs.base) * (1 + 1e-12)
+    has_both = costs.boundary.any(axis=1) & costs.ring.any(axis=1)
+    count = SPLITS if has_both.any() else 1
+    messages, rings = np.repeat(slack[:, None], count, 1), np.repeat(slack[:, None], count, 1)
     rows = np.linspace(0, costs.size - 1, min(costs.size, 64)).astype(np.int64)
     latency, inverse = costs.latency[rows], costs.inverse[rows]
-    for s in np.flatnonzero(split).tolist():
-        low, high = float(least.transfer[s]), float(room[s] - least.allreduce[s])
+    for s in np.flatnonzero(has_both).tolist():
+        low, high = float(lower_bounds.transfer[s]), float(slack[s] - lower_bounds.allreduce[s])
         (alpha, beta), (gamma, delta) = costs.boundary[s], costs.ring[s]
         sent = (alpha * latency + beta * inverse).ravel()
-        left = (room[s] - gamma * latency - delta * inverse).ravel()
+        left = (slack[s] - gamma * latency - delta * inverse).ravel()
         values = [v[(v > low) & (v < high)] for v in (sent, left)]
         marks = np.linspace(0, 1, count // 2)
         spread = [np.quantile(v, marks) if len(v) else np.linspace(low, high, 12) for v in values]
         messages[s] = np.sort(np.concatenate(spread))[::-1]
         messages[s, 0], messages[s, -1] = high, low
-        rings[s] = room[s] - messages[s]
+        rings[s] = slack[s] - messages[s]
     return messages, rings
 
 
 @njit(cache=True)
-def add_violation(row, cost, caps, scale, sign):  # type: ignore[no-untyped-def]
-    """Add what one edge violates under each way."""
+def add_violation(row, cost, upper_bounds, scale, sign):  # type: ignore[no-untyped-def]
+    """Add what one edge violates in each split to `row`, shape (Q,); subtract with sign −1."""
     for k in range(len(row)):
-        over = cost - caps[k]
+        over = cost - upper_bounds[k]
         if over > 0:
             row[k] += sign * (1.0 + min(1.0, over * scale))
 
@@ -189,24 +186,24 @@ def _repair(  # type: ignore[no-untyped-def]
             step += 1
             heat = hot * (cold / hot) ** (min(step, steps) / steps)
             s = np.random.randint(stages)  # noqa: NPY002
-            way = best_way(violation, s)
-            if violation[s, way] < 0.5:
+            split = best_split(violation, s)
+            if violation[s, split] < 0.5:
                 continue
             start = np.random.randint(2 * replicas)  # noqa: NPY002
             near, far, on_ring = violated_edge(
-                latency, inverse, boundary, ring, slot, sends_to, s, start, messages[s, way],
-                rings[s, way],
+                latency, inverse, boundary, ring, slot, sends_to, s, start, messages[s, split],
+                rings[s, split],
             )  # fmt: skip
             if near < 0:
                 continue
-            factors, cap = boundary[s], messages[s, way]
+            factors, upper_bound = boundary[s], messages[s, split]
             if on_ring:
-                factors, cap = ring[s], rings[s, way]
+                factors, upper_bound = ring[s], rings[s, split]
             if np.random.random() < 0.5:  # noqa: NPY002
                 near, far = far, near
             # a neighbour of `near` that would do, to take the place of `far`
             u = slot[near]
-            able = admitted(order, u, factors, latency, inverse, cap)
+            able = admitted(order, u, factors, latency, inverse, upper_bound)
             kind, a, b = 0, far, -1
             if able == 0:
                 a, b = near, np.random.randint(size)  # noqa: NPY002
@@ -266,17 +263,17 @@ def _repair(  # type: ignore[no-untyped-def]
                     changed[m] = x
                     m += 1
                     copy_row(trial, violation, x)
-                caps = rings[x] if e < used else messages[x]
+                upper_bounds = rings[x] if e < used else messages[x]
                 after = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages,
                                   replicas)  # fmt: skip
-                add_violation(trial[x], before[j], caps, scale, -1.0)
-                add_violation(trial[x], after, caps, scale, 1.0)
+                add_violation(trial[x], before[j], upper_bounds, scale, -1.0)
+                add_violation(trial[x], after, upper_bounds, scale, 1.0)
             change = 0.0
             for j in range(m):
                 x = changed[j]
                 is_changed[x] = False
-                change += trial[x, best_way(trial, x)]
-                change -= violation[x, best_way(violation, x)]
+                change += trial[x, best_split(trial, x)]
+                change -= violation[x, best_split(violation, x)]
             if change <= 0 or np.random.random() < np.exp(-change / heat):  # noqa: NPY002
                 if kind == 0:
                     place[slot[a]], place[slot[b]] = a, b

@@ -12,9 +12,7 @@ from numba import njit
 from ....formulations.mapping.collectives import allreduce_time
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Ints
-
-#: Stages count by this power of their time, so that the longest rule.
-POWER = 8
+from ..parameters import TIME_POWER
 
 
 def descend(
@@ -45,7 +43,7 @@ def descend(
     size = np.array([costs.reduced_bytes(s) for s in range(costs.stages)])
     _descend(
         costs.latency, costs.inverse, costs.island, costs.base, costs.boundary, size,
-        slot, receivers, steps, seed, hot, orders_only,
+        slot, receivers, steps, seed, hot, orders_only, TIME_POWER,
     )  # fmt: skip
     return slot[: used.size].reshape(slots.shape), receivers[:-1]
 
@@ -82,6 +80,7 @@ def _change(kind, s, p, q, slot, sends_to):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _descend(  # type: ignore[no-untyped-def]
     latency, inverse, island, base, boundary, size, slot, sends_to, steps, seed, hot, orders_only,
+    power,
 ):  # fmt: skip
     np.random.seed(seed)  # noqa: NPY002
     stages, replicas = sends_to.shape
@@ -120,7 +119,7 @@ def _descend(  # type: ignore[no-untyped-def]
         for m in range(count):
             k = touched[m]
             fresh[m] = _time(k, latency, inverse, island, base, boundary, size, slot, sends_to)
-            change += (fresh[m] / scale) ** POWER - (times[k] / scale) ** POWER
+            change += (fresh[m] / scale) ** power - (times[k] / scale) ** power
         heat = hot * (1 - step / steps) ** 2
         if change <= 0 or (heat > 0 and np.random.random() < np.exp(-change / heat)):  # noqa: NPY002
             for m in range(count):

@@ -1,43 +1,41 @@
-"""Descents from the incumbent, in turn with annealing, where not rings alone count."""
+"""Descents from the incumbent in turns with annealing, where other all-reduces than rings count."""
 
 from __future__ import annotations
 
 from ....instances import ReplicaPlacement
 from ...core.search import OPTIMAL_GAP
-from ..hunt import Hunt
 from ..layouts import matched
+from ..parameters import DESCENT_HEATS, DESCENT_STEPS, ROUNDS_BETWEEN_DESCENTS
+from ..search import MappingSearch
 from .cheapest import descend
-from .targets import Arm, anneal
-
-#: Steps of one descent, and temperatures to begin with, in turn.
-STEPS, HEATS = 100_000, (0.0, 0.1, 0.3, 1.0)
-#: Turns of annealing between two descents.
-ROUNDS = 2
+from .targets import StartStrategy, anneal
 
 
-def descents(hunt: Hunt, arms: list[Arm]) -> None:
+def descents(mapping: MappingSearch, starts: list[StartStrategy]) -> None:
     """Descend and anneal in turns until a limit."""
-    search = hunt.search
+    search = mapping.search
     turn = 0
     while not search.should_stop() and search.gap > OPTIMAL_GAP:
-        for heat in HEATS:
-            with hunt.step("descent"):
-                _descent(hunt, heat, turn)
+        for heat in DESCENT_HEATS:
+            with mapping.step("descent"):
+                _descent(mapping, heat, turn)
             if search.should_stop() or search.gap <= OPTIMAL_GAP:
                 return
             turn += 1
         if search.limits.nodes is not None and turn >= search.limits.nodes:
             search.stop_for("nodes")
             return
-        with hunt.step("annealing"):
-            anneal(hunt, arms, rounds=ROUNDS)
+        with mapping.step("annealing"):
+            anneal(mapping, starts, rounds=ROUNDS_BETWEEN_DESCENTS)
 
 
-def _descent(hunt: Hunt, heat: float, turn: int) -> None:
-    search, costs = hunt.search, hunt.costs
+def _descent(mapping: MappingSearch, heat: float, turn: int) -> None:
+    search, costs = mapping.search, mapping.costs
     best = search.best
     assert isinstance(best, ReplicaPlacement)
     with search.phase("descents"):
         seed = (search.limits.seed * 7919 + turn) % 2**31
-        slots, _ = descend(costs, costs.numbers(best.slots), best.sends_to, STEPS, seed, hot=heat)
-        hunt.offer(slots, matched(costs, slots))
+        slots, _ = descend(
+            costs, costs.numbers(best.slots), best.sends_to, DESCENT_STEPS, seed, hot=heat
+        )
+        mapping.offer(slots, matched(costs, slots))

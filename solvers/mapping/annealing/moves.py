@@ -35,12 +35,12 @@ def edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, repli
 
 
 @njit(cache=True)
-def admitted(order, d, factors, latency, inverse, cap):  # type: ignore[no-untyped-def]
-    """How many devices, in the order of routes from d, cost at most `cap`."""
+def admitted(order, d, factors, latency, inverse, upper_bound):  # type: ignore[no-untyped-def]
+    """How many devices, in the order of routes from d, cost at most `upper_bound`."""
     low, high = 0, order.shape[1]
     while low < high:
         middle = (low + high) // 2
-        if pair_cost(latency, inverse, factors, d, order[d, middle]) <= cap:
+        if pair_cost(latency, inverse, factors, d, order[d, middle]) <= upper_bound:
             low = middle + 1
         else:
             high = middle
@@ -111,9 +111,9 @@ def places(slot, sends_to):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def violated_edge(  # type: ignore[no-untyped-def]
-    latency, inverse, boundary, ring, slot, sends_to, s, start, message_cap, ring_cap
+    latency, inverse, boundary, ring, slot, sends_to, s, start, message_bound, ring_bound
 ):
-    """The first edge of stage s above its cap, from number `start` on.
+    """The first edge of stage s above its upper bound, from number `start` on.
 
     Returns its ends as slots, and whether it is on the ring; −1 and −1 if there is none.
     """
@@ -125,7 +125,7 @@ def violated_edge(  # type: ignore[no-untyped-def]
         near = s * replicas + i % replicas
         e = near if on_ring else used + near
         cost = edge_cost(e, latency, inverse, boundary, ring, slot, sends_to, stages, replicas)
-        if cost > (ring_cap if on_ring else message_cap):
+        if cost > (ring_bound if on_ring else message_bound):
             if on_ring:
                 return near, s * replicas + (i + 1) % replicas, True
             return near, (s + 1) * replicas + sends_to[s, i - replicas], False
@@ -134,16 +134,16 @@ def violated_edge(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def violation_left(violation):  # type: ignore[no-untyped-def]
-    """Sum over stages of what each violates in its best way."""
+    """Sum over stages of the violation of the best split."""
     left = 0.0
     for s in range(len(violation)):
-        left += violation[s, best_way(violation, s)]
+        left += violation[s, best_split(violation, s)]
     return left
 
 
 @njit(cache=True)
-def best_way(violation, s):  # type: ignore[no-untyped-def]
-    """The way in which stage s violates least (numba takes longer to compile `argmin`)."""
+def best_split(violation, s):  # type: ignore[no-untyped-def]
+    """The split of stage s with the least violation (`argmin` takes numba longer to compile)."""
     best = 0
     for k in range(1, violation.shape[1]):
         if violation[s, k] < violation[s, best]:

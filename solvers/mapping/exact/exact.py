@@ -14,23 +14,18 @@ import numpy as np
 from numba import njit, types
 from numba.typed import Dict
 
-from ....formulations.mapping.bound import WIDTH, Floors, fitting
+from ....formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, fitting
 from ....formulations.mapping.costs import MappingCosts, stage_times
 from ....instances.model.arrays import Floats, Ints
 from ...core.search import Stoppable
 from .. import layouts
+from ..parameters import EXACT_SLICE, REMEMBERED_PAIRS
 from .collectives import by_island, hierarchical_bounds, tree_order, tree_times
 from .set_rings import best_ring, set_rings
 
-MAX_DEVICES = 16
-#: Pairs of sets, over all boundaries, whose matchings are remembered.
-MOST_REMEMBERED = 1 << 25
-#: Sets per slice, between two looks at the clock: some tenths of a second.
-SLICE = 500_000
-
 
 def exact(
-    costs: MappingCosts, least: Floors, low: float, high: float, clock: Stoppable
+    costs: MappingCosts, lower_bounds: LowerBounds, low: float, high: float, clock: Stoppable
 ) -> tuple[float, list[tuple[Ints, Ints]], bool]:
     """Search the least max stage time between `low` and `high`.
 
@@ -63,15 +58,15 @@ def exact(
             return low, [], False
         known[key] = s
         rings[s] = set_rings(costs.ring_costs(s), costs.replicas)
-        if np.isfinite(costs.detour[s]):
+        if np.isfinite(costs.non_ring_lower_bound[s]):
             # hierarchical rings have bounds only, which a mapping may not reach
             trees[s], across[s] = tree_times(costs, s), hierarchical_bounds(costs, s)
             rings[s] = np.minimum(rings[s], np.minimum(trees[s], across[s]))
     pairs = np.array([costs.boundary_costs(s) for s in range(costs.stages)])
     mappings: list[tuple[Ints, Ints]] = []
-    target = high * (1 - WIDTH)
-    while low < high * (1 - WIDTH):
-        found = _decide(costs, least, rings, pairs, target, clock)
+    target = high * (1 - BISECTION_WIDTH)
+    while low < high * (1 - BISECTION_WIDTH):
+        found = _decide(costs, lower_bounds, rings, pairs, target, clock)
         if found is None:
             return low, mappings, False
         if len(found):
@@ -85,7 +80,7 @@ def exact(
             high = _value(costs, rings, found, *mappings[-1])
         else:
             return target, mappings, True
-        target = high * (1 - WIDTH)
+        target = high * (1 - BISECTION_WIDTH)
     return low, mappings, True
 
 
@@ -98,7 +93,7 @@ def _value(costs: MappingCosts, rings: Floats, masks: Ints, slots: Ints, sends_t
 
 def _decide(
     costs: MappingCosts,
-    least: Floors,
+    lower_bounds: LowerBounds,
     rings: Floats,
     pairs: Floats,
     target: float,
@@ -106,21 +101,21 @@ def _decide(
 ) -> Ints | None:
     """Return a set of devices per stage with T_s ≤ target, [] if none exists, None if stopped."""
     nothing = np.zeros(0, np.int64)
-    fits = fitting(costs, least, target)
+    fits = fitting(costs, lower_bounds, target)
     if fits is None:
         return nothing
     allowed = (fits * (1 << np.arange(costs.size))).sum(axis=1)
-    room = (target - costs.base) * (1 + 1e-12)
+    slack = (target - costs.base) * (1 + 1e-12)
     holds = np.zeros((costs.stages, 1 << costs.size), np.bool_)
     for s in range(costs.stages):
-        before = room[s - 1] - least.allreduce[s - 1] if s else np.inf
-        holds[s] = _alone(rings[s], pairs[s], pairs[s - 1], room[s], before, costs.replicas)
+        before = slack[s - 1] - lower_bounds.allreduce[s - 1] if s else np.inf
+        holds[s] = _alone(rings[s], pairs[s], pairs[s - 1], slack[s], before, costs.replicas)
     later = np.array([_within(holds[s], costs.size) for s in range(costs.stages)])
     rank = np.zeros(1 << costs.size, np.int32)
     sets = [mask for mask in range(1 << costs.size) if mask.bit_count() == costs.replicas]
     rank[sets] = np.arange(len(sets))
     # whether two sets match along a boundary is looked up many times: −1 where not known
-    remembered = costs.stages * len(sets) ** 2 <= MOST_REMEMBERED
+    remembered = costs.stages * len(sets) ** 2 <= REMEMBERED_PAIRS
     shape = (costs.stages, len(sets), len(sets)) if remembered else (0, 0, 0)
     matched = np.full(shape, -1, np.int8)
     failed = Dict.empty(types.int64, types.boolean)
@@ -135,15 +130,15 @@ def _decide(
         if clock.should_stop():
             return None
         end = _place(
-            rings, pairs, room, allowed, holds, later, rank, matched, failed,
-            path, free, at, level, near, SLICE, costs.replicas,
+            rings, pairs, slack, allowed, holds, later, rank, matched, failed,
+            path, free, at, level, near, EXACT_SLICE, costs.replicas,
         )  # fmt: skip
         if end >= 0:
             return path if end == 1 else nothing
 
 
 @njit(cache=True)
-def _alone(rings, pairs, pairs_before, room, before, replicas):  # type: ignore[no-untyped-def]
+def _alone(rings, pairs, pairs_before, slack, before, replicas):  # type: ignore[no-untyped-def]
     """Which sets of R devices may be a stage, by its ring and the best neighbours of each device.
 
     Neighbours are outside the set; `before` caps the messages from the stage before.
@@ -151,7 +146,7 @@ def _alone(rings, pairs, pairs_before, room, before, replicas):  # type: ignore[
     size = len(pairs)
     found = np.zeros(1 << size, np.bool_)
     for mask in range(1 << size):
-        if rings[mask] > room:
+        if rings[mask] > slack:
             continue
         count = 0
         for d in range(size):
@@ -168,7 +163,7 @@ def _alone(rings, pairs, pairs_before, room, before, replicas):  # type: ignore[
                     if not mask >> e & 1:
                         out = min(out, pairs[d, e])
                         into = min(into, pairs_before[e, d])
-                ok = rings[mask] + (0.0 if out == np.inf else out) <= room
+                ok = rings[mask] + (0.0 if out == np.inf else out) <= slack
                 ok &= before == np.inf or into <= before
         found[mask] = ok
     return found
@@ -187,7 +182,7 @@ def _within(holds, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _place(  # type: ignore[no-untyped-def]
-    rings, pairs, room, allowed, holds, later, rank, matched, failed,
+    rings, pairs, slack, allowed, holds, later, rank, matched, failed,
     path, free, at, level, near, steps, replicas,
 ):  # fmt: skip
     """Depth-first search from where it stood: 1 found, 0 refuted, −1 out of steps.
@@ -249,14 +244,14 @@ def _place(  # type: ignore[no-untyped-def]
             if s + 1 == stages:
                 return 1
             # the ring is paid; what is left is for the messages
-            cap = room[s] - rings[s, path[s]]
+            upper_bound = slack[s] - rings[s, path[s]]
             reach = 0
             left = 0
             for a in range(size):
                 near[s, a] = 0
                 if path[s] >> a & 1:
                     for b in range(size):
-                        if a != b and pairs[s, a, b] <= cap:
+                        if a != b and pairs[s, a, b] <= upper_bound:
                             near[s, a] |= 1 << b
                     reach |= near[s, a]
             left = allowed[s + 1] & reach & ~(used | path[s])

@@ -1,4 +1,4 @@
-"""Bounds and beginnings from counts per block, by HiGHS.
+"""Bounds and starting mappings from counts per block, by HiGHS.
 
 The programs are those of `formulations.mapping.counts` and `formulations.mapping.devices`.
 """
@@ -11,27 +11,24 @@ from typing import Generic
 import numpy as np
 
 from ....formulations.linear import Linear
-from ....formulations.mapping.bound import Floors
+from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.counts import program
 from ....formulations.mapping.devices import device_program
-from ....formulations.mapping.ways import BlockCounts, count_blocks
+from ....formulations.mapping.splits import BlockCapacities, block_capacities
 from ....instances.model.arrays import Floats, Ints
 from ...core.highs import Outcome, run_highs
 from ...core.search import S, Search
-
-#: Seconds for one program; what is not refuted by then counts as possible.
-SECONDS = 4.0
-#: Seconds for counts with little that crosses.
-BRIEF_SECONDS = 1.5
-#: Nodes for one program.
-MAX_NODES = 2000
-#: Columns up to which devices are chosen by a program.
-MAX_COLUMNS = 25_000
+from ..parameters import (
+    COUNT_PROGRAM_NODES,
+    COUNT_PROGRAM_SECONDS,
+    DEVICE_PROGRAM_VARIABLES,
+    FEW_CROSSINGS_SECONDS,
+)
 
 
 class BlockTest(Generic[S]):
-    """A test for `threshold_bound`, which keeps what it found at the last threshold.
+    """A test for `threshold_bound`, which keeps the counts found at the last threshold.
 
     Parameters
     ----------
@@ -43,22 +40,24 @@ class BlockTest(Generic[S]):
         self._block = block
         self._search = search
         self._rng = np.random.default_rng(search.limits.seed)
-        self._last: tuple[BlockCounts, Floats] | None = None
+        self._last: tuple[BlockCapacities, Floats] | None = None
 
-    def __call__(self, costs: MappingCosts, least: Floors, threshold: float) -> object | None:
+    def __call__(
+        self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
+    ) -> object | None:
         """Return None where the counts per block are infeasible."""
-        return self.count(costs, least, threshold, first=True)
+        return self.count(costs, lower_bounds, threshold, first=True)
 
     def count(
-        self, costs: MappingCosts, least: Floors, threshold: float, *, first: bool
+        self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float, *, first: bool
     ) -> object | None:
-        """Likewise; unless the first counts will do, those are sought with little that crosses."""
+        """Return None where counts are infeasible; else any (`first`), or some with few across."""
         self._last = None
-        counts = count_blocks(costs, least, threshold, self._block)
+        counts = block_capacities(costs, lower_bounds, threshold, self._block)
         if counts is None:
             return None
         linear = program(counts)
-        # other counts each time
+        # random costs, so that repeated calls find different counts
         cost = linear.cost * self._rng.uniform(0.8, 1.2, len(linear.cost))
         outcome = self._run(replace(linear, cost=cost), first)
         if outcome.status == "infeasible":
@@ -73,16 +72,20 @@ class BlockTest(Generic[S]):
             return None
         counts, x = self._last
         stages, blocks = counts.fits.shape
-        held = x[: stages * blocks].reshape(stages, blocks).astype(np.int64)
+        block_counts = x[: stages * blocks].reshape(stages, blocks).astype(np.int64)
         begin = 2 * stages * blocks  # after n and k
-        way = x[begin : begin + counts.caps[:, :, 0].size].reshape(stages, -1).argmax(axis=1)
-        caps = counts.caps[np.arange(stages), way]
-        linear = device_program(costs, self._block, caps[:, 0], caps[:, 1], held)
-        if len(linear.cost) > MAX_COLUMNS:
-            return slots_from(self._block, held)
+        split = (
+            x[begin : begin + counts.upper_bounds[:, :, 0].size].reshape(stages, -1).argmax(axis=1)
+        )
+        upper_bounds = counts.upper_bounds[np.arange(stages), split]
+        linear = device_program(
+            costs, self._block, upper_bounds[:, 0], upper_bounds[:, 1], block_counts
+        )
+        if len(linear.cost) > DEVICE_PROGRAM_VARIABLES:
+            return slots_from(self._block, block_counts)
         outcome = self._run(linear)
         if outcome.x is None:
-            return slots_from(self._block, held)
+            return slots_from(self._block, block_counts)
         serves = outcome.x[: stages * costs.size].reshape(stages, costs.size) > 0.5
         members = [np.flatnonzero(row) for row in serves]
         return np.array([row[np.argsort(self._block[row], kind="stable")] for row in members])
@@ -92,8 +95,8 @@ class BlockTest(Generic[S]):
             linear,
             self._search,
             on_incumbent=lambda _: first,
-            seconds=SECONDS if first else BRIEF_SECONDS,
-            nodes=MAX_NODES,
+            seconds=COUNT_PROGRAM_SECONDS if first else FEW_CROSSINGS_SECONDS,
+            nodes=COUNT_PROGRAM_NODES,
             gap=0.02,
         )
 

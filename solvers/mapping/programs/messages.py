@@ -1,81 +1,80 @@
 """Messages first: the least threshold at which tight boundaries have their messages, then the rest.
 
 Where some boundaries admit few pairs, as a rule they alone decide. So they are proved and found
-exactly (`possible_messages`); the others follow with the same devices per block.
+exactly (`message_feasibility`); the others follow with the same devices per block.
 """
 
 from __future__ import annotations
 
-from ....formulations.mapping.bound import Floors
+from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
 from ....instances import Solution
 from ...core.search import OPTIMAL_GAP
-from ..complete import filled, repaired
-from ..hunt import Hunt
+from ..complete import completed_slots, repair_and_offer
 from ..layouts import matched
-from .climb import climb
-from .possible_messages import MessageTest
+from ..parameters import (
+    MESSAGE_ATTEMPTS,
+    MESSAGE_COMPLETE_MARGIN,
+    MESSAGE_MAX_DEVICES,
+    MESSAGE_PAIRS,
+    MESSAGE_PROGRAM_SECONDS,
+    MESSAGE_PROGRAM_SHARE,
+    MESSAGE_REPAIR_STEPS,
+    MESSAGE_SECONDS,
+    MESSAGE_SHARE,
+)
+from ..search import MappingSearch
+from .message_feasibility import MessageTest
+from .threshold_search import threshold_search
 
 Test = MessageTest[Solution]
 
 ORIGIN = "messages of the tight boundaries (HiGHS)"
-#: Admitted pairs between blocks, per device, up to which a boundary counts as tight: in turn.
-MOST_PAIRS = 4.0, 4.0, 16.0
-#: Seconds for one program, at most, in turn; and part of what is left.
-PROGRAM_SECONDS, PROGRAM_PART = (3.0, 10.0, 30.0), 0.12
-#: Seconds for the bound, at most, and part of what is left.
-SECONDS, PART = 300.0, 0.33
-#: Devices up to which tables of their pairs are worth it.
-MOST_DEVICES = 1024
-#: How far the incumbent has to be above a threshold for it to be completed at once.
-FAR = 1e-3
-#: Attempts to complete what is possible at the least threshold, each with other devices.
-ATTEMPTS = 4
-#: Steps of the first repair; doubled from attempt to attempt.
-STEPS = 50_000
 
 
-def messages_first(hunt: Hunt) -> None:
+def messages_first(mapping: MappingSearch) -> None:
     """Raise the bound by messages, and complete those found to a mapping.
 
     Only where no stage reduces: with both terms, the tests would be relaxations of little use.
     """
-    costs, search = hunt.costs, hunt.search
-    if not costs.boundary.any() or costs.ring.any() or costs.size > MOST_DEVICES:
+    costs, search = mapping.costs, mapping.search
+    if not costs.boundary.any() or costs.ring.any() or costs.size > MESSAGE_MAX_DEVICES:
         return
-    for most_pairs, seconds in zip(MOST_PAIRS, PROGRAM_SECONDS, strict=True):
+    for most_pairs, program_seconds in zip(MESSAGE_PAIRS, MESSAGE_PROGRAM_SECONDS, strict=True):
         if search.should_stop() or search.gap <= OPTIMAL_GAP:
             return
         with search.phase("messages"):
-            of_program = min(seconds, PROGRAM_PART * search.seconds_left)
-            test = MessageTest(search, hunt.block, most_pairs, of_program)
+            of_program = min(program_seconds, MESSAGE_PROGRAM_SHARE * search.seconds_left)
+            test = MessageTest(search, mapping.block, most_pairs, of_program)
 
             def tested(
-                costs: MappingCosts, least: Floors, threshold: float, test: Test = test
+                costs: MappingCosts, lower_bounds: LowerBounds, threshold: float, test: Test = test
             ) -> object | None:
-                found = test(costs, least, threshold)
-                if found and threshold * (1 + FAR) < hunt.objective_s:
-                    _complete(hunt, test, 1)
+                found = test(costs, lower_bounds, threshold)
+                if found and threshold * (1 + MESSAGE_COMPLETE_MARGIN) < mapping.objective_s:
+                    _complete(mapping, test, 1)
                 return found
 
-            climb(hunt, tested, ORIGIN, min(SECONDS, PART * search.seconds_left))
-            _complete(hunt, test, ATTEMPTS)
+            threshold_search(
+                mapping, tested, ORIGIN, min(MESSAGE_SECONDS, MESSAGE_SHARE * search.seconds_left)
+            )
+            _complete(mapping, test, MESSAGE_ATTEMPTS)
 
 
-def _complete(hunt: Hunt, test: Test, attempts: int) -> None:
+def _complete(mapping: MappingSearch, test: Test, attempts: int) -> None:
     """Offer mappings with the messages of the test's least threshold."""
-    search, costs = hunt.search, hunt.costs
+    search, costs = mapping.search, mapping.costs
     for k in range(attempts):
-        if not test.members or test.threshold >= hunt.objective_s:
+        if not test.members or test.threshold >= mapping.objective_s:
             return
-        slots = filled(hunt, test.members)
-        repaired(hunt, slots, test.threshold, STEPS << k, k)
+        slots = completed_slots(mapping, test.members)
+        repair_and_offer(mapping, slots, test.threshold, MESSAGE_REPAIR_STEPS << k, k)
         if search.should_stop() or search.gap <= OPTIMAL_GAP:
             return
-        if hunt.objective_s > test.threshold and hunt.block.any():
-            completed = test.complete(costs, hunt.least)
+        if mapping.objective_s > test.threshold and mapping.block.any():
+            completed = test.complete(costs, mapping.lower_bounds)
             if completed is not None:
-                hunt.offer(completed, matched(costs, completed))
+                mapping.offer(completed, matched(costs, completed))
         if search.should_stop() or search.gap <= OPTIMAL_GAP or k + 1 == attempts:
             return
-        test(costs, hunt.least, test.threshold)
+        test(costs, mapping.lower_bounds, test.threshold)

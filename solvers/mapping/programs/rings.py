@@ -1,7 +1,7 @@
 """Rings first: the least threshold at which the tight stages have rings, then the other stages.
 
 Where one or two stages reduce far more than the others, as a rule their rings alone decide. So they
-are proved and found exactly (`possible_rings`), and the others are put on the devices left
+are proved and found exactly (`ring_feasibility`), and the others are put on the devices left
 over and repaired by annealing.
 """
 
@@ -9,49 +9,55 @@ from __future__ import annotations
 
 from ....instances import Solution
 from ...core.search import OPTIMAL_GAP
-from ..complete import filled, repaired
-from ..hunt import Hunt
-from .climb import climb
-from .possible_rings import RingTest
+from ..complete import completed_slots, repair_and_offer
+from ..parameters import (
+    RING_ATTEMPTS,
+    RING_MAX_DEVICES,
+    RING_PAIRS,
+    RING_REPAIR_STEPS,
+    RING_SECONDS,
+    RING_SHARE,
+)
+from ..search import MappingSearch
+from .ring_feasibility import RingTest
+from .threshold_search import threshold_search
 
 ORIGIN = "rings of the tight stages (HiGHS)"
-#: Admitted pairs between blocks, per device, up to which a stage counts as tight: first, then.
-MOST_PAIRS = 2.0, 8.0
-#: Devices up to which tables of their pairs are worth it.
-MOST_DEVICES = 2048
-#: Seconds for the bound, at most, and part of what is left.
-SECONDS, PART = 120.0, 0.3
-#: Attempts to complete the rings of the least threshold, each with other rings.
-ATTEMPTS = 8
-#: Steps of the first repair; doubled from attempt to attempt.
-STEPS = 20_000
 
 
-def rings_first(hunt: Hunt) -> None:
+def rings_first(mapping: MappingSearch) -> None:
     """Raise the bound by rings, and complete the rings found to a mapping.
 
     Only where no stage sends messages: with both terms, the tests would be relaxations of little
     use.
     """
-    costs = hunt.costs
-    if not costs.ring.any() or costs.boundary.any() or costs.size > MOST_DEVICES:
+    costs = mapping.costs
+    if not costs.ring.any() or costs.boundary.any() or costs.size > RING_MAX_DEVICES:
         return
-    for most_pairs in MOST_PAIRS:
-        if hunt.search.should_stop() or hunt.search.gap <= OPTIMAL_GAP:
+    for most_pairs in RING_PAIRS:
+        if mapping.search.should_stop() or mapping.search.gap <= OPTIMAL_GAP:
             return
-        with hunt.search.phase("rings"):
-            test = RingTest(hunt.search, hunt.block, most_pairs)
-            climb(hunt, test, ORIGIN, min(SECONDS, PART * hunt.search.seconds_left))
-            _complete(hunt, test)
+        with mapping.search.phase("rings"):
+            test = RingTest(mapping.search, mapping.block, most_pairs)
+            threshold_search(
+                mapping, test, ORIGIN, min(RING_SECONDS, RING_SHARE * mapping.search.seconds_left)
+            )
+            _complete(mapping, test)
 
 
-def _complete(hunt: Hunt, test: RingTest[Solution]) -> None:
+def _complete(mapping: MappingSearch, test: RingTest[Solution]) -> None:
     """Offer mappings that hold the rings of the test's least threshold."""
-    search = hunt.search
-    for k in range(ATTEMPTS):
-        if not test.orders or test.threshold >= hunt.objective_s:
+    search = mapping.search
+    for k in range(RING_ATTEMPTS):
+        if not test.orders or test.threshold >= mapping.objective_s:
             return
-        repaired(hunt, filled(hunt, test.orders), test.threshold, STEPS << k, k)
+        repair_and_offer(
+            mapping,
+            completed_slots(mapping, test.orders),
+            test.threshold,
+            RING_REPAIR_STEPS << k,
+            k,
+        )
         if search.should_stop() or search.gap <= OPTIMAL_GAP:
             return
-        test(hunt.costs, hunt.least, test.threshold, other=True)
+        test(mapping.costs, mapping.lower_bounds, test.threshold, other=True)

@@ -43,7 +43,7 @@ Outcome = Literal["proved", "stalled", "stopped"]
 #: A serious step attains this part of what the model promises.
 SERIOUS = 0.1
 
-#: Columns that are kept at least from one climb to the next.
+#: Columns that are kept at least from one search for prices to the next.
 KEPT = 500
 
 #: First, least and greatest radius of the box, relative to the prices.
@@ -51,7 +51,7 @@ RADIUS, LEAST_RADIUS, MOST_RADIUS = 0.2, 1e-3, 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class Market:
+class PricingProblem:
     """What one device of each kind can hold: all that prices depend on. K kinds, U units.
 
     Parameters
@@ -68,7 +68,7 @@ class Market:
         Shape (K, U): compute time; `inf` where the kind cannot hold the unit.
     share
         Shape (K, U): part of its memory that a unit takes; 0 where memory cannot bind.
-    scarce, tolled
+    memory_bound, transfer_priced
         Shape (K,): whether memory can bind; whether transfers overlap compute, so that both
         must stay below the target.
     scratch
@@ -82,8 +82,8 @@ class Market:
     weight: Floats
     load: Floats
     share: Floats
-    scarce: Bools
-    tolled: Bools
+    memory_bound: Bools
+    transfer_priced: Bools
     scratch: Scratch = field(default_factory=Scratch)
 
     def transfer_of(self, kind: int, members: Bools) -> float:
@@ -93,12 +93,12 @@ class Market:
     def load_of(self, kind: int, members: Bools) -> float:
         """Return what a set takes of the target: no transfers where they have a price instead."""
         compute = float(self.load[kind][members].sum())
-        return compute if self.tolled[kind] else compute + self.transfer_of(kind, members)
+        return compute if self.transfer_priced[kind] else compute + self.transfer_of(kind, members)
 
 
 @dataclass
-class Climb:
-    """Where the search for prices stands; kept up to date by `climb`.
+class DualState:
+    """Where the search for prices stands; kept up to date by `boxstep`.
 
     Parameters
     ----------
@@ -118,19 +118,19 @@ class Climb:
     pricings: int = 0
 
 
-def market(task: Task, graph: Hypergraph) -> Market:
+def pricing_problem(task: Task, graph: Hypergraph) -> PricingProblem:
     """Return what one device of each kind can hold."""
     costs, overlap = task.costs, task.throughput.overlap
     room = costs.capacity_bytes * (1 + PROOF_MARGIN)
     load = graph.compute.sum(axis=1)
     load = np.where(graph.memory_bytes > room[:, None], np.inf, load)
     held = np.where(np.isinf(load), 0.0, graph.memory_bytes)
-    scarce = (held.sum(axis=1) > room) & (costs.count > 0)
-    share = np.where(scarce[:, None], held / np.where(scarce, room, 1.0)[:, None], 0.0)
+    memory_bound = (held.sum(axis=1) > room) & (costs.count > 0)
+    share = np.where(memory_bound[:, None], held / np.where(memory_bound, room, 1.0)[:, None], 0.0)
     weight = graph.weight.sum(axis=1)
     shape = incidence(graph)
     tried = orders(shape, np.random.default_rng(0))
-    return Market(
+    return PricingProblem(
         count=costs.count.astype(np.float64),
         states=tuple(frontier(graph, weight[k], tried) for k in range(len(weight))),
         orders=tuple(tried),
@@ -138,22 +138,22 @@ def market(task: Task, graph: Hypergraph) -> Market:
         weight=weight,
         load=load,
         share=share,
-        scarce=scarce,
-        tolled=weight.any(axis=1) & overlap & (costs.count > 0),
+        memory_bound=memory_bound,
+        transfer_priced=weight.any(axis=1) & overlap & (costs.count > 0),
     )
 
 
-def first_prices(sold: Market, graph: Hypergraph, host: Bools) -> Prices:
+def first_prices(pricing: PricingProblem, graph: Hypergraph, host: Bools) -> Prices:
     """Return prices in proportion to compute times, which count the devices in all."""
-    used = sold.count > 0
+    used = pricing.count > 0
     kinds = used & ~host if (used & ~host).any() else used
-    time = np.where(np.isinf(sold.load), np.nan, sold.load)[kinds]
+    time = np.where(np.isinf(pricing.load), np.nan, pricing.load)[kinds]
     known = ~np.isnan(time).all(axis=0)
     unit = np.zeros(graph.size)
     unit[known] = np.nanmin(time[:, known], axis=0)
     unit += 1e-9 * unit.max() or 1.0
-    total = sold.count[kinds].sum()
-    zero = np.zeros(len(sold.count))
+    total = pricing.count[kinds].sum()
+    zero = np.zeros(len(pricing.count))
     return Prices(unit * (total / unit.sum()), zero, zero)
 
 
@@ -167,9 +167,9 @@ class _Priced:
     columns: tuple[Column, ...]
 
 
-def climb(
-    state: Climb,
-    sold: Market,
+def boxstep(
+    state: DualState,
+    pricing: PricingProblem,
     target: float,
     on_proof: Callable[[float, Prices], None],
     search: Stoppable,
@@ -201,22 +201,22 @@ def climb(
 
     limit = target * (1 + PROOF_MARGIN)
     state.columns = _fit(state, limit)
-    model = PriceModel(sold.count, sold.scarce, sold.tolled, state.prices)
+    model = PriceModel(pricing.count, pricing.memory_bound, pricing.transfer_priced, state.prices)
     model.add(state.columns)
 
     def price(prices: Prices, floors: Floats, *, rough: bool = False) -> _Priced | None:
-        priced = _price(sold, prices, target, floors, search.should_stop, rough=rough)
+        priced = _price(pricing, prices, target, floors, search.should_stop, rough=rough)
         state.pricings += 1
         if priced is not None:
             columns = [c for c in priced.columns if not rough or c.load <= limit]
             model.add(columns)
             state.columns += columns
-            _report(sold, prices, priced, floors, target, on_proof)
+            _report(pricing, prices, priced, floors, target, on_proof)
         return priced
 
-    if not state.columns and price(state.prices, np.zeros(len(sold.count)), rough=True) is None:
+    if not state.columns and price(state.prices, np.zeros(len(pricing.count)), rough=True) is None:
         return "stopped"
-    centre = price(state.prices, _worth(state.columns, state.prices, len(sold.count)))
+    centre = price(state.prices, _worth(state.columns, state.prices, len(pricing.count)))
     if centre is None:
         return "stopped"
     value, misses = centre.value, 0
@@ -255,7 +255,7 @@ def _floors(trial: Trial) -> Floats:
     return np.maximum(0.0, trial.by_kind - trial.prices.memory - trial.prices.transfer)
 
 
-def _fit(state: Climb, limit: float) -> list[Column]:
+def _fit(state: DualState, limit: float) -> list[Column]:
     """Return the columns within a load, of too many those that are worth most."""
     fitting = [c for c in state.columns if c.load <= limit]
     fitting.sort(key=lambda c: -_value(c, state.prices))
@@ -278,7 +278,7 @@ def _worth(columns: list[Column], prices: Prices, kinds: int) -> Floats:
 
 
 def _price(
-    sold: Market,
+    pricing: PricingProblem,
     prices: Prices,
     target: float,
     floors: Floats,
@@ -288,20 +288,21 @@ def _price(
 ) -> _Priced | None:
     limit = target * (1 + PROOF_MARGIN)
     found, columns = [], []
-    for k, states in enumerate(sold.states):
-        if sold.count[k] == 0:
+    for k, states in enumerate(pricing.states):
+        if pricing.count[k] == 0:
             found.append(BestSet(0.0, None, True, ()))
             continue
+        charged = pricing.transfer_priced[k]
         best = best_set(
             states,
-            prices.unit - prices.memory[k] * sold.share[k],
-            sold.load[k],
+            prices.unit - prices.memory[k] * pricing.share[k],
+            pricing.load[k],
             limit,
-            partial(sold.load_of, k),
-            sold.scratch,
+            partial(pricing.load_of, k),
+            pricing.scratch,
             floor=float(floors[k]),
-            overlap=bool(sold.tolled[k]),
-            toll=float(prices.transfer[k]) / target if sold.tolled[k] else 0.0,
+            overlap=bool(charged),
+            transfer_price=float(prices.transfer[k]) / target if charged else 0.0,
             rough=rough,
             should_stop=should_stop,
         )
@@ -309,17 +310,17 @@ def _price(
             return None
         found.append(best)
         if best.members is not None:
-            load = sold.load_of(k, best.members)
-            transfer = sold.transfer_of(k, best.members)
-            share = float(sold.share[k][best.members].sum())
+            load = pricing.load_of(k, best.members)
+            transfer = pricing.transfer_of(k, best.members)
+            share = float(pricing.share[k][best.members].sum())
             columns.append(Column(k, best.members, load, share, transfer / target))
     fixed = prices.memory + prices.transfer
     by_kind = fixed + np.array([best.bound for best in found])
-    return _Priced(float(sold.count @ by_kind), by_kind, tuple(found), tuple(columns))
+    return _Priced(float(pricing.count @ by_kind), by_kind, tuple(found), tuple(columns))
 
 
 def _report(
-    sold: Market,
+    pricing: PricingProblem,
     prices: Prices,
     priced: _Priced,
     floors: Floats,
@@ -334,11 +335,11 @@ def _report(
         (load, k, value) for k, best in enumerate(priced.found) for load, value in best.steps
     )
     best_of = floors.copy()
-    fixed = float(sold.count @ (prices.memory + prices.transfer))
+    fixed = float(pricing.count @ (prices.memory + prices.transfer))
     proved = target
     for load, k, value in [(0.0, 0, 0.0), *events]:
         best_of[k] = max(best_of[k], value)
-        if fixed + sold.count @ best_of >= prices.goal:
+        if fixed + pricing.count @ best_of >= prices.goal:
             proved = min(target, load * (1 - 2 * PROOF_MARGIN))
             break
     if proved > 0:

@@ -223,11 +223,11 @@ def best_set(
     *,
     floor: float,
     overlap: bool = False,
-    toll: float = 0.0,
+    transfer_price: float = 0.0,
     rough: bool = False,
     should_stop: Callable[[], bool],
 ) -> BestSet | None:
-    """Return a bound on Σ price − toll·transfers of a set within the load, and such a set.
+    """Return a bound on Σ price − transfer_price × transfers of a set within a load, and a set.
 
     Labels are made in both directions in turn, each time finer, as those of one direction tell
     which of the other cannot lead above the floor. Ends when there is nothing above the floor,
@@ -246,7 +246,7 @@ def best_set(
         Where labels are kept.
     floor
         Values up to this are of no interest; at least 0.
-    toll
+    transfer_price
         What a unit of transfer time takes from the value.
     rough
         Whether the first resolution is enough.
@@ -260,7 +260,7 @@ def best_set(
     allowed = ordered <= limit
     terms = (
         price[states.order], np.where(allowed, ordered, 0.0), allowed,
-        0.0 if overlap else 1.0, toll, limit, floor,
+        0.0 if overlap else 1.0, transfer_price, limit, floor,
     )  # fmt: skip
     bound, members = np.inf, None
     steps: tuple[tuple[float, float], ...] = ()

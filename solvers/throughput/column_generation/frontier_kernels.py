@@ -7,7 +7,7 @@ from numba import njit
 
 
 @njit(cache=True)
-def greedy_order(unit_ptr, unit_nets, net_ptr, start, noise):  # type: ignore[no-untyped-def]
+def greedy_order(unit_ptr, unit_nets, net_ptr, start, noise):
     """Order the units: next is the one that opens the fewest nets and closes the most.
 
     Parameters
@@ -71,7 +71,7 @@ def greedy_order(unit_ptr, unit_nets, net_ptr, start, noise):  # type: ignore[no
 
 
 @njit(cache=True)
-def build(  # type: ignore[no-untyped-def]
+def build(
     order, unit_ptr, unit_nets, pins_left, fixed, outside, weight_in, weight_out, width, room, relax
 ):
     """Build the states that can arise between the units of an order, and what each step costs.
@@ -259,7 +259,7 @@ def build(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _slot(table, mask, on_a, on_b, a, b):  # type: ignore[no-untyped-def]
+def _slot(table, mask, on_a, on_b, a, b):
     """Place in the hash table of the state (a, b), or the free place where it belongs."""
     key = (a * np.uint64(0x9E3779B97F4A7C15)) ^ (b * np.uint64(0xC2B2AE3D27D4EB4F))
     key ^= key >> np.uint64(29)
@@ -271,7 +271,7 @@ def _slot(table, mask, on_a, on_b, a, b):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _grown(array, capacity):  # type: ignore[no-untyped-def]
+def _grown(array, capacity):
     grown = np.empty((capacity, 2), array.dtype)
     for i in range(len(array)):  # a slice would compile many times as long
         grown[i, 0] = array[i, 0]

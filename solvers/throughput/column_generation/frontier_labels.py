@@ -7,7 +7,7 @@ from numba import njit
 
 
 @njit(cache=True)
-def arcs_forward(layer_ptr, step, cost):  # type: ignore[no-untyped-def]
+def arcs_forward(layer_ptr, step, cost):
     """Return the steps into each state, as compressed rows.
 
     Returns
@@ -39,7 +39,7 @@ def arcs_forward(layer_ptr, step, cost):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def arcs_backward(layer_ptr, step, cost):  # type: ignore[no-untyped-def]
+def arcs_backward(layer_ptr, step, cost):
     """Return the steps out of each state, in the form of `arcs_forward`."""
     states = layer_ptr[-1]
     ptr = np.minimum(2 * np.arange(states + 1), 2 * len(step))
@@ -52,8 +52,9 @@ def arcs_backward(layer_ptr, step, cost):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def extend(  # type: ignore[no-untyped-def]
-    forward, ptr, source, taken, cost, price, load, allowed, charge, toll, limit, floor, buckets,
+def extend(
+    forward, ptr, source, taken, cost, price, load, allowed, charge, transfer_price, limit, floor,
+    buckets,
     has_rest, rest_begin, rest_count, rest_value, rest_used,
     state, begin, count, value, used, origin, budget,
 ):  # fmt: skip
@@ -72,7 +73,7 @@ def extend(  # type: ignore[no-untyped-def]
         Steps, from `arcs_forward` or `arcs_backward`.
     price, load, allowed
         Shape (U,), in order: value and compute time of each unit, and whether it may be taken.
-    charge, toll
+    charge, transfer_price
         Share of the transfers that counts as load (0 where they overlap), and what a unit of
         them takes from the value.
     has_rest, rest_begin, rest_count, rest_value, rest_used
@@ -110,7 +111,7 @@ def extend(  # type: ignore[no-untyped-def]
         for j in range(ptr[x], ptr[x + 1]):
             unit = taken[j]
             more = charge * cost[j]
-            plus = -toll * cost[j]
+            plus = -transfer_price * cost[j]
             choice = 0
             if unit >= 0:
                 if not allowed[unit]:

@@ -52,16 +52,18 @@ class PriceModel:
     ----------
     count
         Shape (K,): devices of each kind; 0 for kinds that are not priced.
-    scarce, tolled
+    memory_bound, transfer_priced
         Shape (K,): whether the kind has a memory and a transfer price.
     start
         Prices whose sum the unit prices keep.
     """
 
-    def __init__(self, count: Floats, scarce: Bools, tolled: Bools, start: Prices) -> None:
+    def __init__(
+        self, count: Floats, memory_bound: Bools, transfer_priced: Bools, start: Prices
+    ) -> None:
         units, total = len(start.unit), start.total
         self._units, self._kinds, self._total = units, len(count), total
-        self._scarce, self._tolled = scarce, tolled
+        self._memory_bound, self._transfer_priced = memory_bound, transfer_priced
         lp = highspy.Highs()
         for option, value in (("output_flag", False), ("threads", 1)):
             assert lp.setOptionValue(option, value) == highspy.HighsStatus.kOk
@@ -71,8 +73,8 @@ class PriceModel:
         upper = np.concatenate(
             [
                 np.full(units + self._kinds, highspy.kHighsInf),
-                np.where(scarce, highspy.kHighsInf, 0.0),
-                np.where(tolled, highspy.kHighsInf, 0.0),
+                np.where(memory_bound, highspy.kHighsInf, 0.0),
+                np.where(transfer_priced, highspy.kHighsInf, 0.0),
             ]
         )
         none = np.zeros(0, np.int32)
@@ -91,8 +93,8 @@ class PriceModel:
             index.append(np.array([at], np.int32))
             value.append(np.ones(1))
             for j, active, spare in (
-                (1, self._scarce[column.kind], 1 - column.share),
-                (2, self._tolled[column.kind], 1 - column.transfer),
+                (1, self._memory_bound[column.kind], 1 - column.share),
+                (2, self._transfer_priced[column.kind], 1 - column.transfer),
             ):
                 if active:
                     index.append(np.array([at + j * self._kinds], np.int32))
@@ -107,8 +109,8 @@ class PriceModel:
         reach = radius * (np.abs(around) + 0.2 * self._total / units)
         lower, upper = around - reach, around + reach
         lower[units:] = np.maximum(0.0, lower[units:])
-        upper[units : units + kinds][~self._scarce] = 0.0
-        upper[units + kinds :][~self._tolled] = 0.0
+        upper[units : units + kinds][~self._memory_bound] = 0.0
+        upper[units + kinds :][~self._transfer_priced] = 0.0
         index = np.concatenate([np.arange(units), np.arange(units + kinds, units + 3 * kinds)])
         self._lp.changeColsBounds(len(index), index.astype(np.int32), lower, upper)
         if np.isfinite(seconds):

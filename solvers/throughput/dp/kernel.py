@@ -11,7 +11,7 @@ FALLEN = 1e3
 
 
 @njit(cache=True)
-def windows(first, last, start, unit, to, weights, total, used, left, inside, alive):  # type: ignore[no-untyped-def]
+def windows(first, last, start, unit, to, weights, total, used, left, inside, alive):
     """Mark for ideals `first` … `last` − 1 the states that no plan within the limits can be in.
 
     Parameters
@@ -39,7 +39,7 @@ def windows(first, last, start, unit, to, weights, total, used, left, inside, al
 
 
 @njit(cache=True)
-def undominated(  # type: ignore[no-untyped-def]
+def undominated(
     start, unit, to, row, value, origin, by, keep, state, stride, used, yields, incumbent, floor
 ):  # fmt: skip
     """Mark in `keep` the ideals whose best plan in `state` must be extended; return how many.
@@ -84,7 +84,7 @@ def undominated(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def splits(  # type: ignore[no-untyped-def]
+def splits(
     members, start, unit, to, pin_start, pin, of_start, of, net_weight, split
 ):  # fmt: skip
     """Fill in, shape (N, C), the weight of the nets that each ideal splits."""
@@ -128,7 +128,7 @@ def splits(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _open(held, inside, pin_start, net_weight, n):  # type: ignore[no-untyped-def]
+def _open(held, inside, pin_start, net_weight, n):
     """Return the weight in lane n of the nets not `inside` of which some pins are held."""
     total = 0.0
     for e in range(len(held)):
@@ -138,7 +138,7 @@ def _open(held, inside, pin_start, net_weight, n):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True)
-def relax(  # type: ignore[no-untyped-def]
+def relax(
     first, budget, members, start, unit, to,
     row, value, origin, by, keep, now, stride, may_use,
     lane_kind, lane_limit, lane_counts, unit_weight, net_weight,

@@ -102,7 +102,7 @@ def test_rooms_are_what_the_verifier_accepts(
     if packed.device is not None:
         used = np.bincount(packed.device, graph.memory_bytes, 2)
         assert (used <= room * (1 + 1e-9)).all()
-    status = solve(task.workload, task.cluster, task.problem, method="setpart").status
+    status = solve(task.workload, task.cluster, task.problem, method="column-generation").status
     assert (status == "infeasible") != there_is_one
 
 

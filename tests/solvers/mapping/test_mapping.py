@@ -12,7 +12,7 @@ import pytest
 
 from stagecut import InputError, Limits, Workload, load_plan, save, solve, verify
 from stagecut.formulations.mapping.blocks import find_blocks
-from stagecut.formulations.mapping.bound import fitting, floors, threshold_bound
+from stagecut.formulations.mapping.bound import fitting, stage_lower_bounds, threshold_bound
 from stagecut.formulations.mapping.costs import mapping_costs, stage_times
 from stagecut.formulations.mapping.partition import stage_objective
 from stagecut.formulations.task import pose
@@ -33,13 +33,13 @@ from stagecut.runtime import evaluate
 from stagecut.runtime.pictures.topology import draw_mapping
 from stagecut.runtime.verify.mapping import MappingReport, stage_reports
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.mapping import hunt
+from stagecut.solvers.mapping import search as mapping_search
 from stagecut.solvers.mapping.annealing import anneal
 from stagecut.solvers.mapping.first import even_ends, first_mapping
 from stagecut.solvers.mapping.layouts import cycle, layouts, matched, snake
 from stagecut.solvers.mapping.partition import balanced_partition
 from stagecut.solvers.mapping.programs.blocks import BlockTest
-from stagecut.solvers.mapping.runs import RunTest
+from stagecut.solvers.mapping.segments import SegmentTest
 
 SHAPES = [(2, 2), (2, 3), (3, 2), (1, 4), (4, 1), (1, 1), (1, 5), (5, 1)]
 
@@ -139,19 +139,19 @@ def test_bounds_are_never_above_a_mapping(mode: str, seed: int) -> None:
     place = topology(f"{kind}:{16 + seed % 2}@seed={seed}")
     problem = DeviceMapping(place, stages, replicas, mode, collective="ring")  # type: ignore[arg-type]
     costs = mapping_costs(stage_costs(workload, np.arange(stages), stages), problem)
-    least = floors(costs)
+    lower_bounds = stage_lower_bounds(costs)
     slots = rng.permutation(costs.size)[: stages * replicas].reshape(stages, replicas)
     state = anneal.new_state(costs, slots, matched(costs, slots))
-    low = float((costs.base + least.transfer + least.allreduce).max())
+    low = float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
     best = math.inf
     for turn, factor in enumerate([2.0, 1.5, 1.2, 1.1, 1.05, 1.0]):
-        anneal.repair(costs, least, state, costs.island, low * factor, 20_000, turn)
+        anneal.repair(costs, lower_bounds, state, costs.island, low * factor, 20_000, turn)
         times = stage_times(costs, state.slots(costs), matched(costs, state.slots(costs)))
         best = min(best, float(times.max()))
     search: Search[object] = Search(Limits(), lambda _: 0.0)
-    assert threshold_bound(costs, least, best, lambda: False) <= best
+    assert threshold_bound(costs, lower_bounds, best, lambda: False) <= best
     test = BlockTest(search, find_blocks(costs))
-    assert test(costs, least, best * (1 + 1e-9)) is not None
+    assert test(costs, lower_bounds, best * (1 + 1e-9)) is not None
 
 
 @pytest.mark.parametrize("collective", ["ring", "cheapest"])
@@ -169,11 +169,11 @@ def test_block_bounds_are_never_above_the_optimum(seed: int, mode: str, collecti
     found = find_blocks(costs)
     assert (found == block).all() or not (costs.boundary.any() or costs.ring.any())
     optimum = brute_force(stage, problem)
-    least = floors(costs)
+    lower_bounds = stage_lower_bounds(costs)
     search: Search[object] = Search(Limits(), lambda _: 0.0)
-    for test in (fitting, RunTest(costs, found), BlockTest(search, found)):
-        assert test(costs, least, optimum * (1 + 1e-9)) is not None
-        bound = threshold_bound(costs, least, 2 * optimum, lambda: False, test)
+    for test in (fitting, SegmentTest(costs, found), BlockTest(search, found)):
+        assert test(costs, lower_bounds, optimum * (1 + 1e-9)) is not None
+        bound = threshold_bound(costs, lower_bounds, 2 * optimum, lambda: False, test)
         assert bound <= optimum * (1 + 1e-9)
 
 
@@ -485,7 +485,7 @@ def test_a_better_first_mapping_brings_its_stages(
 ) -> None:
     """The bound is for the stages of the plan, whichever cut it has."""
     workload = chain(3, 6)
-    monkeypatch.setattr(hunt, "_stages_of", lambda *_: np.array([0, 1, 1, 1, 1, 1]))
+    monkeypatch.setattr(mapping_search, "_stages_of", lambda *_: np.array([0, 1, 1, 1, 1, 1]))
     problem = DeviceMapping(topology("ring:4"), 2, 2, "both", collective=collective)  # type: ignore[arg-type]
     result = solve(workload, problem=problem)
     assert result.plan is not None

@@ -9,27 +9,27 @@ import pytest
 from brute_mapping import stages_of
 
 from stagecut.formulations.mapping.blocks import find_blocks
-from stagecut.formulations.mapping.bound import floors
+from stagecut.formulations.mapping.bound import stage_lower_bounds
 from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.model.arrays import Floats, Ints
-from stagecut.solvers.mapping.annealing.anneal import best_routes, ways
-from stagecut.solvers.mapping.annealing.contents import (
-    FORBIDDEN,
-    first_contents,
-    likely_contents,
+from stagecut.solvers.mapping.annealing.anneal import best_routes, sampled_splits
+from stagecut.solvers.mapping.annealing.anneal_fixed_counts import anneal_fixed_counts
+from stagecut.solvers.mapping.annealing.block_counts import (
+    first_counts,
+    likely_counts,
     sample_links,
     scarcity,
 )
-from stagecut.solvers.mapping.annealing.fill import (
-    choose,
-    filled,
-    learn,
-    likely_caps,
-    new_filling,
-    take_over,
+from stagecut.solvers.mapping.annealing.count_model import (
+    choose_counts,
+    likely_upper_bounds,
+    new_count_model,
+    read_counts,
+    realise,
+    update_weights,
 )
-from stagecut.solvers.mapping.annealing.within import settle
+from stagecut.solvers.mapping.parameters import FORBIDDEN
 
 
 def case(seed: int, text: str, stages: int, replicas: int) -> tuple[MappingCosts, Ints]:
@@ -48,16 +48,16 @@ def case(seed: int, text: str, stages: int, replicas: int) -> tuple[MappingCosts
     return costs, find_blocks(costs)
 
 
-def nats_of(held: Ints, weights: Floats, prices: Floats, replicas: int) -> float:
+def nats_of(counts: Ints, edge_nats: Floats, prices: Floats, replicas: int) -> float:
     """The sum over edges, by definition."""
-    stages = held.shape[1] - 1
-    total = float((held * prices).sum())
+    stages = counts.shape[1] - 1
+    total = float((counts * prices).sum())
     for s in range(stages):
-        inside = sum(min(row[s], row[s + 1]) for row in held) if s + 1 < stages else 0
-        blocks = sum(row[s] > 0 for row in held)
+        inside = sum(min(row[s], row[s + 1]) for row in counts) if s + 1 < stages else 0
+        blocks = sum(row[s] > 0 for row in counts)
         between = blocks if blocks > 1 else 0
         edges = np.array([inside, replicas - inside, replicas - between, between])
-        total += min(float(way @ edges) for way in weights[s])
+        total += min(float(split @ edges) for split in edge_nats[s])
     return total
 
 
@@ -80,29 +80,29 @@ def test_annealing_finds_the_likeliest_of_all_contents(seed: int) -> None:
     demand = [replicas] * stages + [spare]
     sizes = [4, 3, sum(demand) - 7]
     every = [np.array(one) for one in all_contents(sizes, demand)]
-    weights = rng.exponential(2.0, (stages, 4, 4))
+    edge_nats = rng.exponential(2.0, (stages, 4, 4))
     prices = rng.exponential(0.3, every[0].shape) * (seed % 2)
-    least = min(nats_of(one, weights, prices, replicas) for one in every)
+    least = min(nats_of(one, edge_nats, prices, replicas) for one in every)
     found = []
     for begin in rng.integers(len(every), size=10).tolist():
-        held, nats = likely_contents(every[begin], weights, prices, replicas, 20_000, begin)
-        assert held.sum(axis=1).tolist() == sizes
-        assert held.sum(axis=0).tolist() == demand
-        assert nats == pytest.approx(nats_of(held, weights, prices, replicas))
+        counts, nats = likely_counts(every[begin], edge_nats, prices, replicas, 20_000, begin)
+        assert counts.sum(axis=1).tolist() == sizes
+        assert counts.sum(axis=0).tolist() == demand
+        assert nats == pytest.approx(nats_of(counts, edge_nats, prices, replicas))
         found.append(nats)
     assert min(found) == pytest.approx(least)
 
 
 def test_scarcity_is_the_share_of_admitted_pairs() -> None:
     costs, block = case(3, "random_blk_1:24", 3, 8)
-    caps = np.quantile(costs.boundary_costs(0), [0.2, 0.9])
-    messages, rings = np.tile(caps, (3, 1)), np.full((3, 2), np.inf)
+    upper_bounds = np.quantile(costs.boundary_costs(0), [0.2, 0.9])
+    messages, rings = np.tile(upper_bounds, (3, 1)), np.full((3, 2), np.inf)
     found = scarcity(costs, sample_links(costs, block), messages, rings)
     apart = block[:, None] != block[None, :]
-    for way in (0, 1):
-        share = (costs.boundary_costs(0)[apart] <= caps[way]).mean()
+    for split in (0, 1):
+        share = (costs.boundary_costs(0)[apart] <= upper_bounds[split]).mean()
         nats = -np.log(share) if share else FORBIDDEN
-        assert found[0, way, 1] == pytest.approx(nats)
+        assert found[0, split, 1] == pytest.approx(nats)
     assert (found[:, :, 2:] == 0).all()
 
 
@@ -111,7 +111,7 @@ def contents_of(block: Ints, slots: Ints) -> Ints:
     return np.array([np.bincount(block[row], minlength=block.max() + 1) for row in slots]).T
 
 
-@pytest.mark.parametrize("roles", [0.0, 0.5])
+@pytest.mark.parametrize("exchange_rate", [0.0, 0.5])
 @pytest.mark.parametrize(
     ("text", "stages", "replicas"),
     [
@@ -124,29 +124,40 @@ def contents_of(block: Ints, slots: Ints) -> Ints:
     ],
 )
 def test_settling_keeps_contents_and_what_it_claims(
-    text: str, stages: int, replicas: int, roles: float
+    text: str, stages: int, replicas: int, exchange_rate: float
 ) -> None:
     solved = 0
     for seed in range(4):
         costs, block = case(seed, text, stages, replicas)
         assert block.any()
-        least, rng = floors(costs), np.random.default_rng(seed)
-        filling = new_filling(costs, block)
+        lower_bounds, rng = stage_lower_bounds(costs), np.random.default_rng(seed)
+        model = new_count_model(costs, block)
         for target in (1.1, 1.5, 3.0):
-            target *= float((costs.base + least.transfer + least.allreduce).max())
-            choose(filling, costs, least, target, 5_000, rng)
-            state = filled(filling, costs, best_routes(costs), rng)
+            target *= float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
+            choose_counts(model, costs, lower_bounds, target, 5_000, rng)
+            state = realise(model, costs, best_routes(costs), rng)
             before = contents_of(block, state.slots(costs))
-            assert (before == filling.held[:, :-1]).all()
-            caps = likely_caps(filling, costs, least, target)
-            left = settle(costs, caps, state, block, target, 20_000, seed, 0.7, 0.2, roles=roles)
+            assert (before == model.counts[:, :-1]).all()
+            upper_bounds = likely_upper_bounds(model, costs, lower_bounds, target)
+            left = anneal_fixed_counts(
+                costs,
+                upper_bounds,
+                state,
+                block,
+                target,
+                20_000,
+                seed,
+                0.7,
+                0.2,
+                exchange_rate=exchange_rate,
+            )
             slots, sends_to = state.slots(costs), state.sends_to[:-1]
             assert sorted(state.slot.tolist()) == list(range(costs.size))
             assert (np.sort(sends_to, axis=1) == np.arange(replicas)).all()
             after = contents_of(block, slots)
-            take_over(filling, costs, state)
-            assert (after == filling.held[:, :-1]).all()
-            if roles:  # blocks of one size may have changed what they do
+            read_counts(model, costs, state)
+            assert (after == model.counts[:, :-1]).all()
+            if exchange_rate:  # blocks of one size may have changed what they do
                 assert sorted(map(tuple, after.tolist())) == sorted(map(tuple, before.tolist()))
             else:
                 assert (after == before).all()
@@ -154,29 +165,29 @@ def test_settling_keeps_contents_and_what_it_claims(
                 solved += 1
                 assert stage_times(costs, slots, sends_to).max() <= target * (1 + 1e-9)
             else:
-                learn(filling, costs, state, caps)
-                assert filling.harder.max() > 1
-                assert filling.prices.max() > 0
+                update_weights(model, costs, state, upper_bounds)
+                assert model.weights.max() > 1
+                assert model.prices.max() > 0
     assert solved
 
 
 def test_settling_repeats_itself() -> None:
     costs, block = case(1, "random_blk_1:32", 4, 8)
-    least = floors(costs)
+    lower_bounds = stage_lower_bounds(costs)
     found = []
     for _ in range(2):
         rng = np.random.default_rng(5)
-        filling = new_filling(costs, block)
-        target = 1.3 * float((costs.base + least.transfer + least.allreduce).max())
-        choose(filling, costs, least, target, 5_000, rng)
-        state = filled(filling, costs, best_routes(costs), rng)
-        caps = likely_caps(filling, costs, least, target)
-        settle(costs, caps, state, block, target, 10_000, 0, 0.7, 0.2)
+        model = new_count_model(costs, block)
+        target = 1.3 * float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
+        choose_counts(model, costs, lower_bounds, target, 5_000, rng)
+        state = realise(model, costs, best_routes(costs), rng)
+        upper_bounds = likely_upper_bounds(model, costs, lower_bounds, target)
+        anneal_fixed_counts(costs, upper_bounds, state, block, target, 10_000, 0, 0.7, 0.2)
         found.append((state.slot.tolist(), state.sends_to.tolist()))
     assert found[0] == found[1]
 
 
 def test_first_contents_put_whole_replicas_together() -> None:
     costs, block = case(0, "islands:4x4", 4, 4)
-    assert (first_contents(costs, block)[:, :-1] == 1).all()
-    assert (ways(costs, floors(costs), 1.0)[0].shape) == (4, 24)
+    assert (first_counts(costs, block)[:, :-1] == 1).all()
+    assert (sampled_splits(costs, stage_lower_bounds(costs), 1.0)[0].shape) == (4, 24)

@@ -10,7 +10,9 @@ import pytest
 from brute_mapping import least_stage_time, place_for
 from mapping_joint_cases import network
 
-from stagecut import InputError, Workload, solve, verify
+from stagecut import InputError, Workload, accelerators_and_cpus, solve, verify
+from stagecut.formulations.cheap_bounds import cheap_bounds
+from stagecut.formulations.task import pose
 from stagecut.instances import DeviceMapping, stage_costs, topology
 
 
@@ -89,3 +91,16 @@ def test_what_joint_does_not_know() -> None:
         solve(workload, problem=DeviceMapping(place, 2, 2, "both"), method="joint")
     with pytest.raises(InputError, match="stage times alone"):
         solve(workload, problem=links, method="joint")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_bounds_hold_for_all_partitions(seed: int) -> None:
+    workload = network(np.random.default_rng(seed), 3, backward=seed % 2 == 0)
+    cluster = accelerators_and_cpus(4)
+    for stages in (1, 2, 3):
+        problem = DeviceMapping(
+            topology("mesh2d:2x2"), stages, 1, mode="p2p", microbatches=1 + seed % 3
+        )
+        bounds = {origin: v for v, origin in cheap_bounds(pose(workload, cluster, problem))}
+        assert set(bounds) == {"heaviest unit", "total work over all stages"}
+        assert 0 < max(bounds.values()) <= least_of_all_cuts(workload, 3, problem) * (1 + 1e-9)

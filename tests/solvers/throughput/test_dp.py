@@ -312,7 +312,7 @@ def test_a_lattice_that_is_too_large_is_said_to_be_and_a_plan_comes_all_the_same
     result = solve(chains(20, 10), accelerators_and_cpus(4), CONTIGUOUS, method="dp")
     assert result.status == "feasible"
     assert any("6.727e+20 ideals" in note for note in result.notes)
-    linearised = solve(chains(20, 10), accelerators_and_cpus(4), CONTIGUOUS, method="dpl")
+    linearised = solve(chains(20, 10), accelerators_and_cpus(4), CONTIGUOUS, method="linear-dp")
     assert linearised.objective == result.objective
 
 
@@ -339,7 +339,7 @@ def test_published_optima(benchmarks: Path) -> None:
     assert len(rows) == 14
     for graph, name, quantity, value in rows:
         workload = load(benchmarks / "placement" / "throughput" / folders[graph] / f"{name}.json")
-        method = "dpl" if quantity == "linearised DP" else "dp"
+        method = "linear-dp" if quantity == "linearised DP" else "dp"
         result = solve(workload, problem=CONTIGUOUS, method=method)
         assert result.plan is not None
         report = evaluate(

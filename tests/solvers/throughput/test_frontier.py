@@ -17,7 +17,10 @@ from stagecut.formulations.throughput.set_partitioning import load_of
 from stagecut.instances import Placement, Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
-from stagecut.solvers.throughput.column_generation.column_generation import Market, market
+from stagecut.solvers.throughput.column_generation.column_generation import (
+    PricingProblem,
+    pricing_problem,
+)
 from stagecut.solvers.throughput.column_generation.frontier import (
     Scratch,
     best_set,
@@ -30,22 +33,29 @@ from stagecut.solvers.throughput.linear_split import linear_split
 from stagecut.solvers.throughput.neighbourhood import Neighbourhood
 
 
-def posed(seed: int) -> tuple[Task, Hypergraph, Market]:
+def posed(seed: int) -> tuple[Task, Hypergraph, PricingProblem]:
     workload, cluster = random_case(seed, max_nodes=9, max_kinds=2)
     task = pose(workload, cluster, Throughput())
     graph = hypergraph(task)
-    return task, graph, market(task, graph)
+    return task, graph, pricing_problem(task, graph)
 
 
 def by_enumeration(
-    graph: Hypergraph, kind: int, price: np.ndarray, limit: float, toll: float, overlap: bool
+    graph: Hypergraph,
+    kind: int,
+    price: np.ndarray,
+    limit: float,
+    transfer_price: float,
+    overlap: bool,
 ) -> float:
     best = 0.0
     for taken in itertools.product((False, True), repeat=graph.size):
         members = frozenset(np.flatnonzero(taken).tolist())
         compute = sum(float(graph.compute[kind, :, v].sum()) for v in members)
         load = load_of(graph, kind, members, overlap=False)
-        value = sum(price[v] for v in members) - toll * (load - compute if load < np.inf else 0)
+        value = sum(price[v] for v in members) - transfer_price * (
+            load - compute if load < np.inf else 0
+        )
         if (compute if overlap else load) <= limit:
             best = max(best, value)
     return best
@@ -53,24 +63,25 @@ def by_enumeration(
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
-    _, graph, sold = posed(seed)
+    _, graph, pricing = posed(seed)
     rng = np.random.default_rng(seed)
     overlap = seed % 3 == 0
-    toll = float(rng.random()) if overlap else 0.0
+    transfer_price = float(rng.random()) if overlap else 0.0
     price = rng.normal(size=graph.size) + 0.3
-    for kind, states in enumerate(sold.states):
+    for kind, states in enumerate(pricing.states):
         load = graph.compute.sum(axis=1)[kind]
         limit = float(rng.random() * load[np.isfinite(load)].sum())
 
         def true_load(kind: int, load: np.ndarray, members: np.ndarray) -> float:
-            transfer = float(sold.weight[kind] @ cut(sold.shape, members))
+            transfer = float(pricing.weight[kind] @ cut(pricing.shape, members))
             return float(load[members].sum()) + (0.0 if overlap else transfer)
 
-        best = by_enumeration(graph, kind, price, limit, toll, overlap)
+        best = by_enumeration(graph, kind, price, limit, transfer_price, overlap)
         for floor in (0.0, best / 2, best * (1 + 1e-9), best + 1):
             found = best_set(
                 states, price, load, limit, partial(true_load, kind, load), Scratch(),
-                floor=floor, overlap=overlap, toll=toll, should_stop=lambda: False,
+                floor=floor, overlap=overlap, transfer_price=transfer_price,
+                should_stop=lambda: False,
             )  # fmt: skip
             assert found is not None
             assert found.bound >= max(best, floor) - 1e-9
@@ -82,14 +93,16 @@ def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
             for (_, before), (below, _) in itertools.pairwise([(0.0, floor), *found.steps]):
                 if below == 0:
                     continue
-                just = by_enumeration(graph, kind, price, below * (1 - 1e-9), toll, overlap)
+                just = by_enumeration(
+                    graph, kind, price, below * (1 - 1e-9), transfer_price, overlap
+                )
                 assert just <= max(before, floor) + 1e-9
 
 
 def test_orders_do_not_change_what_is_best() -> None:
-    _, graph, sold = posed(7)
+    _, graph, pricing = posed(7)
     price = np.random.default_rng(1).random(graph.size)
-    load, weight = graph.compute.sum(axis=1)[0], sold.weight[0]
+    load, weight = graph.compute.sum(axis=1)[0], pricing.weight[0]
     shape = incidence(graph)
     values = []
     for order in orders(shape, np.random.default_rng(3))[:5]:
@@ -99,8 +112,8 @@ def test_orders_do_not_change_what_is_best() -> None:
             price,
             load,
             1.5,
-            partial(sold.load_of, 0),
-            sold.scratch,
+            partial(pricing.load_of, 0),
+            pricing.scratch,
             floor=0.0,
             should_stop=bool,
         )
@@ -115,14 +128,14 @@ def test_narrow_limits_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stagecut.solvers.throughput.column_generation.frontier.RELAXED_WIDTH", 2)
     loosened = 0
     for seed in range(40):
-        _, graph, sold = posed(seed)
+        _, graph, pricing = posed(seed)
         price = np.random.default_rng(seed).random(graph.size)
-        for kind, states in enumerate(sold.states):
+        for kind, states in enumerate(pricing.states):
             load = graph.compute.sum(axis=1)[kind]
             limit = 0.5 * float(load[np.isfinite(load)].sum())
             best = by_enumeration(graph, kind, price, limit, 0.0, False)
             found = best_set(
-                states, price, load, limit, partial(sold.load_of, kind), sold.scratch,
+                states, price, load, limit, partial(pricing.load_of, kind), pricing.scratch,
                 floor=0.0, should_stop=lambda: False,
             )  # fmt: skip
             assert found is not None
@@ -133,9 +146,9 @@ def test_narrow_limits_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_segments_and_the_walk_from_them_keep_all_rules(seed: int) -> None:
-    task, graph, sold = posed(seed)
+    task, graph, pricing = posed(seed)
     devices = np.random.default_rng(seed).permutation(task.cluster.size)
-    where = linear_split(task, graph, sold.shape, sold.orders[0], devices, np.inf)
+    where = linear_split(task, graph, pricing.shape, pricing.orders[0], devices, np.inf)
     best = best_max_load(task.workload, task.cluster, task.problem)
     if where is None:
         return
@@ -149,7 +162,7 @@ def test_segments_and_the_walk_from_them_keep_all_rules(seed: int) -> None:
     search.offer(Placement(graph.expand(where)))
     assert search.objective >= best * (1 - 1e-9)
     walk = Neighbourhood(
-        task, graph, sold.shape, sold.orders[0], where, np.random.default_rng(seed)
+        task, graph, pricing.shape, pricing.orders[0], where, np.random.default_rng(seed)
     )
     walk.walk(search, 200)
     assert walk.best == pytest.approx(search.objective, rel=1e-9)

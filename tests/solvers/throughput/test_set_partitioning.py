@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +47,18 @@ def case(seed: int) -> tuple[Workload, Cluster, Throughput]:
     return workload, cluster, PROBLEMS[seed // 2 % len(PROBLEMS)]
 
 
+@pytest.fixture(autouse=True)
+def only_its_own_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the bounds that every search begins with: they would hide those under test."""
+    front_door = import_module("stagecut.api.solve")
+    monkeypatch.setattr(front_door, "raise_first_bounds", lambda *_: None)
+
+
 def run(seed: int) -> Result:
     workload, cluster, problem = case(seed)
-    return solve(workload, cluster, problem, method="setpart", limits=Limits(nodes=4, seed=seed))
+    return solve(
+        workload, cluster, problem, method="column-generation", limits=Limits(nodes=4, seed=seed)
+    )
 
 
 @pytest.mark.parametrize("block", range(12))
@@ -111,7 +121,7 @@ def test_a_certificate_with_wrong_fields_is_refused() -> None:
         ({"target": plan.bound / 2}, VerificationError, "below"),
         ({"memory_prices": [-1.0] * len(plan.cluster.kinds)}, VerificationError, "negative"),
         ({"transfer_prices": [1.0] * len(plan.cluster.kinds)}, VerificationError, "overlap"),
-        ({"origin": "HiGHS"}, InputError, "setpart"),
+        ({"origin": "HiGHS"}, InputError, "column-generation"),
     ]:
         with pytest.raises(error, match=said):
             check_bound(workload, replace(plan, certificate=data | broken))
@@ -135,7 +145,7 @@ def test_the_program_over_all_sets_is_exact(seed: int) -> None:
 def test_contiguous_splits_are_refused() -> None:
     workload, cluster = random_case(3)
     with pytest.raises(InputError, match="non-contiguous"):
-        solve(workload, cluster, Throughput(split="contiguous"), method="setpart")
+        solve(workload, cluster, Throughput(split="contiguous"), method="column-generation")
 
 
 def test_same_seed_same_plan() -> None:
@@ -149,7 +159,7 @@ def test_same_seed_same_plan() -> None:
 @pytest.mark.parametrize("name", ["LayerGraphs/gnmt_training", "OperatorGraphs/bert_l-3_inference"])
 def test_one_per_cent_on_published_workloads(benchmarks: Path, name: str) -> None:
     workload = load(benchmarks / "placement" / "throughput" / f"{name}.json")
-    result = solve(workload, method="setpart", limits=Limits(gap=0.01, nodes=60))
+    result = solve(workload, method="column-generation", limits=Limits(gap=0.01, nodes=60))
     assert result.gap is not None
     assert result.gap <= 0.01
     assert result.plan is not None

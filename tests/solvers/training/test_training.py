@@ -73,7 +73,7 @@ def test_baselines_keep_the_rules_and_are_no_better(seed: int) -> None:
     workload, cluster, problem = random_training_case(seed)
     problem = replace(problem, server_devices=None, server_bandwidth=None)
     best = best_objective(workload, cluster, problem)
-    for method in ("piper", "equi", "data-parallel"):
+    for method in ("piper", "equal-stages", "data-parallel"):
         result = solve(workload, cluster, problem, method=method)
         if result.plan is not None:
             verify(workload, result.plan)
@@ -114,7 +114,7 @@ def test_the_published_programs_values_are_met(
 def test_equal_stages_are_the_published_ones(benchmarks: Path) -> None:
     workload = load(benchmarks / "piper" / "bert32a100.json")
     problem = Training(bandwidth=25 * GIB)
-    result = solve(workload, accelerators_and_cpus(64, 0, 8 * GIB), problem, method="equi")
+    result = solve(workload, accelerators_and_cpus(64, 0, 8 * GIB), problem, method="equal-stages")
     assert result.objective == pytest.approx(0.0257245, rel=3e-6)
 
 

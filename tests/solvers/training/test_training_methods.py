@@ -17,7 +17,7 @@ from stagecut.instances import Cluster, DeviceKind, StagePlacement
 from stagecut.runtime import evaluate
 
 GIB = 2.0**30
-METHODS = ("auto", "dp", "piper", "equi", "data-parallel", "pipedream")
+METHODS = ("auto", "dp", "piper", "equal-stages", "data-parallel", "pipedream")
 
 
 @pytest.mark.parametrize("seed", range(80))
@@ -101,7 +101,7 @@ def test_equal_stages_are_those_of_pipers_authors(
     """Values of the authors' program with tensor parallelism and ends apart."""
     workload = load(benchmarks / "piper" / "bert32a100.json")
     cluster = accelerators_and_cpus(devices, 0, memory * GIB)
-    result = solve(workload, cluster, Training(bandwidth=25 * GIB), method="equi")
+    result = solve(workload, cluster, Training(bandwidth=25 * GIB), method="equal-stages")
     assert result.objective == pytest.approx(value, rel=1e-8)
 
 

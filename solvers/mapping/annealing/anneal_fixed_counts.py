@@ -1,9 +1,9 @@
-"""Annealing with the contents of blocks held: which device does what, and who meets whom.
+"""Annealing that keeps how many devices of each block serve each stage.
 
-As in `anneal.py` a violated edge is taken at random and one of its ends is brought an admitted
-neighbour. But that neighbour, of whatever block, exchanges its place with a device of its own
-block, and the edge is turned towards that place: so no message inside a block ever becomes one
-between blocks, and the search is among mappings of equal contents.
+As in `anneal.py` a step takes a random violated edge and seeks an admitted neighbour for one of its
+ends. Here that neighbour exchanges its slot with a device of its own block, and the edge is
+redirected to that slot by exchanging receivers or reversing a part of the ring. So the counts per
+block do not change, and messages inside a block do not become messages between blocks.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from numba import njit
 
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Floats, Ints
-from .anneal import LEAST, SCALE, State, add_violation
+from ..parameters import MIN_TARGET_SECONDS, SHUFFLE_RATE, VIOLATION_SCALE
+from .anneal import State, add_violation
 from .moves import (
     admitted,
-    best_way,
+    best_split,
     copy_row,
     edge_cost,
     edges_of_slot,
@@ -27,13 +28,10 @@ from .moves import (
     violation_left,
 )
 
-#: How often a violated edge's end just changes places with another device of its block.
-SHUFFLE = 0.15
 
-
-def settle(
+def anneal_fixed_counts(
     costs: MappingCosts,
-    caps: tuple[Floats, Floats],
+    upper_bounds: tuple[Floats, Floats],
     state: State,
     block: Ints,
     threshold: float,
@@ -42,21 +40,22 @@ def settle(
     hot: float,
     cold: float,
     *,
-    roles: float = 0.0,
+    exchange_rate: float = 0.0,
 ) -> float:
     """Anneal for at most `steps` steps; return the violation that is left, 0 for none.
 
     Parameters
     ----------
-    caps
-        Of messages and ring messages in each way; shape (S, ways) both.
-    roles
-        How often blocks of one size exchange all that they do, so that a neighbour comes.
+    upper_bounds
+        Of messages and ring messages in each split, in seconds; shape (S, Q) both.
+    exchange_rate
+        Probability that a step exchanges all devices of two blocks of one size: the counts then
+        change places with them.
     """
-    messages, rings = caps
+    messages, rings = upper_bounds
     members = np.argsort(block, kind="stable")
     first = np.searchsorted(block[members], np.arange(int(block.max()) + 2))
-    left: float = _settle(
+    left: float = _anneal_fixed_counts(
         costs.latency,
         costs.inverse,
         costs.boundary,
@@ -69,18 +68,19 @@ def settle(
         block,
         members,
         first,
-        SCALE / max(threshold, LEAST),
+        VIOLATION_SCALE / max(threshold, MIN_TARGET_SECONDS),
         steps,
         seed,
         hot,
         cold,
-        roles,
+        exchange_rate,
+        SHUFFLE_RATE,
     )
     return left
 
 
 @njit(cache=True)
-def _count(trial, violation, is_changed, e, sign, tables, messages, rings, scale):  # type: ignore[no-untyped-def]
+def _add_edge(trial, violation, is_changed, e, sign, tables, messages, rings, scale):  # type: ignore[no-untyped-def]
     """Add edge e to what its stage violates, or take it away."""
     latency, inverse, boundary, ring, slot, sends_to = tables
     stages, replicas = sends_to.shape
@@ -94,26 +94,28 @@ def _count(trial, violation, is_changed, e, sign, tables, messages, rings, scale
 
 
 @njit(cache=True)
-def _swap(d, e, trial, violation, is_changed, tables, place, came_from, caps, scale, touched):  # type: ignore[no-untyped-def]
-    """Let two devices change places, and count what changes."""
-    messages, rings = caps
+def _swap(  # type: ignore[no-untyped-def]
+    d, e, trial, violation, is_changed, tables, place, came_from, upper_bounds, scale, touched
+):
+    """Exchange the slots of devices d and e, and update the trial violations."""
+    messages, rings = upper_bounds
     slot, sends_to = tables[4], tables[5]
     stages, replicas = sends_to.shape
     y, z = place[d], place[e]
     n = edges_of_slot(y, came_from, stages, replicas, touched, 0)
     n = edges_of_slot(z, came_from, stages, replicas, touched, n)
     for j in range(n):
-        _count(trial, violation, is_changed, touched[j], -1.0, tables, messages, rings, scale)
+        _add_edge(trial, violation, is_changed, touched[j], -1.0, tables, messages, rings, scale)
     slot[y], slot[z] = slot[z], slot[y]
     place[d], place[e] = z, y
     for j in range(n):
-        _count(trial, violation, is_changed, touched[j], 1.0, tables, messages, rings, scale)
+        _add_edge(trial, violation, is_changed, touched[j], 1.0, tables, messages, rings, scale)
 
 
 @njit(cache=True)
-def _settle(  # type: ignore[no-untyped-def]
+def _anneal_fixed_counts(  # type: ignore[no-untyped-def]
     latency, inverse, boundary, ring, messages, rings, slot, sends_to, order, block, members,
-    first_of, scale, steps, seed, hot, cold, roles,
+    first_of, scale, steps, seed, hot, cold, exchange_rate, shuffle_rate,
 ):  # fmt: skip
     np.random.seed(seed)  # noqa: NPY002
     stages, replicas = sends_to.shape
@@ -123,12 +125,12 @@ def _settle(  # type: ignore[no-untyped-def]
     violation, trial = np.zeros((stages, count)), np.zeros((stages, count))
     is_changed = np.ones(stages, np.bool_)
     for e in range(2 * used):
-        _count(violation, trial, is_changed, e, 1.0, tables, messages, rings, scale)
+        _add_edge(violation, trial, is_changed, e, 1.0, tables, messages, rings, scale)
     is_changed[:] = False
     touched, turned = np.empty(16, np.int64), np.empty(2, np.int64)
     these, those = np.empty(size, np.int64), np.empty(size, np.int64)
     width = first_of[1:] - first_of[:-1]
-    caps = (messages, rings)
+    upper_bounds = (messages, rings)
     step = 0
     left = 1.0
     while step < steps:
@@ -139,24 +141,24 @@ def _settle(  # type: ignore[no-untyped-def]
             step += 1
             heat = hot * (cold / hot) ** (min(step, steps) / steps)
             s = np.random.randint(stages)  # noqa: NPY002
-            way = best_way(violation, s)
-            if violation[s, way] < 0.5:
+            split = best_split(violation, s)
+            if violation[s, split] < 0.5:
                 continue
             start = np.random.randint(2 * replicas)  # noqa: NPY002
             near, far, on_ring = violated_edge(
-                latency, inverse, boundary, ring, slot, sends_to, s, start, messages[s, way],
-                rings[s, way],
+                latency, inverse, boundary, ring, slot, sends_to, s, start, messages[s, split],
+                rings[s, split],
             )  # fmt: skip
             if near < 0:
                 continue
-            factors, cap = boundary[s], messages[s, way]
+            factors, upper_bound = boundary[s], messages[s, split]
             if on_ring:
-                factors, cap = ring[s], rings[s, way]
+                factors, upper_bound = ring[s], rings[s, split]
             if np.random.random() < 0.5:  # noqa: NPY002
                 near, far = far, near
             u = slot[near]
             # an admitted neighbour in another block
-            able = admitted(order, u, factors, latency, inverse, cap)
+            able = admitted(order, u, factors, latency, inverse, upper_bound)
             v = -1
             for _ in range(8 if able > 0 else 0):
                 w = order[u, np.random.randint(able)]  # noqa: NPY002
@@ -165,12 +167,12 @@ def _settle(  # type: ignore[no-untyped-def]
                     break
             kind, d, i1, i2, first, length = 0, u, 0, 0, 0, 0
             one, other = block[slot[far]], -1
-            if v >= 0 and roles > 0 and np.random.random() < roles:  # noqa: NPY002
+            if v >= 0 and exchange_rate > 0 and np.random.random() < exchange_rate:  # noqa: NPY002
                 other = block[v]
                 if one == other or one == block[u] or width[one] != width[other]:
                     continue
                 d = slot[far]
-            elif v < 0 or np.random.random() < SHUFFLE:  # noqa: NPY002
+            elif v < 0 or np.random.random() < shuffle_rate:  # noqa: NPY002
                 b = block[u]
                 v = members[first_of[b] + np.random.randint(width[b])]  # noqa: NPY002
             elif block[v] == one:
@@ -223,15 +225,15 @@ def _settle(  # type: ignore[no-untyped-def]
                     turned[0], turned[1] = used + s * replicas + i1, used + s * replicas + i2
             if kind > 0:
                 for j in range(2):
-                    _count(trial, violation, is_changed, turned[j], -1.0, tables, messages, rings,
-                           scale)  # fmt: skip
+                    _add_edge(trial, violation, is_changed, turned[j], -1.0, tables, messages,
+                              rings, scale)  # fmt: skip
                 if kind == 1:
                     exchange_receivers(sends_to, came_from, s, i1, i2)
                 else:
                     reverse(slot, place, sends_to, came_from, s, first, length, replicas, stages)
                 for j in range(2):
-                    _count(trial, violation, is_changed, turned[j], 1.0, tables, messages, rings,
-                           scale)  # fmt: skip
+                    _add_edge(trial, violation, is_changed, turned[j], 1.0, tables, messages,
+                              rings, scale)  # fmt: skip
             elif d == v:
                 continue
             pairs = 0
@@ -252,12 +254,12 @@ def _settle(  # type: ignore[no-untyped-def]
                     k += 1
             for j in range(pairs):
                 _swap(these[j], those[j], trial, violation, is_changed, tables, place, came_from,
-                      caps, scale, touched)  # fmt: skip
+                      upper_bounds, scale, touched)  # fmt: skip
             change = 0.0
             for x in range(stages):
                 if is_changed[x]:
-                    change += trial[x, best_way(trial, x)]
-                    change -= violation[x, best_way(violation, x)]
+                    change += trial[x, best_split(trial, x)]
+                    change -= violation[x, best_split(violation, x)]
             accept = change <= 0 or np.random.random() < np.exp(-change / heat)  # noqa: NPY002
             for x in range(stages):
                 if is_changed[x] and accept:

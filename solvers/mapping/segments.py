@@ -1,12 +1,13 @@
-"""Runs: stages that cannot be parted at a threshold, as crossing between blocks costs too much.
+"""Unsplittable segments: stages that share a block at a threshold, as crossing costs too much.
 
-At a threshold T a boundary can be crossed only if its cheapest route across, with the least
-all-reduce, fits into the stage's room. Between boundaries that cannot be crossed lie *runs*: every
-replica of a run has its stages in one block. So a run must be no longer than a block, and the
-blocks must hold R of it; and a block of |b| devices holds at most ⌊|b|/L⌋ replicas of a stage whose
-run has L stages. If that is less than R, the all-reduce crosses too, which may forbid to cross the
-run's end; runs grow until nothing changes. On few devices, the ring of such a stage is sought among
-those that keep to that number in each block; else, time does not depend on their number.
+At a threshold T messages of a boundary can cross between blocks only if the cheapest route across,
+with the least all-reduce, fits the slack of the stage. Between boundaries that cannot be crossed
+lie the *unsplittable segments*: each replica has all stages of a segment in one block. So blocks
+must hold R copies of every segment, and a block of |b| devices holds at most ⌊|b|/L⌋ replicas of a
+stage whose segment has L stages. If that is less than R, the stage's all-reduce crosses as well,
+which may leave too little slack for crossing the segment's end; segments grow until nothing
+changes. On few devices, the ring of such a stage is sought among those with at most so many
+replicas per block; on more, only its cheapest link across is counted.
 """
 
 from __future__ import annotations
@@ -14,19 +15,17 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ...formulations.mapping.bound import Floors, least_cap
+from ...formulations.mapping.bound import LowerBounds, least_sufficient_cost
 from ...formulations.mapping.costs import MappingCosts
 from ...formulations.mapping.rings import has_spread_ring
 from ...instances.model.arrays import Bools, Ints
+from .parameters import MAX_SPREAD_DEVICES
 
-Runs = list[tuple[int, int]]
-
-#: Devices up to which rings are sought that are spread over blocks.
-MAX_SPREAD = 600
+Segments = list[tuple[int, int]]
 
 
-class RunTest:
-    """A test for `threshold_bound`: whether every run has room.
+class SegmentTest:
+    """A test for `threshold_bound`: whether blocks can hold R copies of every segment.
 
     Parameters
     ----------
@@ -37,7 +36,7 @@ class RunTest:
     def __init__(self, costs: MappingCosts, block: Ints) -> None:
         self._block, self._sizes = block, np.bincount(block)
         self._known: dict[tuple[float, ...], float] = {}
-        self._spread = len(block) <= MAX_SPREAD
+        self._spread = len(block) <= MAX_SPREAD_DEVICES
         tables = costs.latency, costs.inverse, block
         self._message = _least_across(*tables, costs.boundary)
         self._ring = _least_across(*tables, costs.ring)
@@ -46,27 +45,31 @@ class RunTest:
         self._inside = _least_across(*tables, factors, across=False)
         self._islands = bool((_numbers(costs.island) == _numbers(block)).all())
 
-    def __call__(self, costs: MappingCosts, least: Floors, threshold: float) -> Runs | None:
-        """Return the runs, first and last stage of each; None if the threshold is impossible."""
-        room = (threshold - costs.base) * (1 + 1e-12)
+    def __call__(
+        self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
+    ) -> Segments | None:
+        """Return the first and last stage of each segment; None if the threshold is infeasible."""
+        slack = (threshold - costs.base) * (1 + 1e-12)
         can_cross = np.ones(costs.stages, np.bool_)
         while True:
             ends = np.flatnonzero(can_cross).tolist()
-            runs = list(zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True))
+            segments = list(zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True))
             changed = False
-            for first, last in runs:
+            for first, last in segments:
                 copies = self._sizes // (last + 1 - first)
                 if copies.sum() < costs.replicas:
                     return None
                 for s in range(first, last + 1):
-                    reduce = self._allreduce(costs, least, s, copies, room[s] - least.transfer[s])
-                    if least.transfer[s] + reduce > room[s]:
+                    reduce = self._allreduce(
+                        costs, lower_bounds, s, copies, slack[s] - lower_bounds.transfer[s]
+                    )
+                    if lower_bounds.transfer[s] + reduce > slack[s]:
                         return None
-                if last + 1 < costs.stages and self._message[last] + reduce > room[last]:
+                if last + 1 < costs.stages and self._message[last] + reduce > slack[last]:
                     can_cross[last] = False
                     changed = True
             if not changed:
-                return runs
+                return segments
 
     def _spread_ring(self, costs: MappingCosts, s: int, copies: Ints) -> float:
         """Least longest link of a ring of stage s with so many replicas per block at most."""
@@ -76,27 +79,27 @@ class RunTest:
             def enough(admitted: Bools) -> bool:
                 return has_spread_ring(admitted, self._block, copies, costs.replicas)
 
-            self._known[key] = least_cap(costs.ring_costs(s), enough)
+            self._known[key] = least_sufficient_cost(costs.ring_costs(s), enough)
         return self._known[key]
 
     def _allreduce(
-        self, costs: MappingCosts, least: Floors, s: int, copies: Ints, room: float
+        self, costs: MappingCosts, lower_bounds: LowerBounds, s: int, copies: Ints, slack: float
     ) -> float:
         """Least all-reduce of stage s if block b holds at most `copies[b]` of its replicas.
 
-        More than `room` is as good as the least above it.
+        Above `slack` any value is returned that exceeds it.
         """
-        r, alone = costs.replicas, float(least.allreduce[s])
+        r, alone = costs.replicas, float(lower_bounds.allreduce[s])
         most = int(copies.max())
         if most >= r or not costs.ring[s].any():
             return alone
         ring = float(self._ring[s])
-        if self._spread and ring <= room < float(costs.ring_costs(s).max()):
+        if self._spread and ring <= slack < float(costs.ring_costs(s).max()):
             ring = max(ring, self._spread_ring(costs, s, copies))
-        if np.isinf(costs.detour[s]):
+        if np.isinf(costs.non_ring_lower_bound[s]):
             return max(alone, ring)
         if not self._islands:
-            return max(alone, min(ring, float(costs.detour[s])))
+            return max(alone, min(ring, float(costs.non_ring_lower_bound[s])))
         size = float(costs.ring[s, 1]) * r / (2 * (r - 1))
         best = min(ring, 2 * (r.bit_length() - 1) * float(self._across @ (1, size)))
         for k in range(2, most + 1):
@@ -106,32 +109,32 @@ class RunTest:
                 best = min(best, inside + across)
         return max(alone, best)
 
-    def glued(self, costs: MappingCosts, block: Ints, runs: Runs) -> Runs:
-        """Return longer runs that can still be packed; dear crossings are avoided first."""
-        ends = [last for _, last in runs[:-1]]
+    def merged(self, costs: MappingCosts, block: Ints, segments: Segments) -> Segments:
+        """Return longer segments that can still be packed; the costliest crossings go first."""
+        ends = [last for _, last in segments[:-1]]
         for end in sorted(ends, key=lambda s: -self._message[s] - costs.base[s]):
-            k = next(i for i, (_, last) in enumerate(runs) if last == end)
-            longer = [*runs[:k], (runs[k][0], runs[k + 1][1]), *runs[k + 2 :]]
-            if self.columns(costs, block, longer) is not None:
-                runs = longer
-        return runs
+            k = next(i for i, (_, last) in enumerate(segments) if last == end)
+            longer = [*segments[:k], (segments[k][0], segments[k + 1][1]), *segments[k + 2 :]]
+            if self.pack(costs, block, longer) is not None:
+                segments = longer
+        return segments
 
-    def columns(self, costs: MappingCosts, block: Ints, runs: Runs) -> Ints | None:
-        """Return slots, (S, R), with every replica of a run in one block; None without a packing.
+    def pack(self, costs: MappingCosts, block: Ints, segments: Segments) -> Ints | None:
+        """Return slots, (S, R), with each copy of a segment in one block; None without a packing.
 
-        Longest runs first, each block filled with copies of one run as long as they fit.
+        Longest segments first; each block takes copies of one segment as long as they fit.
         """
-        room = [np.flatnonzero(block == b).tolist() for b in range(len(self._sizes))]
+        slack = [np.flatnonzero(block == b).tolist() for b in range(len(self._sizes))]
         slots = np.zeros((costs.stages, costs.replicas), np.int64)
-        for first, last in sorted(runs, key=lambda run: run[0] - run[1]):
+        for first, last in sorted(segments, key=lambda segment: segment[0] - segment[1]):
             length = last + 1 - first
             # the block that is filled best comes first, so that what is left stays in one piece
-            order = sorted(range(len(room)), key=lambda b: (len(room[b]) % length, len(room[b])))
+            order = sorted(range(len(slack)), key=lambda b: (len(slack[b]) % length, len(slack[b])))
             placed = 0
             for b in order:
-                while len(room[b]) >= length and placed < costs.replicas:
-                    slots[first : last + 1, placed] = room[b][:length]
-                    del room[b][:length]
+                while len(slack[b]) >= length and placed < costs.replicas:
+                    slots[first : last + 1, placed] = slack[b][:length]
+                    del slack[b][:length]
                     placed += 1
             if placed < costs.replicas:
                 return None

@@ -1,4 +1,4 @@
-"""The ground that all searches for a mapping share: stages, costs, offers, bounds."""
+"""What all methods for mappings share: the stages, their costs, the incumbent and the bound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from ...formulations.mapping.blocks import find_blocks
-from ...formulations.mapping.bound import Floors, floors, threshold_bound
+from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
 from ...formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from ...formulations.task import Task
 from ...instances import (
@@ -27,22 +27,14 @@ from ..core.search import OPTIMAL_GAP, Search
 from .annealing.cheapest import descend
 from .first import first_mapping
 from .layouts import layouts, matched
+from .parameters import BLOCK_SECONDS, BLOCK_SHARE, BLOCK_WIDTH, ORDER_STEPS, SEGMENT_TARGETS
 from .partition import balanced_partition
 from .programs.blocks import BlockTest
-from .runs import RunTest
-
-#: Targets for which stages are put together in columns; each 2 % above the one before.
-COLUMN_TARGETS = 16
-#: Seconds for counts per block, at most; and never more than this part of what is left.
-BLOCK_SECONDS, BLOCK_PART = 20.0, 0.25
-#: Steps for each device by which the orders of stages are improved.
-ORDER_STEPS = 50
-#: Relative width at which the bisection over them ends; the search narrows it further.
-BLOCK_WIDTH = 2e-3
+from .segments import SegmentTest
 
 
-class Hunt:
-    """One search for a mapping; all in seconds per batch, while the search has the user's unit."""
+class MappingSearch:
+    """A search for a mapping, in seconds per batch; `search` counts in the workload's unit."""
 
     def __init__(self, task: Task, search: Search[Solution]) -> None:
         if not isinstance(task.problem, DeviceMapping):
@@ -58,12 +50,14 @@ class Hunt:
         with search.phase("partition"):
             stage = _stages_of(task, search)
         self._take(stage)
-        self.least = Floors(np.zeros(self.problem.stages), np.zeros(self.problem.stages))
-        self.runs: RunTest | None = None
+        self.lower_bounds = LowerBounds(
+            np.zeros(self.problem.stages), np.zeros(self.problem.stages)
+        )
+        self.segments: SegmentTest | None = None
         self.turns = 0
 
     def _take(self, stage: Ints) -> None:
-        """Let these be the stages to map."""
+        """Map these stages from now on; `stage`, shape (V,), is the stage of each node."""
         self.stage = stage
         self.stages: StageCosts = stage_costs(self.workload, stage, self.problem.stages)
         with self.search.phase("routes"):
@@ -96,7 +90,7 @@ class Hunt:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Name what is at work, until its end only if it improves nothing: then what did stays."""
+        """Name the method at work; the name before returns if this one improves nothing."""
         search = self.search
         before, objective = search.method, search.objective
         search.method = name
@@ -105,9 +99,9 @@ class Hunt:
             search.method = before
 
     def offer(self, slots: Ints, sends_to: Ints, times: Floats | None = None) -> bool:
-        """Offer a mapping, unless rings alone count and show that it is no better.
+        """Offer a mapping; return whether it improves the incumbent.
 
-        Of mappings with one maximum the first with the least sum stays: `Search` wants less.
+        Where only rings are priced, a mapping whose longest stage is no shorter is dropped at once.
         """
         costs = self.costs
         if self.rings_only:
@@ -126,7 +120,7 @@ class Hunt:
     def rings_only(self) -> bool:
         """Whether stage times with rings are the objective."""
         of_stages = self.problem.objective == "stage-time"
-        return of_stages and bool(np.isinf(self.costs.detour).all())
+        return of_stages and bool(np.isinf(self.costs.non_ring_lower_bound).all())
 
     def raise_bound(self, bound_s: float, origin: str) -> None:
         """Tell the search of a proved bound for the given stages, rounding of sums taken off."""
@@ -134,7 +128,7 @@ class Hunt:
         self.search.raise_bound(bound_s * (1 - 1e-12) / self.unit, origin)
 
     def layouts(self) -> None:
-        """Offer the constructions; if the first mapping is better, its stages are those to map."""
+        """Offer the constructions; if the first mapping beats them, map its stages instead."""
         with self.search.phase("layouts"):
             self._layouts()
             best = self.search.best
@@ -143,7 +137,7 @@ class Hunt:
                 self._layouts()
         self.raise_bound(0.0, "no time is below 0")
         if self.problem.objective == "stage-time":
-            compute = max(self.costs.floor, float(self.costs.base.max()))
+            compute = max(self.costs.lower_bound, float(self.costs.base.max()))
             self.raise_bound(compute, "compute of the longest stage")
 
     def _layouts(self) -> None:
@@ -153,24 +147,26 @@ class Hunt:
                 return
 
     def bound_stages(self) -> None:
-        """Raise the bound: stages alone, then those that blocks keep together."""
+        """Raise the bound by each stage alone, then by segments that blocks do not split."""
         search, costs = self.search, self.costs
         if search.should_stop():
             return
         with search.phase("bound"):
-            self.least = floors(costs, search.should_stop)
-            alone = float((costs.base + self.least.transfer + self.least.allreduce).max())
+            self.lower_bounds = stage_lower_bounds(costs, search.should_stop)
+            alone = float(
+                (costs.base + self.lower_bounds.transfer + self.lower_bounds.allreduce).max()
+            )
             self.raise_bound(alone, "each stage alone")
             if search.should_stop():
                 return
-        self._runs()
+        self._bound_segments()
 
     def bound_thresholds(self) -> None:
-        """Raise the bound: conditions at a threshold, and counts per block.
+        """Raise the bound by conditions at a threshold, and by counts per block.
 
-        The better the incumbent, the sooner it ends.
+        The bisection starts at the incumbent: with a better one it ends sooner.
         """
-        search, costs, least = self.search, self.costs, self.least
+        search, costs, least = self.search, self.costs, self.lower_bounds
         if search.should_stop():
             return
         with search.phase("bound"):
@@ -179,7 +175,7 @@ class Hunt:
             )
             self.raise_bound(bound, "necessary conditions at a threshold")
             if self.block.any() and not search.should_stop() and search.gap > OPTIMAL_GAP:
-                until = search.seconds + min(BLOCK_SECONDS, BLOCK_PART * search.seconds_left)
+                until = search.seconds + min(BLOCK_SECONDS, BLOCK_SHARE * search.seconds_left)
 
                 def enough() -> bool:
                     return search.seconds > until or search.should_stop()
@@ -189,26 +185,26 @@ class Hunt:
                 )
                 self.raise_bound(bound, "counts of devices per block (HiGHS)")
 
-    def _runs(self) -> None:
-        """Bound and constructions from stages that blocks keep together."""
+    def _bound_segments(self) -> None:
+        """Raise the bound by unsplittable segments; offer mappings that pack them into blocks."""
         search, costs = self.search, self.costs
         if not self.block.any() or search.should_stop():
             return
-        with search.phase("runs"):
-            test = self.runs = RunTest(costs, self.block)
+        with search.phase("segments"):
+            test = self.segments = SegmentTest(costs, self.block)
             bound = threshold_bound(
-                costs, self.least, self.objective_s, search.should_stop, test, self.bound_s
+                costs, self.lower_bounds, self.objective_s, search.should_stop, test, self.bound_s
             )
             self.raise_bound(bound, "stages kept together by blocks")
             done: list[object] = []
-            for k in range(COLUMN_TARGETS):
+            for k in range(SEGMENT_TARGETS):
                 target = bound * (1 + 1e-6) * 1.02**k
-                runs = test(costs, self.least, target)
-                if runs is None or runs in done or search.should_stop():
+                segments = test(costs, self.lower_bounds, target)
+                if segments is None or segments in done or search.should_stop():
                     continue
-                done.append(runs)
-                for each in (runs, test.glued(costs, self.block, runs)):
-                    slots = test.columns(costs, self.block, each)
+                done.append(segments)
+                for each in (segments, test.merged(costs, self.block, segments)):
+                    slots = test.pack(costs, self.block, each)
                     if slots is not None:
                         self.offer(slots, matched(costs, slots))
 

@@ -1,8 +1,9 @@
 """Rings at a threshold, exactly: the program of `formulations.mapping.ring_program`, by HiGHS.
 
-The program is solved, pieces of rings are cut off, and it is solved again, until every ring is in
-one piece or there is none. Only stages for whose rings few pairs are admitted are in it: those with
-many find their rings in what the others leave, as a rule, and without them it is a relaxation.
+The program is solved, solutions whose rings are not connected are cut off, and it is solved again,
+until every ring is in one piece or the program is infeasible. Only stages for whose rings few pairs
+are admitted are in it: those with many find their rings in what the others leave, as a rule, and
+without them it is a relaxation.
 """
 
 from __future__ import annotations
@@ -12,16 +13,14 @@ from typing import Generic
 
 import numpy as np
 
-from ....formulations.mapping.bound import Floors, caps
+from ....formulations.mapping.bound import LowerBounds, pair_upper_bounds
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.ring_cuts import cuts, orders
 from ....formulations.mapping.ring_program import RingProgram, cells_of
 from ....instances.model.arrays import Bools, Floats, Ints
 from ...core.highs import Outcome, run_highs
 from ...core.search import S, Search
-
-#: Seconds for one program; what is not refuted by then counts as possible.
-SECONDS = 3.0
+from ..parameters import RING_PROGRAM_SECONDS
 
 
 class RingTest(Generic[S]):
@@ -49,7 +48,12 @@ class RingTest(Generic[S]):
         self.orders: dict[int, Ints] = {}
 
     def __call__(
-        self, costs: MappingCosts, least: Floors, threshold: float, *, other: bool = False
+        self,
+        costs: MappingCosts,
+        lower_bounds: LowerBounds,
+        threshold: float,
+        *,
+        other: bool = False,
     ) -> dict[int, Ints] | bool | None:
         """Return None where the stages cannot have their rings, of three or more, at the threshold.
 
@@ -60,7 +64,7 @@ class RingTest(Generic[S]):
         other
             Look for other rings than the last time.
         """
-        bounds = caps(costs, least, threshold)
+        bounds = pair_upper_bounds(costs, lower_bounds, threshold)
         if bounds is None:
             return None
         program = RingProgram(costs, self._block)
@@ -95,7 +99,7 @@ class RingTest(Generic[S]):
     def _solve(self, program: RingProgram, cost: Floats) -> dict[int, Ints] | None:
         """Return rings by stage, empty if it is not known whether there are, None if not."""
         search = self._search
-        until = search.seconds + SECONDS
+        until = search.seconds + RING_PROGRAM_SECONDS
         while search.seconds < until and not search.should_stop():
             outcome = self._run(program, cost, until - search.seconds)
             if outcome.status == "infeasible":

@@ -1,10 +1,10 @@
-"""Contents of blocks: how many devices of each serve each stage, the likeliest to fit a target.
+"""Block counts: how many devices of each block serve each stage, chosen to fit a target likely.
 
-Whether given contents can be filled with devices depends on how rare the links are that they need.
-At a target T, and for each way in which stage s may share its room between messages and ring
-messages, the shares of admitted pairs inside blocks and between blocks are known. Were links drawn
-at random, the logarithm of the probability that a mapping with these contents fits would be a sum
-over its edges. Annealing looks for the contents whose sum, each stage in its best way, is largest.
+Whether devices can be found for given counts depends on how rare the links are that they need. At a
+target T, and for each split of a stage's slack between messages and ring messages, the shares of
+admitted pairs inside blocks and between blocks are known. If links were drawn independently at
+random, the log-probability that a mapping with these counts fits would be a sum over its edges.
+Annealing minimises its negative, in nats, with each stage in its best split.
 """
 
 from __future__ import annotations
@@ -16,18 +16,14 @@ from numba import njit
 
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Bools, Floats, Ints
-
-#: What an edge costs, in nats, that no pair of devices can carry.
-FORBIDDEN = 60.0
-#: Pairs of devices that are looked at, about.
-SAMPLE = 1 << 17
-#: Temperatures in nats at which the annealing begins and ends. Hotter, the runs of the first
-#: contents melt and freeze into worse ones.
-HOT, COLD = 0.6, 0.2
-#: How often two blocks of one size exchange all that they hold.
-WHOLE = 0.1
-#: Ways of a stage that are so much less likely than its best are left out, in nats.
-LIKELY = 5.0
+from ..parameters import (
+    COUNT_COLD,
+    COUNT_EXCHANGE_RATE,
+    COUNT_HOT,
+    FORBIDDEN,
+    LIKELY_NATS,
+    SAMPLE_PAIRS,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +36,7 @@ class Links:
 
 def sample_links(costs: MappingCosts, block: Ints) -> Links:
     """Return the routes from some devices to all others."""
-    count = min(costs.size, max(16, SAMPLE // costs.size))
+    count = min(costs.size, max(16, SAMPLE_PAIRS // costs.size))
     rows = np.linspace(0, costs.size - 1, count).astype(np.int64)
     between = block[rows][:, None] != block[None, :]
     inside = ~between & (rows[:, None] != np.arange(costs.size)[None, :])
@@ -52,111 +48,123 @@ def sample_links(costs: MappingCosts, block: Ints) -> Links:
 
 
 def scarcity(costs: MappingCosts, links: Links, messages: Floats, rings: Floats) -> Floats:
-    """Return −log of the share of admitted pairs; shape (S, ways, 4).
+    """Return −log of the share of admitted pairs; shape (S, Q, 4).
 
     The four are messages inside blocks and between them, ring messages inside and between.
 
     Parameters
     ----------
     messages, rings
-        Shape (S, ways): caps of each way, as `anneal.ways` returns them.
+        Shape (S, Q): upper bounds of each split, as `anneal.sampled_splits` returns them.
     """
     found = np.zeros((*messages.shape, 4))
-    for k, (caps, factors) in enumerate(((messages, costs.boundary), (rings, costs.ring))):
+    for k, (upper_bounds, factors) in enumerate(((messages, costs.boundary), (rings, costs.ring))):
         for j, (latency, inverse) in enumerate(zip(links.latency, links.inverse, strict=True)):
             for s in np.flatnonzero(factors.any(axis=1)).tolist():
                 values = np.sort(factors[s, 0] * latency + factors[s, 1] * inverse)
-                share = np.searchsorted(values, caps[s], side="right") / max(1, len(values))
+                share = np.searchsorted(values, upper_bounds[s], side="right") / max(1, len(values))
                 with np.errstate(divide="ignore"):
                     found[s, :, 2 * k + j] = np.minimum(-np.log(share), FORBIDDEN)
     return found
 
 
-def first_contents(costs: MappingCosts, block: Ints) -> Ints:
-    """Return contents to begin with, shape (B, S + 1): one replica after the other, spare last."""
+def first_counts(costs: MappingCosts, block: Ints) -> Ints:
+    """Return counts to begin with, shape (B, S + 1): replica after replica, spare devices last."""
     replicas = np.tile(np.arange(costs.stages), costs.replicas)
     labels = np.concatenate([replicas, np.full(costs.spare, costs.stages)])
-    held = np.zeros((int(block.max()) + 1, costs.stages + 1), np.int64)
-    np.add.at(held, (np.sort(block), labels), 1)
-    return held
+    counts = np.zeros((int(block.max()) + 1, costs.stages + 1), np.int64)
+    np.add.at(counts, (np.sort(block), labels), 1)
+    return counts
 
 
-def likely_contents(
-    held: Ints, weights: Floats, prices: Floats, replicas: int, steps: int, seed: int
+def likely_counts(
+    counts: Ints, edge_nats: Floats, prices: Floats, replicas: int, steps: int, seed: int
 ) -> tuple[Ints, float]:
-    """Anneal from contents `held`, shape (B, S + 1); return the likeliest found, and its nats.
+    """Anneal from given counts, shape (B, S + 1); return the likeliest found, and its nats.
 
     Parameters
     ----------
-    weights
+    edge_nats
         As `scarcity` returns them.
     prices
-        Shape (B, S + 1): nats that a device of a block costs besides, if it serves a stage.
+        Shape (B, S + 1): nats added for each device of a block that serves a stage.
     """
-    held = held.copy()
-    nats = float(_anneal(held, weights, prices, replicas, steps, seed, HOT, COLD))
-    return held, nats
+    counts = counts.copy()
+    nats = float(
+        _anneal(
+            counts,
+            edge_nats,
+            prices,
+            replicas,
+            steps,
+            seed,
+            COUNT_HOT,
+            COUNT_COLD,
+            COUNT_EXCHANGE_RATE,
+        )
+    )
+    return counts, nats
 
 
-def likely_ways(held: Ints, weights: Floats, replicas: int) -> Bools:
-    """Return which ways of each stage are likely with these contents; shape (S, ways).
+def likely_splits(counts: Ints, edge_nats: Floats, replicas: int) -> Bools:
+    """Return which splits of each stage are likely with these counts; shape (S, Q).
 
-    Ways that are much less likely than the best only lead a search astray.
+    Splits that are much less likely than the best one would only mislead the annealing.
     """
-    n = held[:, :-1]
-    inside = np.zeros(len(weights))
+    n = counts[:, :-1]
+    inside = np.zeros(len(edge_nats))
     inside[:-1] = np.minimum(n[:, :-1], n[:, 1:]).sum(axis=0)
     used = (n > 0).sum(axis=0)
     between = np.where(used > 1, used, 0)
     edges = np.stack([inside, replicas - inside, replicas - between, between], axis=1)
-    value = (weights * edges[:, None, :]).sum(axis=2)
-    likely: Bools = value <= value.min(axis=1, keepdims=True) + LIKELY
+    value = (edge_nats * edges[:, None, :]).sum(axis=2)
+    likely: Bools = value <= value.min(axis=1, keepdims=True) + LIKELY_NATS
     return likely
 
 
 @njit(cache=True)
-def _stage_value(s, inside, used, weights, replicas):  # type: ignore[no-untyped-def]
-    """Nats of stage s in its best way."""
+def _stage_value(s, inside, used, edge_nats, replicas):  # type: ignore[no-untyped-def]
+    """Nats of stage s in its best split."""
     across = replicas - inside[s]
     ring_across = used[s] if used[s] > 1 else 0
     ring_inside = replicas - ring_across
     best = np.inf
-    for k in range(weights.shape[1]):
-        value = inside[s] * weights[s, k, 0] + across * weights[s, k, 1]
-        value += ring_inside * weights[s, k, 2] + ring_across * weights[s, k, 3]
+    for k in range(edge_nats.shape[1]):
+        value = inside[s] * edge_nats[s, k, 0] + across * edge_nats[s, k, 1]
+        value += ring_inside * edge_nats[s, k, 2] + ring_across * edge_nats[s, k, 3]
         best = min(best, value)
     return best
 
 
 @njit(cache=True)
-def _move(held, inside, used, b, s, by):  # type: ignore[no-untyped-def]
+def _move(counts, inside, used, b, s, by):  # type: ignore[no-untyped-def]
     """Add `by` devices of block b to stage s."""
     stages = len(inside)
     if s == stages:
-        held[b, s] += by
+        counts[b, s] += by
         return
     before, after = s - 1 >= 0, s + 1 < stages
     if before:
-        inside[s - 1] -= min(held[b, s - 1], held[b, s])
+        inside[s - 1] -= min(counts[b, s - 1], counts[b, s])
     if after:
-        inside[s] -= min(held[b, s], held[b, s + 1])
-    used[s] -= held[b, s] > 0
-    held[b, s] += by
-    used[s] += held[b, s] > 0
+        inside[s] -= min(counts[b, s], counts[b, s + 1])
+    used[s] -= counts[b, s] > 0
+    counts[b, s] += by
+    used[s] += counts[b, s] > 0
     if before:
-        inside[s - 1] += min(held[b, s - 1], held[b, s])
+        inside[s - 1] += min(counts[b, s - 1], counts[b, s])
     if after:
-        inside[s] += min(held[b, s], held[b, s + 1])
+        inside[s] += min(counts[b, s], counts[b, s + 1])
 
 
 @njit(cache=True)
-def _exchange(held, inside, used, b, c, s, t, length, count):  # type: ignore[no-untyped-def]
-    """Give b what c has of the run of stages from t on, for its own from s on."""
+def _exchange(counts, inside, used, b, c, s, t, length, count):  # type: ignore[no-untyped-def]
+    """Exchange `count` devices each of `length` stages: from s on in block b, from t on in c."""
     for j in range(length):
-        _move(held, inside, used, b, s + j, -count)
-        _move(held, inside, used, b, t + j, count)
-        _move(held, inside, used, c, t + j, -count)
-        _move(held, inside, used, c, s + j, count)
+        _move(counts, inside, used, b, s + j, -count)
+        _move(counts, inside, used, b, t + j, count)
+        _move(counts, inside, used, c, t + j, -count)
+        _move(counts, inside, used, c, s + j, count)
 
 
 @njit(cache=True)
@@ -168,60 +176,60 @@ def _copy(target, source):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: ignore[no-untyped-def]
-    """Exchange devices, runs of one device per stage, and all that equal blocks hold."""
+def _anneal(counts, edge_nats, prices, replicas, steps, seed, hot, cold, exchange_rate):  # type: ignore[no-untyped-def]
+    """Exchange devices, one device each of several stages in a row, or all counts of two blocks."""
     np.random.seed(seed)  # noqa: NPY002
-    blocks, stages = held.shape[0], held.shape[1] - 1
+    blocks, stages = counts.shape[0], counts.shape[1] - 1
     inside, used = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
     size = np.zeros(blocks, np.int64)
     for b in range(blocks):
-        size[b] = held[b, stages]
+        size[b] = counts[b, stages]
         for s in range(stages):
-            size[b] += held[b, s]
-            used[s] += held[b, s] > 0
+            size[b] += counts[b, s]
+            used[s] += counts[b, s] > 0
             if s + 1 < stages:
-                inside[s] += min(held[b, s], held[b, s + 1])
+                inside[s] += min(counts[b, s], counts[b, s + 1])
     value = np.empty(stages)
     for s in range(stages):
-        value[s] = _stage_value(s, inside, used, weights, replicas)
+        value[s] = _stage_value(s, inside, used, edge_nats, replicas)
     total = 0.0
     for s in range(stages):
         total += value[s]
     for b in range(blocks):
         for s in range(stages + 1):
-            total += held[b, s] * prices[b, s]
-    best, kept = total, np.empty_like(held)
-    _copy(kept, held)
+            total += counts[b, s] * prices[b, s]
+    best, kept = total, np.empty_like(counts)
+    _copy(kept, counts)
     trial, is_touched = np.empty(stages), np.zeros(stages + 1, np.bool_)
     for step in range(steps):
         heat = hot * (cold / hot) ** (step / steps)
         b, c = np.random.randint(blocks), np.random.randint(blocks)  # noqa: NPY002
         if b == c:
             continue
-        if size[b] == size[c] and np.random.random() < WHOLE:  # noqa: NPY002
+        if size[b] == size[c] and np.random.random() < exchange_rate:  # noqa: NPY002
             change = 0.0
             for s in range(stages + 1):
-                change += (held[c, s] - held[b, s]) * (prices[b, s] - prices[c, s])
+                change += (counts[c, s] - counts[b, s]) * (prices[b, s] - prices[c, s])
             if change <= 0 or np.random.random() < np.exp(-change / heat):  # noqa: NPY002
                 for s in range(stages + 1):
-                    held[b, s], held[c, s] = held[c, s], held[b, s]
+                    counts[b, s], counts[c, s] = counts[c, s], counts[b, s]
                 total += change
                 if total < best - 1e-9 * abs(best):
                     best = total
-                    _copy(kept, held)
+                    _copy(kept, counts)
             continue
         s, t = np.random.randint(stages + 1), np.random.randint(stages + 1)  # noqa: NPY002
-        if s == t or held[b, s] == 0 or held[c, t] == 0:
+        if s == t or counts[b, s] == 0 or counts[c, t] == 0:
             continue
         length, count = 1, 1
         if np.random.random() < 0.5:  # noqa: NPY002
-            count = 1 + np.random.randint(min(held[b, s], held[c, t]))  # noqa: NPY002
+            count = 1 + np.random.randint(min(counts[b, s], counts[c, t]))  # noqa: NPY002
         else:
             most = stages - max(s, t)
-            while length < most and held[b, s + length] > 0 and held[c, t + length] > 0:
+            while length < most and counts[b, s + length] > 0 and counts[c, t + length] > 0:
                 length += 1
             length = 1 + np.random.randint(length)  # noqa: NPY002
-        _exchange(held, inside, used, b, c, s, t, length, count)
+        _exchange(counts, inside, used, b, c, s, t, length, count)
         for j in range(-1, length):
             is_touched[max(0, s + j)] = True
             is_touched[max(0, t + j)] = True
@@ -231,7 +239,7 @@ def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: i
             change += count * (prices[c, s + j] - prices[c, t + j])
         for x in range(stages):
             if is_touched[x]:
-                trial[x] = _stage_value(x, inside, used, weights, replicas)
+                trial[x] = _stage_value(x, inside, used, edge_nats, replicas)
                 change += trial[x] - value[x]
         accept = change <= 0 or np.random.random() < np.exp(-change / heat)  # noqa: NPY002
         for x in range(stages):
@@ -239,11 +247,11 @@ def _anneal(held, weights, prices, replicas, steps, seed, hot, cold):  # type: i
                 value[x] = trial[x]
             is_touched[x] = False
         if not accept:
-            _exchange(held, inside, used, c, b, s, t, length, count)
+            _exchange(counts, inside, used, c, b, s, t, length, count)
             continue
         total += change
         if total < best - 1e-9 * abs(best):
             best = total
-            _copy(kept, held)
-    _copy(held, kept)
+            _copy(kept, counts)
+    _copy(counts, kept)
     return best

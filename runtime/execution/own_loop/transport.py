@@ -21,12 +21,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...schedules import Kind, Schedule
-from ..messages import Messages, Spec
+from ..channel import Channel, Spec
 from ..split import PieceModule
 
 
-class Letter(NamedTuple):
-    """What a pass of a piece made for a microbatch: its live set, or gradients of its inputs."""
+class Message(NamedTuple):
+    """The outputs of a pass of a piece for a microbatch: its live set, or its inputs' gradients."""
 
     piece: int
     backward: bool
@@ -34,7 +34,7 @@ class Letter(NamedTuple):
 
 
 #: What goes from one rank to another, in the order of sending.
-Routes = Mapping[tuple[int, int], Sequence[Letter]]
+Routes = Mapping[tuple[int, int], Sequence[Message]]
 #: Ranks of each piece: microbatch j runs on the one at j modulo their number.
 Ranks = Sequence[Sequence[int]]
 
@@ -45,26 +45,26 @@ def rank_of(ranks: Ranks, piece: int, microbatch: int) -> int:
 
 
 def routes_of(schedule: Schedule, ranks: Ranks) -> Routes:
-    """Return the letters of a schedule.
+    """Return the messages of a schedule.
 
     Notes
     -----
     O(actions).
     """
-    routes: dict[tuple[int, int], list[Letter]] = {}
+    routes: dict[tuple[int, int], list[Message]] = {}
     for rank in range(len(schedule.actions)):
         for piece, kind, j in schedule.of(rank):
             if kind not in (Kind.F, Kind.B, Kind.I):
                 continue
             to = piece + 1 if kind == Kind.F else piece - 1
             if 0 <= to < len(ranks) and rank_of(ranks, to, j) != rank:
-                letters = routes.setdefault((rank, rank_of(ranks, to, j)), [])
-                letters.append(Letter(piece, kind != Kind.F, j))
+                messages = routes.setdefault((rank, rank_of(ranks, to, j)), [])
+                messages.append(Message(piece, kind != Kind.F, j))
     return routes
 
 
-class Mail:
-    """What this rank sends and receives.
+class P2PTransport:
+    """Sends and receives the messages of this rank.
 
     Parameters
     ----------
@@ -87,87 +87,89 @@ class Mail:
         self.ranks = ranks
         self.rank = dist.get_rank()
         self.expected = {source: own for (source, to), own in routes.items() if to == self.rank}
-        self.coming: dict[int, deque[Letter]] = {}
-        self.posted: dict[Letter, tuple[Tensor, list[dist.Work]]] = {}
-        self.here: dict[Letter, Sequence[Tensor]] = {}  # what stays on this rank
+        self.coming: dict[int, deque[Message]] = {}
+        self.posted: dict[Message, tuple[Tensor, list[dist.Work]]] = {}
+        self.here: dict[Message, Sequence[Tensor]] = {}  # what stays on this rank
         apart = dist.get_backend() == "nccl"
         groups = {
             pair: dist.new_group(list(pair)) if apart else dist.group.WORLD
             for pair in sorted(routes)
         }
         self.channels = {
-            pair: Messages(group, device) for pair, group in groups.items() if self.rank in pair
+            pair: Channel(group, device) for pair, group in groups.items() if self.rank in pair
         }
-        self.outbox = _Outbox(polls=apart)
+        self.pending = _PendingSends(polls=apart)
 
     def start(self) -> None:
-        """Expect the letters of one pass over the schedule."""
-        self.coming = {source: deque(letters) for source, letters in self.expected.items()}
+        """Expect the messages of one pass over the schedule."""
+        self.coming = {source: deque(messages) for source, messages in self.expected.items()}
 
-    def send(self, letter: Letter, tensors: Sequence[Tensor]) -> None:
-        """Send a letter to the rank that needs it; returns at once."""
-        to = rank_of(self.ranks, letter.piece + (-1 if letter.backward else 1), letter.microbatch)
+    def send(self, message: Message, tensors: Sequence[Tensor]) -> None:
+        """Send a message to the rank that needs it; returns at once."""
+        to = rank_of(
+            self.ranks, message.piece + (-1 if message.backward else 1), message.microbatch
+        )
         if to == self.rank:
-            self.here[letter] = tensors
+            self.here[message] = tensors
             return
-        if not _is_empty(self._layout(letter)):
+        if not _is_empty(self._layout(message)):
             channel = self.channels[self.rank, to]
             sends = channel.send(tensors, _position(channel, to))
             for send, work in zip(sends, dist.batch_isend_irecv(sends), strict=True):
-                self.outbox.keep(send.tensor, work)
+                self.pending.keep(send.tensor, work)
 
-    def receive(self, letter: Letter) -> Sequence[Tensor]:
-        """Return the tensors of a letter; waits until they are here."""
-        source = rank_of(self.ranks, letter.piece, letter.microbatch)
+    def receive(self, message: Message) -> Sequence[Tensor]:
+        """Return the tensors of a message; waits until they are here."""
+        source = rank_of(self.ranks, message.piece, message.microbatch)
         if source == self.rank:
-            return self.here.pop(letter)
-        while letter not in self.posted:
+            return self.here.pop(message)
+        while message not in self.posted:
             self._post(source)
         if self.coming[source]:
             self._post(source)  # one ahead, so that its transfer runs beside compute
-        buffer, works = self.posted.pop(letter)
+        buffer, works = self.posted.pop(message)
         for work in works:
             work.wait()
-        layout, channel = self._layout(letter), self.channels[source, self.rank]
+        layout, channel = self._layout(message), self.channels[source, self.rank]
         if _is_empty(layout):
             return [torch.empty(s.shape, dtype=s.dtype, device=channel.device) for s in layout]
         return channel.unpack(buffer, layout)
 
     def finish(self) -> None:
         """Wait until all that was sent has arrived."""
-        self.outbox.finish()
+        self.pending.finish()
 
     def _post(self, source: int) -> None:
-        """Post the receives of the next letter from a rank."""
-        letter = self.coming[source].popleft()
-        channel, layout = self.channels[source, self.rank], self._layout(letter)
+        """Post the receives of the next message from a rank."""
+        message = self.coming[source].popleft()
+        channel, layout = self.channels[source, self.rank], self._layout(message)
         if _is_empty(layout):
-            self.posted[letter] = (torch.empty(0), [])  # nothing is sent
+            self.posted[message] = (torch.empty(0), [])  # nothing is sent
             return
         buffer = channel.buffer(layout)
         works = dist.batch_isend_irecv(channel.receive(buffer, _position(channel, source)))
-        self.posted[letter] = (buffer, works)
+        self.posted[message] = (buffer, works)
 
-    def _layout(self, letter: Letter) -> list[Spec]:
-        piece = self.pieces[letter.piece]
-        names = piece.inputs if letter.backward else piece.outputs
+    def _layout(self, message: Message) -> list[Spec]:
+        piece = self.pieces[message.piece]
+        names = piece.inputs if message.backward else piece.outputs
         values = [piece.values[name] for name in names]
-        return [Spec(v.shape, v.dtype) for v in values if v.grad or not letter.backward]
+        return [Spec(v.shape, v.dtype) for v in values if v.grad or not message.backward]
 
 
 def _is_empty(layout: Sequence[Spec]) -> bool:
     return not any(spec.size_bytes for spec in layout)
 
 
-def _position(channel: Messages, rank: int) -> int:
+def _position(channel: Channel, rank: int) -> int:
     """Return a rank's number in a channel's group."""
     return int(dist.get_group_rank(channel.group, rank))
 
 
-class _Outbox:
+class _PendingSends:
     """Holds what is being sent until it has arrived.
 
-    gloo says that a send is done only to who waits for it, so a thread waits.
+    gloo reports that a send is done only to a thread that waits for it, so a thread waits.
     """
 
     def __init__(self, *, polls: bool) -> None:

@@ -14,7 +14,9 @@ from ...instances.model.arrays import Ints
 from ..core.search import Search
 
 
-def equi(task: Task, search: Search[Solution], enough: Callable[[], bool] = lambda: False) -> None:
+def equal_stages(
+    task: Task, search: Search[Solution], enough: Callable[[], bool] = lambda: False
+) -> None:
     """Give every stage the same number of layers, and all stages one d and t.
 
     What is counted are the layers that repeat, such as a transformer's blocks; what comes before
@@ -98,8 +100,8 @@ def first_plan(task: Task, search: Search[Solution]) -> None:
         search.method = "data-parallel"
         data_parallel(task, search)
     if search.best is None:
-        search.method = "equi"
-        equi(task, search, enough=lambda: search.best is not None)
+        search.method = "equal-stages"
+        equal_stages(task, search, enough=lambda: search.best is not None)
 
 
 def _options(staging: Staging, t: int, again: bool) -> Ints | None:

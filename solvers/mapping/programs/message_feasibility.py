@@ -2,8 +2,8 @@
 
 Only boundaries to which few pairs between blocks are admitted are in it; the others find their
 pairs, as a rule, and without them it is a relaxation. Where no message can leave a component of the
-admitted pairs, each component holds whole columns, one device per stage: then components are solved
-one after the other, and what is known of one at some thresholds is kept for others.
+admitted pairs, each component holds whole pipelines, one device per stage: then components are
+solved one after the other, and what is known of one at some thresholds is kept for others.
 """
 
 from __future__ import annotations
@@ -16,17 +16,13 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from ....formulations.linear import Linear
-from ....formulations.mapping.bound import Floors, caps, fitting
+from ....formulations.mapping.bound import LowerBounds, fitting, pair_upper_bounds
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.message_program import MessageProgram, message_program
 from ....instances.model.arrays import Bools, Floats, Ints
 from ...core.highs import Outcome, run_highs
 from ...core.search import S, Search
-
-#: Part of HiGHS's time for its heuristics.
-HEURISTICS = 0.3
-#: Pairs between blocks, per device, of a dense boundary when a mapping is completed.
-MOST = 8
+from ..parameters import COMPLETION_PAIRS, MESSAGE_HEURISTICS
 
 
 class MessageTest(Generic[S]):
@@ -54,20 +50,20 @@ class MessageTest(Generic[S]):
         self._most_pairs = most_pairs
         self._seconds = seconds
         self._rng = np.random.default_rng(search.limits.seed)
-        self._columns: dict[bytes, _Columns] = {}
+        self._known: dict[bytes, _Pipelines] = {}
         self.threshold = np.inf
         self.members: dict[int, Ints] = {}
 
     def __call__(
-        self, costs: MappingCosts, least: Floors, threshold: float
+        self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
     ) -> dict[int, Ints] | bool | None:
         """Return None where no mapping has its messages on the tight boundaries.
 
         Else devices by stage, others each time; empty if it is not decided; True if no boundary is
         tight.
         """
-        bounds = caps(costs, least, threshold)
-        fits = None if bounds is None else fitting(costs, least, threshold)
+        bounds = pair_upper_bounds(costs, lower_bounds, threshold)
+        fits = None if bounds is None else fitting(costs, lower_bounds, threshold)
         if bounds is None or fits is None:
             return None
         counted = np.flatnonzero(costs.boundary.any(axis=1)).tolist()
@@ -85,7 +81,7 @@ class MessageTest(Generic[S]):
             graph = csr_array(np.any(list(admitted.values()), axis=0))
             label = connected_components(graph)[1].astype(np.int64)
         if label.any():
-            found = self._in_columns(costs, admitted, fits, label, threshold)
+            found = self._in_pipelines(costs, admitted, fits, label, threshold)
         else:
             program = message_program(admitted, fits, self._block, costs.replicas)
             found = self._devices(program, self._run(program.linear))
@@ -95,13 +91,13 @@ class MessageTest(Generic[S]):
             self.threshold, self.members = threshold, found
         return found
 
-    def complete(self, costs: MappingCosts, least: Floors) -> Ints | None:
+    def complete(self, costs: MappingCosts, lower_bounds: LowerBounds) -> Ints | None:
         """Return slots, (S, R), that keep the threshold's counts per block; None if none are found.
 
         Here all boundaries are in the program, dense ones with their cheapest pairs.
         """
-        bounds = caps(costs, least, self.threshold)
-        fits = fitting(costs, least, self.threshold)
+        bounds = pair_upper_bounds(costs, lower_bounds, self.threshold)
+        fits = fitting(costs, lower_bounds, self.threshold)
         if bounds is None or fits is None or not self.members:
             return None
         counts = np.full((costs.stages, int(self._block.max()) + 1), costs.replicas)
@@ -126,7 +122,7 @@ class MessageTest(Generic[S]):
             return int(able.sum()) // 2
         return int((able & (self._block[:, None] != self._block[None, :])).sum()) // 2
 
-    def _in_columns(
+    def _in_pipelines(
         self,
         costs: MappingCosts,
         admitted: dict[int, Bools],
@@ -134,19 +130,19 @@ class MessageTest(Generic[S]):
         label: Ints,
         threshold: float,
     ) -> dict[int, Ints] | None:
-        """Fill components with columns; None if they hold fewer than R in all."""
+        """Place pipelines in components; None if they hold fewer than R in all."""
         groups = [np.flatnonzero(label == k) for k in range(int(label.max()) + 1)]
         groups = [group for group in groups if len(group) >= costs.stages]
         known = [
-            self._columns.setdefault(g.tobytes(), _Columns(len(g) // costs.stages)) for g in groups
+            self._known.setdefault(g.tobytes(), _Pipelines(len(g) // costs.stages)) for g in groups
         ]
         spare = sum(c.most(threshold) for c in known) - costs.replicas
         for k in np.argsort([-c.refuted for c in known], kind="stable").tolist():
             if spare < 0:
                 return None
-            column, group = known[k], groups[k]
-            before = column.most(threshold)
-            if before == column.count(threshold) or self._search.should_stop():
+            pipelines, group = known[k], groups[k]
+            before = pipelines.most(threshold)
+            if before == pipelines.count(threshold) or self._search.should_stop():
                 continue
             among = np.ix_(group, group)
             program = message_program(
@@ -158,17 +154,17 @@ class MessageTest(Generic[S]):
             outcome = self._run(program.linear, most=True)
             members = self._devices(program, outcome)
             if members:
-                column.found.append((threshold, {s: group[row] for s, row in members.items()}))
+                pipelines.found.append((threshold, {s: group[row] for s, row in members.items()}))
             if outcome.status == "infeasible":  # not even none: rows say that it cannot be
-                column.above.append((threshold, 0))
+                pipelines.above.append((threshold, 0))
             elif np.isfinite(outcome.bound):
-                column.above.append((threshold, int(-outcome.bound + 1e-6)))
-            spare -= before - column.most(threshold)
+                pipelines.above.append((threshold, int(-outcome.bound + 1e-6)))
+            spare -= before - pipelines.most(threshold)
         if spare < 0:
             return None
         slots: dict[int, list[int]] = {s: [] for s in range(costs.stages)}
-        for column in known:
-            for s, row in column.best(threshold).items():
+        for pipelines in known:
+            for s, row in pipelines.best(threshold).items():
                 slots[s] += row.tolist()
         if min(map(len, slots.values())) < costs.replicas:
             return {}
@@ -182,7 +178,7 @@ class MessageTest(Generic[S]):
         return {} if found is None else found
 
     def _run(self, linear: Linear, *, most: bool = False) -> Outcome:
-        """Solve for any solution, or for the most columns."""
+        """Solve for any solution, or for the most pipelines."""
         # without costs, or with many different ones, HiGHS finds its first solution later
         cost = self._rng.integers(0, 2, len(linear.cost)).astype(float)
         if most:
@@ -193,27 +189,29 @@ class MessageTest(Generic[S]):
             self._search,
             on_incumbent=lambda _: not most,
             seconds=self._seconds,
-            options={"mip_heuristic_effort": HEURISTICS},
+            options={"mip_heuristic_effort": MESSAGE_HEURISTICS},
         )
 
 
 def _cheapest(able: Bools, pair_costs: Floats, block: Ints) -> Bools:
     """Return the admitted pairs inside blocks, and the MOST cheapest of each end between them."""
     across = able & (block[:, None] != block[None, :])
-    if int(across.sum()) <= MOST * len(block):
+    if int(across.sum()) <= COMPLETION_PAIRS * len(block):
         return able
     value = np.where(across, pair_costs, np.inf)
     kept: Bools = able & ~across
     for axis in (0, 1):
-        best = np.argpartition(value, MOST, axis=axis).take(range(MOST), axis=axis)
+        best = np.argpartition(value, COMPLETION_PAIRS, axis=axis).take(
+            range(COMPLETION_PAIRS), axis=axis
+        )
         chosen = np.zeros_like(kept)
         np.put_along_axis(chosen, best, True, axis=axis)
         kept |= chosen & across
     return kept
 
 
-class _Columns:
-    """How many columns a component holds, at the thresholds tried: more at higher ones."""
+class _Pipelines:
+    """Bounds on how many pipelines a component holds, at the thresholds tried."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -230,7 +228,7 @@ class _Columns:
         return min((n for t, n in self.above if t >= threshold), default=self._most)
 
     def best(self, threshold: float) -> dict[int, Ints]:
-        """Most columns found so far that fit a threshold: devices by stage."""
+        """Most pipelines found so far that fit a threshold: devices by stage."""
         fitting_ = [members for t, members in self.found if t <= threshold]
         return max(fitting_, key=lambda members: len(members[0]), default={})
 

@@ -1,4 +1,4 @@
-"""What ranks tell each other while they run: signs of life, and the first error.
+"""Signs of life that ranks share while they run, and the first error.
 
 They write it into the store of the process group, which rank 0 or the launcher hosts.
 """
@@ -13,11 +13,11 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ....instances import StagecutError
-from .blame import first_line
+from .error_origin import first_line
 
 
-class Board:
-    """A rank's view of the store.
+class Heartbeats:
+    """A rank's connection to the store of heartbeats and errors.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Board:
         return int(code), text
 
     def live(self, beats: int) -> None:
-        """Say that this rank lives, for the time that `beats` counts."""
+        """Publish that this rank is alive; `beats` differs from call to call."""
         self._mine.set(f"alive {self.rank}", str(beats))
 
     def beat(self, rank: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Who and what to name when something fails: where a rank waits, and errors in one line."""
+"""Where an error came from: ranks that wait, ranks that are lost, exceptions in one line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 
 from ....instances import StagecutError
-from ..own_loop import mail
+from ..own_loop import transport
 
 #: Files in whose code a rank waits for others.
-_WAITING = (mail.__file__, threading.__file__)
+_WAITING = (transport.__file__, threading.__file__)
 _WAITING_IN = os.path.dirname(dist.__file__) + os.sep
 
 
@@ -40,13 +40,13 @@ def place(frame: FrameType) -> str:
     return f"{os.path.basename(at.f_code.co_filename)}:{at.f_lineno}"
 
 
-def gone(ranks: list[int]) -> str:
-    """Return what is said of ranks that no longer answer."""
+def lost_ranks(ranks: list[int]) -> str:
+    """Return the text of the error that ranks no longer answer."""
     which = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
     return f"{which} gone: killed (for taking too much memory?), or the machine is down"
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return an exception in one line."""
     line = first_line(error)
     cause = error.__cause__ or error

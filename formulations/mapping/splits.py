@@ -1,15 +1,15 @@
-"""The ways in which a stage may share its time at a threshold, and what blocks can carry in each.
+"""Splits of a stage's slack between messages and ring at a threshold, and what blocks can carry.
 
 With blocks (`blocks.py`) a message either stays in a block or crosses, and crossing costs at
-least the cheapest route across. So a stage of room T − base has these ways, as pairs of caps on its
-messages and its ring messages:
+least the cheapest route across. So a stage of slack T − base has these *splits*: pairs of upper
+bounds, of its messages and of its ring messages:
 
 1. no message crosses: the ring has what the least transfer leaves;
 2. no ring message crosses: the messages have what the least all-reduce leaves;
-3. both cross: the range of the ring's part is cut into intervals; the ring's cap is an interval's
-   upper end, the messages' cap what its lower end leaves.
+3. both cross: the range of the ring's part is cut into intervals; ring messages are bounded by an
+   interval's upper end, messages by what its lower end leaves.
 
-Every mapping within the threshold respects the caps of one way of each stage.
+Every mapping within the threshold respects the bounds of one split of each stage.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from numba import njit
 
 from ...instances.model.arrays import Bools, Floats, Ints
 from .blocks import cheapest_across
-from .bound import Floors, fitting
+from .bound import LowerBounds, fitting
 from .costs import MappingCosts
 from .rings import has_ring, matching_size
 
 #: Pairs of blocks times boundaries up to which messages are counted by pair of blocks.
-MAX_PAIRS = 8000
-#: Intervals of way 3.
-INTERVALS = 12
+MAX_BLOCK_PAIRS = 8000
+#: Intervals into which the range of split 3 is cut.
+SPLIT_INTERVALS = 12
 
 
 @dataclass(frozen=True, eq=False)
-class BlockCounts:
-    """The numbers of `counts.py`; B blocks, S stages, Q ways (padded with impossible ones).
+class BlockCapacities:
+    """The coefficients of `counts.py`; B blocks, S stages, Q splits (padded with the first).
 
     Parameters
     ----------
@@ -42,10 +42,10 @@ class BlockCounts:
         Shape (B,): devices.
     fits
         Shape (S, B): devices that fit the stage.
-    ways
-        Shape (S,): number of ways.
-    caps
-        Shape (S, Q, 2): of messages and ring messages.
+    splits
+        Shape (S,): number of splits.
+    upper_bounds
+        Shape (S, Q, 2): of messages and ring messages, in seconds.
     out, into
         Shape (S, Q, B): devices with an admitted receiver or sender in another block.
     ring
@@ -65,8 +65,8 @@ class BlockCounts:
     replicas: int
     size: Ints
     fits: Ints
-    ways: Ints
-    caps: Floats
+    splits: Ints
+    upper_bounds: Floats
     out: Ints
     into: Ints
     cross: Ints
@@ -78,18 +78,18 @@ class BlockCounts:
     has_ring: Bools
 
 
-def stage_ways(
-    costs: MappingCosts, least: Floors, block: Ints, s: int, room: float
+def stage_splits(
+    costs: MappingCosts, lower_bounds: LowerBounds, block: Ints, s: int, slack: float
 ) -> list[tuple[float, float]]:
-    """Return the caps (message, ring message) of each way of stage s; empty if there is none.
+    """Return the upper bounds (message, ring message) of each split of stage s; empty if none.
 
-    A ring's cap is `inf` where another all-reduce may do.
+    That of ring messages is `inf` where an all-reduce other than a ring fits the slack.
     """
-    transfer, allreduce = float(least.transfer[s]), float(least.allreduce[s])
-    most, most_ring = room - allreduce, room - transfer
+    transfer, allreduce = float(lower_bounds.transfer[s]), float(lower_bounds.allreduce[s])
+    most, most_ring = slack - allreduce, slack - transfer
     if most < transfer * (1 - 1e-12):
         return []
-    if costs.detour[s] <= most_ring:
+    if costs.non_ring_lower_bound[s] <= most_ring:
         return [(most, np.inf)]
     if not (costs.boundary[s].any() and costs.ring[s].any()):
         return [(most, most_ring)]
@@ -97,38 +97,42 @@ def stage_ways(
     across, ring_across = cheapest_across(messages, block), cheapest_across(rings, block)
     if across > most or ring_across > most_ring:  # one of the two stays inside: no trade
         return [(most, most_ring)]
-    ways = [(across * (1 - 1e-12), most_ring), (most, ring_across * (1 - 1e-12))]
-    low, high = max(allreduce, ring_across), room - max(transfer, across)
+    splits = [(across * (1 - 1e-12), most_ring), (most, ring_across * (1 - 1e-12))]
+    low, high = max(allreduce, ring_across), slack - max(transfer, across)
     if low <= high:
         apart = block[:, None] != block[None, :]
-        sample = np.concatenate([rings[apart], room - messages[apart]])
+        sample = np.concatenate([rings[apart], slack - messages[apart]])
         sample = sample[(sample > low) & (sample < high)]
         edges = (
-            [low, *np.quantile(sample, np.arange(1, INTERVALS) / INTERVALS)]
+            [low, *np.quantile(sample, np.arange(1, SPLIT_INTERVALS) / SPLIT_INTERVALS)]
             if len(sample)
             else [low]
         )
-        ways += [(room - a, b * (1 + 1e-12)) for a, b in pairwise([*edges, high])]
-    return ways
+        splits += [(slack - a, b * (1 + 1e-12)) for a, b in pairwise([*edges, high])]
+    return splits
 
 
-def count_blocks(
-    costs: MappingCosts, least: Floors, threshold: float, block: Ints
-) -> BlockCounts | None:
-    """Return the program's numbers at a threshold; None if simpler conditions fail already."""
-    room = (threshold - costs.base) * (1 + 1e-12)
-    ways = [stage_ways(costs, least, block, s, float(room[s])) for s in range(costs.stages)]
-    if not all(ways):
+def block_capacities(
+    costs: MappingCosts, lower_bounds: LowerBounds, threshold: float, block: Ints
+) -> BlockCapacities | None:
+    """Return the coefficients at a threshold; None if simpler conditions fail already."""
+    slack = (threshold - costs.base) * (1 + 1e-12)
+    splits = [
+        stage_splits(costs, lower_bounds, block, s, float(slack[s])) for s in range(costs.stages)
+    ]
+    if not all(splits):
         return None
-    fits = fitting(costs, least, threshold)
+    fits = fitting(costs, lower_bounds, threshold)
     if fits is None:
         return None
     b, s, r = int(block.max()) + 1, costs.stages, costs.replicas
     has_boundary = np.asarray(costs.boundary.any(axis=1))
     # where another all-reduce than a ring may do, nothing is known of the ring
-    has_ring_term = np.array([costs.ring[k].any() and np.isfinite(ways[k][0][1]) for k in range(s)])
-    by_pair = b * b * max(1, s - 1) <= MAX_PAIRS and bool(has_boundary.any())
-    q = max(map(len, ways))
+    has_ring_term = np.array(
+        [costs.ring[k].any() and np.isfinite(splits[k][0][1]) for k in range(s)]
+    )
+    by_pair = b * b * max(1, s - 1) <= MAX_BLOCK_PAIRS and bool(has_boundary.any())
+    q = max(map(len, splits))
     shape = (s, q, b)
     out, into, ring = (np.zeros(shape, np.int64) for _ in range(3))
     cross, links = np.zeros((s, q), np.int64), np.zeros((s, q), np.int64)
@@ -140,7 +144,7 @@ def count_blocks(
         messages = costs.boundary_costs(k) if has_boundary[k] else None
         rings = costs.ring_costs(k) if has_ring_term[k] else None
         rings_inside: dict[bytes, bool] = {}
-        for j, (on_boundary, on_ring) in enumerate(ways[k]):
+        for j, (on_boundary, on_ring) in enumerate(splits[k]):
             if messages is not None:
                 admitted = (messages <= on_boundary) & apart
                 admitted &= fits[k][:, None] & fits[k + 1][None, :]
@@ -160,12 +164,12 @@ def count_blocks(
                 ring[k, j] = ends >= need
                 links[k, j] = int(ends.sum()) // need
                 whole[k, j] = _holds_ring(admitted, members, r, rings_inside)
-    found = BlockCounts(
+    found = BlockCapacities(
         replicas=r,
         size=np.array([len(group) for group in members]),
         fits=np.array([np.bincount(block[row], minlength=b) for row in fits]),
-        ways=np.array([len(w) for w in ways]),
-        caps=np.array([w + w[:1] * (q - len(w)) for w in ways]),
+        splits=np.array([len(w) for w in splits]),
+        upper_bounds=np.array([w + w[:1] * (q - len(w)) for w in splits]),
         out=out,
         into=into,
         cross=cross,
@@ -179,8 +183,8 @@ def count_blocks(
     return _undominated(found)
 
 
-def _undominated(counts: BlockCounts) -> BlockCounts:
-    """Leave out ways that allow nothing that another way does not."""
+def _undominated(counts: BlockCapacities) -> BlockCapacities:
+    """Leave out splits that allow nothing that another split does not."""
     stages, most = counts.cross.shape
     kept = []
     for s in range(stages):
@@ -188,7 +192,7 @@ def _undominated(counts: BlockCounts) -> BlockCounts:
         parts += [getattr(counts, key)[s] for key in ("out", "into", "ring", "whole")]
         if counts.pairs is not None:
             parts.append(counts.pairs[s].reshape(most, -1))
-        rows = np.concatenate(parts, axis=1)[: counts.ways[s]]
+        rows = np.concatenate(parts, axis=1)[: counts.splits[s]]
         keep: list[int] = []
         for j in range(len(rows)):
             above = (rows >= rows[j]).all(axis=1)
@@ -201,11 +205,11 @@ def _undominated(counts: BlockCounts) -> BlockCounts:
     at = np.arange(stages)[:, None]
     chosen = {
         key: getattr(counts, key)[at, order]
-        for key in ("caps", "out", "into", "cross", "links", "ring", "whole")
+        for key in ("upper_bounds", "out", "into", "cross", "links", "ring", "whole")
     }
     return replace(
         counts,
-        ways=np.array([len(keep) for keep in kept]),
+        splits=np.array([len(keep) for keep in kept]),
         pairs=None if counts.pairs is None else counts.pairs[at, order],
         **chosen,
     )

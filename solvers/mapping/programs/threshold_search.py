@@ -1,64 +1,63 @@
-"""A bound raised by a costly test: upwards from what is known, then only at values that count."""
+"""The least threshold that a costly test does not refute, over values the objective can take."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....formulations.mapping.bound import WIDTH, Floors, threshold_bound
+from ....formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, threshold_bound
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.values import possible_values
 from ....instances.model.arrays import Floats
-from ..hunt import Hunt
+from ..parameters import THRESHOLD_GROWTH, THRESHOLD_STEP
+from ..search import MappingSearch
 
 #: A test of a threshold: None where no mapping exists, something false where it is not decided.
-Test = Callable[[MappingCosts, Floors, float], object | None]
-#: First step above the bound, and its growth, until the test finds mappings possible.
-STEP, GROWTH = 1e-4, 3.0
+Test = Callable[[MappingCosts, LowerBounds, float], object | None]
 
 
-def climb(hunt: Hunt, test: Test, origin: str, seconds: float) -> None:
+def threshold_search(mapping: MappingSearch, test: Test, origin: str, seconds: float) -> None:
     """Raise the bound to the least threshold that the test does not refute.
 
     Programs are the easier the lower the threshold: steps go upwards, each longer than the one
     before. Between the last two it is bisected; where stages have messages of one kind, over the
     values that the objective can have.
     """
-    search, costs, least = hunt.search, hunt.costs, hunt.least
+    search, costs, least = mapping.search, mapping.costs, mapping.lower_bounds
     until = search.seconds + seconds
 
     def enough() -> bool:
         return search.seconds > until or search.should_stop()
 
-    high = _steps(hunt, test, origin, enough)
+    high = _steps(mapping, test, origin, enough)
     if enough():
         return
-    values = possible_values(costs, hunt.bound_s, high)
+    values = possible_values(costs, mapping.bound_s, high)
     if values is None:
-        bound = threshold_bound(costs, least, high, enough, test, hunt.bound_s)
-        hunt.raise_bound(bound, origin)
+        bound = threshold_bound(costs, least, high, enough, test, mapping.bound_s)
+        mapping.raise_bound(bound, origin)
     elif len(values):
-        _bisect(hunt, test, origin, values, enough)
+        _bisect(mapping, test, origin, values, enough)
 
 
-def _steps(hunt: Hunt, test: Test, origin: str, enough: Callable[[], bool]) -> float:
+def _steps(mapping: MappingSearch, test: Test, origin: str, enough: Callable[[], bool]) -> float:
     """Raise the bound step by step; return a threshold found possible, or the incumbent's."""
-    step, low, refuted = STEP, hunt.bound_s, True
+    step, low, refuted = THRESHOLD_STEP, mapping.bound_s, True
     while not enough():
         high = low * (1 + step)
-        if high >= hunt.objective_s * (1 - WIDTH):
+        if high >= mapping.objective_s * (1 - BISECTION_WIDTH):
             break
-        found = test(hunt.costs, hunt.least, high)
+        found = test(mapping.costs, mapping.lower_bounds, high)
         if found:
             return high
         refuted = refuted and found is None
         if refuted:
-            hunt.raise_bound(high, origin)
-        low, step = high, step * GROWTH
-    return hunt.objective_s * (1 + 1e-9)
+            mapping.raise_bound(high, origin)
+        low, step = high, step * THRESHOLD_GROWTH
+    return mapping.objective_s * (1 + 1e-9)
 
 
 def _bisect(
-    hunt: Hunt, test: Test, origin: str, values: Floats, enough: Callable[[], bool]
+    mapping: MappingSearch, test: Test, origin: str, values: Floats, enough: Callable[[], bool]
 ) -> None:
     """Bisect over values, of which the last is possible, or the incumbent's.
 
@@ -67,7 +66,7 @@ def _bisect(
     """
     refuted, possible = -1, len(values) - 1
     doubts: list[int] = []
-    hunt.raise_bound(float(values[0]), origin)
+    mapping.raise_bound(float(values[0]), origin)
     upwards = True
     while not enough():
         low, high = (
@@ -79,10 +78,10 @@ def _bisect(
             upwards = False
             continue
         k = (low + high) // 2
-        found = test(hunt.costs, hunt.least, float(values[k]))
+        found = test(mapping.costs, mapping.lower_bounds, float(values[k]))
         if found is None:
             refuted, doubts = k, [d for d in doubts if d > k]
-            hunt.raise_bound(float(values[k + 1]), origin)
+            mapping.raise_bound(float(values[k + 1]), origin)
         elif found:
             possible, doubts = k, [d for d in doubts if d < k]
         else:

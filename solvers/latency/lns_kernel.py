@@ -1,0 +1,94 @@
+"""Random moves between calls and CPUs: the inner loop of the local search for latency."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ...formulations.latency.execute import execute
+
+
+@njit(cache=True, nogil=True)
+def random_moves(flat, slot, kind, device, before, room, calls, start, members, value, moves, seed):
+    """Try random moves of units, and keep those that do not raise the latency.
+
+    Parameters
+    ----------
+    flat
+        The workload as arrays; see `flatten`.
+    slot
+        Shape (n,): number of each node's call, −1 on a CPU; changed in place.
+    kind
+        Shape (calls in all,): kind of each call's accelerator.
+    device, before
+        See `execute`.
+    room
+        Shape (accelerators,): memory in bytes.
+    calls
+        Most calls of an accelerator.
+    start, members
+        Shapes (G+1,) and (n,): the nodes of each unit.
+    value
+        Latency now.
+    moves, seed
+        How many moves, and the seed of the generator.
+
+    Returns
+    -------
+    float
+        Latency of `slot`.
+    """
+    np.random.seed(seed)  # numba's own generator
+    groups = len(start) - 1
+    used = np.zeros(len(room))
+    for v in range(len(slot)):
+        if slot[v] >= 0:
+            used[slot[v] // calls] += flat.memory[v]
+    kept = np.empty(len(slot), np.int64)
+    for _ in range(moves):
+        g = np.random.randint(groups)
+        low, high = start[g], start[g + 1]
+        # where to: the call of a neighbour, a call next to it, or the CPUs
+        v = members[low + np.random.randint(high - low)]
+        ins = flat.pred_start[v + 1] - flat.pred_start[v]
+        outs = flat.succ_start[v + 1] - flat.succ_start[v]
+        pick = np.random.randint(ins + outs + 1)
+        if pick < ins:
+            to = slot[flat.pred[flat.pred_start[v] + pick]]
+        elif pick < ins + outs:
+            to = slot[flat.succ[flat.succ_start[v] + pick - ins]]
+        else:
+            to = np.random.randint(len(kind) + 1) - 1
+        if to == slot[v] and calls == 1:
+            continue
+        size, possible, same = 0.0, True, True
+        for i in range(low, high):
+            u = members[i]
+            size += flat.memory[u]
+            time = flat.cpu[u] if to < 0 else flat.compute[kind[to], u]
+            possible &= time < np.inf
+            same &= slot[u] == to
+            kept[i - low] = slot[u]
+        if same or not possible:
+            continue
+        home = slot[v] // calls if slot[v] >= 0 else -1
+        there = to // calls if to >= 0 else -1
+        if there >= 0 and there != home and used[there] + size > room[there]:
+            continue
+        if calls > 1 and there >= 0 and there == home:
+            slot[v] = to  # one node of the group moves to another call of the accelerator
+        else:
+            for i in range(low, high):
+                slot[members[i]] = to
+        new = execute(flat, slot, kind, device, before)[0]
+        if new <= value:
+            value = new
+            if home != there:
+                if home >= 0:
+                    used[home] -= size
+                if there >= 0:
+                    used[there] += size
+        else:
+            for i in range(low, high):
+                slot[members[i]] = kept[i - low]
+    return value

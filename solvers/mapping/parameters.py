@@ -1,0 +1,160 @@
+"""All tuning constants of the searches for mappings: what each limits, in which unit, and why.
+
+Shares of time are of the time left. Steps are steps of annealing or descent, of a microsecond or so
+each. Temperatures without a unit are in violations: an edge above its bound counts 1 to 2.
+
+Numba compiles globals in as constants and does not look at this file when it reads its cache, so
+kernels take what they need of it as arguments. How often a kernel makes which of its moves is
+written in the kernel.
+"""
+
+from __future__ import annotations
+
+# First stages (partition.py)
+
+#: A coarse unit takes at most this share of the time of an even stage.
+COARSE_UNIT_SHARE = 0.1
+
+# Bounds from blocks (search.py, segments.py, programs/blocks.py)
+
+#: Thresholds at which unsplittable segments are packed into blocks, each 2 % above the last.
+SEGMENT_TARGETS = 16
+#: Devices up to which rings are sought that are spread over blocks (D² pairs for each bisection).
+MAX_SPREAD_DEVICES = 600
+#: Seconds, and share of the time, for bisecting the threshold with counts per block.
+BLOCK_SECONDS, BLOCK_SHARE = 20.0, 0.25
+#: Relative width at which that bisection ends; the search narrows it further.
+BLOCK_WIDTH = 2e-3
+#: Seconds for one program of counts or devices; what it does not refute counts as possible.
+COUNT_PROGRAM_SECONDS = 4.0
+#: Seconds for a program of counts that looks for more than any solution: for few crossings.
+FEW_CROSSINGS_SECONDS = 1.5
+#: Branch-and-bound nodes for one program of counts or devices.
+COUNT_PROGRAM_NODES = 2000
+#: Variables up to which devices are chosen by a program; beyond, they are taken in order.
+DEVICE_PROGRAM_VARIABLES = 25_000
+
+# Searches for the least feasible threshold (programs/)
+
+#: First step above the bound, relative, and the growth of steps until a threshold is feasible.
+THRESHOLD_STEP, THRESHOLD_GROWTH = 1e-4, 3.0
+
+#: Pairs between blocks, per device, up to which a stage's ring is in the program: in turn.
+RING_PAIRS = 2.0, 8.0
+#: Devices up to which rings are sought by programs: tables of pairs grow as D².
+RING_MAX_DEVICES = 2048
+#: Seconds for one ring program; what it does not refute counts as possible.
+RING_PROGRAM_SECONDS = 3.0
+#: Seconds, and share of the time, for the bound by rings.
+RING_SECONDS, RING_SHARE = 120.0, 0.3
+#: Attempts to complete the rings of the least feasible threshold, each with other rings.
+RING_ATTEMPTS = 8
+#: Steps of the first repair of a completed mapping; doubled with each attempt.
+RING_REPAIR_STEPS = 20_000
+
+#: Pairs between blocks, per device, up to which a boundary is in the program: in turn.
+MESSAGE_PAIRS = 4.0, 4.0, 16.0
+#: Devices up to which messages are sought by programs: tables of pairs grow as D².
+MESSAGE_MAX_DEVICES = 1024
+#: Seconds for one message program, in turn, and share of the time.
+MESSAGE_PROGRAM_SECONDS, MESSAGE_PROGRAM_SHARE = (3.0, 10.0, 30.0), 0.12
+#: Share of a message program's time that HiGHS gives to its heuristics.
+MESSAGE_HEURISTICS = 0.3
+#: Seconds, and share of the time, for the bound by messages.
+MESSAGE_SECONDS, MESSAGE_SHARE = 300.0, 0.33
+#: A feasible threshold this far below the incumbent, relative, is completed to a mapping at once.
+MESSAGE_COMPLETE_MARGIN = 1e-3
+#: Pairs between blocks, per device, of a boundary with many when a mapping is completed.
+COMPLETION_PAIRS = 8
+#: Attempts to complete the messages of the least feasible threshold, each with other devices.
+MESSAGE_ATTEMPTS = 4
+#: Steps of the first repair of a completed mapping; doubled with each attempt.
+MESSAGE_REPAIR_STEPS = 50_000
+#: Temperatures at which the repairs of completed mappings begin and end: low, so that stages
+#: without violation stay.
+COMPLETE_HOT, COMPLETE_COLD = 0.2, 0.1
+
+# Annealing at a target (annealing/)
+
+#: Splits of a stage's slack between messages and ring that are told apart.
+SPLITS = 24
+#: An edge that exceeds its bound by 1 / VIOLATION_SCALE of the target or more counts 2.
+VIOLATION_SCALE = 5.0
+#: Least target in seconds by which violations are scaled: stages may take no time at all.
+MIN_TARGET_SECONDS = 1e-300
+#: Steps of the first repairs, and their growth whenever all targets up to the incumbent failed.
+FIRST_STEPS, STEPS_GROWTH = 100_000, 1.5
+#: Steps between two looks at the clock.
+SLICE_STEPS = 200_000
+#: A target lies above the last failed one by at most this part of the bound.
+TARGET_STRIDE = 0.08
+#: Temperatures at which repairs begin that keep a good mapping, and that forget it; and the end.
+REPAIR_COOL, REPAIR_HOT, REPAIR_COLD = 0.2, 1.0, 0.1
+#: Rounds before the bound by thresholds, and on few devices before the exact search.
+EARLY_ROUNDS, EXACT_ROUNDS = 2, 8
+
+#: Steps per device of annealing with fixed counts.
+FIXED_COUNT_STEPS = 1000
+#: Temperatures at which it begins and ends.
+FIXED_COUNT_HOT, FIXED_COUNT_COLD = 0.7, 0.2
+#: Probability that an end of a violated edge is exchanged with any device of its block.
+SHUFFLE_RATE = 0.15
+#: Probability that two blocks exchange all their devices, while blocks are assigned to counts.
+EXCHANGE_RATE = 0.3
+
+#: Steps of annealing counts, per entry of the counts squared by blocks. Other counts help more
+#: than more steps.
+COUNT_STEPS = 60
+#: Work of a step on counts, and of the programs for counts and devices, in steps of repair.
+COUNT_WORK, PROGRAM_WORK = 0.3, 4_000_000
+#: Temperatures in nats at which annealing of counts begins and ends. Begun hotter, it breaks up
+#: the stages that the first counts keep in one block, and ends in worse ones.
+COUNT_HOT, COUNT_COLD = 0.6, 0.2
+#: Probability that two blocks of one size exchange all their counts.
+COUNT_EXCHANGE_RATE = 0.1
+#: Probability that annealing of counts is also begun from the first counts.
+RESTART_RATE = 0.5
+#: Cost in nats of an edge that no pair of devices can carry.
+FORBIDDEN = 60.0
+#: Pairs of devices, about, from which the shares of admitted pairs are estimated.
+SAMPLE_PAIRS = 1 << 17
+#: Splits of a stage whose cost exceeds the best one's by more than this, in nats, are left out.
+LIKELY_NATS = 5.0
+#: Cost in nats from which on a link between blocks is rare.
+RARE_NATS = 3.0
+#: Factor on the weight of a stage's messages, or ring messages, of which some stay violated.
+VIOLATION_FACTOR = 1.4
+#: Price in nats added to a device of a block for a stage, per violated edge that ends there.
+PENALTY = 0.3
+#: Decay, per update, of prices (factor) and weights (power).
+DECAY = 0.9
+
+# Descents (annealing/cheapest.py, annealing/descents.py, ties.py, search.py)
+
+#: Power of a stage's time in the objective of descents, so that the longest stages rule.
+TIME_POWER = 8
+#: Steps of one descent, and temperatures at which descents begin, in turn.
+DESCENT_STEPS, DESCENT_HEATS = 100_000, (0.0, 0.1, 0.3, 1.0)
+#: Rounds of annealing between two series of descents.
+ROUNDS_BETWEEN_DESCENTS = 2
+#: Steps per device for improving the orders of stages for other all-reduces than rings.
+ORDER_STEPS = 50
+#: Between two looks at the clock while ties are broken: messages read, and steps per slot.
+TIE_MESSAGES, TIE_STEPS = 2_000_000, 500
+#: Slices without progress after which ties are left as they are.
+TIE_PATIENCE = 3
+
+# Other methods (exact/, links.py, joint.py)
+
+#: Devices up to which all sets of devices are searched: 2^D of them.
+MAX_EXACT_DEVICES = 16
+#: Pairs of sets, over all boundaries, whose matchings are remembered; a byte each.
+REMEMBERED_PAIRS = 1 << 25
+#: Sets of devices between two looks at the clock: some tenths of a second.
+EXACT_SLICE = 500_000
+#: Steps of annealing on links between two looks at the clock, and slices from hot to cold.
+LINK_SLICE_STEPS, LINK_SLICES = 30_000, 8
+#: Seconds for each program of islands; and shares of the time for devices and for counts.
+ISLAND_SECONDS, ISLAND_SHARE, ISLAND_COUNT_SHARE = 20.0, 0.3, 0.2
+#: Share of the time for the two-phase answer from which the joint program starts.
+TWO_PHASE_SHARE = 0.2
