@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test notebooks benchmarks clean
+.PHONY: demo test coverage clean
 
 # Plan a shipped workload; writes plan.json and plan.png.
 demo: .venv/demo

@@ -22,7 +22,7 @@ from ..instances.formats.escape import csv
 from ..instances.formats.files import load, load_cluster
 from ..instances.formats.writing import write_whole
 from ..instances.model.errors import quote
-from ..solvers import solver
+from ..solvers import method_of
 from .case_record import DAMAGED, RECORD, cut_off, line, read_record
 from .compare import Row, tabulate
 
@@ -104,7 +104,7 @@ def cases(
     if not workloads or not methods:
         raise InputError("compare: give at least one workload and one method")
     for method in methods:
-        solver(objective.removesuffix("-batch"), method)  # raises if there is none
+        method_of(objective.removesuffix("-batch"), method)  # raises if there is none
     if objective != "throughput":
         options = [*options, OBJECTIVE, objective]
     devices = ""

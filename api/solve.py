@@ -160,9 +160,8 @@ def solve_with(
         start.check_made_for(workload)
         if start.cluster != cluster:
             raise InputError("start: the plan was made for another cluster; plan without it")
-    relayed = isinstance(problem, Throughput) and problem.relayed
-    run = solver_of(problem.name, method, relayed=relayed, options=options)
     task = pose(workload, cluster, problem, start, options)
+    run = solver_of(task, method)
 
     def judge(solution: Solution) -> float:
         report = evaluate(workload, cluster, problem, solution)
@@ -183,7 +182,7 @@ def solve_with(
     return _result(workload, cluster, problem, search)
 
 
-def _solve(run: Solver, task: Task, search: Search[Solution]) -> None:
+def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
     """Raise the bounds that cost nothing, then let the method go on.
 
     It begins even where the time is up: its first plan comes before it looks at the clock.

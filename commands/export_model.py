@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..formulations.task import pose
+from ..instances import Throughput
 from ..instances.formats.files import load
 from .console import OUT, check_outputs, parse_bytes
 from .solve import choose_cluster, pose_problem
@@ -41,5 +42,6 @@ def export_model(
     options: dict[str, object] = {"split": split, "cpu_split": cpu_split}
     options |= {"pipeline": pipeline, "overlap": overlap}
     problem = pose_problem("throughput", {"throughput": options})
+    assert isinstance(problem, Throughput)
     write_model(pose(loaded, devices, problem), output)
     OUT.print(f"written: {output}", highlight=False)

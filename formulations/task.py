@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Generic, TypeVar
 
 from ..instances import (
     Cluster,
@@ -13,17 +14,18 @@ from ..instances import (
     Latency,
     Plan,
     Problem,
-    Throughput,
-    Training,
     Workload,
     price,
     without_links,
 )
 from ..instances.model.stage_costs import check_weights
 
+P = TypeVar("P", bound=Problem)
+P_co = TypeVar("P_co", bound=Problem, covariant=True)
+
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Task(Generic[P_co]):
     """What to solve.
 
     Parameters
@@ -38,30 +40,9 @@ class Task:
 
     workload: Workload
     cluster: Cluster
-    problem: Problem
+    problem: P_co
     start: Plan | None = None
     options: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def throughput(self) -> Throughput:
-        """The problem, for solvers of throughput."""
-        if not isinstance(self.problem, Throughput):
-            raise TypeError(f"{self.problem.name} is no throughput problem")
-        return self.problem
-
-    @property
-    def latency(self) -> Latency:
-        """The problem, for solvers of latency."""
-        if not isinstance(self.problem, Latency):
-            raise TypeError(f"{self.problem.name} is no latency problem")
-        return self.problem
-
-    @property
-    def training(self) -> Training:
-        """The problem, for solvers of training."""
-        if not isinstance(self.problem, Training):
-            raise TypeError(f"{self.problem.name} is no training problem")
-        return self.problem
 
     @cached_property
     def linked_costs(self) -> Costs:
@@ -85,10 +66,10 @@ class Task:
 def pose(
     workload: Workload,
     cluster: Cluster,
-    problem: Problem,
+    problem: P,
     start: Plan | None = None,
     options: Mapping[str, str] | None = None,
-) -> Task:
+) -> Task[P]:
     """Return the task.
 
     Raises

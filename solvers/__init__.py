@@ -2,20 +2,23 @@
 
 from .core.first_bounds import raise_first_bounds
 from .core.limits import DEFAULT_LIMITS, Limits
-from .core.registry import METHODS, Solver, current_name, solver
+from .core.method import Method, Solver
 from .core.result import Result
 from .core.search import Point, Progress, Search
+from .registry import METHODS, current_name, method_of, solver
 
 __all__ = [
     "DEFAULT_LIMITS",
     "METHODS",
     "Limits",
+    "Method",
     "Point",
     "Progress",
     "Result",
     "Search",
     "Solver",
     "current_name",
+    "method_of",
     "raise_first_bounds",
     "solver",
 ]

@@ -17,12 +17,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...instances import Latency
 from ...instances.model.arrays import Floats, Ints
 from ..task import Task
 from ..throughput.certificate import PROOF_MARGIN
 
 
-def latency_cheap_bounds(task: Task) -> Iterator[tuple[float, str]]:
+def latency_cheap_bounds(task: Task[Latency]) -> Iterator[tuple[float, str]]:
     """Yield bounds on the latency with their origins; nothing where a node is unsupported.
 
     O(n + m) for n nodes and m edges, and O(L²) for paths of length L.
@@ -45,7 +46,7 @@ def latency_cheap_bounds(task: Task) -> Iterator[tuple[float, str]]:
         yield value, "critical path"
 
 
-def _heaviest_path(task: Task, weight: Floats) -> Ints:
+def _heaviest_path(task: Task[Latency], weight: Floats) -> Ints:
     workload = task.workload
     total, towards = weight.copy(), np.full(workload.n, -1)
     for v in reversed(workload.order):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from ...instances import CallPlacement
+from ...instances import CallPlacement, Latency
 from ...instances.model.arrays import Floats, Ints, rows
 from ..compiled import inner
 from ..task import Task
@@ -33,7 +33,7 @@ class Flat(NamedTuple):
     message: Floats  # (L, n)
 
 
-def flatten(task: Task, graph: LatencyGraph) -> Flat:
+def flatten(task: Task[Latency], graph: LatencyGraph) -> Flat:
     """Return what `execute` reads."""
     costs = task.linked_costs
     between = costs.messages
@@ -189,7 +189,9 @@ def execute(flat, slot, kind, device, before):
     return last, start, finish, node_finish
 
 
-def slots_of(task: Task, graph: LatencyGraph, plan: CallPlacement) -> tuple[Ints, Ints, Ints, Ints]:
+def slots_of(
+    task: Task[Latency], graph: LatencyGraph, plan: CallPlacement
+) -> tuple[Ints, Ints, Ints, Ints]:
     """Return slot, and kind, device and call before of each call, of a plan."""
     host = task.costs.host[task.costs.kind_of]
     pairs = sorted(

@@ -22,6 +22,7 @@ from functools import cached_property
 import networkx as nx
 import numpy as np
 
+from ...instances import Latency
 from ...instances.model.arrays import Bools, Floats, Ints, frozen
 from ..task import Task
 
@@ -107,7 +108,7 @@ class LatencyGraph:
         return reach
 
 
-def latency_graph(task: Task, *, whole_colours: bool) -> LatencyGraph:
+def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
     """Return the units of a task.
 
     Parameters
@@ -166,7 +167,7 @@ def latency_graph(task: Task, *, whole_colours: bool) -> LatencyGraph:
     )
 
 
-def attached(task: Task) -> list[tuple[int, int]]:
+def attached(task: Task[Latency]) -> list[tuple[int, int]]:
     """Return nodes that can be taken with their only neighbour, whatever calls there are.
 
     A node that takes no time, with one edge, from or to a node of its colour: they share a device,
@@ -186,11 +187,11 @@ def attached(task: Task) -> list[tuple[int, int]]:
     return found
 
 
-def _lone(task: Task, node: int) -> bool:
+def _lone(task: Task[Latency], node: int) -> bool:
     return len(task.workload.predecessors[node]) + len(task.workload.successors[node]) == 1
 
 
-def contractible_colours(task: Task) -> list[tuple[int, ...]]:
+def contractible_colours(task: Task[Latency]) -> list[tuple[int, ...]]:
     """Return the colours each of whose entries reaches each of its exits; at least two nodes.
 
     O((n + m) · exits / `BLOCK`) operations on numbers of `BLOCK` bits.
@@ -220,7 +221,7 @@ def contractible_colours(task: Task) -> list[tuple[int, ...]]:
     return [members for members, _, _ in found]
 
 
-def _pools(task: Task) -> tuple[Floats, Ints, bool]:
+def _pools(task: Task[Latency]) -> tuple[Floats, Ints, bool]:
     """Least time of each node on CPUs, the device that stands for the pool, whether exact."""
     workload, costs = task.workload, task.costs
     n = workload.n

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 import pyomo.environ as pyo
 
+from ...instances import Latency
 from ...instances.model.arrays import Floats
 from ..task import Task
 from .milp_data import LatencyData
@@ -64,7 +65,7 @@ class CallLinks:
         )
 
 
-def call_links(task: Task, device: Sequence[int], scale: float) -> CallLinks:
+def call_links(task: Task[Latency], device: Sequence[int], scale: float) -> CallLinks:
     """Return what transfers take between calls, in units of `scale`, given their devices."""
     costs = task.linked_costs
     assert costs.messages is not None

@@ -56,7 +56,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import CallPlacement
+from ...instances import CallPlacement, Latency
 from ..program import Start, Value
 from ..task import Task
 from ..throughput.whole_bytes import MEMORY_SLACK
@@ -124,7 +124,9 @@ class LatencyModel:
         return [(var, float(taken[unit] == s)) for (unit, s), var in self.model.x.items()]
 
 
-def latency_model(task: Task, horizon: float, floor: float, *, potentials: bool) -> LatencyModel:
+def latency_model(
+    task: Task[Latency], horizon: float, floor: float, *, potentials: bool
+) -> LatencyModel:
     """State the program.
 
     n nodes, m edges, S calls: S·3n columns and S·(3m + n) rows, with potentials 2·S·m of each more.
@@ -261,14 +263,14 @@ def _order(m: pyo.ConcreteModel, data: LatencyData) -> None:
 
     def one_by_one(m: pyo.ConcreteModel, s: int) -> object:
         """(10) start_{s+1} ≥ finish_s  for all calls s but the last of an accelerator."""
-        if calls[s][1] + 1 == task.latency.calls:
+        if calls[s][1] + 1 == task.problem.calls:
             return pyo.Constraint.Skip
         return m.start[s + 1] >= m.finish[s]
 
     def together(m: pyo.ConcreteModel, v: int, d: int) -> object:
         """(11) Σ_{s on d} x_{v,s} = Σ_{s on d} x_{u,s}  for all v of the colour of u, the first."""
         mates = workload.colour_classes[workload.colours[v]] if workload.colours[v] >= 0 else (v,)
-        if data.unit[v] != v or mates[0] == v or task.latency.calls == 1:
+        if data.unit[v] != v or mates[0] == v or task.problem.calls == 1:
             return pyo.Constraint.Skip
         own = [s for s in slots if calls[s][0] == d]
         return pyo.quicksum(m.x[v, s] for s in own) == pyo.quicksum(m.x[mates[0], s] for s in own)

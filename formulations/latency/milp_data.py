@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from ...instances import Latency
 from ...instances.model.arrays import Floats
 from ..task import Task
 from .graph import LatencyGraph, latency_graph
@@ -31,7 +32,7 @@ class LatencyData:
         H, and what no plan ends before, in the program's time unit.
     """
 
-    task: Task
+    task: Task[Latency]
     graph: LatencyGraph
     calls: tuple[tuple[int, int], ...]
     unit: tuple[int, ...]
@@ -83,9 +84,9 @@ class LatencyData:
         return sorted({u for u, _ in self.edges})
 
 
-def latency_data(task: Task, horizon: float, floor: float) -> LatencyData:
+def latency_data(task: Task[Latency], horizon: float, floor: float) -> LatencyData:
     """Return the data of the program; the parameters are those of `milp.latency_model`."""
-    workload, costs, calls = task.workload, task.costs, task.latency.calls
+    workload, costs, calls = task.workload, task.costs, task.problem.calls
     accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]
     unit = list(range(workload.n))
     if calls == 1:

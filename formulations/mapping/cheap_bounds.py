@@ -18,10 +18,10 @@ from ..task import Task
 from ..throughput.certificate import PROOF_MARGIN
 
 
-def mapping_cheap_bounds(task: Task) -> Iterator[tuple[float, str]]:
+def mapping_cheap_bounds(task: Task[DeviceMapping]) -> Iterator[tuple[float, str]]:
     """Yield bounds on the longest stage with their origins; none for the busiest link. O(n)."""
     problem, workload = task.problem, task.workload
-    if not isinstance(problem, DeviceMapping) or problem.objective != "stage-time":
+    if problem.objective != "stage-time":
         return
     seconds = accelerator_seconds(workload)
     heaviest = max(

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...instances import Throughput
 from ...instances.model.arrays import Bools, Ints, frozen
 from ..task import Task
 from .hypergraph import Hypergraph
 
 
-def absorb(task: Task, graph: Hypergraph) -> Ints:
+def absorb(task: Task[Throughput], graph: Hypergraph) -> Ints:
     """Return the unit of each node after all zero-cost merges; shape (n,), renumbered.
 
     It is `graph.unit_of` itself if there is nothing to merge.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 
+from ...instances import Throughput
 from ...instances.model.arrays import Ints
 from ..task import Task
 from .hypergraph import hypergraph, merge_cycles, pipeline_units
 
 
-def layer_units(task: Task) -> Ints:
+def layer_units(task: Task[Throughput]) -> Ints:
     """Return the unit of each node if biconnected components are merged; shape (n,).
 
     For each biconnected component of the pipeline edges, taken as undirected, the sources of its

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...instances import Throughput
 from ...instances.model.arrays import Floats, Ints
 from ..task import Task
 from .hypergraph import Hypergraph
@@ -47,7 +48,7 @@ class Prices:
 
 
 def certificate(
-    task: Task, graph: Hypergraph, prices: Prices, target: float, order: Ints
+    task: Task[Throughput], graph: Hypergraph, prices: Prices, target: float, order: Ints
 ) -> dict[str, object]:
     """Return the evidence for `target` in the form that plans keep and `check_bound` reads.
 

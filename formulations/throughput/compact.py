@@ -52,6 +52,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
+from ...instances import Throughput
 from ...instances.model.arrays import Ints
 from ..program import Start, Value, at
 from ..task import Task
@@ -135,7 +136,7 @@ class Compact:
 
 
 def compact(
-    task: Task,
+    task: Task[Throughput],
     *,
     reference: float | None = None,
     cutoff: float = math.inf,
@@ -183,7 +184,7 @@ def compact(
         in_some_order(m, data)
     elif data.ordered:
         in_pipeline_order(m, data)
-    elif task.throughput.split == "per-device":
+    elif task.problem.split == "per-device":
         convex_per_device(m, data)
     return Compact(data, m)
 
@@ -250,13 +251,13 @@ def _transfers(m: pyo.ConcreteModel, data: CompactData, watch: Callable[[], None
 
 def _bundles(data: CompactData) -> list[list[int]]:
     """Return the passes (0 forward, 1 backward) that are added up under each T."""
-    return [[0], [1]] if data.task.throughput.pipeline == "gpipe" else [[0, 1]]
+    return [[0], [1]] if data.task.problem.pipeline == "gpipe" else [[0, 1]]
 
 
 def _loads(m: pyo.ConcreteModel, data: CompactData, flows: Flows | None) -> None:
     """What the slots take; compute and transfers apart where they overlap."""
     bundles, kind = _bundles(data), data.kind
-    parts = ("compute", "transfer") if data.task.throughput.overlap else ("both",)
+    parts = ("compute", "transfer") if data.task.problem.overlap else ("both",)
     cuts_on: list[list[int]] = [[] for _ in data.slots]
     for e, d in data.cuts:
         cuts_on[d].append(e)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...instances import InfeasibleError
+from ...instances import InfeasibleError, Throughput
 from ...instances.model.arrays import Floats
 from ..task import Task
 from .compact_slots import Slot, slots_of, tied_units
@@ -39,7 +39,7 @@ class CompactData:
         Whether the pieces have an order, and every node on a CPU is a piece of its own.
     """
 
-    task: Task
+    task: Task[Throughput]
     graph: Hypergraph
     slots: tuple[Slot, ...]
     scale: float
@@ -56,7 +56,7 @@ class CompactData:
     @property
     def ordered(self) -> bool:
         """Whether the pieces must run one after the other."""
-        return self.task.throughput.split == "contiguous"
+        return self.task.problem.split == "contiguous"
 
     @cached_property
     def kind(self) -> list[int]:
@@ -117,7 +117,9 @@ class CompactData:
         return bool(self.w[self.kind[d], :, e].sum() > self.limit)
 
 
-def compact_data(task: Task, reference: float | None, cutoff: float, floor: float) -> CompactData:
+def compact_data(
+    task: Task[Throughput], reference: float | None, cutoff: float, floor: float
+) -> CompactData:
     """Return the data of the program; the parameters are those of `compact.compact`.
 
     Raises
@@ -125,7 +127,7 @@ def compact_data(task: Task, reference: float | None, cutoff: float, floor: floa
     InfeasibleError
         If some node fits on no device, or the sizes are too large in all.
     """
-    problem, costs = task.throughput, task.costs
+    problem, costs = task.problem, task.costs
     slots = slots_of(task)
     ordered = problem.split == "contiguous"
     free = problem.cpu_split == "free"

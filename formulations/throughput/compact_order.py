@@ -38,7 +38,7 @@ SYMMETRY_UNITS = 20
 def convex_per_device(m: pyo.ConcreteModel, data: CompactData) -> None:
     """No path of forward nodes leaves a device and comes back (the paper's contiguity)."""
     task, unit = data.task, data.graph.unit_of.tolist()
-    backward, free = task.workload.backward, task.throughput.cpu_split == "free"
+    backward, free = task.workload.backward, task.problem.cpu_split == "free"
     edges = [(u, v) for u, v in task.workload.edges.tolist() if not (backward[u] or backward[v])]
     nodes = sorted({v for edge in edges for v in edge})
     convex = [d for d, k in enumerate(data.kind) if not (free and task.costs.host[k])]

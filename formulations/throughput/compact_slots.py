@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
+from ...instances import Throughput
 from ...instances.model.arrays import Ints
 from ...instances.model.contiguity import pipeline_edges
 from ..task import Task
@@ -36,13 +37,13 @@ class Slot:
     chosen: bool = False
 
 
-def slots_of(task: Task) -> tuple[Slot, ...]:
+def slots_of(task: Task[Throughput]) -> tuple[Slot, ...]:
     """Return the slots of a task.
 
     One per device; for contiguous splits, one per position and kind of device, and one per CPU
     core where cores are free. With links between devices one per device.
     """
-    costs, problem = task.costs, task.throughput
+    costs, problem = task.costs, task.problem
     if problem.split != "contiguous" or task.cluster.links:
         return tuple(Slot(int(k), d) for d, k in enumerate(costs.kind_of))
     free = costs.host if problem.cpu_split == "free" else np.zeros_like(costs.host)
@@ -61,7 +62,7 @@ def heaviest_first(graph: Hypergraph) -> Ints:
 
 
 def slot_of_device(
-    task: Task, graph: Hypergraph, slots: tuple[Slot, ...], placement: Ints
+    task: Task[Throughput], graph: Hypergraph, slots: tuple[Slot, ...], placement: Ints
 ) -> Mapping[int, int] | None:
     """Return the slot that stands for each device in a placement of the nodes.
 
@@ -100,7 +101,7 @@ def slot_of_device(
     return found
 
 
-def tied_units(task: Task, graph: Hypergraph) -> frozenset[int]:
+def tied_units(task: Task[Throughput], graph: Hypergraph) -> frozenset[int]:
     """Return the units with nodes that wait for each other by themselves, node by node.
 
     Where each node on a CPU is a piece of its own they cannot be on CPUs.

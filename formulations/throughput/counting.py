@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...instances import Throughput
 from ...instances.model.arrays import Floats, Ints
 from ..task import Task
 from .hypergraph import Hypergraph
@@ -26,7 +27,7 @@ COUNTING_SLACK = 1e-7
 MOST = 500
 
 
-def counting_bound(task: Task, graph: Hypergraph) -> float:
+def counting_bound(task: Task[Throughput], graph: Hypergraph) -> float:
     """Return the largest T, to 1e-9, below which counting rules every placement out."""
     kinds = np.flatnonzero(task.costs.count > 0)
     return count_out(graph.compute.sum(axis=1)[kinds], task.costs.count[kinds])

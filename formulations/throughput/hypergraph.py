@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
+from ...instances import Problem
 from ...instances.model.arrays import Floats, Ints, frozen
 from ...instances.model.contiguity import pipeline_edges
 from ..task import Task
@@ -69,7 +70,7 @@ class Hypergraph:
         return frozen(placement[[nodes[0] for nodes in self.members]], np.int64)
 
 
-def colour_units(task: Task) -> Ints:
+def colour_units(task: Task[Problem]) -> Ints:
     """Return the unit of each node if only colours are merged; shape (n,)."""
     colours = task.workload.colours
     alone = np.arange(task.workload.n) + int(colours.max(initial=-1)) + 1
@@ -77,7 +78,7 @@ def colour_units(task: Task) -> Ints:
     return _renumber(labels)
 
 
-def pipeline_units(task: Task) -> Ints:
+def pipeline_units(task: Task[Problem]) -> Ints:
     """Return the unit of each node if colours that wait for each other are merged too.
 
     Exact for contiguous splits (with contiguous CPUs): units on a cycle of pipeline edges cannot
@@ -86,7 +87,7 @@ def pipeline_units(task: Task) -> Ints:
     return merge_cycles(task, colour_units(task))
 
 
-def merge_cycles(task: Task, units: Ints) -> Ints:
+def merge_cycles(task: Task[Problem], units: Ints) -> Ints:
     """Return the units with those merged that lie on a cycle of pipeline edges; shape (n,)."""
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(int(units.max()) + 1))
@@ -97,7 +98,7 @@ def merge_cycles(task: Task, units: Ints) -> Ints:
     return _renumber(component[units])
 
 
-def hypergraph(task: Task, unit_of: Ints | None = None) -> Hypergraph:
+def hypergraph(task: Task[Problem], unit_of: Ints | None = None) -> Hypergraph:
     """Return the hypergraph form of a task.
 
     Parameters

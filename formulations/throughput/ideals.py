@@ -38,6 +38,7 @@ from typing import Literal
 import networkx as nx
 import numpy as np
 
+from ...instances import Throughput
 from ...instances.model.arrays import Bools, Floats, Ints, frozen
 from ..task import Task
 from .absorb import absorb
@@ -101,7 +102,7 @@ class Pipeline:
     relayed: bool = False
 
 
-def pipeline(task: Task, units: Ints | None = None) -> Pipeline:
+def pipeline(task: Task[Throughput], units: Ints | None = None) -> Pipeline:
     """Return the task as a path through ideals.
 
     Parameters
@@ -117,10 +118,10 @@ def pipeline(task: Task, units: Ints | None = None) -> Pipeline:
     parts: dict[Criterion, tuple[Floats, Floats]] = {
         "load": (compute.sum(axis=1), weight.sum(axis=1))
     }
-    if task.throughput.pipeline == "gpipe":
+    if task.problem.pipeline == "gpipe":
         parts["forward"] = compute[:, 0], weight[:, 0]
         parts["backward"] = compute[:, 1], weight[:, 1]
-    rows = _rows(parts, task.throughput.overlap)
+    rows = _rows(parts, task.problem.overlap)
     memory = np.tile(graph.memory_bytes, (len(kinds), 1))
     room = task.costs.capacity_bytes[kinds] * (1 + MEMORY_SLACK)
     return Pipeline(
@@ -130,11 +131,11 @@ def pipeline(task: Task, units: Ints | None = None) -> Pipeline:
         rows=(*rows, Row("memory", memory, np.zeros(weight[:, 0].shape), room)),
         yielding=(
             frozen(np.zeros(graph.size), np.bool_)
-            if task.throughput.relayed
+            if task.problem.relayed
             else yielding(graph, rows)
         ),
         orders=topological_orders(graph),
-        relayed=task.throughput.relayed,
+        relayed=task.problem.relayed,
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...instances import Problem
 from ...instances.model.arrays import Bools
 from ..task import Task
 from .hypergraph import Hypergraph, hypergraph
 from .whole_bytes import MEMORY_SLACK, whole_bytes
 
 
-def why_infeasible(task: Task, graph: Hypergraph | None = None) -> str | None:
+def why_infeasible(task: Task[Problem], graph: Hypergraph | None = None) -> str | None:
     """Return one line that names what is at fault, or None if nothing simple rules plans out.
 
     Three conditions are looked at, each necessary for a plan: every unit is supported by some
@@ -36,7 +37,7 @@ def why_infeasible(task: Task, graph: Hypergraph | None = None) -> str | None:
     return _too_much(task, graph, able)
 
 
-def memories(task: Task) -> str:
+def memories(task: Task[Problem]) -> str:
     """Return the bytes to place and the memories there are, in words."""
     costs = task.costs
     there = [
@@ -48,7 +49,7 @@ def memories(task: Task) -> str:
     return f"{costs.memory_bytes.sum():.0f} bytes on {', '.join(there)}"
 
 
-def _unsupported(task: Task, graph: Hypergraph, unit: int) -> str:
+def _unsupported(task: Task[Problem], graph: Hypergraph, unit: int) -> str:
     present = task.costs.count > 0
     kinds = _kinds(task, present)
     for v in graph.members[unit]:
@@ -59,7 +60,7 @@ def _unsupported(task: Task, graph: Hypergraph, unit: int) -> str:
     return f"{what}: no device of the cluster ({kinds}) supports all its nodes; add one that does"
 
 
-def _too_large(task: Task, graph: Hypergraph, unit: int, able: Bools) -> str:
+def _too_large(task: Task[Problem], graph: Hypergraph, unit: int, able: Bools) -> str:
     size, most = graph.memory_bytes[unit], task.costs.capacity_bytes[able].max()
     return (
         f"{_describe(task, graph, unit)} takes {size:.0f} bytes, {size - most:.0f} more than any "
@@ -68,7 +69,7 @@ def _too_large(task: Task, graph: Hypergraph, unit: int, able: Bools) -> str:
     )
 
 
-def _too_much(task: Task, graph: Hypergraph, able: Bools) -> str | None:
+def _too_much(task: Task[Problem], graph: Hypergraph, able: Bools) -> str | None:
     """For each set of kinds that supports some unit: compare what must go there with its room."""
     costs = task.costs
     for support in np.unique(able.T, axis=0):
@@ -85,7 +86,7 @@ def _too_much(task: Task, graph: Hypergraph, able: Bools) -> str | None:
     return None
 
 
-def _passes(task: Task, graph: Hypergraph, units: Bools, kinds: Bools) -> bool:
+def _passes(task: Task[Problem], graph: Hypergraph, units: Bools, kinds: Bools) -> bool:
     """Whether the sizes of some units are larger than all devices of some kinds, exactly."""
     whole = whole_bytes(task, graph)
     rooms = [(whole.rooms[k], int(task.costs.count[k])) for k in np.flatnonzero(kinds)]
@@ -94,7 +95,7 @@ def _passes(task: Task, graph: Hypergraph, units: Bools, kinds: Bools) -> bool:
     return not endless and sum(whole.units[u] for u in np.flatnonzero(units)) > there
 
 
-def _describe(task: Task, graph: Hypergraph, unit: int) -> str:
+def _describe(task: Task[Problem], graph: Hypergraph, unit: int) -> str:
     """Return how the user knows a unit: its only node, its colour, or the first of its nodes."""
     workload, members = task.workload, graph.members[unit]
     if len(members) == 1:
@@ -107,6 +108,6 @@ def _describe(task: Task, graph: Hypergraph, unit: int) -> str:
     return f"nodes {shown}{more} ({len(members)} that must share a device)"
 
 
-def _kinds(task: Task, which: Bools) -> str:
+def _kinds(task: Task[Problem], which: Bools) -> str:
     names = [kind.name for kind in task.cluster.kinds]
     return ", ".join(f"{task.costs.count[k]} × {names[k]}" for k in np.flatnonzero(which))

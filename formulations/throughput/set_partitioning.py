@@ -46,6 +46,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyomo.environ as pyo
 
+from ...instances import Throughput
 from ..task import Task
 from .certificate import PROOF_MARGIN
 from .hypergraph import Hypergraph
@@ -62,7 +63,9 @@ def load_of(graph: Hypergraph, kind: int, members: frozenset[int], *, overlap: b
     return max(compute, transfer) if overlap else compute + transfer
 
 
-def all_columns(task: Task, graph: Hypergraph) -> Iterator[tuple[frozenset[int], int, float]]:
+def all_columns(
+    task: Task[Throughput], graph: Hypergraph
+) -> Iterator[tuple[frozenset[int], int, float]]:
     """Yield every set that a device can hold, with the kind and the load: for small graphs.
 
     Time grows with K · 2^U.
@@ -71,12 +74,12 @@ def all_columns(task: Task, graph: Hypergraph) -> Iterator[tuple[frozenset[int],
         room = task.costs.capacity_bytes[kind] * (1 + PROOF_MARGIN)
         for code in range(1, 1 << graph.size):
             members = frozenset(v for v in range(graph.size) if code >> v & 1)
-            load = load_of(graph, kind, members, overlap=task.throughput.overlap)
+            load = load_of(graph, kind, members, overlap=task.problem.overlap)
             if np.isfinite(load) and sum(graph.memory_bytes[v] for v in members) <= room:
                 yield members, kind, load
 
 
-def model(task: Task, graph: Hypergraph) -> pyo.ConcreteModel:
+def model(task: Task[Throughput], graph: Hypergraph) -> pyo.ConcreteModel:
     """Return the set partitioning program over all sets, for PipeDream's objective.
 
     Minimises the max-load; for small graphs, of up to some 14 units.

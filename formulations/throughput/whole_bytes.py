@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ...instances import Problem
 from ..task import Task
 from .hypergraph import Hypergraph
 
@@ -33,7 +34,7 @@ class WholeBytes:
     rooms: tuple[int | None, ...]
 
 
-def whole_bytes(task: Task, graph: Hypergraph) -> WholeBytes:
+def whole_bytes(task: Task[Problem], graph: Hypergraph) -> WholeBytes:
     """Return the sizes of a task's units and devices.
 
     The verifier adds the sizes of nodes in floating point. Where that rounds, rooms are larger by

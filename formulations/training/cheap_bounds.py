@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...instances import Training
 from ...instances.model.arrays import Floats, Ints
 from ..task import Task
 from .staging import Staging, state_staging
@@ -29,7 +30,7 @@ SLACK = 1e-11
 ROUNDS = 80
 
 
-def training_cheap_bounds(task: Task) -> Iterator[tuple[float, str]]:
+def training_cheap_bounds(task: Task[Training]) -> Iterator[tuple[float, str]]:
     """Yield bounds on the objective with their origins; none where a layer fits on no device."""
     staging = state_staging(task)
     times = staging.microbatches if staging.problem.objective == "batch" else 1

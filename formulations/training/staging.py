@@ -152,7 +152,7 @@ class Staging:
         return -(-(behind + replicas) // replicas)
 
 
-def state_staging(task: Task) -> Staging:
+def state_staging(task: Task[Training]) -> Staging:
     """Return the arrays of a training task.
 
     Raises
@@ -160,11 +160,9 @@ def state_staging(task: Task) -> Staging:
     InputError
         If the workload has no configurations, microbatches or bandwidth are not known, a rule
         names a layer that does not exist or leaves it no configuration, or the cluster has no
-        accelerator, or links between devices.
+        accelerator.
     """
-    workload, problem = task.workload, task.training
-    if task.cluster.links:
-        raise InputError("cluster: training plans take no links between devices; remove them")
+    workload, problem = task.workload, task.problem
     layers = layers_of(workload)
     microbatches = problem.microbatches or layers.microbatches
     rounds = problem.schedule == "pipedream"

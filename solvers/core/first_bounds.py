@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ...formulations.cheap_bounds import cheap_bounds
 from ...formulations.task import Task
-from ...instances import Solution
+from ...instances import Problem, Solution
 from .search import Search
 
 
-def raise_first_bounds(task: Task, search: Search[Solution]) -> None:
+def raise_first_bounds(task: Task[Problem], search: Search[Solution]) -> None:
     """Raise the bounds that need neither a plan nor a kernel: see `cheap_bounds`."""
     with search.phase("first bounds"):
         for bound, origin in cheap_bounds(task):

@@ -8,11 +8,11 @@ from itertools import combinations
 import numpy as np
 
 from ...formulations.task import Task
-from ...instances import CallPlacement, Placement, Solution
+from ...instances import CallPlacement, Placement, Problem, Solution
 from .search import Search
 
 
-def swap_devices(task: Task, search: Search[Solution]) -> None:
+def swap_devices(task: Task[Problem], search: Search[Solution]) -> None:
     """Exchange all that two accelerators of a kind hold, while that makes the best plan better.
 
     Searches that know nothing of links number alike devices as they like. O(D²) evaluations a

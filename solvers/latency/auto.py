@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
-from ...instances import Solution
+from ...instances import Latency, Solution
 from ..core.search import Search
 from .greedy import first_plans, greedy, max_load
 from .label_dp.dp import raise_path_bound
@@ -19,7 +19,7 @@ MOST_CHOICES = 3000
 START_SHARE, BOUND_SHARE = 0.2, 0.4
 
 
-def auto(task: Task, search: Search[Solution]) -> None:
+def auto(task: Task[Latency], search: Search[Solution]) -> None:
     """Plan by the size of the graph.
 
     First plans, for which nothing is compiled, are the CPUs and filled accelerators. Greedy, the
@@ -34,7 +34,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
         greedy(task, search)
         search.method = "max-load"
         max_load(task, search, START_SHARE)
-    graph = latency_graph(task, whole_colours=task.latency.calls == 1)
+    graph = latency_graph(task, whole_colours=task.problem.calls == 1)
     large = graph.size > MOST_UNITS
     if large:
         search.note(f"auto: {graph.size} units are too many for the label DP")
@@ -60,7 +60,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
     search.method = "lns"
     with search.phase("local search"):
         local_search(task, search)
-    calls = task.latency.calls * int(graph.count.sum())
+    calls = task.problem.calls * int(graph.count.sum())
     if not search.should_stop() and task.workload.n * calls <= MOST_CHOICES:
         from .milp import strong  # with Pyomo, which takes a second to import
 

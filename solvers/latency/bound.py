@@ -38,6 +38,7 @@ from ...formulations.compiled import inner
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import hypergraph
+from ...instances import Latency
 from ...instances.model.arrays import Bools, Floats, Ints
 from .mincut import INSIDE, OUTSIDE, UNDECIDED, least_load
 from .paths import path_cpu, path_transfer
@@ -85,7 +86,7 @@ class CutData:
     tie_memory: Floats
 
 
-def cut_data(task: Task, graph: LatencyGraph) -> CutData:
+def cut_data(task: Task[Latency], graph: LatencyGraph) -> CutData:
     """Return the nets of the units for the minimum cuts."""
     nets = hypergraph(task, graph.unit_of)
     pin_start = np.concatenate([[0], np.cumsum([len(pins) for pins in nets.pins])])
@@ -112,7 +113,7 @@ def cut_data(task: Task, graph: LatencyGraph) -> CutData:
 
 
 def path_bound(
-    task: Task,
+    task: Task[Latency],
     graph: LatencyGraph,
     data: CutData,
     path: Ints,
@@ -131,7 +132,7 @@ def path_bound(
     cpu = path_cpu(task, graph, path)
     ends = path_transfer(task, graph, path)
     inner = _inside_colours(graph.group[path])
-    if task.latency.calls != 2 or inner is None:
+    if task.problem.calls != 2 or inner is None:
         inner = np.zeros(size + 1, np.bool_)
     tied = graph.group[path] >= 0
     need = np.where(tied, data.tie_memory[graph.group[path]], data.memory[path])

@@ -42,9 +42,9 @@ from .paths import heavy_paths
 CLOSE = 1e-7
 
 
-def several_calls(task: Task, search: Search[Solution]) -> None:
+def several_calls(task: Task[Latency], search: Search[Solution]) -> None:
     """Prove the least latency with several calls per accelerator, as far as can be."""
-    calls = task.latency.calls
+    calls = task.problem.calls
     graph = latency_graph(task, whole_colours=False)
     counts = [min(calls * int(c), graph.size) for c in graph.count]
     divided = calls == 2
@@ -97,7 +97,7 @@ def several_calls(task: Task, search: Search[Solution]) -> None:
 
 
 def pack(
-    task: Task, graph: LatencyGraph, calls_found: list[tuple[int, list[int]]]
+    task: Task[Latency], graph: LatencyGraph, calls_found: list[tuple[int, list[int]]]
 ) -> CallPlacement | None:
     """Put calls that each have an accelerator of their own on fewer, without delaying any.
 
@@ -112,7 +112,7 @@ def pack(
         None if no packing was found. With two calls per accelerator all are tried (a maximum
         matching of those that can share one); with more, calls are packed first fit by start.
     """
-    calls = task.latency.calls
+    calls = task.problem.calls
     slot = np.full(task.workload.n, -1)
     for r, (_, nodes) in enumerate(calls_found):
         slot[nodes] = r
@@ -168,7 +168,7 @@ def pack(
     return CallPlacement(device, call)
 
 
-def _by_colour(task: Task, slot: Ints) -> list[list[int]] | None:
+def _by_colour(task: Task[Latency], slot: Ints) -> list[list[int]] | None:
     """Calls that must share an accelerator, for they share a colour; None if CPUs do too."""
     tied: nx.Graph[int] = nx.Graph()
     tied.add_nodes_from(range(int(slot.max(initial=-1)) + 1))

@@ -10,7 +10,7 @@ from numba import njit
 from ...formulations.latency.execute import execute, flatten
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
-from ...instances import CallPlacement
+from ...instances import CallPlacement, Latency
 from ...instances.model.arrays import Bools, Ints
 
 #: Divisions that are tried one by one, if there are no more; and visits of nodes and edges.
@@ -18,7 +18,7 @@ FEW, MOST_VISITS = 50_000, 20_000_000
 
 
 def divide(
-    task: Task,
+    task: Task[Latency],
     graph: LatencyGraph,
     placement: Ints,
     should_stop: Callable[[], bool] = lambda: False,
@@ -38,7 +38,7 @@ def divide(
         Whether no division is better: all were tried. Otherwise nodes were moved between the
         calls of a first division until no single move helped.
     """
-    costs, calls = task.costs, task.latency.calls
+    costs, calls = task.costs, task.problem.calls
     host = costs.host[costs.kind_of]
     accelerators = np.unique(placement[~host[placement]])
     rank = np.full(len(costs.kind_of), -1)
@@ -89,7 +89,7 @@ def _plan(placement: Ints, slot: Ints, calls: int, value: float) -> CallPlacemen
     )
 
 
-def _reach(task: Task) -> Bools:
+def _reach(task: Task[Latency]) -> Bools:
     n = task.workload.n
     reach = np.zeros((n, n), np.bool_)
     for v in reversed(task.workload.order):
@@ -99,7 +99,7 @@ def _reach(task: Task) -> Bools:
     return reach
 
 
-def _first(task: Task, where: Ints, calls: int) -> Ints | None:
+def _first(task: Task[Latency], where: Ints, calls: int) -> Ints | None:
     """A division that can be executed: always the accelerator that can finish, else the most."""
     n, workload = task.workload.n, task.workload
     number = np.full(n, -1)

@@ -8,16 +8,16 @@ import numpy as np
 
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
-from ...instances import CallPlacement, Solution, Throughput
+from ...instances import CallPlacement, Latency, Solution, Throughput
 from ...instances.model.arrays import Ints
 from ..core.limits import Limits
-from ..core.registry import solver
 from ..core.search import Search
 from ..core.share import Share
+from ..throughput.methods import METHODS as THROUGHPUT_METHODS
 from .divide import divide
 
 
-def greedy(task: Task, search: Search[Solution]) -> None:
+def greedy(task: Task[Latency], search: Search[Solution]) -> None:
     """Fill one accelerator after the other in topological order by memory; the rest is on CPUs.
 
     References
@@ -32,14 +32,14 @@ def greedy(task: Task, search: Search[Solution]) -> None:
             search.offer(plan)
 
 
-def all_on_cpus(task: Task, search: Search[Solution]) -> None:
+def all_on_cpus(task: Task[Latency], search: Search[Solution]) -> None:
     """Put everything on the CPUs, if there are any that support it."""
     graph = latency_graph(task, whole_colours=True)
     if np.isfinite(graph.cpu).all():
         search.offer(CallPlacement(graph.pool, np.full(task.workload.n, -1)))
 
 
-def first_plans(task: Task, search: Search[Solution]) -> None:
+def first_plans(task: Task[Latency], search: Search[Solution]) -> None:
     """Offer the CPUs alone, and filled accelerators with one call each; nothing is compiled."""
     all_on_cpus(task, search)
     graph = latency_graph(task, whole_colours=True)
@@ -74,7 +74,7 @@ def depth_first(graph: LatencyGraph) -> list[int]:
     return order[::-1]
 
 
-def fill(task: Task, graph: LatencyGraph) -> Ints | None:
+def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
     """Return the device of each node if accelerators are filled in topological order.
 
     None if a node fits nowhere.
@@ -117,7 +117,7 @@ class _Part(Search[Solution]):
         return self._share.should_stop() or super().should_stop()
 
 
-def max_load(task: Task, search: Search[Solution], part: float = 1.0) -> None:
+def max_load(task: Task[Latency], search: Search[Solution], part: float = 1.0) -> None:
     """Split for throughput, contiguously, by the DP over ideals; then execute one request.
 
     Parameters
@@ -134,14 +134,14 @@ def max_load(task: Task, search: Search[Solution], part: float = 1.0) -> None:
         return _max_load(throughput, solution.device)
 
     inner = _Part(share, judge)
-    solver("throughput", "dp")(throughput, inner)
+    THROUGHPUT_METHODS["dp"].solve(throughput, inner)
     if inner.best is not None:
         plan, _ = divide(task, graph, inner.best.device, share.should_stop)
         if plan is not None:
             search.offer(plan)
 
 
-def _max_load(task: Task, device: Ints) -> float:
+def _max_load(task: Task[Throughput], device: Ints) -> float:
     """Load of the busiest device, by the definition of throughput for inference."""
     load = np.zeros(len(task.costs.kind_of))
     for u, successors in enumerate(task.workload.successors):

@@ -7,7 +7,7 @@ import numpy as np
 from ...formulations.latency.execute import flatten
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
-from ...instances import CallPlacement, Solution
+from ...instances import CallPlacement, Latency, Solution
 from ...instances.model.arrays import Ints
 from ..core.search import Search
 from ..core.swaps import swap_devices
@@ -22,7 +22,7 @@ SLICE_VISITS = 20_000_000
 PATIENCE = 60
 
 
-def local_search(task: Task, search: Search[Solution]) -> None:
+def local_search(task: Task[Latency], search: Search[Solution]) -> None:
     """Start from the best plan known, or from `linear`; move units between calls and CPUs.
 
     A unit (a colour, or a node) moves to the call of a neighbour, or to the CPUs; a move is kept
@@ -35,7 +35,7 @@ def local_search(task: Task, search: Search[Solution]) -> None:
         improve(task, search)
 
 
-def linear(task: Task, search: Search[Solution]) -> None:
+def linear(task: Task[Latency], search: Search[Solution]) -> None:
     """Solve the label DP over the prefixes of one topological order, one label per prefix."""
     all_on_cpus(task, search)
     greedy(task, search)
@@ -49,10 +49,10 @@ def linear(task: Task, search: Search[Solution]) -> None:
         search.offer(solution_of(task, core, steps))
 
 
-def improve(task: Task, search: Search[Solution]) -> None:
+def improve(task: Task[Latency], search: Search[Solution]) -> None:
     """Move units of the best plan between calls until no move has helped for long."""
     assert isinstance(search.best, CallPlacement)
-    calls = task.latency.calls
+    calls = task.problem.calls
     graph = latency_graph(task, whole_colours=False)
     groups = _groups(task)
     kind_of = task.costs.kind_of
@@ -103,6 +103,6 @@ def _compact(plan: CallPlacement) -> Ints:
     return rank
 
 
-def _groups(task: Task) -> list[list[int]]:
+def _groups(task: Task[Latency]) -> list[list[int]]:
     alone = [[v] for v, colour in enumerate(task.workload.colours.tolist()) if colour < 0]
     return [list(nodes) for nodes in task.workload.colour_classes if nodes] + alone

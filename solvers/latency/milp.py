@@ -7,7 +7,7 @@ from pyomo.common.gc_manager import PauseGC
 from ...formulations.latency.graph import latency_graph
 from ...formulations.latency.milp import latency_model
 from ...formulations.task import Task
-from ...instances import CallPlacement, Solution
+from ...instances import CallPlacement, Latency, Solution
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
@@ -15,27 +15,29 @@ from .label_dp.dp import ceiling, explain, raise_path_bound
 from .lns import linear
 
 
-def strong(task: Task, search: Search[Solution]) -> None:
+def strong(task: Task[Latency], search: Search[Solution]) -> None:
     """Solve the strong form, above the path-interval bound, from the best plan known."""
     with search.phase("bound"):
-        graph = latency_graph(task, whole_colours=task.latency.calls == 1)
+        graph = latency_graph(task, whole_colours=task.problem.calls == 1)
         raise_path_bound(task, search, graph, search.should_stop)
     _solve(task, search, potentials=True)
 
 
-def big_m(task: Task, search: Search[Solution]) -> None:
+def big_m(task: Task[Latency], search: Search[Solution]) -> None:
     """Solve the published form: a reference, not a rival."""
     _solve(task, search, potentials=False)
 
 
-def _solve(task: Task, search: Search[Solution], *, potentials: bool) -> None:
+def _solve(task: Task[Latency], search: Search[Solution], *, potentials: bool) -> None:
     if search.best is None:
         with search.phase("start"):
             linear(task, search)
     solve_program(lambda: _program(task, search, potentials=potentials), search)
 
 
-def _program(task: Task, search: Search[Solution], *, potentials: bool) -> Program[Solution]:
+def _program(
+    task: Task[Latency], search: Search[Solution], *, potentials: bool
+) -> Program[Solution]:
     """State the program for the best solution known."""
     horizon = min(search.objective, ceiling(task, latency_graph(task, whole_colours=False)) * 2 + 1)
     with PauseGC():

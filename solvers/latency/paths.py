@@ -6,6 +6,7 @@ import numpy as np
 
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
+from ...instances import Latency
 from ...instances.model.arrays import Floats, Ints
 
 
@@ -56,7 +57,7 @@ def _heaviest(graph: LatencyGraph, weight: Floats) -> Ints:
     return np.array(path, dtype=np.int64)
 
 
-def path_cpu(task: Task, graph: LatencyGraph, path: Ints) -> Floats:
+def path_cpu(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:
     """Return shape (L,): the least time from entering each unit of a path to leaving it, on CPUs.
 
     In a contracted colour that is the longest chain between the nodes where the path enters and
@@ -94,7 +95,7 @@ def path_cpu(task: Task, graph: LatencyGraph, path: Ints) -> Floats:
     return time
 
 
-def path_transfer(task: Task, graph: LatencyGraph, path: Ints) -> Floats:
+def path_transfer(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:
     """Shape (K, L): least transfer that an accelerator pays if the path is cut after each unit."""
     paid = np.zeros((len(graph.kinds), len(path)))
     for i in range(len(path) - 1):

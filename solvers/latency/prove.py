@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ...formulations.task import Task
-from ...instances import Solution
+from ...instances import Latency, Solution
 from ..core.search import Search
 from .calls import several_calls
 from .label_dp.dp import one_call
 from .lns import linear
 
 
-def label_dp(task: Task, search: Search[Solution]) -> None:
+def label_dp(task: Task[Latency], search: Search[Solution]) -> None:
     """Prove the least latency: with one call per accelerator exactly, else as far as can be.
 
     With more calls see `several_calls`. A plan from `linear` comes first, if there is none.
@@ -18,7 +18,7 @@ def label_dp(task: Task, search: Search[Solution]) -> None:
     if search.best is None:
         with search.phase("start"):
             linear(task, search)
-    if task.latency.calls > 1:
+    if task.problem.calls > 1:
         several_calls(task, search)
         return
     with search.phase("solve"):

@@ -12,10 +12,9 @@ from ..core.search import Search
 from .partition import orders
 
 
-def first_mapping(task: Task, search: Search[Solution]) -> None:
+def first_mapping(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer a mapping if there is none yet, whether the time is up or not."""
     problem = task.problem
-    assert isinstance(problem, DeviceMapping)
     if search.best is not None:
         return
     unit_of, units = partition_units(task.workload)

@@ -12,7 +12,7 @@ from pyomo.common.gc_manager import PauseGC
 from ...formulations.mapping.joint import joint_milp
 from ...formulations.mapping.joint_data import joint_data
 from ...formulations.task import Task
-from ...instances import DeviceMapping, InputError, ReplicaPlacement, Solution
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.model.arrays import Floats
 from ...instances.model.units import TIME_UNITS
 from ..core.compiled_model import compile_model
@@ -22,27 +22,18 @@ from . import strategy
 from .parameters import TWO_PHASE_SHARE
 
 
-def joint(task: Task, search: Search[Solution]) -> None:
+def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Map in two phases; then cut and map at once. The bound is for all partitions.
 
-    Raises
-    ------
-    InputError
-        If collectives other than rings are counted, or links: the program knows only rings.
+    The program knows no collectives but rings, and no links.
     """
-    problem = task.problem
-    if not isinstance(problem, DeviceMapping):
-        raise InputError(f"joint: {problem.name} is another problem")
-    if problem.objective != "stage-time":
-        raise InputError("joint: it knows stage times alone; leave out the objective busiest-link")
-    if problem.mode != "p2p" and problem.replicas > 1 and problem.collective != "ring":
-        raise InputError("joint: it knows rings alone; set collective to ring")
     _two_phases(task, search)
-    solve_program(lambda: _program(task, problem, search), search, gap=min(search.limits.gap, 1e-7))
+    solve_program(lambda: _program(task, search), search, gap=min(search.limits.gap, 1e-7))
 
 
-def _program(task: Task, problem: DeviceMapping, search: Search[Solution]) -> Program[Solution]:
+def _program(task: Task[DeviceMapping], search: Search[Solution]) -> Program[Solution]:
     """State the program for the best solution known."""
+    problem = task.problem
     unit = TIME_UNITS[task.workload.time_unit]
     known = 0 < search.objective < math.inf
     per_s = 1000.0 / (search.objective * unit) if known else 1000.0
@@ -74,7 +65,7 @@ def _program(task: Task, problem: DeviceMapping, search: Search[Solution]) -> Pr
     )
 
 
-def _two_phases(task: Task, search: Search[Solution]) -> None:
+def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer the answer of partition first, mapping after; its bound is not one for all cuts."""
     left = search.seconds_left
     limits = replace(

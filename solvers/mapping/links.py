@@ -13,7 +13,7 @@ from ...formulations.mapping.links import (
     route_costs,
 )
 from ...formulations.task import Task
-from ...instances import ReplicaPlacement, Solution
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .links_kernel import descend
 from .parameters import (
@@ -27,7 +27,9 @@ from .programs.blocks import BlockTest
 from .search import MappingSearch
 
 
-def busiest_link(task: Task, search: Search[Solution], *, anneal: bool = True) -> None:
+def busiest_link(
+    task: Task[DeviceMapping], search: Search[Solution], *, anneal: bool = True
+) -> None:
     """Partition the workload into stages and map them so that the busiest link carries least.
 
     The partition and what the bound holds for are those of `strategy.auto`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...formulations.mapping.links import link_traffic
 from ...formulations.mapping.milp import mapping_milp
 from ...formulations.task import Task
-from ...instances import InputError, ReplicaPlacement, Solution
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.model.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
@@ -13,18 +13,13 @@ from ..core.search import Search
 from .search import MappingSearch
 
 
-def milp(task: Task, search: Search[Solution]) -> None:
+def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Partition the workload into stages and map them by the integer program.
 
-    Raises
-    ------
-    InputError
-        If collectives other than rings are allowed: the program knows only these.
+    The program knows no collectives but rings.
     """
     mapping = MappingSearch(task, search)
     of_links = mapping.problem.objective == "busiest-link"
-    if not (of_links or mapping.rings_only):
-        raise InputError("milp: it knows rings alone; set collective to ring")
     mapping.layouts()
     traffic = link_traffic(mapping.stages, mapping.problem) if of_links else None
 

@@ -13,14 +13,7 @@ from ...formulations.mapping.blocks import find_blocks
 from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
 from ...formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from ...formulations.task import Task
-from ...instances import (
-    DeviceMapping,
-    InputError,
-    ReplicaPlacement,
-    Solution,
-    StageCosts,
-    stage_costs,
-)
+from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
 from ...instances.model.arrays import Floats, Ints
 from ...instances.model.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
@@ -36,11 +29,7 @@ from .segments import SegmentTest
 class MappingSearch:
     """A search for a mapping, in seconds per batch; `search` counts in the workload's unit."""
 
-    def __init__(self, task: Task, search: Search[Solution]) -> None:
-        if not isinstance(task.problem, DeviceMapping):
-            raise InputError(f"mapping: {task.problem.name} is another problem")
-        if task.cluster.links:
-            raise InputError("cluster: a mapping has the topology's links; remove the cluster's")
+    def __init__(self, task: Task[DeviceMapping], search: Search[Solution]) -> None:
         self.problem = task.problem
         self.search = search
         self.unit = TIME_UNITS.get(task.workload.time_unit, 1.0)
@@ -209,11 +198,10 @@ class MappingSearch:
                         self.offer(slots, matched(costs, slots))
 
 
-def _stages_of(task: Task, search: Search[Solution]) -> Ints:
+def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:
     problem = task.problem
     if task.start is not None and isinstance(task.start.solution, ReplicaPlacement):
         return task.start.solution.stage
-    assert isinstance(problem, DeviceMapping)
     coefficient = 0.0
     if problem.mode != "allr" and len(problem.topology.links):
         coefficient = 1.0 / float(problem.topology.bytes_per_s.max())

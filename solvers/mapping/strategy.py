@@ -1,9 +1,9 @@
-"""Mapping stages × replicas to a topology, with a bound, within a time limit."""
+"""DeviceMapping stages × replicas to a topology, with a bound, within a time limit."""
 
 from __future__ import annotations
 
 from ...formulations.task import Task
-from ...instances import ReplicaPlacement, Solution
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.descents import descents
 from .annealing.targets import anneal, start_strategies
@@ -14,7 +14,7 @@ from .programs.rings import rings_first
 from .search import MappingSearch
 
 
-def auto(task: Task, search: Search[Solution]) -> None:
+def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Partition the workload into stages and map them: layouts, bound, then programs or annealing.
 
     The partition is that of `balanced_partition`, with messages priced at the bandwidth of the
@@ -50,7 +50,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
         descents(mapping, starts)
 
 
-def layouts_only(task: Task, search: Search[Solution]) -> None:
+def layouts_only(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Partition the workload into stages and take the best construction; bound as in `auto`."""
     mapping = MappingSearch(task, search)
     mapping.layouts()

@@ -17,17 +17,13 @@ from ..core.search import Search
 from .parameters import TIE_MESSAGES, TIE_PATIENCE, TIE_STEPS
 
 
-def break_ties(task: Task, search: Search[Solution]) -> None:
+def break_ties(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Lower the sum of the incumbent's stage times while there is time; its maximum stays.
 
     Other collectives than rings are priced as rings on the way; the judge decides.
     """
     best, problem = search.best, task.problem
-    if (
-        not isinstance(best, ReplicaPlacement)
-        or not isinstance(problem, DeviceMapping)
-        or best.slots.size < 2
-    ):
+    if not isinstance(best, ReplicaPlacement) or best.slots.size < 2:
         return
     with search.phase("ties"):
         costs = mapping_costs(stage_costs(task.workload, best.stage, problem.stages), problem)

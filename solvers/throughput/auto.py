@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import hypergraph
-from ...instances import Solution
+from ...instances import Solution, Throughput
 from ..core.search import Search
 from ..core.swaps import swap_devices
 from .dp.dp import ideal_dp, linearised_dp
@@ -20,7 +20,7 @@ SMALL_PROGRAM = 150
 SHARE = 0.25
 
 
-def auto(task: Task, search: Search[Solution]) -> None:
+def auto(task: Task[Throughput], search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
     First plans, for which nothing is compiled, are one device and greedy. Contiguous splits go to
@@ -30,7 +30,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
     """
     search.method = "single"
     single_device(task, search)
-    if task.throughput.relayed:
+    if task.problem.relayed:
         search.method = "dp"
         search.note("auto: the DP over ideals, for data that is relayed")
         ideal_dp(task, search)
@@ -40,7 +40,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
     greedy(task, search)
     if search.should_stop():
         return
-    if task.throughput.split == "noncontiguous":
+    if task.problem.split == "noncontiguous":
         search.method = "linear-dp"
         linearised_dp(task, search)
         improve_linked(task, search)
@@ -53,7 +53,7 @@ def auto(task: Task, search: Search[Solution]) -> None:
             set_partitioning(task, search, patient=False, part=part)
     else:
         search.method = "dp"
-        search.note(f"auto: the DP over ideals, for a split that is {task.throughput.split}")
+        search.note(f"auto: the DP over ideals, for a split that is {task.problem.split}")
         ideal_dp(task, search)
     improve_linked(task, search)
     if search.should_stop():
@@ -65,12 +65,12 @@ def auto(task: Task, search: Search[Solution]) -> None:
     compact(task, search)
 
 
-def _by_other_loads(task: Task) -> bool:
+def _by_other_loads(task: Task[Throughput]) -> bool:
     """Whether set partitioning leaves out what matters, and the compact program counts it.
 
     That is GPipe's two maxima, transfers beside compute, and memories too small to hold all.
     """
-    problem, costs = task.throughput, task.costs
+    problem, costs = task.problem, task.costs
     fast = (costs.count > 0) & ~costs.host
     room = (costs.capacity_bytes[fast] * costs.count[fast]).sum()
     memory_bound = bool(fast.any()) and costs.memory_bytes.sum() > room

@@ -7,12 +7,12 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph, pipeline_units
-from ...instances import Placement, Solution
+from ...instances import Placement, Solution, Throughput
 from ...instances.model.arrays import Ints
 from ..core.search import Search
 
 
-def greedy(task: Task, search: Search[Solution]) -> None:
+def greedy(task: Task[Throughput], search: Search[Solution]) -> None:
     """Fill one accelerator after the other in topological order, up to an even share each.
 
     What fits on no accelerator goes to the CPU core that has least to do. Several shares are
@@ -36,7 +36,9 @@ def topological_units(graph: Hypergraph) -> list[int]:
     return list(nx.lexicographical_topological_sort(order))
 
 
-def _fill(task: Task, graph: Hypergraph, order: list[int], stretch: float) -> Ints | None:
+def _fill(
+    task: Task[Throughput], graph: Hypergraph, order: list[int], stretch: float
+) -> Ints | None:
     costs = task.costs
     time = graph.compute.sum(axis=1)  # (K, U)
     accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]

@@ -10,12 +10,18 @@ from numba import njit
 from ...formulations.task import Task
 from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
+from ...instances import Throughput
 from ...instances.model.arrays import Ints
 from .column_generation.frontier import Incidence
 
 
 def linear_split(
-    task: Task, graph: Hypergraph, shape: Incidence, order: Ints, devices: Ints, cutoff: float
+    task: Task[Throughput],
+    graph: Hypergraph,
+    shape: Incidence,
+    order: Ints,
+    devices: Ints,
+    cutoff: float,
 ) -> Ints | None:
     """Return the best split of `order` into segments held by `devices`, one after the other.
 

@@ -9,7 +9,7 @@ from numba import njit
 
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
-from ...instances import Placement, Solution
+from ...instances import Placement, Solution, Throughput
 from ...instances.model.arrays import Floats, Ints, rows
 from ..core.search import Search
 from ..core.swaps import swap_devices
@@ -33,7 +33,7 @@ class LinkedLoads(NamedTuple):
     overlap: bool
 
 
-def linked_loads(task: Task, graph: Hypergraph) -> LinkedLoads:
+def linked_loads(task: Task[Throughput], graph: Hypergraph) -> LinkedLoads:
     """Return the arrays of a task with links."""
     costs, unit = task.linked_costs, graph.unit_of.tolist()
     assert costs.messages is not None
@@ -53,12 +53,12 @@ def linked_loads(task: Task, graph: Hypergraph) -> LinkedLoads:
         np.ascontiguousarray(costs.transfer[kind][:, nodes]),
         np.array(costs.messages.link),
         np.ascontiguousarray(costs.messages.time[:, nodes]),
-        task.throughput.pipeline == "gpipe",
-        task.throughput.overlap,
+        task.problem.pipeline == "gpipe",
+        task.problem.overlap,
     )
 
 
-def improve_linked(task: Task, search: Search[Solution]) -> None:
+def improve_linked(task: Task[Throughput], search: Search[Solution]) -> None:
     """Exchange alike devices of the best plan, then move units of it, while that helps.
 
     Nothing happens without links between devices.

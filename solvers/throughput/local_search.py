@@ -15,7 +15,7 @@ from ...formulations.throughput.hypergraph import (
     hypergraph,
     pipeline_units,
 )
-from ...instances import Placement, Solution
+from ...instances import Placement, Solution, Throughput
 from ...instances.model.arrays import Ints
 from ..core.search import Search
 from .linked_search import descend as linked_descend
@@ -26,7 +26,7 @@ from .loads_kernel import value_of_loads
 DEFAULT_RESTARTS = 10
 
 
-def local_search(task: Task, search: Search[Solution]) -> None:
+def local_search(task: Task[Throughput], search: Search[Solution]) -> None:
     """Descend from random placements by moving one unit at a time, until a limit.
 
     A move is taken if it lowers the objective, or keeps it and lowers the sum of squared loads.
@@ -36,13 +36,13 @@ def local_search(task: Task, search: Search[Solution]) -> None:
     _restart(task, search, descend=True)
 
 
-def random_best(task: Task, search: Search[Solution]) -> None:
+def random_best(task: Task[Throughput], search: Search[Solution]) -> None:
     """Try random placements until a limit; `limits.nodes` counts them."""
     _restart(task, search, descend=False)
 
 
-def _restart(task: Task, search: Search[Solution], *, descend: bool) -> None:
-    contiguous = task.throughput.split == "contiguous" and task.throughput.cpu_split == "contiguous"
+def _restart(task: Task[Throughput], search: Search[Solution], *, descend: bool) -> None:
+    contiguous = task.problem.split == "contiguous" and task.problem.cpu_split == "contiguous"
     graph = hypergraph(task, pipeline_units(task) if contiguous else colour_units(task))
     arrays = () if task.cluster.links else _arrays(task, graph)
     linked = linked_loads(task, graph) if task.cluster.links else None
@@ -67,7 +67,7 @@ def _restart(task: Task, search: Search[Solution], *, descend: bool) -> None:
             done += 1
 
 
-def _random_placement(task: Task, graph: Hypergraph, rng: np.random.Generator) -> Ints:
+def _random_placement(task: Task[Throughput], graph: Hypergraph, rng: np.random.Generator) -> Ints:
     """Place each unit on a random device that supports it and has room, if there is one."""
     kind = task.costs.kind_of
     room = task.costs.capacity_bytes[kind].copy()
@@ -80,7 +80,7 @@ def _random_placement(task: Task, graph: Hypergraph, rng: np.random.Generator) -
     return where
 
 
-def _arrays(task: Task, graph: Hypergraph) -> tuple[Any, ...]:
+def _arrays(task: Task[Throughput], graph: Hypergraph) -> tuple[Any, ...]:
     """The hypergraph by device, in the flat form that the kernel reads."""
     kind = task.costs.kind_of
     of_unit: list[list[int]] = [[] for _ in range(graph.size)]
@@ -98,8 +98,8 @@ def _arrays(task: Task, graph: Hypergraph) -> tuple[Any, ...]:
         starts,
         nets,
         sizes,
-        task.throughput.pipeline == "gpipe",
-        task.throughput.overlap,
+        task.problem.pipeline == "gpipe",
+        task.problem.overlap,
     )
 
 

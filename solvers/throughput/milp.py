@@ -16,7 +16,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.compact import compact as state
 from ...formulations.throughput.hypergraph import hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
-from ...instances import InputError, Placement, Solution
+from ...instances import InputError, Placement, Solution, Throughput
 from ...instances.model.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, TimeIsUp, solve_program
@@ -29,7 +29,7 @@ from .packing import packing
 FORMATS = (".mps", ".lp")
 
 
-def compact(task: Task, search: Search[Solution]) -> None:
+def compact(task: Task[Throughput], search: Search[Solution]) -> None:
     """Solve the compact program, from the best solution known or from greedy's.
 
     ``task.options["solver"]`` names the solver: ``highs`` (default), or one that Pyomo knows.
@@ -44,7 +44,7 @@ def compact(task: Task, search: Search[Solution]) -> None:
     solve_program(lambda: _program(task, search), search, solver=solver)
 
 
-def _program(task: Task, search: Search[Solution]) -> Program[Solution]:
+def _program(task: Task[Throughput], search: Search[Solution]) -> Program[Solution]:
     """State the program for the best solution known."""
 
     def watch() -> None:
@@ -83,13 +83,13 @@ def _program(task: Task, search: Search[Solution]) -> Program[Solution]:
     )
 
 
-def _reference(task: Task) -> float:
+def _reference(task: Task[Throughput]) -> float:
     """Even share of the least times: a scale for the objective where no plan is known."""
     least = task.costs.compute[task.costs.count > 0].min(axis=0)
     return float(least[np.isfinite(least)].sum()) / len(task.costs.kind_of)
 
 
-def export_model(task: Task, path: str | Path) -> None:
+def export_model(task: Task[Throughput], path: str | Path) -> None:
     """Write the compact program, in the workload's time unit, as MPS or LP by the file's ending.
 
     The file appears whole or not at all.

@@ -7,7 +7,7 @@ import numpy as np
 from ...formulations.task import Task
 from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
-from ...instances import Placement, Solution
+from ...instances import Placement, Solution, Throughput
 from ...instances.model.arrays import Ints
 from ..core.search import Search, Stoppable
 from .column_generation.frontier import Incidence
@@ -36,7 +36,7 @@ class Neighbourhood:
 
     def __init__(
         self,
-        task: Task,
+        task: Task[Throughput],
         graph: Hypergraph,
         shape: Incidence,
         order: Ints,

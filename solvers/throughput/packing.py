@@ -13,7 +13,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
 from ...formulations.throughput.whole_bytes import whole_bytes
-from ...instances import Placement, Solution
+from ...instances import Placement, Solution, Throughput
 from ...instances.model.arrays import Ints
 from ..core.highs import run_highs
 from ..core.proofs.exact_packing import RoomClass, pack
@@ -37,7 +37,7 @@ class Packing:
 
 
 def prove_unpackable(
-    task: Task, graph: Hypergraph, should_stop: Callable[[], bool] = lambda: False
+    task: Task[Throughput], graph: Hypergraph, should_stop: Callable[[], bool] = lambda: False
 ) -> Packing:
     """Find an assignment that keeps all memories, or prove that there is none, or give up.
 
@@ -73,7 +73,7 @@ def prove_unpackable(
     )
 
 
-def packing(task: Task, graph: Hypergraph, search: Search[Solution]) -> None:
+def packing(task: Task[Throughput], graph: Hypergraph, search: Search[Solution]) -> None:
     """Offer a split that keeps all memories, of about the least maximal compute time.
 
     Where there is one: `prove_unpackable` comes first. Then a small program for HiGHS: x_{v,d} = 1

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
-from ...instances import InputError, Placement, Solution
+from ...instances import InputError, Placement, Solution, Throughput
 from ...instances.model.arrays import Floats, Ints
 from ..core.search import Search
 
@@ -16,7 +16,7 @@ from ..core.search import Search
 WEIGHT_SUM = 10_000_000
 
 
-def metis(task: Task, search: Search[Solution]) -> None:
+def metis(task: Task[Throughput], search: Search[Solution]) -> None:
     """Split the units into one part per accelerator, balanced by compute, by METIS.
 
     Nets become cliques whose edges share the net's weight. What runs on no accelerator, and
@@ -25,7 +25,7 @@ def metis(task: Task, search: Search[Solution]) -> None:
     Raises
     ------
     InputError
-        If pymetis is not installed, or the cluster has no accelerators.
+        If pymetis is not installed.
 
     References
     ----------
@@ -40,8 +40,6 @@ def metis(task: Task, search: Search[Solution]) -> None:
         ) from None
     costs = task.costs
     accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]
-    if not accelerators:
-        raise InputError("method metis: it needs at least one accelerator")
     graph = hypergraph(task)
     kind = int(costs.kind_of[accelerators[0]])
     time = graph.compute[kind].sum(axis=0)

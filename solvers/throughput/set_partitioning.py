@@ -12,7 +12,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.certificate import Prices, certificate
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
-from ...instances import InputError, Placement, Solution
+from ...instances import Placement, Solution, Throughput
 from ..core.search import OPTIMAL_GAP, Search
 from ..core.share import Share
 from .column_generation.column_generation import (
@@ -49,7 +49,7 @@ ENOUGH = 12
 
 
 def set_partitioning(
-    task: Task, search: Search[Solution], *, patient: bool = True, part: float = 1.0
+    task: Task[Throughput], search: Search[Solution], *, patient: bool = True, part: float = 1.0
 ) -> None:
     """Find a non-contiguous split and a bound with its certificate, until the gap or a limit.
 
@@ -63,17 +63,7 @@ def set_partitioning(
         Whether to use all the time there is; else it ends when nothing gets better for long.
     part
         Of the time left, for splits and bounds in turn.
-
-    Raises
-    ------
-    InputError
-        If the split must be contiguous.
     """
-    if task.throughput.split != "noncontiguous":
-        raise InputError(
-            "column-generation: it plans non-contiguous splits, and "
-            f"{task.throughput.split} was asked for; use method dp or milp, or split noncontiguous"
-        )
     graph = hypergraph(task)
     reason = why_infeasible(task, graph)
     if reason is not None:
@@ -95,7 +85,7 @@ def set_partitioning(
 
 
 def _start(
-    task: Task,
+    task: Task[Throughput],
     graph: Hypergraph,
     pricing: PricingProblem,
     rng: np.random.Generator,
@@ -114,7 +104,7 @@ def _start(
 
 
 def _alternate(
-    task: Task,
+    task: Task[Throughput],
     graph: Hypergraph,
     pricing: PricingProblem,
     rng: np.random.Generator,

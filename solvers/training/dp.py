@@ -24,7 +24,7 @@ import numpy as np
 from ...formulations.task import Task
 from ...formulations.training.cheap_bounds import least_stage_time
 from ...formulations.training.staging import state_staging
-from ...instances import Solution
+from ...instances import Solution, Training
 from ..core.lattice import chain, list_ideals
 from ..core.search import Search
 from .planner import Planner, StageChoice
@@ -39,17 +39,17 @@ FEW_IDEALS = 2_000
 ORIGIN = "dynamic program over ideals"
 
 
-def training_dp(task: Task, search: Search[Solution]) -> None:
+def training_dp(task: Task[Training], search: Search[Solution]) -> None:
     """Find the best training plan, and prove it."""
     _run(task, search, greedy=False)
 
 
-def piper(task: Task, search: Search[Solution]) -> None:
+def piper(task: Task[Training], search: Search[Solution]) -> None:
     """Plan with the authors' rule for configurations instead of the exact knapsack: a baseline."""
     _run(task, search, greedy=True)
 
 
-def _run(task: Task, search: Search[Solution], greedy: bool) -> None:
+def _run(task: Task[Training], search: Search[Solution], greedy: bool) -> None:
     staging = state_staging(task)
     with search.phase("build"):
         line = Planner(task, staging, chain(np.arange(staging.size)), greedy)

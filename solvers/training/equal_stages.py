@@ -9,13 +9,13 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.training.staging import Staging, state_staging
-from ...instances import Solution, in_stages
+from ...instances import Solution, Training, in_stages
 from ...instances.model.arrays import Ints
 from ..core.search import Search
 
 
 def equal_stages(
-    task: Task, search: Search[Solution], enough: Callable[[], bool] = lambda: False
+    task: Task[Training], search: Search[Solution], enough: Callable[[], bool] = lambda: False
 ) -> None:
     """Give every stage the same number of layers, and all stages one d and t.
 
@@ -44,7 +44,7 @@ def equal_stages(
     _found(search, "equal stages")
 
 
-def data_parallel(task: Task, search: Search[Solution]) -> None:
+def data_parallel(task: Task[Training], search: Search[Solution]) -> None:
     """Make one stage of everything, with as many replicas as there are devices for."""
     staging = state_staging(task)
     for t in range(len(staging.degrees)):
@@ -94,7 +94,7 @@ def _repeated(staging: Staging) -> Ints:
     return np.array([own == sizes for own in alike])
 
 
-def first_plan(task: Task, search: Search[Solution]) -> None:
+def first_plan(task: Task[Training], search: Search[Solution]) -> None:
     """Offer data parallelism; if it breaks a rule, equal stages until there is a plan."""
     if search.best is None:
         search.method = "data-parallel"
@@ -118,7 +118,12 @@ def _options(staging: Staging, t: int, again: bool) -> Ints | None:
 
 
 def _offer(
-    task: Task, staging: Staging, search: Search[Solution], t: int, options: Ints, stage_of: Ints
+    task: Task[Training],
+    staging: Staging,
+    search: Search[Solution],
+    t: int,
+    options: Ints,
+    stage_of: Ints,
 ) -> None:
     """Offer plans with these stages: from the most replicas on, while fewer are no worse."""
     stages = int(stage_of.max()) + 1

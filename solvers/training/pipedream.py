@@ -21,7 +21,7 @@ from numba import njit
 
 from ...formulations.task import Task
 from ...formulations.training.staging import Staging, state_staging
-from ...instances import Solution, Stage, in_stages
+from ...instances import Solution, Stage, Training, in_stages
 from ...instances.model.arrays import Floats
 from ..core.lattice import Lattice, chain, list_ideals
 from ..core.search import Search
@@ -31,7 +31,7 @@ from .kernels import ideal_sums
 MOST_STATES = 700
 
 
-def pipedream(task: Task, search: Search[Solution]) -> None:
+def pipedream(task: Task[Training], search: Search[Solution]) -> None:
     """Plan as PipeDream does, for `server_devices` per server if the problem says.
 
     Where devices differ, on those of one kind. It knows no tensor degrees, and fills servers.

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.training.staging import STATE_PER_WEIGHT, Staging
-from ...instances import Solution, in_stages
+from ...instances import Solution, Training, in_stages
 from ...instances.model.arrays import Floats, Ints
 from ..core.lattice import Lattice
 from ..core.search import Search
@@ -51,7 +51,9 @@ class Planner:
         Configure stages by the authors' rule instead of the exact knapsack.
     """
 
-    def __init__(self, task: Task, staging: Staging, lattice: Lattice, greedy: bool) -> None:
+    def __init__(
+        self, task: Task[Training], staging: Staging, lattice: Lattice, greedy: bool
+    ) -> None:
         self.task = task
         self.staging = staging
         self.lattice = lattice

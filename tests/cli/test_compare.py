@@ -30,6 +30,8 @@ from stagecut.instances import Cluster, DeviceKind
 from stagecut.runtime.pictures.comparison_chart import draw_comparison
 
 METHODS = ["greedy", "dp"]
+#: Of each case: no test waits for it, however busy the machine.
+SECONDS = 300
 
 
 def chain() -> Workload:
@@ -51,7 +53,7 @@ def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
         str(placement_file(tmp_path, f"net {i}.json", maxFPGAs=i, maxSizePerFPGA=200.0))
         for i in (1, 2)
     ]
-    todo = cases(names, METHODS, ["--split", "contiguous"], 20)
+    todo = cases(names, METHODS, ["--split", "contiguous"], SECONDS)
     seen: list[Row] = []
     table = run_cases(todo[:3], tmp_path / "table.csv", on_row=seen.append)
     assert len(table) == len(seen) == 3
@@ -61,7 +63,7 @@ def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
     assert record.read_text().startswith(before)  # the first three were not run again
     assert len(read_record(record)[0]) == 4
     assert list(table["objective"]) == [8.0, 8.0, 4.5, 4.5]
-    assert list(table["ratio"]) == pytest.approx([1.0] * 4, rel=1e-8)  # bounds are rounded down
+    assert list(table["ratio"]) == pytest.approx([1.0] * 4, rel=1e-6)
     assert (tmp_path / "table.csv").read_text().count("\n") == 5
     draw_comparison(table, tmp_path / "table.png")
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
@@ -69,7 +71,7 @@ def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
 
 def test_a_case_that_crashes_is_a_row(tmp_path: Path) -> None:
     path = placement_file(tmp_path)
-    good, bad = cases([str(path)], METHODS, [], 20)
+    good, bad = cases([str(path)], METHODS, [], SECONDS)
     bad = dataclasses.replace(bad, options=("--no-such-option",))
     table = run_cases([bad, good], tmp_path / "table.csv")
     assert list(table["status"]) == ["crashed", "feasible"]
@@ -77,7 +79,7 @@ def test_a_case_that_crashes_is_a_row(tmp_path: Path) -> None:
 
 
 def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
-    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], 20)
+    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], SECONDS)
     record = tmp_path / "table.csv.jsonl"
     run_cases(todo[:1], tmp_path / "table.csv")
     record.write_text(record.read_text() + '{"key": "b", "ro')
@@ -89,17 +91,17 @@ def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> N
 def test_the_cluster_can_be_given(tmp_path: Path) -> None:
     path, cluster = str(placement_file(tmp_path)), tmp_path / "cluster.json"
     save(Cluster((DeviceKind("accelerator", 4),)), cluster)
-    (fast,) = cases([path], ["single"], ["--accelerators", "3"], 20, cluster=cluster)
-    assert run_cases([fast], tmp_path / "table.csv")["objective"][0] == 8.0
+    (fast,) = cases([path], ["single"], ["--accelerators", "3"], SECONDS, cluster=cluster)
+    assert compare([fast], tmp_path / "table.csv")["objective"][0] == 8.0
     save(Cluster((DeviceKind("accelerator", 4, slowdown=2.0),)), cluster)
-    (slow,) = cases([path], ["single"], ["--accelerators", "3"], 20, cluster=cluster)
-    assert run_cases([slow], tmp_path / "table.csv")["objective"][0] == 16.0
+    (slow,) = cases([path], ["single"], ["--accelerators", "3"], SECONDS, cluster=cluster)
+    assert compare([slow], tmp_path / "table.csv")["objective"][0] == 16.0
 
 
 def test_damaged_lines_are_set_aside_and_their_cases_run_again(tmp_path: Path) -> None:
     record = tmp_path / "table.csv.jsonl"
-    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], 20)
-    table = run_cases(todo, tmp_path / "table.csv")
+    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], SECONDS)
+    table = compare(todo, tmp_path / "table.csv")
     whole = record.read_bytes()
     first, second = whole.splitlines(keepends=True)
     digit = first.index(b'"objective": ') + len(b'"objective": ')
@@ -133,21 +135,21 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for folder in ("small", "large"):
         (tmp_path / folder).mkdir()
     names = [str(placement_file(tmp_path / folder, "net.json")) for folder in ("small", "large")]
-    todo = cases(names, ["greedy"], [], 20)
+    todo = cases(names, ["greedy"], [], SECONDS)
     assert [case.name for case in todo] == ["small/net", "large/net"]
 
 
 def test_nothing_to_compare_or_an_unknown_method_is_bad_input(tmp_path: Path) -> None:
     path = str(placement_file(tmp_path))
     with pytest.raises(InputError, match="at least one"):
-        cases([], METHODS, [], 20)
+        cases([], METHODS, [], SECONDS)
     with pytest.raises(InputError, match="no 'magic'"):
-        cases([path], ["magic"], [], 20)
+        cases([path], ["magic"], [], SECONDS)
 
 
 def test_cases_run_on_a_dask_cluster(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
-    todo = cases([str(placement_file(tmp_path))], METHODS, [], 20)
+    todo = cases([str(placement_file(tmp_path))], METHODS, [], SECONDS)
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as local:
@@ -157,7 +159,7 @@ def test_cases_run_on_a_dask_cluster(tmp_path: Path) -> None:
 
 def test_a_dask_address_without_a_scheduler_is_bad_input(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
-    todo = cases([str(placement_file(tmp_path))], ["greedy"], [], 20)
+    todo = cases([str(placement_file(tmp_path))], ["greedy"], [], SECONDS)
     with pytest.raises(InputError, match="--scheduler"):
         run_cases(todo, tmp_path / "table.csv", scheduler="nonsense://127.0.0.1:1")
 

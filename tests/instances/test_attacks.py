@@ -29,8 +29,8 @@ def test_damaged_files_are_refused_or_say_the_same_when_saved_again(tmp_path: Pa
     for name, sample in found.items():
         rng = random.Random(f"whole {name}")
         assert outcome(sample, sample.text.encode(), tmp_path) == "harmless", name
-        seen = Counter(outcome(sample, damaged(sample.text, rng), tmp_path) for _ in range(50))
-        assert seen["refused"] > 20 or name == "compare record", (name, seen)
+        seen = Counter(outcome(sample, damaged(sample.text, rng), tmp_path) for _ in range(40))
+        assert seen["refused"] > 15 or name == "compare record", (name, seen)
 
 
 def test_changed_plans_are_refused_or_still_true(tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_changed_plans_are_refused_or_still_true(tmp_path: Path) -> None:
 
 
 def test_no_forged_certificate_proves_a_bound() -> None:
-    proved = certified(8)
-    assert len(proved) == 8
-    for k in range(100):
+    proved = certified(3)
+    assert len(proved) == 3
+    for k in range(60):
         workload, _, plan, best = proved[k % len(proved)]
         if k < len(proved):
             assert not is_refused(workload, plan)

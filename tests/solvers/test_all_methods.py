@@ -9,9 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from brute import best_max_load
-from cases import random_case
-from conformance import Task, chain, task, torn
+from conformance import EXACT, Task, chain, task, torn
 
 from stagecut import (
     Cluster,
@@ -28,19 +26,10 @@ from stagecut import (
 )
 from stagecut.solvers import METHODS, Progress
 
-#: Methods that search until they have proved something, unless a limit ends them; of throughput
-#: `dp` for contiguous splits alone.
-EXACT = {
-    "throughput": ("auto", "milp"),
-    "latency": ("auto", "dp", "milp", "milp-big-m"),
-    "training": ("auto", "dp", "milp"),
-    "mapping": ("auto", "milp", "joint"),
-}
 EVERY = [(problem, method) for problem in METHODS for method in METHODS[problem]]
 TINY, HUGE = 1e-12, 1e12
 #: Ends what hangs; no test waits for it.
 LIMITS = Limits(seconds=120, nodes=2000)
-FEW = Limits(seconds=120, nodes=20)  # restarts
 
 
 @pytest.fixture(params=EVERY, ids=lambda both: "-".join(both))
@@ -269,30 +258,10 @@ def test_no_times_for_a_kind_of_device_is_bad_input(method: str) -> None:
         solve(chain([1.0]), cluster, method=method)
 
 
-@pytest.mark.parametrize("split", ["contiguous", "noncontiguous"])
-def test_exact_methods_find_the_optimum_and_the_others_nothing_better(
-    method: str, split: str
-) -> None:
-    if (method, split) == ("column-generation", "contiguous"):
-        with pytest.raises(InputError, match="noncontiguous"):
-            solve(*random_case(0), Throughput(split="contiguous"), method=method)
-        return
-    for seed in range(30):
-        workload, cluster = random_case(seed, max_nodes=6, max_accelerators=2)
-        if method == "metis" and not any(k.count for k in cluster.kinds if not k.host):
-            continue
-        problem = Throughput(split=split)  # type: ignore[arg-type]
-        best = best_max_load(workload, cluster, problem)
-        limits = FEW if method in ("local-search", "random", "column-generation") else LIMITS
-        result = solve(workload, cluster, problem, method=method, limits=limits)
-        if result.plan is not None:
-            assert result.plan.objective >= best * (1 - 1e-9)
-            assert result.bound <= best * (1 + 1e-6)
-            verify(workload, result.plan)
-        if method in (*EXACT["throughput"], *["dp"] * (split == "contiguous")):
-            assert result.status == ("infeasible" if math.isinf(best) else "optimal"), seed
-            if result.plan is not None:
-                assert result.plan.objective == pytest.approx(best, rel=1e-6)
+def test_set_partitioning_refuses_contiguous_splits() -> None:
+    of = task("throughput")
+    with pytest.raises(InputError, match="noncontiguous"):
+        solve(of.workload, of.cluster, Throughput(split="contiguous"), method="column-generation")
 
 
 def test_a_start_for_another_split_is_said_not_to_be_used() -> None:

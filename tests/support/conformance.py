@@ -105,6 +105,15 @@ def _mapped(seconds: Sequence[float], edges: Edges, scale: float, room: float) -
     return Task(workload, accelerators_and_cpus(4, memory_bytes=room), problem)
 
 
+#: Methods that search until they have proved something, unless a limit ends them; of throughput
+#: `dp` for contiguous splits alone.
+EXACT = {
+    "throughput": ("auto", "milp"),
+    "latency": ("auto", "dp", "milp", "milp-big-m"),
+    "training": ("auto", "dp", "milp"),
+    "mapping": ("auto", "milp", "joint"),
+}
+
 #: Problem → task of nodes that take so long, joined by edges; all costs are `scale` times as large,
 #: and devices have `room` for so many bytes, of which each node takes one or more.
 TASKS: dict[str, Callable[[Sequence[float], Edges, float, float], Task]] = {

@@ -19,6 +19,7 @@ import numpy as np
 
 from ....formulations.latency.graph import LatencyGraph
 from ....formulations.task import Task
+from ....instances import Latency
 from ....instances.model.arrays import Bools, Floats, Ints
 from ..bound import CutData, PathBound, path_bound
 from . import arrays as col
@@ -51,7 +52,7 @@ class Core:
     sinks: tuple[int, ...]
 
 
-def core_of(task: Task, graph: LatencyGraph) -> Core:
+def core_of(task: Task[Latency], graph: LatencyGraph) -> Core:
     """Set free leaves aside."""
     workload = task.workload
     free = (graph.cpu == 0) & np.all((graph.compute == 0) | np.isinf(graph.compute), axis=0)
@@ -83,7 +84,7 @@ def core_of(task: Task, graph: LatencyGraph) -> Core:
 
 
 def core_paths(
-    task: Task,
+    task: Task[Latency],
     core: Core,
     graph: LatencyGraph,
     data: CutData,
@@ -108,7 +109,7 @@ def codes(counts: Sequence[int]) -> tuple[Ints, Ints]:
 
 
 def kernel_graph(
-    task: Task,
+    task: Task[Latency],
     core: Core,
     counts: Sequence[int],
     bounds: Sequence[PathBound],
@@ -226,7 +227,7 @@ def _append(lists: list[int], rows: Sequence[Sequence[int]]) -> Ints:
     return start
 
 
-def _depths(task: Task, core: Core) -> Floats:
+def _depths(task: Task[Latency], core: Core) -> Floats:
     """Least time from a node's start to the end: along paths, p or q, whichever is less."""
     graph = core.graph
     least = np.minimum(graph.cpu, graph.compute.min(axis=0, initial=np.inf))
@@ -237,7 +238,7 @@ def _depths(task: Task, core: Core) -> Floats:
 
 
 def _path_tables(
-    task: Task,
+    task: Task[Latency],
     core: Core,
     bounds: Sequence[PathBound],
     unit_no: Ints,

@@ -24,7 +24,7 @@ import numpy as np
 from ....formulations.latency.graph import LatencyGraph, latency_graph
 from ....formulations.task import Task
 from ....formulations.throughput.infeasible import memories, why_infeasible
-from ....instances import CallPlacement, Solution
+from ....instances import CallPlacement, Latency, Solution
 from ...core.search import Search
 from ..bound import cut_data, path_bound
 from ..paths import heavy_paths
@@ -56,7 +56,7 @@ class Step:
 
 
 def one_call(
-    task: Task,
+    task: Task[Latency],
     should_stop: Callable[[], bool],
     best: Callable[[], float],
     offer: Callable[[Solution], bool],
@@ -102,7 +102,10 @@ def one_call(
 
 
 def raise_path_bound(
-    task: Task, search: Search[Solution], graph: LatencyGraph, should_stop: Callable[[], bool]
+    task: Task[Latency],
+    search: Search[Solution],
+    graph: LatencyGraph,
+    should_stop: Callable[[], bool],
 ) -> None:
     """Raise the path-interval bound along the heaviest path; it may be infinite, and proves that.
 
@@ -112,7 +115,7 @@ def raise_path_bound(
         Ends it with a weaker bound.
     """
     data = cut_data(task, graph)
-    calls = task.latency.calls * int(graph.count.sum())
+    calls = task.problem.calls * int(graph.count.sum())
     for path in heavy_paths(graph, count=1):
         bound = path_bound(task, graph, data, path, calls, should_stop).value
         if math.isinf(bound):
@@ -121,7 +124,7 @@ def raise_path_bound(
         search.raise_bound(bound, PATH_BOUND)
 
 
-def explain(task: Task) -> str:
+def explain(task: Task[Latency]) -> str:
     """Return why a task that is known to be infeasible is so."""
     return why_infeasible(task) or (
         f"no division into calls that wait for each other in order fits: {memories(task)}; "
@@ -129,7 +132,7 @@ def explain(task: Task) -> str:
     )
 
 
-def ceiling(task: Task, graph: LatencyGraph) -> float:
+def ceiling(task: Task[Latency], graph: LatencyGraph) -> float:
     """Return a latency that no plan exceeds."""
     work = np.where(np.isfinite(graph.compute), graph.compute, 0.0).max(axis=0, initial=0.0)
     alone = np.where(np.isfinite(graph.cpu), graph.cpu, 0.0)
@@ -192,7 +195,7 @@ def _steps(graph: Graph, store: LabelStore) -> list[Step] | None:
     return steps[::-1]
 
 
-def solution_of(task: Task, core: Core, steps: list[Step]) -> CallPlacement:
+def solution_of(task: Task[Latency], core: Core, steps: list[Step]) -> CallPlacement:
     """Return the plan of a chain with one call per accelerator, devices in order kind by kind."""
     graph = core.graph
     device, call = graph.pool.copy(), np.full(task.workload.n, -1)
@@ -206,7 +209,7 @@ def solution_of(task: Task, core: Core, steps: list[Step]) -> CallPlacement:
 
 
 def calls_of(
-    task: Task, core: Core, steps: list[Step], *, leaves: bool = True
+    task: Task[Latency], core: Core, steps: list[Step], *, leaves: bool = True
 ) -> list[tuple[int, list[int]]]:
     """Return kind and nodes of each call of a chain, with the free leaves that save most."""
     found = []
@@ -219,7 +222,7 @@ def calls_of(
     return found
 
 
-def leaves_of(task: Task, core: Core, nodes: set[int], kind: int) -> set[int]:
+def leaves_of(task: Task[Latency], core: Core, nodes: set[int], kind: int) -> set[int]:
     """Return the free leaves that a call of `nodes` should take, on a kind of accelerators."""
     graph, workload = core.graph, task.workload
     items = [  # bytes, transfer saved, nodes

@@ -23,6 +23,7 @@ import numpy as np
 from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
 from ....formulations.throughput.hypergraph import Hypergraph
+from ....instances import Throughput
 from ....instances.model.arrays import Bools, Floats, Ints
 from ...core.search import Stoppable
 from .frontier import (
@@ -118,9 +119,9 @@ class DualState:
     pricings: int = 0
 
 
-def pricing_problem(task: Task, graph: Hypergraph) -> PricingProblem:
+def pricing_problem(task: Task[Throughput], graph: Hypergraph) -> PricingProblem:
     """Return what one device of each kind can hold."""
-    costs, overlap = task.costs, task.throughput.overlap
+    costs, overlap = task.costs, task.problem.overlap
     room = costs.capacity_bytes * (1 + PROOF_MARGIN)
     load = graph.compute.sum(axis=1)
     load = np.where(graph.memory_bytes > room[:, None], np.inf, load)

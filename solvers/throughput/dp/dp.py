@@ -13,7 +13,7 @@ from ....formulations.task import Task
 from ....formulations.throughput.biconnected import layer_units
 from ....formulations.throughput.ideals import Criterion, Pipeline, pipeline
 from ....formulations.throughput.infeasible import memories, why_infeasible
-from ....instances import Placement, Solution, VerificationError
+from ....instances import Placement, Solution, Throughput, VerificationError
 from ....instances.model.arrays import Ints
 from ...core.lattice import Lattice, chain, count_ideals, list_ideals
 from ...core.search import Search
@@ -63,7 +63,7 @@ class Work:
 class _Run:
     """A search on a lattice, which `proves` what it rules out if it holds every plan."""
 
-    task: Task
+    task: Task[Throughput]
     pipe: Pipeline
     lattice: Lattice
     search: Search[Solution]
@@ -90,7 +90,7 @@ class _Run:
                 Placement(self.pipe.graph.expand(placement), order if self.pipe.relayed else ())
             )
             slack = CLAIM_TOLERANCE * max(found.value, min(limits[minimise], self.weight))
-            summed = self.task.throughput.pipeline == "pipedream" and not self.task.cluster.links
+            summed = self.task.problem.pipeline == "pipedream" and not self.task.cluster.links
             if self.search.objective > (found.value + slack if summed else np.finfo(float).max):
                 raise VerificationError(
                     f"dp: it claims max-load {found.value!r}, which the verifier does not "
@@ -99,7 +99,7 @@ class _Run:
         return found
 
 
-def ideal_dp(task: Task, search: Search[Solution]) -> None:
+def ideal_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     """Find the optimum over contiguous splits; it is a bound where just these are asked for.
 
     First the linearised program gives an incumbent, against which the ideals are cut. Where the
@@ -136,19 +136,21 @@ def ideal_dp(task: Task, search: Search[Solution]) -> None:
         search.raise_bound(least, ORIGIN)
 
 
-def linearised_dp(task: Task, search: Search[Solution]) -> None:
+def linearised_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     """Find the best split of a few topological orders: fast, and often optimal."""
     linearised(task, search)
 
 
-def pipedream(task: Task, search: Search[Solution]) -> None:
+def pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
     """Merge branches that close again, as PipeDream does, and split the path that is left."""
     linearised(task, search, layer_units(task))
     if search.best is None and not search.should_stop():
         search.note("pipedream: no plan found on the path that merging leaves; others may exist")
 
 
-def linearised(task: Task, search: Search[Solution], units: Ints | None = None) -> Pipeline | None:
+def linearised(
+    task: Task[Throughput], search: Search[Solution], units: Ints | None = None
+) -> Pipeline | None:
     """Offer the best splits of some topological orders of the units; None if nothing can fit."""
     with search.phase("build"):
         pipe = pipeline(task, units)
@@ -166,9 +168,9 @@ def linearised(task: Task, search: Search[Solution], units: Ints | None = None) 
     return pipe
 
 
-def _exact(task: Task) -> bool:
+def _exact(task: Task[Throughput]) -> bool:
     """Whether every plan that is asked for is a chain of ideals."""
-    problem, costs = task.throughput, task.costs
+    problem, costs = task.problem, task.costs
     cores = bool(costs.count[costs.host].any())
     return problem.split == "contiguous" and (problem.cpu_split == "contiguous" or not cores)
 
@@ -219,7 +221,7 @@ def _solve(run: _Run, coarse: bool = False) -> float | None:
     """
     if run.task.cluster.links:
         return _solve_linked(run)
-    if run.task.throughput.pipeline == "gpipe":
+    if run.task.problem.pipeline == "gpipe":
         return _solve_gpipe(run)
     search, work = run.search, run.work
     for target in _targets(run, coarse):
@@ -257,7 +259,7 @@ def _solve_linked(run: _Run) -> float | None:
     The dynamic program knows nothing of links: what it minimises is never above the true
     objective, to which the incumbents belong.
     """
-    if run.task.throughput.pipeline == "gpipe":
+    if run.task.problem.pipeline == "gpipe":
         total = 0.0
         passes: tuple[Criterion, ...] = ("forward", "backward")
         for one in passes:

@@ -2,153 +2,42 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
-from cases import random_case
-from mapping_joint_cases import network
-from training_cases import random_training_case
-
-from stagecut import (
-    Cluster,
-    Latency,
-    Limits,
-    Result,
-    Throughput,
-    Workload,
-    solve,
-    verify,
+from lies import (
+    DRIVERS,
+    LIES,
+    asked,
+    bound_of_nothing,
+    bound_slightly_too_high,
+    bound_too_high,
+    failure,
+    infeasible,
+    silence,
 )
-from stagecut.instances import DeviceMapping, Problem, StagecutError, topology
+
+from stagecut import Result, verify
 from stagecut.solvers.core import highs, milp_driver
 from stagecut.solvers.core.highs import Outcome
-
-Case = tuple[Workload, Cluster | None, Problem, str]
-
-#: With how long a silent solver is waited for, and all other lies are told.
-LIMITS = Limits(seconds=20, nodes=20)
-
-
-def _throughput(split: str, method: str = "milp") -> Case:
-    workload, cluster = random_case(2)
-    return workload, cluster, Throughput(split=split), method  # type: ignore[arg-type]
-
-
-def _training() -> Case:
-    workload, cluster, problem = random_training_case(1, kinds=2, max_nodes=3)
-    return workload, cluster, problem, "milp"
-
-
-def _mapping(method: str) -> Case:
-    workload = network(np.random.default_rng(0), 4, backward=False)
-    problem = DeviceMapping(topology("mesh2d:2x2"), 2, 2, mode="both", collective="ring")
-    return workload, None, problem, method
-
-
-def _islands() -> Case:
-    workload = network(np.random.default_rng(0), 8, backward=False)
-    where = topology("random_blk_1:16@seed=3")
-    problem = DeviceMapping(where, 4, 4, mode="both", collective="ring", objective="busiest-link")
-    return workload, None, problem, "layouts"
-
-
-DRIVERS: dict[str, Callable[[], Case]] = {
-    "compact, non-contiguous": lambda: _throughput("noncontiguous"),
-    "compact, contiguous": lambda: _throughput("contiguous"),
-    "compact, per device": lambda: _throughput("per-device"),
-    "latency, potentials": lambda: (*random_case(53, max_nodes=6), Latency(1), "milp"),
-    "latency, big-M": lambda: (*random_case(1, max_nodes=6), Latency(2), "milp-big-m"),
-    "training": _training,
-    "mapping": lambda: _mapping("milp"),
-    "mapping, joint": lambda: _mapping("joint"),
-    "mapping, islands": _islands,
-}
-
-
-def _outcome(**claims: object) -> Outcome:
-    honest = Outcome("no solution", "none", None, math.inf, -math.inf, 0)
-    return replace(honest, **claims)
-
-
-def infeasible(_linear, _search, **_: object) -> Outcome:
-    return _outcome(status="infeasible", objective=math.inf, bound=math.inf)
-
-
-def bound_too_high(_linear, _search, *, on_bound, **_: object) -> Outcome:
-    """Of any program the objective is about 1000 at the incumbent."""
-    on_bound(1e7)
-    return _outcome(status="feasible", limit="nodes", bound=1e7)
-
-
-def bound_slightly_too_high(_linear, _search, *, on_bound, **_: object) -> Outcome:
-    on_bound(1000.0 * (1 - 1e-9))
-    return _outcome(status="feasible", limit="nodes", bound=1000.0 * (1 - 1e-9))
-
-
-def bound_of_nothing(_linear, _search, *, on_bound, **_: object) -> Outcome:
-    for bound in (math.inf, math.nan, 1e300):
-        on_bound(bound)
-    return _outcome(status="optimal", bound=math.nan)
-
-
-def rows_broken(linear, _search, *, on_incumbent, **_: object) -> Outcome:
-    x = np.where(np.isfinite(linear.column_lower), linear.column_lower, 0.0)
-    on_incumbent(x)
-    return _outcome(status="optimal", x=x, objective=0.0, bound=0.0)
-
-
-def all_ones(linear, _search, *, on_incumbent, **_: object) -> Outcome:
-    x = np.ones(len(linear.cost))
-    on_incumbent(x)
-    return _outcome(status="optimal", x=x, objective=1.0, bound=1.0)
-
-
-def status_without_solution(_linear, _search, **_: object) -> Outcome:
-    return _outcome(status="optimal")
-
-
-def failure(_linear, _search, **_: object) -> Outcome:
-    raise StagecutError("HiGHS ended with 'Unknown'")
-
-
-def silence(_linear, search, **_: object) -> Outcome:
-    while not search.should_stop():
-        time.sleep(0.01)
-    return _outcome(limit="time", abandoned=True)
-
-
-LIES = (
-    infeasible, bound_too_high, bound_slightly_too_high, bound_of_nothing, rows_broken, all_ones,
-    status_without_solution, failure, silence,
-)  # fmt: skip
 
 
 @cache
 def honest(driver: str) -> Result:
-    workload, cluster, problem, method = DRIVERS[driver]()
-    result = solve(workload, cluster, problem, method=method, limits=LIMITS)
+    result = asked(driver)
     assert result.plan is not None
     return result
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_no_lie_becomes_a_certificate(
-    driver: str, lie: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_lie_becomes_a_certificate(driver: str, lie: Callable[..., Outcome]) -> None:
     truth = honest(driver)
     assert truth.plan is not None
-    monkeypatch.setattr(milp_driver, "run_highs", lie)
-    workload, cluster, problem, method = DRIVERS[driver]()
-    limits = replace(LIMITS, seconds=2.0) if lie is silence else LIMITS
-    result = solve(workload, cluster, problem, method=method, limits=limits)
+    result = asked(driver, lie)
     assert result.plan is not None  # that known before the solver was asked
-    verify(workload, result.plan)
+    verify(DRIVERS[driver]()[0], result.plan)
     if result.bound > truth.plan.objective * (1 + 1e-6):
         # a lie that nothing known contradicts, and too large a program to prove it again
         assert lie is bound_slightly_too_high

@@ -1,0 +1,51 @@
+"""Every driver of integer programs with a solver that lies: what the result says.
+
+    PYTHONPATH=.dev python benchmarks/lying_solver.py
+
+A cell has the status, and the part of the true optimum that the bound says; in brackets *noted* if
+a note names the lie, *solver's word* if the bound's origin is the solver alone, and *wrong* if the
+bound is above the optimum.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+
+from lies import DRIVERS, LIES, asked
+
+from stagecut import Result
+
+#: What a bound is above the optimum by, relatively, that counts as rounding.
+ROUNDING = 1e-6
+
+
+def cell(result: Result, optimum: float) -> str:
+    """Return what a result says, in a few words."""
+    remarks = []
+    if any("a defect" in note or "failed" in note for note in result.notes):
+        remarks.append("noted")
+    if result.bound_origin.endswith("(HiGHS)"):
+        remarks.append("solver's word")
+    if result.bound > optimum * (1 + ROUNDING):
+        remarks.append("wrong")
+    said = f"{result.status} {result.bound / optimum:.4g}"
+    return said + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def main() -> None:
+    """Print the table."""
+    names = ["honest", *(lie.__name__.replace("_", " ") for lie in LIES)]
+    print(f"| driver | {' | '.join(names)} |\n|{'---|' * (len(names) + 1)}")
+    for driver in DRIVERS:
+        truth = asked(driver)
+        assert truth.objective is not None
+        cells = [cell(truth, truth.objective)]
+        cells += [cell(asked(driver, lie), truth.objective) for lie in LIES]
+        print(f"| {driver} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""A method of a problem: its solver, the options it reads, and what it does not support."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic
+
+from ...formulations.task import P, Task
+from ...instances import InputError, Solution
+from .search import Search
+
+#: A solver reads the task, offers its finds to the search, raises its bound, stops when told.
+Solver = Callable[[Task[P], Search[Solution]], None]
+
+#: Says why a method of this name does not support a task; None if it does.
+Refusal = Callable[[str, Task[P]], str | None]
+
+
+@dataclass(frozen=True)
+class Method(Generic[P]):
+    """A method of one problem.
+
+    Parameters
+    ----------
+    solve
+        Its solver; what that takes to import is imported when it first runs.
+    reads
+        The options of `solve` that it reads, and the values that each may have; () for any text.
+    refuses
+        What it does not support.
+    """
+
+    solve: Solver[P]
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    refuses: tuple[Refusal[P], ...] = ()
+
+    def check(self, name: str, task: Task[P]) -> None:
+        """Raise InputError if it does not support the task."""
+        for refusal in self.refuses:
+            reason = refusal(name, task)
+            if reason is not None:
+                raise InputError(reason)

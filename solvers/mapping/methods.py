@@ -1,0 +1,62 @@
+"""The methods for mapping: solvers, imported when first run, and what they support."""
+
+from __future__ import annotations
+
+from ...formulations.task import Task
+from ...instances import DeviceMapping, Solution
+from ...instances.model.stage_costs import parameter_bytes
+from ..core.method import Method
+from ..core.search import Search
+
+
+def _auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
+    from .auto import auto
+
+    auto(task, search)
+
+
+def _layouts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
+    from .auto import layouts
+
+    layouts(task, search)
+
+
+def _milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
+    from .milp import milp
+
+    milp(task, search)
+
+
+def _joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
+    from .joint import joint
+
+    joint(task, search)
+
+
+def _links(_method: str, task: Task[DeviceMapping]) -> str | None:
+    if not task.cluster.links:
+        return None
+    return "cluster: a mapping has the topology's links; remove the cluster's"
+
+
+def _busiest_link(method: str, task: Task[DeviceMapping]) -> str | None:
+    if task.problem.objective == "stage-time":
+        return None
+    return f"{method}: it knows stage times alone; leave out the objective busiest-link"
+
+
+def _not_rings(method: str, task: Task[DeviceMapping]) -> str | None:
+    problem = task.problem
+    counted = problem.mode != "p2p" and problem.replicas > 1 and problem.collective != "ring"
+    if not (counted and parameter_bytes(task.workload).any()):
+        return None
+    return f"{method}: it knows rings alone; set collective to ring"
+
+
+#: By name.
+METHODS: dict[str, Method[DeviceMapping]] = {
+    "auto": Method(_auto, refuses=(_links,)),
+    "layouts": Method(_layouts, refuses=(_links,)),
+    "milp": Method(_milp, refuses=(_links, _not_rings)),
+    "joint": Method(_joint, refuses=(_links, _busiest_link, _not_rings)),
+}

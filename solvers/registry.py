@@ -1,0 +1,79 @@
+"""Which methods there are, by problem and name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..formulations.task import Task
+from ..instances import InputError, Problem
+from ..instances.model.errors import quote
+from .core.method import Method, Solver
+from .latency import methods as latency
+from .mapping import methods as mapping
+from .throughput import methods as throughput
+from .training import methods as training
+
+#: Problem → name → method.
+METHODS: dict[str, dict[str, Method[Any]]] = {
+    "throughput": throughput.METHODS,
+    "mapping": mapping.METHODS,
+    "training": training.METHODS,
+    "latency": latency.METHODS,
+}
+
+#: Former names of methods, accepted for one more version.
+FORMER_NAMES: dict[str, dict[str, str]] = {
+    "throughput": {"dpl": "linear-dp", "setpart": "column-generation"},
+    "training": {"equi": "equal-stages"},
+}
+
+
+def current_name(problem: str, method: str) -> str:
+    """Return the name of a method that may be called by its former one."""
+    return FORMER_NAMES.get(problem, {}).get(method, method)
+
+
+def method_of(problem: str, name: str) -> Method[Any]:
+    """Return a method of a problem, by its name now or formerly.
+
+    Raises
+    ------
+    InputError
+        If there is none of this name; the message names those there are.
+    """
+    name, known = current_name(problem, name), METHODS[problem]
+    if name not in known:
+        raise InputError(f"method: no {name!r} for {problem}; use one of {', '.join(known)}")
+    return known[name]
+
+
+def solver(task: Task[Problem], method: str) -> Solver[Any]:
+    """Return the solver called `method`.
+
+    Raises
+    ------
+    InputError
+        If there is none for this problem, it does not support the task, or does not read an
+        option of it; the message names those there are, and those that do.
+    """
+    problem = task.problem.name
+    method = current_name(problem, method)
+    found = method_of(problem, method)
+    found.check(method, task)
+    for name, value in task.options.items():
+        _check_option(problem, method, name, value)
+    return found.solve
+
+
+def _check_option(problem: str, method: str, name: str, value: str) -> None:
+    reads = METHODS[problem][method].reads
+    if name not in reads:
+        others = [other for other, it in METHODS[problem].items() if name in it.reads]
+        who = f"only {' and '.join(others)} do" if others else f"no method for {problem} does"
+        raise InputError(f"{name}: method {method} does not read it; {who}: leave it out")
+    if reads[name] and value not in reads[name]:
+        raise InputError(f"{name}: {quote(value)} is not one of {', '.join(reads[name])}")
+    if name == "solver":
+        from .core.other_solvers import check_solver  # with Pyomo, which takes a second to import
+
+        check_solver(value)

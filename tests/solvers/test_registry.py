@@ -1,0 +1,81 @@
+"""What a method does not support is refused before it is run, in one line that says what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conformance import task
+
+from stagecut import Cluster, DeviceKind, InputError, Link, PairLink, Throughput
+from stagecut.formulations.task import pose
+from stagecut.instances import DeviceMapping
+from stagecut.solvers import METHODS, solver
+
+
+def refused(
+    problem: str, *, change: dict[str, object] | None = None, linked: bool = False
+) -> dict[str, str]:
+    """What each method says of a task; "" if it supports it."""
+    of = task(problem)
+    cluster = of.cluster
+    if linked:
+        pair = PairLink(("gpu 0", "gpu 1"), Link(0.0, 1.0))
+        cluster = Cluster((DeviceKind("gpu", 2),), (pair,))
+    asked = pose(of.workload, cluster, replace(of.problem, **(change or {})))
+    said = {}
+    for method in METHODS[problem]:
+        try:
+            solver(asked, method)
+            said[method] = ""
+        except InputError as error:
+            said[method] = str(error)
+    return said
+
+
+def test_relayed_data() -> None:
+    relayed = {"split": "contiguous", "relayed": True}
+    said = refused("throughput", change=relayed)
+    able = [method for method, reason in said.items() if not reason]
+    assert able == ["auto", "dp", "linear-dp", "pipedream"]
+    assert said["greedy"] == (
+        "method: greedy cannot price relayed data; use one of auto, dp, linear-dp, pipedream"
+    )
+
+
+def test_splits() -> None:
+    for split in ("contiguous", "per-device"):
+        said = refused("throughput", change={"split": split})
+        assert [method for method, reason in said.items() if reason] == ["column-generation"]
+        assert said["column-generation"].endswith("use method dp or milp, or split noncontiguous")
+    assert not any(refused("throughput").values())
+
+
+@pytest.mark.parametrize("problem", METHODS)
+def test_links_between_devices(problem: str) -> None:
+    said = refused(problem, linked=True)
+    assert all(reason == "" for reason in said.values()) == (problem in ("throughput", "latency"))
+    assert all(said.values()) == (problem in ("training", "mapping"))
+    assert all("links" in reason for reason in said.values() if reason)
+
+
+def test_what_the_programs_of_mapping_know() -> None:
+    cheapest = refused("mapping", change={"collective": "cheapest"})
+    assert [method for method, reason in cheapest.items() if reason] == ["milp", "joint"]
+    assert cheapest["milp"] == "milp: it knows rings alone; set collective to ring"
+    links = refused("mapping", change={"objective": "busiest-link"})
+    assert [method for method, reason in links.items() if reason] == ["joint"]
+    no_weights = task("mapping")
+    workload = replace(no_weights.workload, extra={"weight_bytes": np.zeros(no_weights.workload.n)})
+    assert isinstance(no_weights.problem, DeviceMapping)
+    problem = replace(no_weights.problem, collective="cheapest")
+    assert solver(pose(workload, no_weights.cluster, problem), "milp")  # nothing is reduced
+
+
+def test_a_former_name_runs_what_it_became() -> None:
+    of = task("throughput")
+    asked = pose(of.workload, of.cluster, Throughput())
+    assert solver(asked, "setpart") is solver(asked, "column-generation")
+    with pytest.raises(InputError, match="no 'nothing' for throughput; use one of auto, dp"):
+        solver(asked, "nothing")
