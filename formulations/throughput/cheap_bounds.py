@@ -148,7 +148,7 @@ def _multipliers(
     row_of[limited] = kinds * passes + np.arange(len(limited))
     rows = [kind * passes + b for b in range(passes)]
     values = [time[kind, b, unit] / scale for b in range(passes)]
-    held = np.isfinite(room)[kind]
+    held = row_of[kind] >= 0
     rows += [row_of[kind[held]], np.arange(kinds * passes)]
     values += [memory_bytes[unit[held]] / bytes_scale, -np.repeat(count, passes)]
     across = [columns] * passes + [columns[held], len(unit) + np.arange(kinds * passes) % passes]
@@ -162,7 +162,7 @@ def _multipliers(
     found = linprog(
         c=np.concatenate([np.zeros(len(unit)), np.ones(passes)]),
         A_ub=inequalities,
-        b_ub=np.concatenate([np.zeros(kinds * passes), (count * room)[limited] / bytes_scale]),
+        b_ub=np.concatenate([np.zeros(kinds * passes), (count * finite)[limited] / bytes_scale]),
         A_eq=equations,
         b_eq=np.ones(size),
         bounds=[(0, None)] * len(unit) + [(float(h) / scale, None) for h in heaviest],

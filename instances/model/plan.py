@@ -15,6 +15,7 @@ from .cluster import Cluster
 from .errors import InputError
 from .problem import DeviceMapping, Problem
 from .solution import Solution
+from .summary import Summarised
 from .workload import Workload
 
 Status = Literal["optimal", "feasible", "infeasible", "no solution"]
@@ -34,8 +35,8 @@ def gap_between(objective: float, bound: float) -> float:
     return math.inf if math.isinf(bound) else (objective - bound) / objective
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Summarised):
     """A placement with its certificate.
 
     Parameters
@@ -121,5 +122,18 @@ class Plan:
         devices = [self.device_names[d] for d in self.placement.tolist()]
         columns = {"name": workload.names, "device": self.placement, "device_name": devices}
         return pd.DataFrame(columns, index=pd.Index(list(workload.ids), name="id", dtype="object"))
+
+    def summary(self) -> dict[str, object]:
+        """Return what it was made for, and how good it is, as it shows itself."""
+        return {
+            "workload": self.workload_name,
+            "problem": self.problem.name,
+            "devices": len(set(self.placement.tolist())),
+            "objective": self.objective,
+            "bound": self.bound,
+            "gap": f"{self.gap:.3%}",
+            "time_unit": self.time_unit,
+            "method": self.method,
+        }
 
     __reduce__ = rebuild

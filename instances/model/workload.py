@@ -26,6 +26,7 @@ from .check_workload import (
 )
 from .errors import InputError, quote
 from .layers import Layers
+from .summary import Summarised
 from .units import TIME_UNITS as TIME_UNITS
 from .units import UNSPECIFIED, NodeId
 
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 MAX_COLOURS = 1_000_000
 
 
-@dataclass(frozen=True, eq=False)
-class Workload:
+@dataclass(frozen=True, eq=False, repr=False)
+class Workload(Summarised):
     """A directed acyclic graph of operators or layers with costs.
 
     Nodes are numbered 0 … n−1 in the order of `ids`; every array is indexed by that number, is
@@ -244,6 +245,16 @@ class Workload:
         """Return one row per edge: the ids of its source and target."""
         ends = [(self.ids[u], self.ids[v]) for u, v in self.edges.tolist()]
         return pd.DataFrame(ends, columns=["source", "target"], dtype="object")
+
+    def summary(self) -> dict[str, object]:
+        """Return name, size and units, as it shows itself."""
+        return {
+            "name": self.name,
+            "nodes": self.n,
+            "edges": len(self.edges),
+            "times on": ", ".join(self.times),
+            "time_unit": self.time_unit,
+        }
 
     __reduce__ = rebuild
 

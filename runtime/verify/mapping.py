@@ -45,7 +45,7 @@ class MappedStage:
     allreduce_by: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MappingReport(Report):
     """A report with the stages, and the link that carries most for its bandwidth.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...instances import NodeId
+from ...instances.model.summary import Summarised
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,8 @@ class CallReport:
     transfer_out: float
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Summarised):
     """The objective by definition, and every rule that is broken, a line each.
 
     `stages` is filled for training only, first to last; `devices` is empty there.
@@ -165,3 +166,10 @@ class Report:
     stages: tuple[StageReport, ...] = ()
     calls: tuple[CallReport, ...] = ()
     tie: float = 0.0
+
+    def summary(self) -> dict[str, object]:
+        """Return the objective and what is broken, as it shows itself."""
+        parts = {"devices": self.devices, "stages": self.stages, "calls": self.calls}
+        counts = {name: len(parts[name]) for name in parts if parts[name]}
+        broken = "; ".join(self.violations) or "none"
+        return {"objective": self.objective, **counts, "violations": broken}

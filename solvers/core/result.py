@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ...instances import Limit, Plan, Status
+from ...instances.model.summary import Summarised
 from .search import Point
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Summarised):
     """Why a search stopped, and what it holds.
 
     Parameters
@@ -72,3 +73,15 @@ class Result:
         """Return one row per improvement: seconds, objective, bound, gap."""
         rows = [(p.seconds, p.objective, p.bound, p.gap) for p in self.trace]
         return pd.DataFrame(rows, columns=["seconds", "objective", "bound", "gap"])
+
+    def summary(self) -> dict[str, object]:
+        """Return how the search ended, as it shows itself."""
+        return {
+            "status": self.status,
+            "objective": self.objective,
+            "bound": self.bound,
+            "gap": "none" if self.gap is None else f"{self.gap:.3%}",
+            "limit": self.limit,
+            "method": self.method,
+            "seconds": self.seconds,
+        }
