@@ -148,7 +148,7 @@ def _multipliers(
     row_of[limited] = kinds * passes + np.arange(len(limited))
     rows = [kind * passes + b for b in range(passes)]
     values = [time[kind, b, unit] / scale for b in range(passes)]
-    held = np.isfinite(room)[kind]
+    held = row_of[kind] >= 0
     rows += [row_of[kind[held]], np.arange(kinds * passes)]
     values += [memory_bytes[unit[held]] / bytes_scale, -np.repeat(count, passes)]
     across = [columns] * passes + [columns[held], len(unit) + np.arange(kinds * passes) % passes]
