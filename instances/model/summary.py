@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from ..formats.escape import markup, one_line
+from .escape import markup, one_line
 
 
 class Summarised(ABC):
