@@ -92,16 +92,16 @@ def test_the_cluster_can_be_given(tmp_path: Path) -> None:
     path, cluster = str(placement_file(tmp_path)), tmp_path / "cluster.json"
     save(Cluster((DeviceKind("accelerator", 4),)), cluster)
     (fast,) = cases([path], ["single"], ["--accelerators", "3"], SECONDS, cluster=cluster)
-    assert compare([fast], tmp_path / "table.csv")["objective"][0] == 8.0
+    assert run_cases([fast], tmp_path / "table.csv")["objective"][0] == 8.0
     save(Cluster((DeviceKind("accelerator", 4, slowdown=2.0),)), cluster)
     (slow,) = cases([path], ["single"], ["--accelerators", "3"], SECONDS, cluster=cluster)
-    assert compare([slow], tmp_path / "table.csv")["objective"][0] == 16.0
+    assert run_cases([slow], tmp_path / "table.csv")["objective"][0] == 16.0
 
 
 def test_damaged_lines_are_set_aside_and_their_cases_run_again(tmp_path: Path) -> None:
     record = tmp_path / "table.csv.jsonl"
     todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], SECONDS)
-    table = compare(todo, tmp_path / "table.csv")
+    table = run_cases(todo, tmp_path / "table.csv")
     whole = record.read_bytes()
     first, second = whole.splitlines(keepends=True)
     digit = first.index(b'"objective": ') + len(b'"objective": ')
