@@ -15,7 +15,7 @@ from damage import damaged, outcome, samples
 from forgery import certified, changed, fate, forged, is_refused, plans
 from nonsense import NONSENSE, attack, commands, no_cases_run, options_of
 
-from stagecut.api import compare
+from stagecut.api import cases
 
 #: Those that need no torch, which takes seconds to import.
 QUICK = (
@@ -58,7 +58,7 @@ def test_no_forged_certificate_proves_a_bound() -> None:
 def test_nonsense_options_end_in_one_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare, "run_case", no_cases_run)
+    monkeypatch.setattr(cases, "run_case", no_cases_run)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "environ", {**os.environ, "COLUMNS": "80"})
     given = commands(tmp_path)[command]

@@ -16,7 +16,8 @@ import numpy as np
 import typer.main
 
 from stagecut import Throughput, Workload, accelerators_and_cpus, cli, save, solve
-from stagecut.api import compare
+from stagecut.api.cases import Case
+from stagecut.api.compare import Row
 
 NONSENSE = [
     "", " ", "-1", "0", "-0", "nan", "inf", "-inf", "1e999", "1e-400", "9" * 30, "-" + "9" * 30,
@@ -128,7 +129,7 @@ def made_once() -> Iterator[None]:
         yield
 
 
-def no_cases_run(case: compare.Case) -> compare.Row:
+def no_cases_run(case: Case) -> Row:
     """Stand in for the process of a case of `compare`."""
     return {"workload": case.name, "method": case.method, "status": "crashed", "error": "none run"}
 
