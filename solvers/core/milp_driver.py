@@ -186,12 +186,12 @@ class _Solve(Generic[S]):
         search, linear = self.search, self.linear
         assert linear is not None
         start = self.program.start
-        if start is not None and self.program.improve is not None:
-            with search.phase("improve"):
-                start = self.program.improve(linear, start, self._offer)
-            if self.worth_stating_anew:
-                return Outcome("no solution", "stopped", None, math.inf, -math.inf, 0)
         try:
+            if start is not None and self.program.improve is not None:
+                with search.phase("improve"):
+                    start = self.program.improve(linear, start, self._offer)
+                if self.worth_stating_anew:
+                    return Outcome("no solution", "stopped", None, math.inf, -math.inf, 0)
             with search.phase("solve"):
                 if self.solver != "highs":
                     outcome = run_other(self.solver, self.program.compiled, linear, search)

@@ -96,7 +96,9 @@ def packing(task: Task[Throughput], graph: Hypergraph, search: Search[Solution])
     finite = np.where(np.isfinite(time), time, 0.0)
     scale = max(1e-300, finite.max(axis=0).sum())
     most = np.append(np.zeros(size * devices), 1.0)
-    share = graph.memory_bytes / np.where((room > 0) & np.isfinite(room), room, 1.0)[:, None]
+    limited = (room > 0) & np.isfinite(room)
+    share = graph.memory_bytes / np.where(limited, room, 1.0)[:, None]
+    share = np.where(able & limited[:, None], share, 0.0)  # else it may be too large for HiGHS
     rows = np.concatenate([unit, size + device, size + devices + device])
     entries = np.concatenate([np.ones(len(columns)), share.ravel(), finite.ravel() / scale])
     rows = np.append(rows, size + devices + np.arange(devices))

@@ -17,6 +17,7 @@ import pytest
 from brute import best_max_load
 from cases import random_case
 from project import ROOT
+from sweep import case_of
 
 from stagecut import (
     InputError,
@@ -223,3 +224,13 @@ def equal_units(count: int) -> Workload:
         memory_bytes=np.ones(count),
         transfer=np.full(count, 0.01),
     )
+
+
+def test_sizes_beyond_what_the_solver_takes_are_no_entries() -> None:
+    """A memory without limit, and units of 1e15 bytes: HiGHS refuses entries as large."""
+    case = case_of("BIG 1e+15 all", 13)
+    result = solve(
+        case.workload, case.cluster, case.problem, method="milp", limits=Limits(nodes=50)
+    )
+    assert result.plan is not None
+    assert result.objective == pytest.approx(case.optimum())
