@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from .api.compare import compare as compare
     from .api.pareto import pareto as pareto
     from .api.run import run as run
-    from .api.simulate import simulate as simulate
     from .api.solve import solve as solve
     from .api.splits import plan_from_split as plan_from_split
     from .instances import CallPlacement as CallPlacement
@@ -117,6 +116,7 @@ if TYPE_CHECKING:
     from .runtime.simulate.network import Links as Links
     from .runtime.simulate.network import shared as shared
     from .runtime.simulate.result import Simulation as Simulation
+    from .runtime.simulate.simulator import simulate as simulate
     from .runtime.simulate.simulator import simulate_stages as simulate_stages
     from .runtime.simulate.stages import StageGraph as StageGraph
     from .runtime.simulate.stages import chain as chain
@@ -135,7 +135,6 @@ _MODULES = {
     "api.compare": "compare",
     "api.pareto": "pareto",
     "api.run": "run",
-    "api.simulate": "simulate",
     "api.solve": "solve",
     "api.splits": "plan_from_split",
     "instances": (
@@ -170,7 +169,7 @@ _MODULES = {
     "runtime.schedules": "SCHEDULES Schedule make_schedule read_csv write_csv",
     "runtime.simulate.network": "HostMemory Links shared",
     "runtime.simulate.result": "Simulation",
-    "runtime.simulate.simulator": "simulate_stages",
+    "runtime.simulate.simulator": "simulate simulate_stages",
     "runtime.simulate.stages": "StageGraph chain",
     "runtime.verify.bound": "check_bound",
     "runtime.verify.mapping": "MappingReport stage_reports",

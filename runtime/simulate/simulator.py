@@ -34,32 +34,44 @@ def simulate(
     weight_share: float = 0.5,
     relayed: bool | None = None,
 ) -> Simulation:
-    """Simulate a plan.
+    """Simulate a plan: what every device does over time.
 
     Parameters
     ----------
     schedule
-        A name of `stagecut.runtime.schedules.SCHEDULES`, or a schedule, whose own number of
-        microbatches then counts; default: ``1f1b``, for latency plans ``single``, for training
-        plans the one that they were made for.
+        ``gpipe``, ``1f1b``, ``interleaved``, ``pipedream``, ``2bw``, ``zb-h1``, ``zb-h2``,
+        ``single`` or ``inference``; or a `stagecut.runtime.schedules.Schedule`, whose own number
+        of microbatches then counts; default: ``1f1b``, for latency plans ``single``, for
+        training plans the one that they were made for.
     microbatches
         How many samples or microbatches to run; default: the plan's batch, else 8; 1 for
         ``single``.
     network
-        Default: of a mapped plan the links of its topology, for which messages compete; else
-        `HostMemory()`, what the plan's problem says that transfers cost.
+        How data moves; default: of a mapped plan the links of its topology, else
+        `stagecut.runtime.simulate.network.HostMemory`, what the plan's problem says that transfers
+        cost.
     weight_share
-        The part of a backward pass that computes gradients of weights, for zero-bubble
-        schedules.
+        The part of a backward pass that computes gradients of weights, where a schedule splits
+        it.
     relayed
         Whether the pieces of a placement talk to their neighbours only, as PyTorch runs them;
         default: as the plan's problem says.
+
+    Returns
+    -------
+    Simulation
+        Times of every action; makespan, steady state, bubble, memory over time, critical path.
 
     Raises
     ------
     InputError
         If the plan was made for another workload, or the schedule does not fit, is incomplete or
         deadlocks: then with the table of steps and devices.
+
+    Examples
+    --------
+    >>> simulate(workload, plan, "pipedream").time_per_sample == plan.objective  # doctest: +SKIP
+    True
     """
     stages = stages_of(workload, plan, weight_share=weight_share, relayed=relayed)
     network = network or usual_network(plan)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import sample_files
 from broken_files_cases import Damage, Json, drop, put
+from damage import damage_tree, damaged_bytes
 
 from stagecut import Cluster, InputError, Plan, Workload, load
 from stagecut.instances import Placement
@@ -281,10 +282,6 @@ SAMPLES: dict[str, tuple[Json, Callable[[Path], object]]] = {
     ),
     "split": (split(), lambda path: load_split(path, SMALL)),
 }
-ODD: list[Json] = [
-    None, True, False, 0, 1, -1, 2.5, -0.0, 1e308, 10**30, 10**400, float("nan"), float("inf"), "",
-    "x", "\n", "inf", [], [[]], {}, {"id": 4}, [1, 2], "é" * 500,
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -292,22 +289,8 @@ ODD: list[Json] = [
 def test_mutated_bytes_load_or_say_why_not(name: str, seed: int, tmp_path: Path) -> None:
     rng = random.Random(f"bytes {name} {seed}")
     data, read = SAMPLES[name]
-    content = bytearray(json.dumps(data, ensure_ascii=False).encode())
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(content))
-        match rng.randrange(5):
-            case 0:
-                content[at] = rng.randrange(256)
-            case 1:
-                del content[at : at + rng.randint(1, 30)]
-            case 2:
-                content[at:at] = rng.choice([b"0", b"-", b"}", b"]", b'"', b",", b"\\", b"e9"])
-            case 3:
-                other = rng.randrange(len(content))
-                content[at:at] = content[other : other + rng.randint(1, 60)]
-            case _:
-                content[at : at + 1] = rng.choice([b"9", b"1e", b"\xff", b" ", b"\n", b"null"])
-    survives(read, tmp_path, bytes(content))
+    content = json.dumps(data, ensure_ascii=False).encode()
+    survives(read, tmp_path, damaged_bytes(content, rng))
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -317,33 +300,8 @@ def test_mutated_trees_load_or_say_why_not(name: str, seed: int, tmp_path: Path)
     data, read = SAMPLES[name]
     data = copy.deepcopy(data)
     for _ in range(rng.randint(1, 3)):
-        places = [(box, key) for box in boxes(data) for key in keys(box)]
-        if not places:
-            break
-        box, key = rng.choice(places)
-        match rng.randrange(4):
-            case 0:
-                del box[key]
-            case 1 if isinstance(box, list):
-                box.append(copy.deepcopy(box[key]))
-            case 2:
-                other, at = rng.choice(places)
-                box[key] = copy.deepcopy(other[at])
-            case _:
-                box[key] = copy.deepcopy(rng.choice(ODD))
+        damage_tree(data, rng)
     survives(read, tmp_path, json.dumps(data).encode())
-
-
-def boxes(data: Json) -> list[Json]:
-    """Return every list and object in `data`, itself included."""
-    found = [data] if isinstance(data, dict | list) else []
-    inner = data.values() if isinstance(data, dict) else data if found else []
-    return found + [box for item in inner for box in boxes(item)]
-
-
-def keys(box: Json) -> list[Json]:
-    """Return what items of a list or object are called by."""
-    return list(box) if isinstance(box, dict) else list(range(len(box)))
 
 
 def survives(read: Callable[[Path], object], folder: Path, content: bytes) -> None:

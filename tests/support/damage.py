@@ -126,9 +126,9 @@ def damaged(text: str, rng: random.Random) -> bytes:
     if way == 0:
         return text.encode()[: rng.randrange(len(text))]
     if way < 4 or data is None:
-        return _bytes_damaged(text.encode(), rng)
+        return damaged_bytes(text.encode(), rng)
     for _ in range(rng.randint(1, 3)):
-        _damage_tree(data, rng)
+        damage_tree(data, rng)
     if way == 4:
         return (b"[" * rng.randint(1, 100_000))[: rng.choice([60, 2000, 100_000])] + text.encode()
     if way == 5:  # a key twice
@@ -167,7 +167,8 @@ def outcome(sample: Sample, content: bytes, folder: Path) -> Outcome:
     return "harmless"
 
 
-def _bytes_damaged(content: bytes, rng: random.Random) -> bytes:
+def damaged_bytes(content: bytes, rng: random.Random) -> bytes:
+    """Return the bytes with one to four changes."""
     changed = bytearray(content)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(changed)) if changed else 0
@@ -186,7 +187,8 @@ def _bytes_damaged(content: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-def _damage_tree(data: Any, rng: random.Random) -> None:
+def damage_tree(data: Any, rng: random.Random) -> None:
+    """Delete, repeat or replace one value somewhere in JSON data."""
     places = [(box, key) for box in boxes(data) for key in keys(box)]
     if not places:
         return
