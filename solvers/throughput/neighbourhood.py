@@ -10,6 +10,7 @@ from ...formulations.throughput.hypergraph import Hypergraph
 from ...instances import Placement, Solution, Throughput
 from ...instances.model.arrays import Ints
 from ..core.search import Search, Stoppable
+from .annealing import anneal
 from .column_generation.frontier import Incidence
 from .pair_kernels import loads, resplit
 
@@ -43,7 +44,7 @@ class Neighbourhood:
         start: Ints,
         rng: np.random.Generator,
     ) -> None:
-        self._graph, self._shape, self._order, self._rng = graph, shape, order, rng
+        self._task, self._graph, self._shape, self._order, self._rng = task, graph, shape, order, rng
         self._compute = graph.compute.sum(axis=1)
         self._weight = graph.weight.sum(axis=1)
         self._kind_of = task.costs.kind_of
@@ -69,11 +70,28 @@ class Neighbourhood:
             if clock.should_stop():
                 break
             self._move()
-            if self.load.max() < self.best * (1 - 1e-12):
-                self.best, self._best_where = float(self.load.max()), self.where.copy()
-                self._failures = 0
-                better = search.offer(Placement(self._graph.expand(self.where))) or better
+            better = self._keep(search) or better
         return better
+
+    def anneal(self, search: Search[Solution], steps: int, clock: Stoppable) -> bool:
+        """Anneal from the best split, offer what is better, and return whether it was.
+
+        The walk goes on from there, better or not, so that it comes to other splits.
+        """
+        seed = int(self._rng.integers(1 << 31))
+        self.where = anneal(
+            self._task, self._graph, self._shape, self._best_where, steps, seed, clock
+        )
+        self._weigh()
+        return self._keep(search)
+
+    def _keep(self, search: Search[Solution]) -> bool:
+        """Offer the split if it is the best."""
+        if not self.load.max() < self.best * (1 - 1e-12):
+            return False
+        self.best, self._best_where = float(self.load.max()), self.where.copy()
+        self._failures = 0
+        return search.offer(Placement(self._graph.expand(self.where)))
 
     def _move(self) -> None:
         devices = len(self.load)

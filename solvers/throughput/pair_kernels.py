@@ -75,7 +75,7 @@ def resplit(
     nets = len(net_ptr) - 1
     size = 0
     sub = np.empty(len(order), np.int64)
-    base_a, base_b, held_a, held_b = 0.0, 0.0, 0.0, 0.0
+    base_a, base_b, held_a, held_b, compute = 0.0, 0.0, 0.0, 0.0, 0.0
     for i in range(len(order)):
         v = order[i]
         if where[v] != a and where[v] != b:
@@ -83,6 +83,7 @@ def resplit(
         if free[v]:
             sub[size] = v
             size += 1
+            compute += min(compute_a[v], compute_b[v])
         elif where[v] == a:
             base_a += compute_a[v]
             held_a += memory[v]
@@ -109,8 +110,9 @@ def resplit(
         if fixed[e] & 2 and (outside[e] or fixed[e] & 1):
             base_b += weight_b[e]
     layer_ptr, step, cost_a, cost_b, _ = build(
-        sub, unit_ptr, unit_nets, left, fixed, outside, weight_a, weight_b, width, 64 * width, False
-    )
+        sub, unit_ptr, unit_nets, left, fixed, outside, weight_a, weight_b, True,
+        2 * most * (1 + 1e-9) - (base_a + base_b + compute), width, 64 * width, False,
+    )  # fmt: skip
     if len(layer_ptr) == 0:
         return -1, 0.0, 0.0
     states = layer_ptr[size]
@@ -123,9 +125,14 @@ def resplit(
         for x in range(layer_ptr[i], layer_ptr[i + 1]):
             for r in range(len(tilt)):
                 t = tilt[r]
-                to_a = t * (compute_a[v] + cost_a[x, 1]) + (1 - t) * cost_b[x, 1]
-                to_b = t * cost_a[x, 0] + (1 - t) * (compute_b[v] + cost_b[x, 0])
-                togo[r, x] = min(to_a + togo[r, step[x, 1]], to_b + togo[r, step[x, 0]])
+                to_a, to_b = np.inf, np.inf
+                if step[x, 1] >= 0:
+                    to_a = t * (compute_a[v] + cost_a[x, 1]) + (1 - t) * cost_b[x, 1]
+                    to_a += togo[r, step[x, 1]]
+                if step[x, 0] >= 0:
+                    to_b = t * cost_a[x, 0] + (1 - t) * (compute_b[v] + cost_b[x, 0])
+                    to_b += togo[r, step[x, 0]]
+                togo[r, x] = min(to_a, to_b)
 
     if most <= 0:
         return 0, 0.0, 0.0
@@ -172,8 +179,8 @@ def resplit(
                     if now_held > room_a or total_held - now_held > room_b:
                         continue
                     y = step[x, choice]
-                    hopeless = False
-                    for r in range(len(tilt)):
+                    hopeless = y < 0
+                    for r in range(0 if hopeless else len(tilt)):
                         if tilt[r] * now_a + (1 - tilt[r]) * now_b + togo[r, y] >= most:
                             hopeless = True
                             break

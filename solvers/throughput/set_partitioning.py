@@ -10,19 +10,22 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.throughput.certificate import Prices, certificate
+from ...formulations.throughput.connectivity import ORIGIN as CONNECTED
+from ...formulations.throughput.connectivity import connectivity_bound, merge_inseparable
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Placement, Solution, Throughput
+from ...instances.model.arrays import Ints
 from ..core.search import OPTIMAL_GAP, Search
 from ..core.share import Share
 from .column_generation.column_generation import (
     DualState,
     Outcome,
-    PricingProblem,
     boxstep,
     first_prices,
     pricing_problem,
 )
+from .column_generation.frontier import Incidence, incidence, orders
 from .greedy import greedy
 from .linear_split import linear_split
 from .neighbourhood import Neighbourhood
@@ -31,6 +34,12 @@ ORIGIN = "set partitioning"
 
 #: Moves and pricings of the first round.
 MOVES, PRICINGS = 100, 20
+
+#: Steps of annealing for each move of the neighbourhood search: as many as take about as long.
+STEPS = 4_000
+
+#: By how much smaller the limit must be for a frontier that is not exact to be made anew.
+ANEW = 1e-3
 
 #: Rounds grow up to so many times the first.
 GROWTH = 64
@@ -53,9 +62,9 @@ def set_partitioning(
 ) -> None:
     """Find a non-contiguous split and a bound with its certificate, until the gap or a limit.
 
-    Under GPipe's objective and with overlap, the neighbourhood search goes by the sums of
-    compute and transfers; what it finds is judged by the objective asked for, and the bound
-    holds for it. `limits.nodes` counts rounds.
+    Under GPipe's objective and with overlap, splits are sought by the sums of compute and
+    transfers; what is found is judged by the objective asked for, and the bound holds for it.
+    `limits.nodes` counts rounds.
 
     Parameters
     ----------
@@ -70,10 +79,10 @@ def set_partitioning(
         search.prove_infeasible(reason)
         return
     rng = np.random.default_rng(search.limits.seed)
-    with search.phase("frontier"):
-        pricing = pricing_problem(task, graph)
+    shape = incidence(graph)
     with search.phase("start"):
-        _start(task, graph, pricing, rng, search)
+        tried = orders(shape, np.random.default_rng(0))
+        _start(task, graph, shape, tried, rng, search)
     if search.best is None:
         from .packing import packing  # only here, as Pyomo takes long to import
 
@@ -81,24 +90,28 @@ def set_partitioning(
             packing(task, graph, search)
     if search.best is None or search.done:
         return
-    _alternate(task, graph, pricing, rng, search, Share(search, part), patient=patient)
+    walk = Neighbourhood(
+        task, graph, shape, tried[0], graph.restrict(search.best.device), rng
+    )
+    _alternate(task, graph, walk, search, Share(search, part), patient=patient)
 
 
 def _start(
     task: Task[Throughput],
     graph: Hypergraph,
-    pricing: PricingProblem,
+    shape: Incidence,
+    tried: list[Ints],
     rng: np.random.Generator,
     search: Search[Solution],
 ) -> None:
     """Offer first splits: greedy's, and orders of small frontier cut into segments."""
     greedy(task, search)
-    for order in pricing.orders[:ORDERS]:
+    for order in tried[:ORDERS]:
         for _ in range(SEQUENCES):
             if search.should_stop():
                 return
             devices = rng.permutation(task.cluster.size)
-            where = linear_split(task, graph, pricing.shape, order, devices, search.objective)
+            where = linear_split(task, graph, shape, order, devices, search.objective)
             if where is not None:
                 search.offer(Placement(graph.expand(where)))
 
@@ -106,25 +119,15 @@ def _start(
 def _alternate(
     task: Task[Throughput],
     graph: Hypergraph,
-    pricing: PricingProblem,
-    rng: np.random.Generator,
+    walk: Neighbourhood,
     search: Search[Solution],
     share: Share,
     *,
     patient: bool,
 ) -> None:
-    assert search.best is not None
-    start = graph.restrict(search.best.device)
-    walk = Neighbourhood(task, graph, pricing.shape, pricing.orders[0], start, rng)
-    state = DualState(first_prices(pricing, graph, task.costs.host))
-    targets = _Targets(search)
+    """Better the split and the bound in turn."""
+    targets, prover = _Targets(search), _Prover(task, graph, search, share)
     moves, pricings, rounds, idle = MOVES, PRICINGS, 0, 0
-
-    def prove(bound: float, prices: Prices) -> None:
-        if bound > search.bound:
-            evidence = certificate(task, graph, prices, bound, pricing.orders[0])
-            search.raise_bound(bound, ORIGIN, evidence)
-
     while not share.should_stop() and search.gap > OPTIMAL_GAP:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             search.stop_for("nodes")
@@ -133,17 +136,60 @@ def _alternate(
         before = search.bound
         with search.phase("split"):
             better = walk.walk(search, moves, share)
+            better = walk.anneal(search, STEPS * moves, share) or better
         target = targets.next()
         if target is not None and not share.should_stop():
-            with search.phase("bound"):
-                outcome = boxstep(state, pricing, target, prove, share, pricings)
-            targets.learn(target, outcome)
+            targets.learn(target, prover.prove(target, targets.most, pricings))
         idle = 0 if better or search.bound > before or target is not None else idle + 1
         if idle >= ENOUGH and not (patient and search.limits.seconds is not None):
             search.note("column-generation: neither split nor bound got better for long")
             return
         moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
         pricings = min(2 * pricings, GROWTH * PRICINGS)
+
+
+class _Prover:
+    """Prices on the graph of the units that no plan within the limit asked for separates."""
+
+    def __init__(
+        self, task: Task[Throughput], graph: Hypergraph, search: Search[Solution], share: Share
+    ) -> None:
+        self._task, self._graph, self._search, self._share = task, graph, search, share
+        self._limit = np.inf
+
+    def prove(self, target: float, most: float, pricings: int) -> Outcome:
+        """Try to prove that no split has a max-load of `target`, in so many pricings.
+
+        Parameters
+        ----------
+        most
+            The largest target of interest as yet.
+        """
+        exact = self._limit < np.inf and all(states.exact for states in self._pricing.states)
+        if not exact and most < self._limit * (1 - ANEW):
+            with self._search.phase("frontier"):
+                self._state_for(most)
+        with self._search.phase("bound"):
+            return boxstep(
+                self._state, self._pricing, target, self._raise, self._share, pricings
+            )
+
+    def _state_for(self, limit: float) -> None:
+        task, search = self._task, self._search
+        low = max(0.0, search.bound)
+        search.raise_bound(
+            connectivity_bound(task, self._graph, low, limit, self._share.should_stop), CONNECTED
+        )
+        self._limit = limit
+        self._merged = merge_inseparable(task, self._graph, limit, self._share.should_stop)
+        self._pricing = pricing_problem(task, self._merged, limit)
+        self._state = DualState(first_prices(self._pricing, self._merged, task.costs.host))
+
+    def _raise(self, bound: float, prices: Prices) -> None:
+        if bound > self._search.bound:
+            order = self._pricing.orders[0]
+            evidence = certificate(self._task, self._merged, prices, bound, order)
+            self._search.raise_bound(bound, ORIGIN, evidence)
 
 
 class _Targets:
@@ -154,14 +200,21 @@ class _Targets:
         self._now: float | None = None
         self._hopeless = np.inf
 
+    @property
+    def most(self) -> float:
+        """The largest target that is of use."""
+        return self._search.objective * (1 - self._asked)
+
+    @property
+    def _asked(self) -> float:
+        return max(self._search.limits.gap * (1 - 1e-6), OPTIMAL_GAP / 2)
+
     def next(self) -> float | None:
         """Return the next target; None if no target that could be proved is left."""
         objective, bound = self._search.objective, max(0.0, self._search.bound)
-        asked = max(self._search.limits.gap * (1 - 1e-6), OPTIMAL_GAP / 2)
-        most = objective * (1 - asked)
-        if self._now is None or self._now > most or self._now <= bound:
+        if self._now is None or self._now > self.most or self._now <= bound:
             left = (objective - bound) / objective
-            self._now = objective * (1 - max(asked, min(left / STRIDE, FIRST_GAP)))
+            self._now = objective * (1 - max(self._asked, min(left / STRIDE, FIRST_GAP)))
         if self._now >= self._hopeless * (1 - RESOLUTION):
             if self._hopeless - bound < 2 * RESOLUTION * objective:
                 return None

@@ -22,6 +22,7 @@ import numpy as np
 
 from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
+from ....formulations.throughput.connectivity import most_transfer
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances import Throughput
 from ....instances.model.arrays import Bools, Floats, Ints
@@ -119,8 +120,14 @@ class DualState:
     pricings: int = 0
 
 
-def pricing_problem(task: Task[Throughput], graph: Hypergraph) -> PricingProblem:
-    """Return what one device of each kind can hold."""
+def pricing_problem(
+    task: Task[Throughput], graph: Hypergraph, limit: float = np.inf
+) -> PricingProblem:
+    """Return what one device of each kind can hold in plans of a max-load of at most `limit`.
+
+    The limit leaves out sets of too many transfers (`connectivity`), so that targets must not
+    exceed it.
+    """
     costs, overlap = task.costs, task.problem.overlap
     room = costs.capacity_bytes * (1 + PROOF_MARGIN)
     load = graph.compute.sum(axis=1)
@@ -131,9 +138,10 @@ def pricing_problem(task: Task[Throughput], graph: Hypergraph) -> PricingProblem
     weight = graph.weight.sum(axis=1)
     shape = incidence(graph)
     tried = orders(shape, np.random.default_rng(0))
+    most = most_transfer(task, graph, limit)
     return PricingProblem(
         count=costs.count.astype(np.float64),
-        states=tuple(frontier(graph, weight[k], tried) for k in range(len(weight))),
+        states=tuple(frontier(graph, weight[k], tried, most[k]) for k in range(len(weight))),
         orders=tuple(tried),
         shape=shape,
         weight=weight,

@@ -15,9 +15,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.model.arrays import Bools, Floats, Ints
-from .frontier_kernels import build, greedy_order
+from .frontier_kernels import build, greedy_order, leave_out
 from .frontier_labels import arcs_backward, arcs_forward, extend
 
 T = TypeVar("T", bound=np.generic)
@@ -172,7 +173,9 @@ def orders(shape: Incidence, rng: np.random.Generator) -> list[Ints]:
     return [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
 
 
-def frontier(graph: Hypergraph, weight: Floats, tried: Sequence[Ints]) -> Frontier:
+def frontier(
+    graph: Hypergraph, weight: Floats, tried: Sequence[Ints], most: float = np.inf
+) -> Frontier:
     """Return the frontier of fewest states for nets of the given weights.
 
     Parameters
@@ -181,34 +184,38 @@ def frontier(graph: Hypergraph, weight: Floats, tried: Sequence[Ints]) -> Fronti
         Shape (E,); nets of no weight do not count.
     tried
         Orders of the units, of which the first few are compared.
+    most
+        Sets of more transfer time are left out.
     """
     nets = np.flatnonzero(weight > 0)
     shape = incidence(graph, nets)
     best: Frontier | None = None
     for order in tried[: TRIES if len(nets) else 1]:
-        made = _states(shape, order, weight[nets], WIDTH, relax=False)
+        made = _states(shape, order, weight[nets], most, WIDTH, relax=False)
         if made is None:
             break  # the next orders are of larger frontier
         if best is None or made.size < best.size:
             best = made
     width = RELAXED_WIDTH
     while best is None:
-        best = _states(shape, tried[0], weight[nets], width, relax=True)
+        best = _states(shape, tried[0], weight[nets], most, width, relax=True)
         width //= 4  # one state a layer always fits
     return best
 
 
 def _states(
-    shape: Incidence, order: Ints, weight: Floats, width: int, *, relax: bool
+    shape: Incidence, order: Ints, weight: Floats, most: float, width: int, *, relax: bool
 ) -> Frontier | None:
     count = len(weight)
     layer_ptr, step, cost, _, exact = build(
         order, shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr),
         np.zeros(count, np.int64), np.zeros(count, np.bool_), weight, np.zeros(count),
-        width, ROOM, relax,
+        False, most * (1 + PROOF_MARGIN), width, ROOM, relax,
     )  # fmt: skip
     if len(layer_ptr) == 0:
         return None
+    if np.isfinite(most):
+        leave_out(layer_ptr, step, cost, most * (1 + PROOF_MARGIN))
     forward = arcs_forward(layer_ptr, step, cost)
     return Frontier(order, forward, arcs_backward(layer_ptr, step, cost), bool(exact))
 

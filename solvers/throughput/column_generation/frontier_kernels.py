@@ -72,8 +72,9 @@ def greedy_order(unit_ptr, unit_nets, net_ptr, start, noise):
 
 @njit(cache=True)
 def build(
-    order, unit_ptr, unit_nets, pins_left, fixed, outside, weight_in, weight_out, width, room, relax
-):
+    order, unit_ptr, unit_nets, pins_left, fixed, outside, weight_in, weight_out, both, most,
+    width, room, relax,
+):  # fmt: skip
     """Build the states that can arise between the units of an order, and what each step costs.
 
     A state holds two bits for each open net: whether a pin is on A, and whether one is on B.
@@ -94,6 +95,9 @@ def build(
         Whether a net has a pin that is on neither.
     weight_in, weight_out
         What a cut net costs A and B.
+    both, most
+        What A pays, or, with `both`, A and B together, at most: states that cannot be reached
+        for that are left out.
     width, room
         Most states of one layer, and of all layers.
     relax
@@ -105,7 +109,7 @@ def build(
     layer_ptr
         States of each layer, as ranges; shape (len(order) + 2,); empty if there are too many.
     step
-        Shape (S, 2): state after each step.
+        Shape (S, 2): state after each step; −1 if that is left out.
     cost_in, cost_out
         Shape (S, 2): what the step costs A and B.
     exact
@@ -120,6 +124,7 @@ def build(
     cost_out = np.empty((capacity, 2))
     on_a = np.zeros(1, np.uint64)
     on_b = np.zeros(1, np.uint64)
+    paid = np.zeros(1)  # at least, to reach a state
     slots = 62
     slot_of = np.full(len(pins_left), -1, np.int64)
     net_of = np.full(slots, -1, np.int64)
@@ -174,6 +179,7 @@ def build(
         mask = np.uint64(len(table) - 1)
         next_a = np.empty(2 * count, np.uint64)
         next_b = np.empty(2 * count, np.uint64)
+        next_paid = np.empty(2 * count)
         found = 0
         for x in range(count):
             a0, b0 = on_a[x], on_b[x]
@@ -200,6 +206,12 @@ def build(
                         total_out += weight_out[net_of[s]]
                     fresh >>= one
                     s += 1
+                cost_in[first + x, choice] = total_in
+                cost_out[first + x, choice] = total_out
+                now_paid = paid[x] + total_in + (total_out if both else 0.0)
+                if now_paid > most:
+                    step[first + x, choice] = -1
+                    continue
                 a1 &= ~closed
                 b1 &= ~closed
                 at = _slot(table, mask, next_a, next_b, a1, b1)
@@ -207,10 +219,10 @@ def build(
                     table[at] = found
                     next_a[found] = a1
                     next_b[found] = b1
+                    next_paid[found] = np.inf
                     found += 1
+                next_paid[table[at]] = min(next_paid[table[at]], now_paid)
                 step[first + x, choice] = table[at]
-                cost_in[first + x, choice] = total_in
-                cost_out[first + x, choice] = total_out
         for s in range(slots):
             if net_of[s] >= 0 and (closed >> np.uint64(s)) & one:
                 away &= ~(one << np.uint64(s))
@@ -239,23 +251,48 @@ def build(
                     table[at] = kept
                     next_a[kept] = a1
                     next_b[kept] = b1
+                    next_paid[kept] = next_paid[x]
                     kept += 1
+                next_paid[table[at]] = min(next_paid[table[at]], next_paid[x])
                 merged[x] = table[at]
             for x in range(first, first + count):
-                step[x, 0] = merged[step[x, 0]]
-                step[x, 1] = merged[step[x, 1]]
+                for choice in range(2):
+                    if step[x, choice] >= 0:
+                        step[x, choice] = merged[step[x, choice]]
             found = kept
         begin = layer_ptr[i + 1]
         for x in range(first, first + count):
-            step[x, 0] += begin
-            step[x, 1] += begin
+            for choice in range(2):
+                if step[x, choice] >= 0:
+                    step[x, choice] += begin
         layer_ptr[i + 2] = begin + found
         if begin + found > room:
             return none, step[:0], cost_in[:0], cost_out[:0], False
         on_a = next_a[:found]
         on_b = next_b[:found]
+        paid = next_paid[:found]
     states = layer_ptr[size]
     return layer_ptr, step[:states], cost_in[:states], cost_out[:states], exact
+
+
+@njit(cache=True)
+def leave_out(layer_ptr, step, cost_in, most):
+    """Leave out the steps that are on no way from the first state to the last for `most`."""
+    ahead = np.full(layer_ptr[-1], np.inf)
+    behind = np.full(layer_ptr[-1], np.inf)
+    ahead[0] = behind[-1] = 0.0
+    for x in range(len(step)):
+        for choice in range(2):
+            if step[x, choice] >= 0:
+                y = step[x, choice]
+                ahead[y] = min(ahead[y], ahead[x] + cost_in[x, choice])
+    for x in range(len(step) - 1, -1, -1):
+        for choice in range(2):
+            if step[x, choice] >= 0:
+                cost = cost_in[x, choice] + behind[step[x, choice]]
+                behind[x] = min(behind[x], cost)
+                if ahead[x] + cost > most:
+                    step[x, choice] = -1
 
 
 @njit(cache=True)

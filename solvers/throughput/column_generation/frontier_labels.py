@@ -20,16 +20,19 @@ def arcs_forward(layer_ptr, step, cost):
     ptr = np.zeros(states + 1, np.int64)
     for x in range(len(step)):
         for choice in range(2):
-            ptr[step[x, choice] + 1] += 1
+            if step[x, choice] >= 0:
+                ptr[step[x, choice] + 1] += 1
     for x in range(states):
         ptr[x + 1] += ptr[x]
     fill = ptr[:-1].copy()
-    source = np.empty(2 * len(step), np.int64)
-    taken = np.empty(2 * len(step), np.int64)
-    paid = np.empty(2 * len(step))
+    source = np.empty(ptr[-1], np.int64)
+    taken = np.empty(ptr[-1], np.int64)
+    paid = np.empty(ptr[-1])
     for i in range(len(layer_ptr) - 2):
         for x in range(layer_ptr[i], layer_ptr[i + 1]):
             for choice in range(2):
+                if step[x, choice] < 0:
+                    continue
                 at = fill[step[x, choice]]
                 fill[step[x, choice]] += 1
                 source[at] = x
@@ -41,14 +44,23 @@ def arcs_forward(layer_ptr, step, cost):
 @njit(cache=True)
 def arcs_backward(layer_ptr, step, cost):
     """Return the steps out of each state, in the form of `arcs_forward`."""
-    states = layer_ptr[-1]
-    ptr = np.minimum(2 * np.arange(states + 1), 2 * len(step))
-    source = step.ravel().astype(np.int64)
-    taken = np.full(2 * len(step), -1)
+    ptr = np.zeros(layer_ptr[-1] + 1, np.int64)
+    for x in range(len(step)):
+        ptr[x + 1] = ptr[x] + (step[x, 0] >= 0) + (step[x, 1] >= 0)
+    ptr[len(step) + 1 :] = ptr[len(step)]
+    source = np.empty(ptr[-1], np.int64)
+    taken = np.empty(ptr[-1], np.int64)
+    paid = np.empty(ptr[-1])
+    at = 0
     for i in range(len(layer_ptr) - 2):
         for x in range(layer_ptr[i], layer_ptr[i + 1]):
-            taken[2 * x + 1] = i
-    return ptr, source, taken, cost.ravel().copy()
+            for choice in range(2):
+                if step[x, choice] >= 0:
+                    source[at] = step[x, choice]
+                    taken[at] = i if choice else -1
+                    paid[at] = cost[x, choice]
+                    at += 1
+    return ptr, source, taken, paid
 
 
 @njit(cache=True)

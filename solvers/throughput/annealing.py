@@ -1,0 +1,139 @@
+"""Simulated annealing of a split: one unit moves at a time, whatever the frontier of the graph.
+
+What is annealed is the POWER-norm of the loads, which tells apart splits of one max-load. A step
+takes time in the size of the nets of one unit, so millions of them fit into a second.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ...formulations.task import Task
+from ...formulations.throughput.certificate import PROOF_MARGIN
+from ...formulations.throughput.hypergraph import Hypergraph
+from ...instances import Throughput
+from ...instances.model.arrays import Ints
+from ..core.search import Stoppable
+from .column_generation.frontier import Incidence
+
+#: First and last temperature, as parts of the start's max-load.
+HOT, COLD = 0.02, 1e-5
+
+#: Steps after which the loads are summed up anew, for rounding.
+SLICE = 1 << 18
+
+
+def anneal(
+    task: Task[Throughput],
+    graph: Hypergraph,
+    shape: Incidence,
+    start: Ints,
+    steps: int,
+    seed: int,
+    clock: Stoppable,
+) -> Ints:
+    """Return the split of the least max-load met in so many steps from `start`; shape (U,).
+
+    Parameters
+    ----------
+    shape
+        The nets of `graph`.
+    start
+        Shape (U,): device of each unit; within the memories, as all splits are that are met.
+    """
+    kind = task.costs.kind_of
+    where, best = start.astype(np.int64), start.astype(np.int64)
+    if len(kind) < 2 or not graph.size:
+        return best
+    room = (task.costs.capacity_bytes * (1 + PROOF_MARGIN))[kind]
+    compute = np.ascontiguousarray(graph.compute.sum(axis=1)[kind])
+    weight = np.ascontiguousarray(graph.weight.sum(axis=1)[kind])
+    least, scale, done = np.inf, 0.0, 0
+    while done < steps and not clock.should_stop():
+        now = min(SLICE, steps - done)
+        least, scale = _anneal(
+            where, best, least, scale, compute, graph.memory_bytes, room, weight, shape.unit_ptr,
+            shape.unit_nets, shape.net_ptr, shape.net_pins, done, now, steps, seed + done,
+        )  # fmt: skip
+        done += now
+    return best
+
+
+@njit(cache=True)
+def _norm(loads, scale):
+    """Return the 16-norm of the loads."""
+    total = 0.0
+    for load in loads:
+        x = load / scale
+        x *= x
+        x *= x
+        x *= x
+        total += x * x
+    return scale * total**0.0625
+
+
+@njit(cache=True)
+def _anneal(
+    where, best, least, scale, compute, memory, room, weight, unit_ptr, unit_nets, net_ptr,
+    net_pins, done, steps, all_steps, seed,
+):  # fmt: skip
+    """Go on with `where`, keep the best split in `best`; return its max-load and the start's."""
+    np.random.seed(seed)
+    devices, units = compute.shape
+    inside = np.zeros((len(net_ptr) - 1, devices), np.int32)
+    load, used = np.zeros(devices), np.zeros(devices)
+    for v in range(units):
+        load[where[v]] += compute[where[v], v]
+        used[where[v]] += memory[v]
+    for e in range(len(net_ptr) - 1):
+        pins = net_ptr[e + 1] - net_ptr[e]
+        for j in range(net_ptr[e], net_ptr[e + 1]):
+            inside[e, where[net_pins[j]]] += 1
+        for d in range(devices):
+            if 0 < inside[e, d] < pins:
+                load[d] += weight[d, e]
+    if scale == 0.0:
+        least = scale = load.max()
+    if scale == 0.0:
+        return least, scale
+    value = _norm(load, scale)
+    for i in range(steps):
+        v = np.random.randint(units)
+        a = where[v]
+        b = np.random.randint(devices)
+        if np.random.random() < 0.9 and unit_ptr[v + 1] > unit_ptr[v]:
+            e = unit_nets[np.random.randint(unit_ptr[v], unit_ptr[v + 1])]
+            b = where[net_pins[np.random.randint(net_ptr[e], net_ptr[e + 1])]]
+        if a == b or compute[b, v] == np.inf or used[b] + memory[v] > room[b]:
+            continue
+        old_a, old_b = load[a], load[b]
+        load[a] -= compute[a, v]
+        load[b] += compute[b, v]
+        for j in range(unit_ptr[v], unit_ptr[v + 1]):
+            e = unit_nets[j]
+            pins = net_ptr[e + 1] - net_ptr[e]
+            if inside[e, a] == pins:
+                load[a] += weight[a, e]
+            elif inside[e, a] == 1:
+                load[a] -= weight[a, e]
+            if inside[e, b] == 0:
+                load[b] += weight[b, e]
+            elif inside[e, b] == pins - 1:
+                load[b] -= weight[b, e]
+        after = _norm(load, scale)
+        heat = scale * HOT * (COLD / HOT) ** ((done + i) / all_steps)
+        if after > value and np.random.random() >= np.exp((value - after) / heat):
+            load[a], load[b] = old_a, old_b
+            continue
+        value = after
+        where[v] = b
+        used[a] -= memory[v]
+        used[b] += memory[v]
+        for j in range(unit_ptr[v], unit_ptr[v + 1]):
+            inside[unit_nets[j], a] -= 1
+            inside[unit_nets[j], b] += 1
+        if load.max() < least * (1 - 1e-12):
+            least = load.max()
+            best[:] = where
+    return least, scale
