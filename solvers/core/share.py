@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .search import S, Search, Stoppable
+import time
+
+from .search import Stoppable
 
 
 class Share(Stoppable):
@@ -10,19 +12,21 @@ class Share(Stoppable):
 
     Parameters
     ----------
+    whole
+        The search, or a share of it.
     part
         Of the time left now; without deadline there is no end to it.
     """
 
-    def __init__(self, search: Search[S], part: float = 1.0) -> None:
-        self._search = search
-        self._ends = search.seconds + part * search.seconds_left
+    def __init__(self, whole: Stoppable, part: float = 1.0) -> None:
+        self._whole = whole
+        self._ends = time.monotonic() + part * whole.seconds_left
 
     def should_stop(self) -> bool:
         """Whether to stop soon."""
-        return self._search.should_stop() or self.seconds_left <= 0
+        return self._whole.should_stop() or self.seconds_left <= 0
 
     @property
     def seconds_left(self) -> float:
         """Seconds until the share is used up; `inf` without a deadline."""
-        return max(0.0, min(self._search.seconds_left, self._ends - self._search.seconds))
+        return max(0.0, min(self._whole.seconds_left, self._ends - time.monotonic()))

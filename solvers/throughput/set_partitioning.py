@@ -33,13 +33,23 @@ from .neighbourhood import Neighbourhood
 ORIGIN = "set partitioning"
 
 #: Moves and pricings of the first round.
-MOVES, PRICINGS = 100, 20
+MOVES, PRICINGS = 100, 5
 
 #: Steps of annealing for each move of the neighbourhood search: as many as take about as long.
 STEPS = 4_000
 
-#: By how much smaller the limit must be for a frontier that is not exact to be made anew.
-ANEW = 1e-3
+#: Parts of the way from the bound to the largest target of use that are tried as limits.
+LIMITS = (1.0, 0.7, 0.4, 0.2, 0.1)
+
+#: By how much the largest target of use must fall for prices to begin anew below it.
+ANEW = 1e-2
+
+#: Bounds wait until so many rounds in a row have found no better split, or for so many rounds: the
+#: nearer a target is to the bound, the fewer sets are in question.
+CALM, EARLY = 2, 12
+
+#: Most of the time left that one round's moves take, and that its pricings take.
+PART, PRICED = 0.15, 0.4
 
 #: Rounds grow up to so many times the first.
 GROWTH = 64
@@ -127,7 +137,8 @@ def _alternate(
 ) -> None:
     """Better the split and the bound in turn."""
     targets, prover = _Targets(search), _Prover(task, graph, search, share)
-    moves, pricings, rounds, idle = MOVES, PRICINGS, 0, 0
+    early = Share(share, PART)
+    moves, pricings, rounds, idle, calm = MOVES, PRICINGS, 0, 0, 0
     while not share.should_stop() and search.gap > OPTIMAL_GAP:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             search.stop_for("nodes")
@@ -135,11 +146,15 @@ def _alternate(
         rounds += 1
         before = search.bound
         with search.phase("split"):
-            better = walk.walk(search, moves, share)
+            clock = Share(share, PART)
+            better = walk.walk(search, moves, clock)
             better = walk.anneal(search, STEPS * moves, share) or better
+        calm = 0 if better else calm + 1
+        if calm < CALM and rounds < EARLY and not early.should_stop():
+            continue
         target = targets.next()
         if target is not None and not share.should_stop():
-            targets.learn(target, prover.prove(target, targets.most, pricings))
+            targets.learn(*prover.prove(target, targets.most, pricings))
         idle = 0 if better or search.bound > before or target is not None else idle + 1
         if idle >= ENOUGH and not (patient and search.limits.seconds is not None):
             search.note("column-generation: neither split nor bound got better for long")
@@ -149,40 +164,53 @@ def _alternate(
 
 
 class _Prover:
-    """Prices on the graph of the units that no plan within the limit asked for separates."""
+    """Prices on the graph of the units that no plan within a limit separates.
+
+    The limit is the largest asked for at which the frontier is exact, or a part of the way to it:
+    low limits leave fewer states. It rises once it is proved.
+    """
 
     def __init__(
         self, task: Task[Throughput], graph: Hypergraph, search: Search[Solution], share: Share
     ) -> None:
         self._task, self._graph, self._search, self._share = task, graph, search, share
-        self._limit = np.inf
+        self._limit = -np.inf
 
-    def prove(self, target: float, most: float, pricings: int) -> Outcome:
+    def prove(self, target: float, most: float, pricings: int) -> tuple[float, Outcome]:
         """Try to prove that no split has a max-load of `target`, in so many pricings.
 
         Parameters
         ----------
         most
-            The largest target of interest as yet.
-        """
-        exact = self._limit < np.inf and all(states.exact for states in self._pricing.states)
-        if not exact and most < self._limit * (1 - ANEW):
-            with self._search.phase("frontier"):
-                self._state_for(most)
-        with self._search.phase("bound"):
-            return boxstep(
-                self._state, self._pricing, target, self._raise, self._share, pricings
-            )
+            The largest target of use.
 
-    def _state_for(self, limit: float) -> None:
-        task, search = self._task, self._search
-        low = max(0.0, search.bound)
-        search.raise_bound(
-            connectivity_bound(task, self._graph, low, limit, self._share.should_stop), CONNECTED
-        )
-        self._limit = limit
-        self._merged = merge_inseparable(task, self._graph, limit, self._share.should_stop)
-        self._pricing = pricing_problem(task, self._merged, limit)
+        Returns
+        -------
+        float, str
+            The target that was tried, at most `target`, and how it went.
+        """
+        if self._limit <= self._search.bound or self._limit > most * (1 + ANEW):
+            with self._search.phase("frontier"):
+                self._begin(most)
+        target = min(target, self._limit)
+        if self._search.bound >= target:
+            return target, "proved"
+        with self._search.phase("bound"):
+            clock = Share(self._share, PRICED)
+            outcome = boxstep(self._state, self._pricing, target, self._raise, clock, pricings)
+        return target, outcome
+
+    def _begin(self, most: float) -> None:
+        """Choose the limit, and begin with new prices."""
+        task, search, stop = self._task, self._search, self._share.should_stop
+        low = connectivity_bound(task, self._graph, max(0.0, search.bound), most, stop)
+        search.raise_bound(low, CONNECTED)
+        for part in (*LIMITS, 1.0):
+            self._limit = low + part * (most - low)
+            self._merged = merge_inseparable(task, self._graph, self._limit, stop)
+            self._pricing = pricing_problem(task, self._merged, self._limit)
+            if all(states.exact for states in self._pricing.states) or stop():
+                break
         self._state = DualState(first_prices(self._pricing, self._merged, task.costs.host))
 
     def _raise(self, bound: float, prices: Prices) -> None:

@@ -49,7 +49,7 @@ SERIOUS = 0.1
 KEPT = 500
 
 #: First, least and greatest radius of the box, relative to the prices.
-RADIUS, LEAST_RADIUS, MOST_RADIUS = 0.2, 1e-3, 2.0
+RADIUS, LEAST_RADIUS, MOST_RADIUS = 0.05, 1e-3, 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +214,9 @@ def boxstep(
     model.add(state.columns)
 
     def price(prices: Prices, floors: Floats, *, rough: bool = False) -> _Priced | None:
+        if len(floors) == 1:  # what is worth less proves the target
+            enough = prices.goal / pricing.count - prices.memory - prices.transfer
+            floors = np.maximum(floors, enough - PROOF_MARGIN * np.abs(enough))
         priced = _price(pricing, prices, target, floors, search.should_stop, rough=rough)
         state.pricings += 1
         if priced is not None:
@@ -242,6 +245,9 @@ def boxstep(
         priced = price(trial.prices, _floors(trial))
         if priced is None:
             return "stopped"
+        if priced.value < trial.prices.goal:
+            state.prices = trial.prices
+            break
         gained = value - priced.value
         if gained >= SERIOUS * hoped:
             state.prices, value = trial.prices, priced.value

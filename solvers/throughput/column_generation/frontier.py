@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,21 @@ from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.model.arrays import Bools, Floats, Ints
 from .frontier_kernels import build, greedy_order, leave_out
-from .frontier_labels import arcs_backward, arcs_forward, extend
+from .frontier_labels import arcs_backward, arcs_forward, extend, hope
 
 T = TypeVar("T", bound=np.generic)
 
 #: Most states of one layer and of all layers, before nets are given up.
 WIDTH, ROOM = 5_000, 200_000
 
+#: How many times as many may be made where some of them are left out after.
+SURPLUS = 10
+
 #: Most states of one layer where nets are given up.
 RELAXED_WIDTH = 500
 
-#: Orders whose states are counted.
-TRIES = 8
+#: Orders whose states are counted, while they are no more than so many.
+TRIES, FEW = 8, 20_000
 
 #: Resolutions of loads, as parts of the limit, that are tried one after the other.
 BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
@@ -38,6 +41,10 @@ BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
 #: Parts of what the bound allows above the floor, and in all, that a set must attain to be good
 #: enough; and how many sets are looked at.
 GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
+
+#: Slopes of value by load at which hopes are known, as parts of the best one; steps of the search
+#: for that, and the golden section; rounding of sums, as part of all prices.
+SLOPES, SECTIONS, GOLDEN, ROUNDING = (1.0, 0.9, 1.1, 0.6, 1.6, 0.0), 12, 0.618, 1e-12
 
 #: Most labels of one direction: 24 bytes each.
 LABELS = 16_000_000
@@ -196,6 +203,8 @@ def frontier(
             break  # the next orders are of larger frontier
         if best is None or made.size < best.size:
             best = made
+        if made.size > FEW:
+            break
     width = RELAXED_WIDTH
     while best is None:
         best = _states(shape, tried[0], weight[nets], most, width, relax=True)
@@ -207,15 +216,19 @@ def _states(
     shape: Incidence, order: Ints, weight: Floats, most: float, width: int, *, relax: bool
 ) -> Frontier | None:
     count = len(weight)
+    surplus = SURPLUS if most < np.inf and not relax else 1
     layer_ptr, step, cost, _, exact = build(
         order, shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr),
         np.zeros(count, np.int64), np.zeros(count, np.bool_), weight, np.zeros(count),
-        False, most * (1 + PROOF_MARGIN), width, ROOM, relax,
+        False, most * (1 + PROOF_MARGIN), surplus * width, surplus * ROOM,
+        relax,
     )  # fmt: skip
     if len(layer_ptr) == 0:
         return None
     if np.isfinite(most):
-        leave_out(layer_ptr, step, cost, most * (1 + PROOF_MARGIN))
+        layer_ptr, step, cost = leave_out(layer_ptr, step, cost, most * (1 + PROOF_MARGIN))
+        if len(step) > ROOM:
+            return None
     forward = arcs_forward(layer_ptr, step, cost)
     return Frontier(order, forward, arcs_backward(layer_ptr, step, cost), bool(exact))
 
@@ -269,14 +282,20 @@ def best_set(
         price[states.order], np.where(allowed, ordered, 0.0), allowed,
         0.0 if overlap else 1.0, transfer_price, limit, floor,
     )  # fmt: skip
+    slopes, most = _slopes(states, terms)
+    if most <= floor:
+        return BestSet(floor, None, True, ())
     bound, members = np.inf, None
     steps: tuple[tuple[float, float], ...] = ()
     rest: _Labels | None = None
     forward = False
     for wanted in BUCKETS[:1] if rough else BUCKETS:
         arcs = states.forward if forward else states.backward
-        buckets = wanted if rest else min(wanted, max(8, LABELS // (2 * states.size)))
-        labels = _extend(forward, arcs, terms, buckets, rest, scratch, should_stop)
+        hopes = _hopes(states, terms, slopes, forward)
+        labels = _extend(forward, arcs, terms, wanted, hopes, rest, scratch, should_stop)
+        if labels is None and rest is None and not should_stop():
+            few = min(wanted, max(8, LABELS // len(arcs[1])))
+            labels = _extend(forward, arcs, terms, few, hopes, rest, scratch, should_stop)
         if labels is None and should_stop():
             return None
         if labels is None:
@@ -299,11 +318,49 @@ def best_set(
     return BestSet(bound, members, False, steps)
 
 
+def _slopes(states: Frontier, terms: tuple[Any, ...]) -> tuple[Floats, float]:
+    """Return slopes whose hopes tell much, and the least bound on the value at one of them.
+
+    For any slope s ≥ 0, no set within the load is worth more than the most of value − s · load,
+    and s · limit: a convex function of s, whose least value is sought by golden section.
+    """
+    *dear, limit, _ = terms
+    price, load = dear[0], dear[1]
+
+    def bound(slope: float) -> float:
+        return float(hope(True, *states.forward, *dear, slope)[-1]) + slope * limit
+
+    low, high = 0.0, 2 * float(np.abs(price).sum()) / max(limit, float(load.sum()) or 1.0)
+    slope, least = 0.0, bound(0.0)
+    for _ in range(SECTIONS):
+        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+        at_left, at_right = bound(left), bound(right)
+        for at, value in ((left, at_left), (right, at_right)):
+            if value < least:
+                slope, least = at, value
+        low, high = (low, right) if at_left < at_right else (left, high)
+    return np.array([slope * part for part in SLOPES]), least + ROUNDING * float(
+        np.abs(price).sum()
+    )
+
+
+def _hopes(
+    states: Frontier, terms: tuple[Any, ...], slopes: Floats, forward: bool
+) -> tuple[Floats, Floats]:
+    """Return the slopes, and for each state what the other direction can add at each; (S, R)."""
+    *dear, _, _ = terms
+    arcs = states.backward if forward else states.forward
+    slack = ROUNDING * float(np.abs(dear[0]).sum())
+    found = [hope(not forward, *arcs, *dear, slope) + slack for slope in slopes]
+    return slopes, np.ascontiguousarray(np.array(found).T)
+
+
 def _extend(
     forward: bool,
     arcs: Arcs,
-    terms: tuple[object, ...],
+    terms: tuple[Any, ...],
     buckets: int,
+    hopes: tuple[Floats, Floats],
     rest: _Labels | None,
     scratch: Scratch,
     should_stop: Callable[[], bool],
@@ -317,7 +374,7 @@ def _extend(
     state = np.array([1, 1, 0])
     other = rest or _Labels(begin, count, value, used, origin)
     while not extend(
-        forward, *arcs, *terms, buckets, rest is not None,
+        forward, *arcs, *terms, buckets, *hopes, rest is not None,
         other.begin, other.count, other.value, other.used,
         state, begin, count, value, used, origin, SLICE,
     ):  # fmt: skip

@@ -276,23 +276,44 @@ def build(
 
 
 @njit(cache=True)
-def leave_out(layer_ptr, step, cost_in, most):
-    """Leave out the steps that are on no way from the first state to the last for `most`."""
+def leave_out(layer_ptr, step, cost, most):
+    """Return states and steps without those on no way from the first to the last for `most`.
+
+    All in the form of `build`; `cost` is `cost_in`.
+    """
     ahead = np.full(layer_ptr[-1], np.inf)
     behind = np.full(layer_ptr[-1], np.inf)
     ahead[0] = behind[-1] = 0.0
     for x in range(len(step)):
         for choice in range(2):
-            if step[x, choice] >= 0:
-                y = step[x, choice]
-                ahead[y] = min(ahead[y], ahead[x] + cost_in[x, choice])
+            y = step[x, choice]
+            if y >= 0:
+                ahead[y] = min(ahead[y], ahead[x] + cost[x, choice])
     for x in range(len(step) - 1, -1, -1):
         for choice in range(2):
-            if step[x, choice] >= 0:
-                cost = cost_in[x, choice] + behind[step[x, choice]]
-                behind[x] = min(behind[x], cost)
-                if ahead[x] + cost > most:
-                    step[x, choice] = -1
+            y = step[x, choice]
+            if y >= 0:
+                behind[x] = min(behind[x], cost[x, choice] + behind[y])
+    number = np.full(layer_ptr[-1], -1, np.int32)
+    left = np.zeros_like(layer_ptr)
+    kept = 0
+    for i in range(len(layer_ptr) - 1):
+        for x in range(layer_ptr[i], layer_ptr[i + 1]):
+            if ahead[x] + behind[x] <= most:
+                number[x] = kept
+                kept += 1
+        left[i + 1] = kept
+    steps = np.full((left[-2], 2), -1, np.int32)
+    costs = np.zeros((left[-2], 2))
+    for x in range(len(step)):
+        if number[x] < 0:
+            continue
+        for choice in range(2):
+            y = step[x, choice]
+            costs[number[x], choice] = cost[x, choice]
+            if y >= 0 and ahead[x] + cost[x, choice] + behind[y] <= most:
+                steps[number[x], choice] = number[y]
+    return left, steps, costs
 
 
 @njit(cache=True)

@@ -64,9 +64,31 @@ def arcs_backward(layer_ptr, step, cost):
 
 
 @njit(cache=True)
+def hope(forward, ptr, source, taken, cost, price, load, allowed, charge, transfer_price, slope):
+    """Return the most that the part of a set before each state (after, if not `forward`) is worth.
+
+    Each unit of load takes `slope` from it. The other terms are as in `extend`; shape (S,).
+    """
+    states = len(ptr) - 1
+    best = np.full(states, -np.inf)
+    best[0 if forward else states - 1] = 0.0
+    for i in range(1, states):
+        x = i if forward else states - 1 - i
+        for j in range(ptr[x], ptr[x + 1]):
+            unit = taken[j]
+            worth = best[source[j]] - (transfer_price + slope * charge) * cost[j]
+            if unit >= 0:
+                if not allowed[unit]:
+                    continue
+                worth += price[unit] - slope * load[unit]
+            best[x] = max(best[x], worth)
+    return best
+
+
+@njit(cache=True)
 def extend(
     forward, ptr, source, taken, cost, price, load, allowed, charge, transfer_price, limit, floor,
-    buckets,
+    buckets, slopes, hopes,
     has_rest, rest_begin, rest_count, rest_value, rest_used,
     state, begin, count, value, used, origin, budget,
 ):  # fmt: skip
@@ -77,7 +99,7 @@ def extend(
     value and the smaller load, and those of more load and no more value are dropped: this
     relaxes, so that every set within the load is represented by labels of at least its value and
     at most its load. A label is also dropped if no label of the other direction completes it to
-    a value above `floor` within the load `limit`.
+    a value above `floor` within the load `limit`, or none can, as `hopes` tell.
 
     Parameters
     ----------
@@ -88,6 +110,8 @@ def extend(
     charge, transfer_price
         Share of the transfers that counts as load (0 where they overlap), and what a unit of
         them takes from the value.
+    slopes, hopes
+        Shapes (R,) and (S, R): `hope` of the other direction at some slopes.
     has_rest, rest_begin, rest_count, rest_value, rest_used
         Labels of the other direction, in the same form, if there are any.
     state
@@ -141,6 +165,13 @@ def extend(
                     break
                 worth = value[k] + plus
                 work += 1
+                hopeless = False
+                for r in range(len(slopes)):
+                    if worth + hopes[x, r] + slopes[r] * (limit - now) <= floor:
+                        hopeless = True
+                        break
+                if hopeless:
+                    continue
                 if has_rest:
                     while rest >= rest_begin[x] and now + rest_used[rest] > limit:
                         rest -= 1
