@@ -155,9 +155,7 @@ def _adjacency_order(
     return np.array(order), np.array(values)
 
 
-def _merge(
-    nets: dict[tuple[int, ...], float], number: Ints
-) -> dict[tuple[int, ...], float]:
+def _merge(nets: dict[tuple[int, ...], float], number: Ints) -> dict[tuple[int, ...], float]:
     """Return the nets between classes, those with equal pins added up."""
     merged: dict[tuple[int, ...], float] = {}
     of = number.tolist()

@@ -12,7 +12,8 @@ if Σ_v π_v is larger.
 V_k comes from plain enumeration of partial sets in an order of the nodes. What the future of a
 partial set costs depends only on which of its outputs still have readers to come and where they
 have been read or written so far; among partial sets that agree in that, one of more value and less
-load wins. Loads are compared in steps of T / STEPS; what is near enough is made one with the
+load wins. Sets whose transfers leave the others too little time to compute in are left out, as no plan
+of max-load at most T contains one. Loads are compared in steps of T / STEPS; what is near enough is made one with the
 greater value and the smaller load, so that V_k is never too small.
 """
 
@@ -127,6 +128,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
         raise VerificationError(f"certificate: its target {target!r} is below {plan.bound!r}")
 
     blocks = _blocks(workload, data.order)
+    most = _most_transfer(costs, blocks, problem.overlap, target)
     devices, fixed, counts = [], [], []
     for k in np.flatnonzero(costs.count):
         room = costs.capacity_bytes[k] * (1 + MEMORY_SLACK)
@@ -135,7 +137,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
         devices.append(
             _device(
                 workload, costs, int(k), blocks, prices, float(memory_prices[k]),
-                float(transfer_prices[k]), problem.overlap, target,
+                float(transfer_prices[k]), problem.overlap, target, most[k],
             )
         )  # fmt: skip
         memory = float(memory_prices[k]) * float(room) if memory_prices[k] > 0 else 0.0
@@ -167,6 +169,31 @@ def _blocks(workload: Workload, order: list[int]) -> list[tuple[int, ...]]:
     return blocks
 
 
+def _most_transfer(
+    costs: Costs, blocks: list[tuple[int, ...]], overlap: bool, target: float
+) -> Floats:
+    """Return for each kind the transfer time above which no device of a plan within T can be.
+
+    All devices have n T together, n their number, and compute takes Σ_v min_k p_{k,v} of that at
+    least. What a device pays for its sets' outputs, another one pays too, by its own kind's times.
+    """
+    most = np.full(len(costs.count), np.inf)
+    used = np.flatnonzero(costs.count)
+    if overlap:
+        return most
+    time = [min(sum(costs.compute[k, v] for v in nodes) for k in used) for nodes in blocks]
+    spare = max(0.0, float(costs.count.sum()) * target - math.fsum(time))
+    for k in used:
+        others = [j for j in used if j != k or costs.count[k] > 1]
+        paid = costs.transfer[k] > 0
+        if others and paid.any():
+            ratio = min(
+                float((costs.transfer[j, paid] / costs.transfer[k, paid]).min()) for j in others
+            )
+            most[k] = spare / (1 + ratio) + ROUNDING * 10 * target * float(costs.count.sum())
+    return most
+
+
 def _device(
     workload: Workload,
     costs: Costs,
@@ -177,6 +204,7 @@ def _device(
     transfer_price: float,
     overlap: bool,
     target: float,
+    most: float,
 ) -> _Device:
     block_of = np.empty(workload.n, dtype=np.int64)
     for b, nodes in enumerate(blocks):
@@ -191,7 +219,7 @@ def _device(
     size = np.array([sum(workload.memory_bytes[v] for v in nodes) for nodes in blocks])
     value = np.array([sum(prices[v] for v in nodes) for nodes in blocks])
     return _Device(
-        groups=_enumerate(len(blocks), nets),
+        groups=_enumerate(len(blocks), nets, most),
         value=value - memory_price * size,
         time=np.where(size > room, np.inf, time),
         transfer_price=transfer_price,
@@ -200,8 +228,8 @@ def _device(
     )
 
 
-def _enumerate(size: int, nets: list[_Net]) -> _Groups:
-    """Return the groups of partial sets, after each block.
+def _enumerate(size: int, nets: list[_Net], most: float) -> _Groups:
+    """Return the groups of partial sets, after each block, that pay at most so much transfer time.
 
     A group is known by two sets of open outputs: those with a block in, and those with one out.
     """
@@ -215,6 +243,7 @@ def _enumerate(size: int, nets: list[_Net]) -> _Groups:
         for b in blocks:
             touching[b].append(e)
     groups = {(frozenset[int](), frozenset[int]()): 0}
+    least = [0.0]
     arcs = []
     total = 0
     for b in range(size):
@@ -222,19 +251,24 @@ def _enumerate(size: int, nets: list[_Net]) -> _Groups:
         open_after = frozenset(e for e in mine if last[e] > b)
         after: dict[tuple[frozenset[int], frozenset[int]], int] = {}
         incoming: list[list[tuple[int, bool, float]]] = []
+        paid: list[float] = []
         for (inside, outside), g in groups.items():
             for taken in (False, True):
                 other = outside if taken else inside
                 before = inside if taken else outside
                 cost = math.fsum(merged[e][1] for e in mine if e in other and e not in before)
+                if least[g] + cost > most:
+                    continue
                 ended = mine - open_after
                 now = (before | mine) - ended
                 key = (now, other - ended) if taken else (other - ended, now)
                 if key not in after:
                     after[key] = len(after)
                     incoming.append([])
+                    paid.append(math.inf)
                 incoming[after[key]].append((g, taken, cost))
-        groups = after
+                paid[after[key]] = min(paid[after[key]], least[g] + cost)
+        groups, least = after, paid
         arcs.append(tuple(map(tuple, incoming)))
         total += len(after)
         if total > MOST_GROUPS:
@@ -270,7 +304,7 @@ def _completions(device: _Device) -> list[list[_Labels]]:
     rests: list[list[_Labels]] = [[(np.zeros(1), np.zeros(1))]]
     for b in range(len(device.value) - 1, -1, -1):
         incoming = device.groups.arcs[b]
-        before = 1 + max(g for arcs in incoming for g, _, _ in arcs)
+        before = len(device.groups.arcs[b - 1]) if b else 1
         parts: list[list[_Labels]] = [[] for _ in range(before)]
         for g, arcs in enumerate(incoming):
             for source, taken, cost in arcs:
@@ -291,6 +325,9 @@ def _greatest(device: _Device, rests: list[list[_Labels]], floor: float, steps: 
                 steps,
             )
             rest_load, rest_value = rests[b + 1][g]
+            if not len(rest_load):
+                after.append((rest_load, rest_value))
+                continue
             room = np.searchsorted(rest_load, (device.target - load) * (1 + 1e-12), side="right")
             hope = np.where(room > 0, rest_value[np.maximum(room - 1, 0)], -np.inf)
             keep = value + hope > floor
@@ -312,6 +349,8 @@ def _moved(device: _Device, b: int, taken: bool, cost: float, labels: _Labels) -
 
 def _merged(parts: list[_Labels], target: float, steps: int) -> _Labels:
     """Return the labels that no other beats, one for each step of load at most."""
+    if not parts:
+        return np.zeros(0), np.zeros(0)
     load = np.concatenate([load for load, _ in parts])
     value = np.concatenate([value for _, value in parts])
     within = load <= target

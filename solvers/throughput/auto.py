@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import hypergraph
 from ...instances import Solution, Throughput
@@ -10,13 +12,17 @@ from ..core.swaps import swap_devices
 from .dp.dp import ideal_dp, linearised_dp
 from .greedy import greedy
 from .linked_search import improve_linked
-from .set_partitioning import set_partitioning
+from .set_partitioning import price_bound, set_partitioning
 from .single_device import single_device
 
 #: Units times devices up to which the compact program is solved to the end in no time.
 SMALL_PROGRAM = 150
 
-#: Part of the time left for set partitioning where it moves by other loads than those asked for.
+#: Rounds of set partitioning before the compact program where that is small.
+FEW_ROUNDS = 6
+
+#: Part of the time left for set partitioning where it moves by other loads than those asked for,
+#: where the compact program is small, and for bounds on splits that it does not look for.
 SHARE = 0.25
 
 
@@ -24,9 +30,9 @@ def auto(task: Task[Throughput], search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
     First plans, for which nothing is compiled, are one device and greedy. Contiguous splits go to
-    the DP over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to
-    set partitioning, unless the compact program is small; that program also goes on where the
-    others end. Relayed data only the DP can price, so there it is all.
+    the DP over ideals, which is exact while its lattice is small enough; else prices bound them.
+    Non-contiguous ones go to set partitioning. The compact program goes on where these end.
+    Relayed data only the DP can price, so there it is all.
     """
     search.method = "single"
     single_device(task, search)
@@ -46,15 +52,20 @@ def auto(task: Task[Throughput], search: Search[Solution]) -> None:
         improve_linked(task, search)
         if search.should_stop():
             return
-        if hypergraph(task).size * task.cluster.size > SMALL_PROGRAM:
-            search.method = "column-generation"
-            search.note("auto: set partitioning, for a non-contiguous split")
-            part = SHARE if _by_other_loads(task) else 1.0
-            set_partitioning(task, search, patient=False, part=part)
+        search.method = "column-generation"
+        search.note("auto: set partitioning, for a non-contiguous split")
+        small = hypergraph(task).size * task.cluster.size <= SMALL_PROGRAM
+        part = SHARE if small or _by_other_loads(task) else 1.0
+        rounds = FEW_ROUNDS if small else math.inf
+        set_partitioning(task, search, patient=False, part=part, rounds=rounds)
     else:
         search.method = "dp"
         search.note(f"auto: the DP over ideals, for a split that is {task.problem.split}")
         ideal_dp(task, search)
+        if search.best is not None and not search.should_stop():
+            search.method = "column-generation"
+            search.note("auto: prices, as bounds for all splits hold for this one")
+            price_bound(task, search, SHARE)
     improve_linked(task, search)
     if search.should_stop():
         return

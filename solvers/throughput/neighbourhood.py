@@ -44,7 +44,13 @@ class Neighbourhood:
         start: Ints,
         rng: np.random.Generator,
     ) -> None:
-        self._task, self._graph, self._shape, self._order, self._rng = task, graph, shape, order, rng
+        self._task, self._graph, self._shape, self._order, self._rng = (
+            task,
+            graph,
+            shape,
+            order,
+            rng,
+        )
         self._compute = graph.compute.sum(axis=1)
         self._weight = graph.weight.sum(axis=1)
         self._kind_of = task.costs.kind_of

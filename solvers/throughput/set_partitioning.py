@@ -10,6 +10,7 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.throughput.certificate import Prices, certificate
+from ...formulations.throughput.cheap_bounds import runs_in_order, units_of_split
 from ...formulations.throughput.connectivity import ORIGIN as CONNECTED
 from ...formulations.throughput.connectivity import connectivity_bound, merge_inseparable
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
@@ -31,12 +32,14 @@ from .linear_split import linear_split
 from .neighbourhood import Neighbourhood
 
 ORIGIN = "set partitioning"
+ORIGIN_IN_ORDER = "set partitioning, circles merged"
 
 #: Moves and pricings of the first round.
 MOVES, PRICINGS = 100, 5
 
-#: Steps of annealing for each move of the neighbourhood search: as many as take about as long.
-STEPS = 4_000
+#: Steps of annealing for each move of the neighbourhood search, which take about as long: at most,
+#: and for each unit.
+STEPS, STEPS_PER_UNIT = 4_000, 20
 
 #: Parts of the way from the bound to the largest target of use that are tried as limits.
 LIMITS = (1.0, 0.7, 0.4, 0.2, 0.1)
@@ -68,7 +71,12 @@ ENOUGH = 12
 
 
 def set_partitioning(
-    task: Task[Throughput], search: Search[Solution], *, patient: bool = True, part: float = 1.0
+    task: Task[Throughput],
+    search: Search[Solution],
+    *,
+    patient: bool = True,
+    part: float = 1.0,
+    rounds: float = np.inf,
 ) -> None:
     """Find a non-contiguous split and a bound with its certificate, until the gap or a limit.
 
@@ -82,6 +90,8 @@ def set_partitioning(
         Whether to use all the time there is; else it ends when nothing gets better for long.
     part
         Of the time left, for splits and bounds in turn.
+    rounds
+        Most rounds.
     """
     graph = hypergraph(task)
     reason = why_infeasible(task, graph)
@@ -100,10 +110,8 @@ def set_partitioning(
             packing(task, graph, search)
     if search.best is None or search.done:
         return
-    walk = Neighbourhood(
-        task, graph, shape, tried[0], graph.restrict(search.best.device), rng
-    )
-    _alternate(task, graph, walk, search, Share(search, part), patient=patient)
+    walk = Neighbourhood(task, graph, shape, tried[0], graph.restrict(search.best.device), rng)
+    _alternate(task, graph, walk, search, Share(search, part), rounds, patient=patient)
 
 
 def _start(
@@ -132,14 +140,16 @@ def _alternate(
     walk: Neighbourhood,
     search: Search[Solution],
     share: Share,
+    most_rounds: float,
     *,
     patient: bool,
 ) -> None:
     """Better the split and the bound in turn."""
     targets, prover = _Targets(search), _Prover(task, graph, search, share)
     early = Share(share, PART)
+    steps = min(STEPS, STEPS_PER_UNIT * graph.size)
     moves, pricings, rounds, idle, calm = MOVES, PRICINGS, 0, 0, 0
-    while not share.should_stop() and search.gap > OPTIMAL_GAP:
+    while not share.should_stop() and search.gap > OPTIMAL_GAP and rounds < most_rounds:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             search.stop_for("nodes")
             return
@@ -148,7 +158,7 @@ def _alternate(
         with search.phase("split"):
             clock = Share(share, PART)
             better = walk.walk(search, moves, clock)
-            better = walk.anneal(search, STEPS * moves, share) or better
+            better = walk.anneal(search, steps * moves, share) or better
         calm = 0 if better else calm + 1
         if calm < CALM and rounds < EARLY and not early.should_stop():
             continue
@@ -161,6 +171,26 @@ def _alternate(
             return
         moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
         pricings = min(2 * pricings, GROWTH * PRICINGS)
+
+
+def price_bound(task: Task[Throughput], search: Search[Solution], part: float) -> None:
+    """Raise the bound by prices alone: no split at all is better, so neither is a contiguous one.
+
+    Parameters
+    ----------
+    part
+        Of the time left.
+    """
+    share = Share(search, part)
+    targets = _Targets(search)
+    prover = _Prover(task, hypergraph(task, units_of_split(task)), search, share)
+    pricings = PRICINGS
+    for _ in range(ENOUGH):
+        target = targets.next()
+        if target is None or share.should_stop():
+            return
+        targets.learn(*prover.prove(target, targets.most, pricings))
+        pricings *= 2
 
 
 class _Prover:
@@ -215,6 +245,9 @@ class _Prover:
 
     def _raise(self, bound: float, prices: Prices) -> None:
         if bound > self._search.bound:
+            if runs_in_order(self._task):  # circles are merged, which the certificate cannot say
+                self._search.raise_bound(bound, ORIGIN_IN_ORDER)
+                return
             order = self._pricing.orders[0]
             evidence = certificate(self._task, self._merged, prices, bound, order)
             self._search.raise_bound(bound, ORIGIN, evidence)
