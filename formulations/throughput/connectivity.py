@@ -172,7 +172,7 @@ def merge_inseparable(
     limit: float,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Hypergraph:
-    """Return the hypergraph whose units are the classes of `inseparable`; `graph` if there are none.
+    """Return the hypergraph whose units are the classes of `inseparable`; `graph` if none merge.
 
     Where the pieces run one after the other, classes on a circle are one class too.
     """

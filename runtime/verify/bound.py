@@ -12,9 +12,9 @@ if Σ_v π_v is larger.
 V_k comes from plain enumeration of partial sets in an order of the nodes. What the future of a
 partial set costs depends only on which of its outputs still have readers to come and where they
 have been read or written so far; among partial sets that agree in that, one of more value and less
-load wins. Sets whose transfers leave the others too little time to compute in are left out, as no plan
-of max-load at most T contains one. Loads are compared in steps of T / STEPS; what is near enough is made one with the
-greater value and the smaller load, so that V_k is never too small.
+load wins. Sets whose transfers leave the others too little time to compute in are left out, as no
+plan of max-load at most T contains one. Loads are compared in steps of T / STEPS; what is near
+enough is made one with the greater value and the smaller load, so that V_k is never too small.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _anneal(
     net_pins, done, steps, all_steps, seed,
 ):  # fmt: skip
     """Go on with `where`, keep the best split in `best`; return its max-load and the start's."""
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
     devices, units = compute.shape
     inside = np.zeros((len(net_ptr) - 1, devices), np.int32)
     load, used = np.zeros(devices), np.zeros(devices)
@@ -99,12 +99,12 @@ def _anneal(
         return least, scale
     value = _norm(load, scale)
     for i in range(steps):
-        v = np.random.randint(units)
+        v = np.random.randint(units)  # noqa: NPY002
         a = where[v]
-        b = np.random.randint(devices)
-        if np.random.random() < 0.9 and unit_ptr[v + 1] > unit_ptr[v]:
-            e = unit_nets[np.random.randint(unit_ptr[v], unit_ptr[v + 1])]
-            b = where[net_pins[np.random.randint(net_ptr[e], net_ptr[e + 1])]]
+        b = np.random.randint(devices)  # noqa: NPY002
+        if np.random.random() < 0.9 and unit_ptr[v + 1] > unit_ptr[v]:  # noqa: NPY002
+            e = unit_nets[np.random.randint(unit_ptr[v], unit_ptr[v + 1])]  # noqa: NPY002
+            b = where[net_pins[np.random.randint(net_ptr[e], net_ptr[e + 1])]]  # noqa: NPY002
         if a == b or compute[b, v] == np.inf or used[b] + memory[v] > room[b]:
             continue
         old_a, old_b = load[a], load[b]
@@ -123,7 +123,7 @@ def _anneal(
                 load[b] -= weight[b, e]
         after = _norm(load, scale)
         heat = scale * HOT * (COLD / HOT) ** ((done + i) / all_steps)
-        if after > value and np.random.random() >= np.exp((value - after) / heat):
+        if after > value and np.random.random() >= np.exp((value - after) / heat):  # noqa: NPY002
             load[a], load[b] = old_a, old_b
             continue
         value = after

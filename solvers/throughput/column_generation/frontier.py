@@ -321,16 +321,17 @@ def best_set(
 def _slopes(states: Frontier, terms: tuple[Any, ...]) -> tuple[Floats, float]:
     """Return slopes whose hopes tell much, and the least bound on the value at one of them.
 
-    For any slope s ≥ 0, no set within the load is worth more than the most of value − s · load,
-    and s · limit: a convex function of s, whose least value is sought by golden section.
+    For any s ≥ 0, no set within the load is worth more than s · limit plus the greatest value of
+    any set, s times its load taken off: a convex function of s, of which golden section seeks the
+    least.
     """
     *dear, limit, _ = terms
     price, load = dear[0], dear[1]
 
     def bound(slope: float) -> float:
-        return float(hope(True, *states.forward, *dear, slope)[-1]) + slope * limit
+        return float(hope(True, *states.forward, *dear, slope)[-1] + slope * limit)
 
-    low, high = 0.0, 2 * float(np.abs(price).sum()) / max(limit, float(load.sum()) or 1.0)
+    low, high = 0.0, 2 * float(np.abs(price).sum()) / (float(load.sum()) or 1.0)
     slope, least = 0.0, bound(0.0)
     for _ in range(SECTIONS):
         left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
@@ -339,9 +340,8 @@ def _slopes(states: Frontier, terms: tuple[Any, ...]) -> tuple[Floats, float]:
             if value < least:
                 slope, least = at, value
         low, high = (low, right) if at_left < at_right else (left, high)
-    return np.array([slope * part for part in SLOPES]), least + ROUNDING * float(
-        np.abs(price).sum()
-    )
+    slack = ROUNDING * float(np.abs(price).sum())
+    return np.array([slope * part for part in SLOPES]), least + slack
 
 
 def _hopes(
