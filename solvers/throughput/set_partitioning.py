@@ -49,7 +49,7 @@ ANEW = 1e-2
 
 #: Bounds wait until so many rounds in a row have found no better split, or for so many rounds: the
 #: nearer a target is to the bound, the fewer sets are in question.
-CALM, EARLY = 2, 12
+CALM, EARLY = 1, 12
 
 #: Most of the time left that one round's moves take, and that its pricings take.
 PART, PRICED = 0.15, 0.4

@@ -1,0 +1,160 @@
+"""Inseparable units, the bounds that follow, and annealing, against plain enumeration."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import numpy as np
+import pytest
+from brute import best_max_load
+from cases import linked_case, random_case
+
+from stagecut import Limits, Throughput
+from stagecut.formulations.task import Task, pose
+from stagecut.formulations.throughput.connectivity import (
+    connectivity_bound,
+    inseparable,
+    merge_inseparable,
+    most_transfer,
+)
+from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph
+from stagecut.formulations.throughput.set_partitioning import load_of
+from stagecut.instances import Placement, Solution
+from stagecut.runtime import evaluate
+from stagecut.solvers import Search
+from stagecut.solvers.throughput.annealing import anneal
+from stagecut.solvers.throughput.column_generation.column_generation import pricing_problem
+from stagecut.solvers.throughput.column_generation.frontier import best_set, incidence
+from stagecut.solvers.throughput.set_partitioning import price_bound
+
+PROBLEMS = (
+    Throughput(),
+    Throughput(split="contiguous"),
+    Throughput(pipeline="gpipe"),
+    Throughput(overlap=True),
+)
+
+
+def posed(seed: int) -> tuple[Task[Throughput], Hypergraph]:
+    workload, cluster = random_case(seed, max_nodes=7, max_accelerators=3, max_cores=1)
+    task = pose(workload, cluster, PROBLEMS[seed % len(PROBLEMS)])
+    return task, hypergraph(task)
+
+
+def objective(task: Task[Throughput], graph: Hypergraph, where: object) -> float:
+    """Of a split, by the verifier, without regard to contiguity."""
+    free = Throughput(pipeline=task.problem.pipeline, overlap=task.problem.overlap)
+    placement = Placement(graph.expand(np.array(where)))
+    report = evaluate(task.workload, task.cluster, free, placement)
+    return np.inf if report.violations else report.objective
+
+
+def test_no_plan_within_the_limit_separates_what_is_inseparable() -> None:
+    merged = 0
+    for seed in range(60):
+        task, graph = posed(seed)
+        devices = task.cluster.size
+        values = {
+            where: objective(task, graph, where)
+            for where in itertools.product(range(devices), repeat=graph.size)
+        }
+        best = min(values.values())
+        for limit in (best, best * 1.05, best * 1.2):
+            classes = inseparable(task, graph, limit)
+            most = most_transfer(task, graph, limit)
+            merged += graph.size - len(set(classes.tolist()))
+            for where, value in values.items():
+                if value > limit or np.isinf(value):
+                    continue
+                assert len(set(zip(classes.tolist(), where, strict=True))) == len(set(classes))
+                for device, kind in enumerate(task.costs.kind_of.tolist()):
+                    held = frozenset(v for v, d in enumerate(where) if d == device)
+                    compute = graph.compute[kind].sum(axis=0)[sorted(held)].sum()
+                    paid = load_of(graph, kind, held, overlap=False) - compute
+                    assert task.problem.overlap or paid <= most[kind] * (1 + 1e-9) + 1e-12
+    assert merged > 15
+
+
+@pytest.mark.parametrize("make", [random_case, linked_case])
+def test_bounds_by_connectivity_and_prices_are_below_the_optimum(make: object) -> None:
+    risen = priced = 0
+    for seed in range(60):
+        workload, cluster = make(seed, max_nodes=7)  # type: ignore[operator]
+        task = pose(workload, cluster, PROBLEMS[seed % len(PROBLEMS)])
+        best = best_max_load(workload, cluster, task.problem)
+        if not np.isfinite(best) or best == 0:
+            continue
+        found = connectivity_bound(task, hypergraph(task), 0.5 * best, 1.5 * best)
+        assert found <= best * (1 + 1e-9)
+        risen += found > 0.5 * best
+
+        def judge(solution: Solution, task: Task[Throughput] = task) -> float:
+            report = evaluate(task.workload, task.cluster, task.problem, solution)
+            return np.inf if report.violations else report.objective
+
+        search: Search[Solution] = Search(Limits(gap=0.01), judge)
+        for where in itertools.product(range(cluster.size), repeat=hypergraph(task).size):
+            search.offer(Placement(hypergraph(task).expand(np.array(where))))
+            if search.best is not None:
+                break
+        if search.best is not None:
+            price_bound(task, search, 1.0)
+            assert search.bound <= best * (1 + 1e-9)
+            assert not any("defect" in note for note in search.notes)
+            priced += search.bound > 0
+    assert risen > 5
+    assert priced > 20
+
+
+def test_only_sets_of_too_many_transfers_are_left_out() -> None:
+    fewer = 0
+    for seed in range(80):
+        task, graph = posed(seed)
+        least = float(graph.compute.sum(axis=1)[task.costs.count > 0].min(axis=0).sum())
+        limit = 1.1 * least / task.cluster.size
+        if not np.isfinite(limit):
+            continue
+        merged = merge_inseparable(task, graph, limit)
+        whole, some = pricing_problem(task, merged), pricing_problem(task, merged, limit)
+        price = np.random.default_rng(seed).random(merged.size)
+        most = most_transfer(task, merged, limit)
+        for kind, states in enumerate(some.states):
+            fewer += states.size < whole.states[kind].size
+            best = anyhow = 0.0
+            for taken in itertools.product((False, True), repeat=merged.size):
+                members = np.array(taken)
+                if whole.load_of(kind, members) <= limit:
+                    value = float(price[members].sum())
+                    anyhow = max(anyhow, value)
+                    if whole.transfer_of(kind, members) <= most[kind]:
+                        best = max(best, value)
+            found = best_set(
+                states, price, some.load[kind], limit, partial(some.load_of, kind), some.scratch,
+                floor=0.0, overlap=bool(some.transfer_priced[kind]), should_stop=bool,
+            )  # fmt: skip
+            assert found is not None
+            assert found.bound >= best - 1e-9
+            if found.true:
+                assert found.bound <= anyhow / 0.9 + 1e-9
+    assert fewer > 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_annealing_keeps_the_memories_and_loses_nothing(seed: int) -> None:
+    task, graph = posed(4 * seed)
+    devices = task.cluster.size
+    starts = [
+        where
+        for where in itertools.product(range(devices), repeat=graph.size)
+        if np.isfinite(objective(task, graph, where))
+    ]
+    if not starts:
+        return
+    start = np.array(starts[0])
+    search: Search[Solution] = Search(Limits(), lambda _: 0.0)
+    found = anneal(task, graph, incidence(graph), start, 20_000, seed, search)
+    free = Throughput()
+    report = evaluate(task.workload, task.cluster, free, Placement(graph.expand(found)))
+    assert report.violations == ()
+    assert report.objective <= objective(task, graph, start) * (1 + 1e-9)
