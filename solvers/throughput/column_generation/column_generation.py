@@ -27,12 +27,10 @@ from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances import Throughput
 from ....instances.model.arrays import Bools, Floats, Ints
 from ...core.search import Stoppable
+from .best_set import BestSet, Scratch, best_set
 from .frontier import (
-    BestSet,
     Frontier,
     Incidence,
-    Scratch,
-    best_set,
     cut,
     frontier,
     incidence,

@@ -17,13 +17,12 @@ from stagecut.formulations.throughput.set_partitioning import load_of
 from stagecut.instances import Placement, Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
+from stagecut.solvers.throughput.column_generation.best_set import Scratch, best_set
 from stagecut.solvers.throughput.column_generation.column_generation import (
     PricingProblem,
     pricing_problem,
 )
 from stagecut.solvers.throughput.column_generation.frontier import (
-    Scratch,
-    best_set,
     cut,
     frontier,
     incidence,

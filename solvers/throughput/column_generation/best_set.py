@@ -1,0 +1,248 @@
+"""The set of the best price within a load, by labels along the states of a frontier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....instances.model.arrays import Bools, Floats, Ints
+from .frontier import Arcs, Frontier
+from .frontier_labels import extend, hope
+
+T = TypeVar("T", bound=np.generic)
+
+#: Resolutions of loads, as parts of the limit, that are tried one after the other.
+BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
+
+#: Parts of what the bound allows above the floor, and in all, that a set must attain to be good
+#: enough; and how many sets are looked at.
+GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
+
+#: Slopes of value by load at which hopes are known, as parts of the best one; steps of the search
+#: for that, and the golden section; rounding of sums, as part of all prices.
+SLOPES, SECTIONS, GOLDEN, ROUNDING = (1.0, 0.9, 1.1, 0.6, 1.6, 0.0), 12, 0.618, 1e-12
+
+#: Most labels of one direction: 24 bytes each.
+LABELS = 16_000_000
+
+#: Labels visited between two looks at the clock: some 0.05 s.
+SLICE = 4_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class BestSet:
+    """What a search for a set of the best price within a load found.
+
+    Parameters
+    ----------
+    bound
+        No set within the load has a greater value.
+    members
+        Shape (U,): a set of a value above the floor; None if there is none.
+    true
+        Whether its load is within the limit in fact; if not, its value is `bound`.
+    steps
+        Pairs (load, value), both increasing: a set of a load below that of a pair has at most
+        the value of the pair before it, or that of the floor before the first.
+    """
+
+    bound: float
+    members: Bools | None
+    true: bool
+    steps: tuple[tuple[float, float], ...]
+
+
+class Scratch:
+    """Arrays for the labels of two directions, kept from search to search: fresh ones are slow."""
+
+    def __init__(self) -> None:
+        size = 1 << 16
+        self.arrays = [
+            (np.empty(size), np.empty(size), np.empty(size, np.int64)) for _direction in range(2)
+        ]
+
+
+@dataclass(eq=False)
+class _Labels:
+    """Labels of one direction at one resolution, as `extend` writes them."""
+
+    begin: Ints
+    count: Ints
+    value: Floats
+    used: Floats
+    origin: Ints
+
+    def last(self, forward: bool) -> range:
+        """Labels of whole sets."""
+        x = len(self.begin) - 1 if forward else 0
+        return range(int(self.begin[x]), int(self.begin[x] + self.count[x]))
+
+
+def best_set(
+    states: Frontier,
+    price: Floats,
+    load: Floats,
+    limit: float,
+    true_load: Callable[[Bools], float],
+    scratch: Scratch,
+    *,
+    floor: float,
+    overlap: bool = False,
+    transfer_price: float = 0.0,
+    rough: bool = False,
+    should_stop: Callable[[], bool],
+) -> BestSet | None:
+    """Return a bound on Σ price − transfer_price × transfers of a set within a load, and a set.
+
+    Labels are made in both directions in turn, each time finer, as those of one direction tell
+    which of the other cannot lead above the floor. Ends when there is nothing above the floor,
+    with a set that is within the load in fact and nearly as good as the bound, or at the finest
+    resolution.
+
+    Parameters
+    ----------
+    price, load
+        Shape (U,): of each unit; a unit of more load than the limit is left out.
+    limit
+        Σ load + transfers must be at most this; only Σ load if they `overlap`.
+    true_load
+        Load of a set in fact.
+    scratch
+        Where labels are kept.
+    floor
+        Values up to this are of no interest; at least 0.
+    transfer_price
+        What a unit of transfer time takes from the value.
+    rough
+        Whether the first resolution is enough.
+
+    Returns
+    -------
+    BestSet or None
+        None if `should_stop` said so. Time and memory grow with states × resolution.
+    """
+    ordered = load[states.order]
+    allowed = ordered <= limit
+    terms = (
+        price[states.order], np.where(allowed, ordered, 0.0), allowed,
+        0.0 if overlap else 1.0, transfer_price, limit, floor,
+    )  # fmt: skip
+    slopes, most = _slopes(states, terms)
+    if most <= floor:
+        return BestSet(floor, None, True, ())
+    bound, members = np.inf, None
+    steps: tuple[tuple[float, float], ...] = ()
+    rest: _Labels | None = None
+    forward = False
+    for wanted in BUCKETS[:1] if rough else BUCKETS:
+        arcs = states.forward if forward else states.backward
+        hopes = _hopes(states, terms, slopes, forward)
+        labels = _extend(forward, arcs, terms, wanted, hopes, rest, scratch, should_stop)
+        if labels is None and rest is None and not should_stop():
+            few = min(wanted, max(8, LABELS // len(arcs[1])))
+            labels = _extend(forward, arcs, terms, few, hopes, rest, scratch, should_stop)
+        if labels is None and should_stop():
+            return None
+        if labels is None:
+            break
+        whole = labels.last(forward)
+        if len(whole) == 0 or labels.value[whole[-1]] <= floor:
+            return BestSet(floor, None, True, ())
+        bound = float(labels.value[whole[-1]])
+        steps = tuple(zip(labels.used[whole].tolist(), labels.value[whole].tolist(), strict=True))
+        members = _trace(labels, whole[-1], states.order, forward)
+        if true_load(members) <= limit:
+            return BestSet(bound, members, True, steps)
+        for k in reversed(whole[-LOOKS:-1]):
+            if bound - labels.value[k] > min((1 - GOOD) * (bound - floor), (1 - CLOSE) * bound):
+                break
+            lesser = _trace(labels, k, states.order, forward)
+            if true_load(lesser) <= limit:
+                return BestSet(bound, lesser, True, steps)
+        rest, forward = labels, not forward
+    return BestSet(bound, members, False, steps)
+
+
+def _slopes(states: Frontier, terms: tuple[Any, ...]) -> tuple[Floats, float]:
+    """Return slopes whose hopes tell much, and the least bound on the value at one of them.
+
+    For any s ≥ 0, no set within the load is worth more than s · limit plus the greatest value of
+    any set, s times its load taken off: a convex function of s, of which golden section seeks the
+    least.
+    """
+    *dear, limit, _ = terms
+    price, load = dear[0], dear[1]
+
+    def bound(slope: float) -> float:
+        return float(hope(True, *states.forward, *dear, slope)[-1] + slope * limit)
+
+    low, high = 0.0, 2 * float(np.abs(price).sum()) / (float(load.sum()) or 1.0)
+    slope, least = 0.0, bound(0.0)
+    for _ in range(SECTIONS):
+        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+        at_left, at_right = bound(left), bound(right)
+        for at, value in ((left, at_left), (right, at_right)):
+            if value < least:
+                slope, least = at, value
+        low, high = (low, right) if at_left < at_right else (left, high)
+    slack = ROUNDING * float(np.abs(price).sum())
+    return np.array([slope * part for part in SLOPES]), least + slack
+
+
+def _hopes(
+    states: Frontier, terms: tuple[Any, ...], slopes: Floats, forward: bool
+) -> tuple[Floats, Floats]:
+    """Return the slopes, and for each state what the other direction can add at each; (S, R)."""
+    *dear, _, _ = terms
+    arcs = states.backward if forward else states.forward
+    slack = ROUNDING * float(np.abs(dear[0]).sum())
+    found = [hope(not forward, *arcs, *dear, slope) + slack for slope in slopes]
+    return slopes, np.ascontiguousarray(np.array(found).T)
+
+
+def _extend(
+    forward: bool,
+    arcs: Arcs,
+    terms: tuple[Any, ...],
+    buckets: int,
+    hopes: tuple[Floats, Floats],
+    rest: _Labels | None,
+    scratch: Scratch,
+    should_stop: Callable[[], bool],
+) -> _Labels | None:
+    """Return the labels of all states; None if they are too many, or `should_stop` said so."""
+    total = len(arcs[0]) - 1
+    begin, count = np.zeros(total, np.int64), np.zeros(total, np.int64)
+    value, used, origin = scratch.arrays[forward]
+    value[0] = used[0] = 0.0
+    count[0 if forward else -1] = 1
+    state = np.array([1, 1, 0])
+    other = rest or _Labels(begin, count, value, used, origin)
+    while not extend(
+        forward, *arcs, *terms, buckets, *hopes, rest is not None,
+        other.begin, other.count, other.value, other.used,
+        state, begin, count, value, used, origin, SLICE,
+    ):  # fmt: skip
+        if should_stop() or (state[2] and len(value) >= LABELS):
+            return None
+        if state[2]:
+            value, used, origin = _doubled(value), _doubled(used), _doubled(origin)
+            scratch.arrays[forward] = (value, used, origin)
+    return _Labels(begin, count, value, used, origin)
+
+
+def _trace(labels: _Labels, at: int, order: Ints, forward: bool) -> Bools:
+    """Return the set of a label of the last state; shape (U,)."""
+    members = np.zeros(len(order), np.bool_)
+    for unit in reversed(order) if forward else order:
+        came = int(labels.origin[at])
+        at, members[unit] = came >> 1, came & 1
+    return members
+
+
+def _doubled(array: NDArray[T]) -> NDArray[T]:
+    return np.concatenate([array, np.empty_like(array)])
