@@ -1,11 +1,28 @@
 """The nouns: workloads, clusters, plans, and the files they come in."""
 
+from .model.choices import (
+    Collective,
+    CpuSplit,
+    Limit,
+    MappingMode,
+    MappingObjective,
+    Optimizer,
+    Pipeline,
+    Precision,
+    Recomputation,
+    Routing,
+    Split,
+    Status,
+    Tied,
+    TrainingObjective,
+    TrainingSchedule,
+)
 from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
 from .model.costs import Costs, price, without_links
 from .model.errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .model.layers import Layers
 from .model.links import Link, PairLink
-from .model.plan import Limit, Plan, Status, gap_between
+from .model.plan import Plan, gap_between
 from .model.problem import DeviceMapping, Latency, LayerRule, Problem, Throughput, Training
 from .model.solution import (
     CallPlacement,
@@ -27,7 +44,9 @@ __all__ = [
     "TIME_UNITS",
     "CallPlacement",
     "Cluster",
+    "Collective",
     "Costs",
+    "CpuSplit",
     "Device",
     "DeviceKind",
     "DeviceMapping",
@@ -38,21 +57,32 @@ __all__ = [
     "Layers",
     "Limit",
     "Link",
+    "MappingMode",
+    "MappingObjective",
     "NodeId",
+    "Optimizer",
     "PairLink",
+    "Pipeline",
     "Placement",
     "Plan",
+    "Precision",
     "Problem",
+    "Recomputation",
     "ReplicaPlacement",
+    "Routing",
     "Solution",
+    "Split",
     "Stage",
     "StageCosts",
     "StagePlacement",
     "StagecutError",
     "Status",
     "Throughput",
+    "Tied",
     "Topology",
     "Training",
+    "TrainingObjective",
+    "TrainingSchedule",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
 
 import pandas as pd
 
@@ -17,9 +16,6 @@ from .problem import DeviceMapping, Problem
 from .solution import Solution
 from .summary import Summarised
 from .workload import Workload
-
-Status = Literal["optimal", "feasible", "infeasible", "no solution"]
-Limit = Literal["none", "time", "nodes", "interrupt"]
 
 
 def gap_between(objective: float, bound: float) -> float:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from .choices import (
+    Collective,
+    CpuSplit,
+    MappingMode,
+    MappingObjective,
+    Optimizer,
+    OrText,
+    Pipeline,
+    Precision,
+    Recomputation,
+    Split,
+    TrainingObjective,
+    TrainingSchedule,
+    choose,
+)
 from .errors import InputError, quote
 from .topology import Topology
 from .units import LEAST, MOST, MOST_COUNT
 
-Split = Literal["contiguous", "per-device", "noncontiguous"]
-CpuSplit = Literal["contiguous", "free"]
-Pipeline = Literal["pipedream", "gpipe"]
-
 #: Calls per accelerator; no workload has use for more.
 MAX_CALLS = 1000
-
-SPLITS: tuple[Split, ...] = ("contiguous", "per-device", "noncontiguous")
 
 
 @dataclass(frozen=True)
@@ -46,16 +54,14 @@ class Throughput:
         way back. So runs `torch.distributed.pipelining`. For contiguous splits.
     """
 
-    split: Split = "noncontiguous"
-    cpu_split: CpuSplit = "contiguous"
-    pipeline: Pipeline = "pipedream"
+    split: OrText[Split] = Split.NONCONTIGUOUS
+    cpu_split: OrText[CpuSplit] = CpuSplit.CONTIGUOUS
+    pipeline: OrText[Pipeline] = Pipeline.PIPEDREAM
     overlap: bool = False
     relayed: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("split", self.split, SPLITS)
-        _one_of("cpu_split", self.cpu_split, ("contiguous", "free"))
-        _one_of("pipeline", self.pipeline, ("pipedream", "gpipe"))
+        choose(self, split=Split, cpu_split=CpuSplit, pipeline=Pipeline)
         if self.relayed and (self.split, self.cpu_split) != ("contiguous", "contiguous"):
             raise InputError(
                 "relayed: data is passed from stage to stage, so split and cpu_split must be "
@@ -66,19 +72,6 @@ class Throughput:
     def name(self) -> str:
         """What the problem is called in files and tables."""
         return "throughput"
-
-
-Recomputation = Literal["free", "off", "forced"]
-Objective = Literal["time-per-sample", "batch"]
-Schedule = Literal["1f1b", "gpipe", "pipedream", "2bw"]
-Optimizer = Literal["as-given", "sgd", "momentum", "adam"]
-Precision = Literal["fp32", "mixed"]
-
-RECOMPUTATIONS: tuple[Recomputation, ...] = ("free", "off", "forced")
-OBJECTIVES: tuple[Objective, ...] = ("time-per-sample", "batch")
-SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe", "pipedream", "2bw")
-OPTIMIZERS: tuple[Optimizer, ...] = ("as-given", "sgd", "momentum", "adam")
-PRECISIONS: tuple[Precision, ...] = ("fp32", "mixed")
 
 
 @dataclass(frozen=True)
@@ -98,13 +91,14 @@ class LayerRule:
     node: int | str
     degrees: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
-    recomputation: Recomputation | None = None
+    recomputation: OrText[Recomputation] | None = None
 
     def __post_init__(self) -> None:
         _degrees(f"node {self.node}: degrees", self.degrees)
         _degrees(f"node {self.node}: replicas", self.replicas)
         if self.recomputation is not None:
-            _one_of(f"node {self.node}: recomputation", self.recomputation, RECOMPUTATIONS)
+            where = f"node {self.node}: recomputation"
+            object.__setattr__(self, "recomputation", Recomputation.of(where, self.recomputation))
 
 
 @dataclass(frozen=True)
@@ -164,25 +158,28 @@ class Training:
 
     microbatches: int | None = None
     bandwidth: float | None = None
-    objective: Objective = "time-per-sample"
+    objective: OrText[TrainingObjective] = TrainingObjective.TIME_PER_SAMPLE
     degrees: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
-    recomputation: Recomputation = "free"
+    recomputation: OrText[Recomputation] = Recomputation.FREE
     rules: tuple[LayerRule, ...] = ()
     max_stages: int | None = None
     uncut: tuple[tuple[int | str, int | str], ...] = ()
-    schedule: Schedule = "1f1b"
-    optimizer: Optimizer = "as-given"
-    precision: Precision = "fp32"
+    schedule: OrText[TrainingSchedule] = TrainingSchedule.ONE_F_ONE_B
+    optimizer: OrText[Optimizer] = Optimizer.AS_GIVEN
+    precision: OrText[Precision] = Precision.FP32
     server_devices: int | None = None
     server_bandwidth: float | None = None
 
     def __post_init__(self) -> None:
-        _one_of("objective", self.objective, OBJECTIVES)
-        _one_of("recomputation", self.recomputation, RECOMPUTATIONS)
-        _one_of("schedule", self.schedule, SCHEDULES)
-        _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _one_of("precision", self.precision, PRECISIONS)
+        choose(
+            self,
+            objective=TrainingObjective,
+            recomputation=Recomputation,
+            schedule=TrainingSchedule,
+            optimizer=Optimizer,
+            precision=Precision,
+        )
         _degrees("degrees", self.degrees)
         _degrees("replicas", self.replicas)
         for what in ("microbatches", "max_stages", "server_devices"):
@@ -233,15 +230,6 @@ class Latency:
     def name(self) -> str:
         """What the problem is called in files and tables."""
         return "latency"
-
-
-Mode = Literal["p2p", "allr", "both"]
-Collective = Literal["ring", "cheapest"]
-MapObjective = Literal["stage-time", "busiest-link"]
-
-MODES: tuple[Mode, ...] = ("p2p", "allr", "both")
-COLLECTIVES: tuple[Collective, ...] = ("ring", "cheapest")
-MAP_OBJECTIVES: tuple[MapObjective, ...] = ("stage-time", "busiest-link")
 
 
 @dataclass(frozen=True)
@@ -298,20 +286,19 @@ class DeviceMapping:
     topology: Topology
     stages: int
     replicas: int
-    mode: Mode = "p2p"
+    mode: OrText[MappingMode] = MappingMode.P2P
     microbatches: int = 1
     gradients: bool = True
-    collective: Collective | None = None
-    objective: MapObjective = "stage-time"
+    collective: OrText[Collective] | None = None
+    objective: OrText[MappingObjective] = MappingObjective.STAGE_TIME
     overlap: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, MODES)
-        _one_of("objective", self.objective, MAP_OBJECTIVES)
-        of_links = self.objective == "busiest-link"
+        of_links = self.objective == MappingObjective.BUSIEST_LINK
         if self.collective is None:
-            object.__setattr__(self, "collective", "ring" if of_links else "cheapest")
-        _one_of("collective", self.collective, COLLECTIVES)
+            default = Collective.RING if of_links else Collective.CHEAPEST
+            object.__setattr__(self, "collective", default)
+        choose(self, mode=MappingMode, objective=MappingObjective, collective=Collective)
         if of_links and self.overlap:
             raise InputError("overlap: the busiest link counts no compute; leave overlap out")
         if of_links and self.collective != "ring":
@@ -349,8 +336,3 @@ def _count(option: str, value: object, most: int = MOST_COUNT) -> None:
         raise InputError(f"{option}: {quote(value)}; it must be a whole number of at least 1")
     if value > most:
         raise InputError(f"{option}: {quote(value)}; it must be at most {most}")
-
-
-def _one_of(option: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{option}: {quote(value)} is not one of {', '.join(known)}")

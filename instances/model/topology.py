@@ -7,17 +7,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
 
 import networkx as nx
 import numpy as np
 
 from .arrays import Bools, Floats, Ints, checked, frozen
+from .choices import Routing
 from .errors import InputError, quote
 from .routing import Routes, route
 from .units import LEAST, MOST
-
-Routing = Literal["hops", "widest"]
 
 #: A look-up table of all pairs beyond this does not fit into an ordinary machine's memory.
 MAX_DEVICES = 8192
@@ -76,7 +74,7 @@ class Topology:
     switches: int = 0
     island: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     excluded: tuple[int, ...] = ()
-    routing: Routing = "hops"
+    routing: Routing | str = Routing.HOPS
     shape: tuple[int, ...] = ()
     wraps: bool = False
 
@@ -93,6 +91,7 @@ class Topology:
         put("island", island if len(island) else frozen(np.zeros(self.size), np.int64))
         put("excluded", tuple(sorted({int(d) for d in self.excluded})))
         put("shape", tuple(int(side) for side in self.shape))
+        put("routing", Routing.of(f"{where}: routing", self.routing))
         _check(self)
 
     @property
@@ -128,7 +127,7 @@ class Topology:
             self.links,
             self.latency_s,
             self.bytes_per_s,
-            widest=self.routing == "widest",
+            widest=self.routing == Routing.WIDEST,
             grid=(self.shape, self.wraps),
         )
         component = routes.component[self.usable]
@@ -160,7 +159,7 @@ class Topology:
         ``latency_s`` and ``bytes_per_s``. `topology_from_networkx` is the inverse, but for links
         that no route uses beside a better one between the same two nodes, and the grid's shape.
         """
-        graph: nx.Graph[int] = nx.Graph(name=self.name, routing=self.routing)
+        graph: nx.Graph[int] = nx.Graph(name=self.name, routing=str(self.routing))
         for d, name in enumerate(self.devices):
             graph.add_node(
                 d,
@@ -207,8 +206,6 @@ def _check(topology: Topology) -> None:
             f"{where}: switches is {quote(topology.switches)}; it must be from 0 to {MAX_SWITCHES}"
         )
     check_links(where, len(topology.links))
-    if topology.routing not in ("hops", "widest"):
-        raise InputError(f"{where}: routing is {quote(topology.routing)}; use hops or widest")
     for key in ("latency_s", "bytes_per_s"):
         if len(getattr(topology, key)) != len(topology.links):
             raise InputError(f"{where}: {key} and links differ in length; give one per link")
@@ -282,5 +279,5 @@ def topology_from_networkx(graph: nx.Graph[int]) -> Topology:
         switches=len(switches),
         island=np.array([int(graph.nodes[v].get("island", 0)) for v in devices]),
         excluded=tuple(number[v] for v in devices if graph.nodes[v].get("excluded", False)),
-        routing=graph.graph.get("routing", "hops"),
+        routing=graph.graph.get("routing", Routing.HOPS),
     )

@@ -69,7 +69,7 @@ def topology(text: str) -> Topology:
     out = tuple(_number(text, "exclude", d) for d in excluded.split("+")) if excluded else ()
     if routing == found.routing and not out:
         return found
-    return replace(found, name=text, routing=routing, excluded=(*found.excluded, *out))  # type: ignore[arg-type]
+    return replace(found, name=text, routing=routing, excluded=(*found.excluded, *out))
 
 
 def _options(text: str, tail: str) -> dict[str, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from ...instances import Cluster, DeviceKind, InputError, Link, PairLink
 from ...instances.model.arrays import Floats, frozen
+from ...instances.model.choices import Choice
 from ...instances.model.cluster import ACCELERATOR
 from ...instances.topologies import Topology
 from .fit import Fit, fit_postal, fit_ring
@@ -19,7 +19,13 @@ BAD_FIT = 0.25
 #: Pairs that differ by more are not one kind of link.
 MUCH = 2.0
 
-Links = Literal["auto", "typical", "each"]
+
+class LinkDetail(Choice):
+    """Which links a measured cluster has; see `to_cluster`."""
+
+    AUTO = "auto"
+    TYPICAL = "typical"
+    EACH = "each"
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,7 @@ class Measurement:
         return found
 
 
-def to_cluster(measurement: Measurement, links: Links = "auto") -> Cluster:
+def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AUTO) -> Cluster:
     """Return the cluster: device d is rank d.
 
     Neighbouring ranks with devices of one model are a kind.
@@ -181,6 +187,7 @@ def to_cluster(measurement: Measurement, links: Links = "auto") -> Cluster:
         ``auto``: ``each`` if the fastest pair has more than `MUCH` times the bandwidth of the
         slowest.
     """
+    links = LinkDetail.of("links", links)
     runs: list[list[RankMachine]] = []
     for machine in measurement.ranks:
         if runs and runs[-1][0].model == machine.model:
@@ -202,7 +209,7 @@ def to_cluster(measurement: Measurement, links: Links = "auto") -> Cluster:
             )
         )
     cluster = Cluster(tuple(kinds))
-    if links == "typical" or (links == "auto" and measurement.spread <= MUCH):
+    if links == LinkDetail.TYPICAL or (links == LinkDetail.AUTO and measurement.spread <= MUCH):
         return cluster
     names = [device.name for device in cluster.devices]
     return Cluster(

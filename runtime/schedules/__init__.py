@@ -12,7 +12,7 @@ from ...instances import InputError
 from ...instances.model.arrays import Ints
 from ..simulate.network import HostMemory, Network, settle
 from ..simulate.stages import BACKWARD, StageGraph
-from .actions import Action, Kind, Schedule, check_size, parse_action, schedule_of
+from .actions import Action, Kind, Schedule, WeightVersions, check_size, parse_action, schedule_of
 from .csv import read_csv, write_csv
 from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
 from .greedy import list_schedule
@@ -110,7 +110,7 @@ def make_schedule(
     check_size(stages.count, microbatches)
     network = network or HostMemory()
     schedule = SCHEDULES[name](settle(stages, network), microbatches, network)
-    if schedule.versions != "one" or not stages.present[:, BACKWARD].any():
+    if schedule.versions != WeightVersions.ONE or not stages.present[:, BACKWARD].any():
         return schedule
     return at_the_end(schedule, stages)
 
@@ -121,6 +121,7 @@ __all__ = [
     "Kind",
     "Schedule",
     "ScheduleError",
+    "WeightVersions",
     "list_schedule",
     "make_schedule",
     "parse_action",

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from ...instances import InputError, Link
 from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.model.choices import Choice
 from ...instances.model.units import TIME_UNITS, UNSPECIFIED
 from .stages import BACKWARD, StageGraph
 
-Sharing = Literal["fifo", "fair"]
+
+class Sharing(Choice):
+    """How messages share a link; see `Links`."""
+
+    FIFO = "fifo"
+    FAIR = "fair"
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Links:
     route: Ints
     latency_s: Floats
     bytes_per_s: Floats
-    sharing: Sharing = "fifo"
+    sharing: Sharing | str = Sharing.FIFO
     overlap: bool = True
     routes: tuple[tuple[int, ...], ...] = ()
     names: tuple[str, ...] = ()
@@ -96,9 +101,8 @@ class Links:
                 raise InputError(f"network: route {links}: links run 0 to {size - 1}")
         if not ((self.bytes_per_s > 0).all() and (self.latency_s >= 0).all()):
             raise InputError("network: bandwidths must be above 0, latencies at least 0")
-        if self.sharing not in ("fifo", "fair"):
-            raise InputError(f"network: sharing is {self.sharing!r}; use fifo or fair")
-        if self.sharing == "fifo" and any(len(links) > 1 for links in self.routes):
+        object.__setattr__(self, "sharing", Sharing.of("network: sharing", self.sharing))
+        if self.sharing == Sharing.FIFO and any(len(links) > 1 for links in self.routes):
             raise InputError("network: fifo is for routes of one link; use fair")
 
     @cached_property
@@ -126,7 +130,9 @@ def point_to_point(devices: int, link: Link, *, overlap: bool = True) -> Links:
     )
 
 
-def shared(devices: int, link: Link, *, sharing: Sharing = "fair", overlap: bool = True) -> Links:
+def shared(
+    devices: int, link: Link, *, sharing: Sharing | str = Sharing.FAIR, overlap: bool = True
+) -> Links:
     """Return a network in which all devices share one link, as on a bus."""
     table = np.zeros((devices, devices), dtype=np.int64)
     np.fill_diagonal(table, -1)
