@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..formulations.schedule.milp import Operation, ScheduleInstance
 from ..instances import InputError, Status, gap_between
+from ..instances.model.summary import Summarised
 from ..runtime.schedules import Action, Kind, Schedule, make_schedule, schedule_of
 from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
@@ -19,8 +20,8 @@ from ..solvers.schedule.milp import Orders, schedule_milp
 STARTS = ("1f1b", "zb-h1", "zb-h2", "gpipe")
 
 
-@dataclass(frozen=True)
-class BestSchedule:
+@dataclass(frozen=True, repr=False)
+class BestSchedule(Summarised):
     """The best schedule found and how good a schedule can be at most.
 
     Parameters
@@ -48,6 +49,17 @@ class BestSchedule:
     def gap(self) -> float:
         """(makespan − bound) / makespan."""
         return gap_between(self.simulation.makespan, self.bound)
+
+    def summary(self) -> dict[str, object]:
+        """Return how good the schedule is, as it shows itself."""
+        return {
+            "status": self.status,
+            "makespan": self.simulation.makespan,
+            "bound": self.bound,
+            "gap": f"{self.gap:.3%}",
+            "microbatches": self.schedule.microbatches,
+            "seconds": self.seconds,
+        }
 
 
 def best_schedule(

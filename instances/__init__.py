@@ -23,7 +23,7 @@ from .model.errors import InfeasibleError, InputError, StagecutError, Verificati
 from .model.layers import Layers
 from .model.links import Link, PairLink
 from .model.plan import Plan, gap_between
-from .model.problem import DeviceMapping, Latency, LayerRule, Problem, Throughput, Training
+from .model.problem import DeviceMapping, Latency, Problem, Throughput
 from .model.solution import (
     CallPlacement,
     Placement,
@@ -34,6 +34,7 @@ from .model.solution import (
     in_stages,
 )
 from .model.stage_costs import StageCosts, stage_costs
+from .model.training import LayerRule, Training
 from .model.units import TIME_UNITS, NodeId
 from .model.workload import Workload, layers_of
 from .topologies import Topology, topology

@@ -13,6 +13,7 @@ import pandas as pd
 from .arrays import Ints
 from .errors import InputError, quote
 from .links import Link, PairLink, link_table, number
+from .summary import Tabled
 from .units import LEAST
 
 ACCELERATOR = "accelerator"
@@ -91,7 +92,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Tabled):
     """The devices to plan for, numbered kind by kind in the order of `kinds`.
 
     Parameters
@@ -159,6 +160,14 @@ class Cluster:
         """SHA-256 of kinds and links, in order."""
         stated = (self.kinds, self.links) if self.links else self.kinds
         return hashlib.sha256(repr(stated).encode()).hexdigest()
+
+    def summary(self) -> dict[str, object]:
+        """Return how many devices of each kind there are, as it shows itself."""
+        facts: dict[str, object] = {}
+        for kind in self.kinds:
+            memory = "" if math.isinf(kind.memory_bytes) else f" of {kind.memory_bytes:.6g} bytes"
+            facts[kind.name] = f"{kind.count}{memory}"
+        return {**facts, "links between devices": len(self.links)}
 
     def with_counts(
         self,

@@ -15,6 +15,7 @@ from .arrays import Bools, Floats, Ints, checked, frozen
 from .choices import Routing
 from .errors import InputError, quote
 from .routing import Routes, route
+from .summary import Tabled
 from .units import LEAST, MOST
 
 #: A look-up table of all pairs beyond this does not fit into an ordinary machine's memory.
@@ -26,7 +27,7 @@ MAX_LINKS = 12_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Topology:
+class Topology(Tabled):
     """Devices and switches, joined by links that carry data both ways at once.
 
     Nodes 0 … D−1 are the devices, D … D+switches−1 only forward. A message over a link takes
@@ -149,6 +150,17 @@ class Topology:
         for array in (self.links, self.latency_s, self.bytes_per_s, self.island):
             digest.update(array.tobytes() + b"|")
         return digest.hexdigest()
+
+    def summary(self) -> dict[str, object]:
+        """Return name and sizes, as it shows itself."""
+        return {
+            "name": self.name,
+            "devices": self.size,
+            "excluded": len(self.excluded),
+            "switches": self.switches,
+            "links": len(self.links),
+            "routing": self.routing,
+        }
 
     def without(self, devices: Iterable[int]) -> Topology:
         """Return the topology with these devices excluded besides."""
