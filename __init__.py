@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from .instances.pytorch.profile import profile as profile
     from .runtime import CallReport as CallReport
     from .runtime import DeviceReport as DeviceReport
+    from .runtime import MappingReport as MappingReport
     from .runtime import Report as Report
     from .runtime import StageReport as StageReport
     from .runtime import evaluate as evaluate
@@ -145,7 +146,6 @@ if TYPE_CHECKING:
     from .runtime.simulate.stages import StageGraph as StageGraph
     from .runtime.simulate.stages import chain as chain
     from .runtime.verify.bound import check_bound as check_bound
-    from .runtime.verify.mapping import MappingReport as MappingReport
     from .runtime.verify.mapping import stage_reports as stage_reports
     from .solvers import METHODS as METHODS
     from .solvers import Limits as Limits
@@ -174,7 +174,7 @@ _MODULES = {
     "instances.model.training_layers": "training_layers",
     "instances.pytorch.counts": "counted_by_torch",
     "instances.pytorch.profile": "profile",
-    "runtime": "CallReport DeviceReport Report StageReport evaluate verify",
+    "runtime": "CallReport DeviceReport MappingReport Report StageReport evaluate verify",
     "runtime.accuracy.calibrate": "calibrate",
     "runtime.accuracy.join": "compare_run",
     "runtime.execution.guard.failures": "guarded",
@@ -198,7 +198,7 @@ _MODULES = {
     "runtime.simulate.simulator": "simulate simulate_stages",
     "runtime.simulate.stages": "StageGraph chain",
     "runtime.verify.bound": "check_bound",
-    "runtime.verify.mapping": "MappingReport stage_reports",
+    "runtime.verify.mapping": "stage_reports",
     "solvers": "Limits METHODS Result",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

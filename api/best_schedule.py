@@ -36,6 +36,13 @@ class BestSchedule(Summarised):
         Makespan of each heuristic, `inf` where it needs more memory than there is.
     seconds
         Of the search.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> best = stagecut.best_schedule(stagecut.chain([1.0, 1.0], [1.0, 1.0]), microbatches=2)
+    >>> best.status, best.gap, sorted(best.heuristics)
+    ('optimal', 0.0, ['1f1b', 'gpipe', 'zb-h1', 'zb-h2'])
     """
 
     schedule: Schedule
@@ -76,6 +83,8 @@ def best_schedule(
     ----------
     stages
         Without replicas; transfers keep their devices busy.
+    microbatches
+        In the batch.
     activation_bytes
         Memory of each device for activations; default: that of the stages, less one version of
         the weights.
@@ -85,10 +94,26 @@ def best_schedule(
         Default: no limits; some 4 stages with 6 microbatches take seconds, and the difficulty
         grows steeply.
 
+    Returns
+    -------
+    BestSchedule
+        The schedule, its simulation and the bound.
+
     Raises
     ------
     InputError
         If a stage has replicas, or the memory is too small for any order.
+
+    References
+    ----------
+    Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, appendix: the program.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stages = stagecut.chain([1.0, 1.0], [2.0, 2.0])
+    >>> stagecut.best_schedule(stages, microbatches=2, split=False).simulation.makespan
+    9.0
     """
     if any(len(devices) > 1 for devices in stages.replicas):
         raise InputError("best schedule: the stages have replicas; plan without replication")

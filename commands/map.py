@@ -20,7 +20,7 @@ from ..instances import (
 from ..instances.formats.files import load, save
 from ..instances.topologies import topology as read_topology
 from ..runtime import evaluate
-from ..runtime.verify.mapping import MappingReport
+from ..runtime.verify.report import MappingReport
 from ..solvers import Limits
 from ..solvers.core.limits import DEFAULT_SECONDS, MAPPING_GAP
 from .clock import STARTED

@@ -70,7 +70,14 @@ def choose(record: object, **choices: type[Choice]) -> None:
 
 
 class Split(Choice):
-    """What a device's nodes must be like; see `Throughput`."""
+    """What a device's nodes must be like; see `Throughput`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Throughput(split="per-device").split is Split.PER_DEVICE
+    True
+    """
 
     CONTIGUOUS = "contiguous"
     PER_DEVICE = "per-device"
@@ -78,21 +85,42 @@ class Split(Choice):
 
 
 class CpuSplit(Choice):
-    """What a CPU core's nodes must be like; see `Throughput`."""
+    """What a CPU core's nodes must be like; see `Throughput`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Throughput(cpu_split="free").cpu_split is CpuSplit.FREE
+    True
+    """
 
     CONTIGUOUS = "contiguous"
     FREE = "free"
 
 
 class Pipeline(Choice):
-    """How forward and backward passes take turns; see `Throughput`."""
+    """How forward and backward passes take turns; see `Throughput`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Throughput(pipeline="gpipe").pipeline is Pipeline.GPIPE
+    True
+    """
 
     PIPEDREAM = "pipedream"
     GPIPE = "gpipe"
 
 
 class Recomputation(Choice):
-    """Whether layers compute activations again in the backward pass; see `Training`."""
+    """Whether layers compute activations again in the backward pass; see `Training`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Training(recomputation="off").recomputation is Recomputation.OFF
+    True
+    """
 
     FREE = "free"
     OFF = "off"
@@ -100,14 +128,28 @@ class Recomputation(Choice):
 
 
 class TrainingObjective(Choice):
-    """What a training plan minimises; see `Training`."""
+    """What a training plan minimises; see `Training`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Training(objective="batch").objective is TrainingObjective.BATCH
+    True
+    """
 
     TIME_PER_SAMPLE = "time-per-sample"
     BATCH = "batch"
 
 
 class TrainingSchedule(Choice):
-    """What a training plan keeps in memory, by its schedule; see `Training`."""
+    """What a training plan keeps in memory, by its schedule; see `Training`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Training(schedule="2bw").schedule is TrainingSchedule.TWO_BW
+    True
+    """
 
     ONE_F_ONE_B = "1f1b"
     GPIPE = "gpipe"
@@ -116,7 +158,14 @@ class TrainingSchedule(Choice):
 
 
 class Optimizer(Choice):
-    """Whose state a training plan keeps per weight; see `Training`."""
+    """Whose state a training plan keeps per weight; see `Training`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Training(optimizer="adam").optimizer is Optimizer.ADAM
+    True
+    """
 
     AS_GIVEN = "as-given"
     SGD = "sgd"
@@ -125,14 +174,30 @@ class Optimizer(Choice):
 
 
 class Precision(Choice):
-    """Of weights, gradients and optimizer state in a training plan; see `Training`."""
+    """Of weights, gradients and optimizer state in a training plan; see `Training`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Training(precision="mixed").precision is Precision.MIXED
+    True
+    """
 
     FP32 = "fp32"
     MIXED = "mixed"
 
 
 class MappingMode(Choice):
-    """Which messages a mapping counts; see `DeviceMapping`."""
+    """Which messages a mapping counts; see `DeviceMapping`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> ring = stagecut.topology("ring:4")
+    >>> problem = stagecut.DeviceMapping(ring, 2, 2, mode="both")
+    >>> problem.mode is MappingMode.BOTH
+    True
+    """
 
     P2P = "p2p"
     ALLR = "allr"
@@ -140,35 +205,74 @@ class MappingMode(Choice):
 
 
 class Collective(Choice):
-    """How a mapping's all-reduces are done; see `DeviceMapping`."""
+    """How a mapping's all-reduces are done; see `DeviceMapping`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> ring = stagecut.topology("ring:4")
+    >>> problem = stagecut.DeviceMapping(ring, 2, 2, collective="ring")
+    >>> problem.collective is Collective.RING
+    True
+    """
 
     RING = "ring"
     CHEAPEST = "cheapest"
 
 
 class MappingObjective(Choice):
-    """What a mapping minimises the maximum of; see `DeviceMapping`."""
+    """What a mapping minimises the maximum of; see `DeviceMapping`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> ring = stagecut.topology("ring:4")
+    >>> problem = stagecut.DeviceMapping(ring, 2, 2, objective="busiest-link")
+    >>> problem.objective is MappingObjective.BUSIEST_LINK
+    True
+    """
 
     STAGE_TIME = "stage-time"
     BUSIEST_LINK = "busiest-link"
 
 
 class Routing(Choice):
-    """Which routes messages take; see `Topology`."""
+    """Which routes messages take; see `Topology`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.topology("ring:4@routing=widest").routing is Routing.WIDEST
+    True
+    """
 
     HOPS = "hops"
     WIDEST = "widest"
 
 
 class Tied(Choice):
-    """What weights that several operators use mean; see `profile`."""
+    """What weights that several operators use mean; see `profile`.
+
+    Examples
+    --------
+    >>> Tied("copies") is Tied.COPIES
+    True
+    """
 
     COLOUR = "colour"
     COPIES = "copies"
 
 
 class Status(Choice):
-    """What a search has found; see `Result`."""
+    """What a search has found; see `Result`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> stagecut.solve("gpt2-xl", cluster, method="greedy").status is Status.FEASIBLE
+    True
+    """
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -177,7 +281,15 @@ class Status(Choice):
 
 
 class Limit(Choice):
-    """What ended a search; see `Result`."""
+    """What ended a search; see `Result`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> stagecut.solve("gpt2-xl", cluster, method="greedy").limit is Limit.NONE
+    True
+    """
 
     NONE = "none"
     TIME = "time"

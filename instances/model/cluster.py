@@ -45,6 +45,16 @@ class DeviceKind:
         Factor on those times.
     link
         Link to host memory, for workloads that give bytes; None to use their transfer times.
+
+    Raises
+    ------
+    InputError
+        If the count, the memory or the slowdown is out of range.
+
+    Examples
+    --------
+    >>> DeviceKind("a100", 4, memory_bytes=40e9, times="accelerator").count
+    4
     """
 
     name: str
@@ -85,7 +95,20 @@ class DeviceKind:
 
 @dataclass(frozen=True)
 class Device:
-    """One device: `kind` numbers its `DeviceKind` in the cluster."""
+    """One device: `kind` numbers its `DeviceKind` in the cluster.
+
+    Parameters
+    ----------
+    name
+        Unique in its cluster.
+    kind
+        Position of its kind in `Cluster.kinds`.
+
+    Examples
+    --------
+    >>> accelerators_and_cpus(2).devices[1]
+    Device(name='accelerator 1', kind=0)
+    """
 
     name: str
     kind: int
@@ -108,6 +131,14 @@ class Cluster(Tabled):
     InputError
         If there is no device at all, two kinds have one name, or a link names what is no
         accelerator.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> fast = stagecut.DeviceKind("h100", 2, memory_bytes=80e9, times="accelerator")
+    >>> slow = stagecut.DeviceKind("a100", 1, 40e9, times="accelerator", slowdown=2.0)
+    >>> [device.name for device in stagecut.Cluster((fast, slow)).devices]
+    ['h100 0', 'h100 1', 'a100']
     """
 
     kinds: tuple[DeviceKind, ...]
@@ -235,6 +266,16 @@ def accelerators_and_cpus(
         How many of each.
     memory_bytes
         Memory of each accelerator.
+
+    Returns
+    -------
+    Cluster
+        The kind ``accelerator``, and after it the kind ``cpu``.
+
+    Raises
+    ------
+    InputError
+        If a number is negative or no number of devices, or there are no devices at all.
 
     Examples
     --------

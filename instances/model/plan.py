@@ -21,6 +21,16 @@ from .workload import Workload
 def gap_between(objective: float, bound: float) -> float:
     """Return (objective − bound) / objective: 0 if they meet, and if the objective is 0.
 
+    Parameters
+    ----------
+    objective, bound
+        Of one plan, in one unit.
+
+    Returns
+    -------
+    float
+        From 0 to 1, for bounds of at least 0; `inf` if nothing is known.
+
     Examples
     --------
     >>> gap_between(100.0, 99.0)
@@ -63,6 +73,15 @@ class Plan(Summarised):
     ------
     InputError
         If a node's device does not exist in the cluster.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> plan = stagecut.solve(workload, cluster, method="greedy").plan
+    >>> plan.bound <= plan.objective, plan.to_pandas(workload)["device"].nunique()
+    (True, 2)
     """
 
     workload_name: str

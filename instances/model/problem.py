@@ -49,6 +49,22 @@ class Throughput(ByFields):
         Data moves only from a stage to the next: what a later one needs is passed on by those
         between, and at every boundary that it crosses both sides pay for it; gradients the same
         way back. So runs `torch.distributed.pipelining`. For contiguous splits.
+
+    Raises
+    ------
+    InputError
+        If an option is none of its choices, or `relayed` goes with a split that is not contiguous.
+
+    References
+    ----------
+    Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
+    NeurIPS 2020, section 5 and appendix. `relayed` and links are ours.
+
+    Examples
+    --------
+    >>> problem = Throughput(split="contiguous", overlap=True)
+    >>> problem.split is Split.CONTIGUOUS
+    True
     """
 
     split: OrText[Split] = Split.NONCONTIGUOUS
@@ -87,10 +103,20 @@ class Latency(ByFields):
     calls
         Calls per accelerator, q in the source; 1 makes the split contiguous.
 
+    Raises
+    ------
+    InputError
+        If `calls` is no whole number of at least 1.
+
     References
     ----------
     Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
     NeurIPS 2020, section 4 and appendix.
+
+    Examples
+    --------
+    >>> Latency(calls=2).name
+    'latency'
     """
 
     calls: int = 1
@@ -148,11 +174,24 @@ class DeviceMapping(ByFields):
     overlap
         Messages run beside compute: T_s = max(m · t_s, m · P_s + A_s). Of stage times only.
 
+    Raises
+    ------
+    InputError
+        If an option is none of its choices, options contradict each other, or the topology has
+        too few devices.
+
     References
     ----------
     Parmesan's min–max device mapping, its instantiations p2p and allr. Batches, gradients,
     matching and ring as part of the answer, and the collectives are ours; m = 1 without
     gradients and with rings is the published tables' form.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> problem = stagecut.DeviceMapping(stagecut.topology("ring:8"), stages=4, replicas=2)
+    >>> problem.mode, problem.collective
+    ('p2p', 'cheapest')
     """
 
     topology: Topology

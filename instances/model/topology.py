@@ -65,6 +65,13 @@ class Topology(Tabled):
     ------
     InputError
         If a link leads nowhere, a bandwidth is not above 0, or a name occurs twice.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> ring = stagecut.topology("ring:4")
+    >>> ring.size, len(ring.links), ring.without([3]).usable.tolist()
+    (4, 4, [0, 1, 2])
     """
 
     name: str

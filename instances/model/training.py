@@ -31,6 +31,18 @@ class LayerRule:
         Tensor and data-parallel degrees that its stage may have.
     recomputation
         Of this layer.
+
+    Raises
+    ------
+    InputError
+        If a degree is no whole number of at least 1, or nothing is allowed.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> rule = stagecut.LayerRule("embedding", degrees=(1,), recomputation="off")
+    >>> stagecut.Training(rules=(rule,)).rules[0].recomputation
+    'off'
     """
 
     node: int | str
@@ -95,10 +107,22 @@ class Training(ByFields):
         Replicas of a stage whose d_i t_i devices fit into one server synchronise gradients at
         this bandwidth instead of `bandwidth`; stages are taken to be in different servers.
 
+    Raises
+    ------
+    InputError
+        If an option is none of its choices, a number is out of range, or only one of
+        `server_devices` and `server_bandwidth` is given.
+
     References
     ----------
     Tarnawski, Narayanan, Phanishayee, "Piper: Multidimensional Planner for DNN Parallelization",
     NeurIPS 2021, section 3. The objective ``batch``, schedules, optimizers and servers are ours.
+
+    Examples
+    --------
+    >>> problem = Training(microbatches=8, bandwidth=25e9, objective="batch", optimizer="adam")
+    >>> problem.schedule, problem.precision
+    ('1f1b', 'fp32')
     """
 
     microbatches: int | None = None

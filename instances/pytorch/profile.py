@@ -59,6 +59,11 @@ def profile(
     cache
         Folder for measurements; default: the user's cache folder.
 
+    Returns
+    -------
+    Profile
+        The `workload`, and how it hangs together with the model.
+
     Raises
     ------
     InputError

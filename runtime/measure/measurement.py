@@ -21,7 +21,20 @@ MUCH = 2.0
 
 
 class LinkDetail(Choice):
-    """Which links a measured cluster has; see `to_cluster`."""
+    """Which links a measured cluster has; see `to_cluster`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from stagecut.runtime.measure.measurement import Measurement, Pair, RankMachine, Timed
+    >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
+    >>> sizes = np.array([1e3, 1e6, 1e9])
+    >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
+    >>> measurement = Measurement("nccl", ranks, (Pair(0, 1, timed),), timed)
+    >>> cluster = stagecut.to_cluster(measurement, LinkDetail.EACH)
+    >>> len(cluster.links)
+    1
+    """
 
     AUTO = "auto"
     TYPICAL = "typical"
@@ -181,11 +194,35 @@ def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AU
 
     Parameters
     ----------
+    measurement
+        What `measure` returned.
     links
         ``typical``: the link of every kind is the typical pair's; who moves a tensor through it is
         busy as long as the message takes. ``each``: every pair has its own link besides.
         ``auto``: ``each`` if the fastest pair has more than `MUCH` times the bandwidth of the
         slowest.
+
+    Returns
+    -------
+    Cluster
+        Memory and links in bytes and seconds.
+
+    Raises
+    ------
+    InputError
+        If `links` is none of its choices.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from stagecut.runtime.measure.measurement import Measurement, Pair, RankMachine, Timed
+    >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
+    >>> sizes = np.array([1e3, 1e6, 1e9])
+    >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
+    >>> measurement = Measurement("nccl", ranks, (Pair(0, 1, timed),), timed)
+    >>> cluster = stagecut.to_cluster(measurement)
+    >>> cluster.kinds[0].name, f"{cluster.kinds[0].link.bytes_per_s:.3g}"
+    ('H100', '2.5e+10')
     """
     links = LinkDetail.of("links", links)
     runs: list[list[RankMachine]] = []

@@ -97,13 +97,31 @@ def make_schedule(
 
     Parameters
     ----------
+    name
+        One of `SCHEDULES`.
+    stages
+        What is scheduled, such as `chain` makes it.
+    microbatches
+        How many.
     network
         How data moves, which some orders take into account; default: `HostMemory()`.
+
+    Returns
+    -------
+    Schedule
+        A row of actions per device.
 
     Raises
     ------
     InputError
         If there is no such schedule, or it does not fit the workload.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> schedule = stagecut.make_schedule("1f1b", stagecut.chain([1.0, 1.0], [2.0, 2.0]), 4)
+    >>> schedule.size
+    16
     """
     if name not in SCHEDULES:
         raise InputError(f"schedule: no {name!r}; use one of {', '.join(SCHEDULES)}")

@@ -23,7 +23,15 @@ ActionTable = NDArray[np.int32]
 
 
 class WeightVersions(Choice):
-    """Weight versions that a stage keeps: one, two (2BW), or one per microbatch in flight."""
+    """Weight versions that a stage keeps: one, two (2BW), or one per microbatch in flight.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stages = stagecut.chain([1.0, 1.0], [2.0, 2.0])
+    >>> stagecut.make_schedule("2bw", stages, 4).versions is WeightVersions.TWO
+    True
+    """
 
     ONE = "one"
     TWO = "two"
@@ -125,6 +133,18 @@ class Schedule:
         From then on, it repeats itself every so many microbatches.
     cyclic
         And so exactly that each action comes back after each repeat, until the end.
+
+    Raises
+    ------
+    InputError
+        If there is no microbatch, or `versions` is no choice.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> schedule = stagecut.make_schedule("gpipe", stagecut.chain([1.0], [2.0]), 2)
+    >>> [str(action) for action in schedule.of(0)]
+    ['0F0', '0F1', '0B0', '0B1']
     """
 
     name: str

@@ -16,7 +16,14 @@ from .stages import BACKWARD, StageGraph
 
 
 class Sharing(Choice):
-    """How messages share a link; see `Links`."""
+    """How messages share a link; see `Links`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.shared(2, stagecut.Link(0.0, 1e9), sharing="fair").sharing is Sharing.FAIR
+    True
+    """
 
     FIFO = "fifo"
     FAIR = "fair"
@@ -37,6 +44,13 @@ class HostMemory:
     all_reduce
         Link between replicas of a stage, where the plan's problem does not say how long their
         all-reduce takes, or instead of that.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> network = stagecut.HostMemory(overlap=True, all_reduce=stagecut.Link(1e-5, 25e9))
+    >>> network.all_reduce.seconds(25e9)
+    1.00001
     """
 
     overlap: bool = False
@@ -73,6 +87,13 @@ class Links:
     ------
     InputError
         If a number does not fit.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> bus = stagecut.shared(2, stagecut.Link(1e-5, 25e9))
+    >>> bus.route.tolist(), bus.sharing
+    ([[-1, 0], [0, -1]], 'fair')
     """
 
     route: Ints
@@ -133,7 +154,28 @@ def point_to_point(devices: int, link: Link, *, overlap: bool = True) -> Links:
 def shared(
     devices: int, link: Link, *, sharing: Sharing | str = Sharing.FAIR, overlap: bool = True
 ) -> Links:
-    """Return a network in which all devices share one link, as on a bus."""
+    """Return a network in which all devices share one link, as on a bus.
+
+    Parameters
+    ----------
+    devices
+        How many.
+    link
+        What they share.
+    sharing, overlap
+        As in `Links`.
+
+    Returns
+    -------
+    Links
+        With one link, on the route of every pair.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> shared(3, stagecut.Link(1e-5, 25e9), sharing="fifo").sharing is Sharing.FIFO
+    True
+    """
     table = np.zeros((devices, devices), dtype=np.int64)
     np.fill_diagonal(table, -1)
     return Links(

@@ -47,6 +47,13 @@ class Simulation(Summarised):
         is not one of `SCHEDULES`, and so cannot be made longer: the spacing in the middle of it.
     memory
         Of each device.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> run = stagecut.simulate_stages(stagecut.chain([1.0, 1.0]), "inference", 4)
+    >>> run.makespan, run.time_per_sample
+    (5.0, 1.0)
     """
 
     stages: StageGraph
