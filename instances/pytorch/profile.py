@@ -71,6 +71,7 @@ def profile(
 
     Examples
     --------
+    >>> import torch
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> profile(model, (torch.zeros(3, 4),), estimate="h100").workload.ids
     ('linear', 'relu', 'linear_1')
