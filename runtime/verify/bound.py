@@ -9,12 +9,11 @@ memory and, if transfers overlap compute, ν of transfers stand for limits that 
 all may be 0.) A plan of max-load at most T would give Σ_v π_v ≤ Σ_k n_k V_k. The certificate holds
 if Σ_v π_v is larger.
 
-V_k comes from plain enumeration of partial sets in an order of the nodes. What the future of a
-partial set costs depends only on which of its outputs still have readers to come and where they
-have been read or written so far; among partial sets that agree in that, one of more value and less
-load wins. Sets whose transfers leave the others too little time to compute in are left out, as no
-plan of max-load at most T contains one. Loads are compared in steps of T / STEPS; what is near
-enough is made one with the greater value and the smaller load, so that V_k is never too small.
+V_k comes from plain enumeration of partial sets in an order of the nodes (`partial_sets`). Among
+those whose futures cost the same, one of more value and less load wins. Sets whose transfers leave
+the others too little time to compute in are left out, as no plan of max-load at most T contains
+one. Loads are compared in steps of T / STEPS; what is near enough is made one with the greater
+value and the smaller load, so that V_k is never too small.
 """
 
 from __future__ import annotations
@@ -37,12 +36,10 @@ from ...instances import (
 from ...instances.formats.certificate import PRICES, price_certificate
 from ...instances.model.arrays import Floats, Ints
 from ...instances.model.errors import quote
+from .partial_sets import Groups, Net, enumerate_groups
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
-
-#: Most groups of partial sets before the check gives up.
-MOST_GROUPS = 400_000
 
 #: By which part of Σ |π_v| the inequality must hold, for rounding.
 ROUNDING = 1e-10
@@ -61,29 +58,10 @@ class BoundCheck:
 
 
 @dataclass(frozen=True, eq=False)
-class _Net:
-    """A node's output: those that write and read it, as numbers of blocks; its transfer time."""
-
-    blocks: tuple[int, ...]
-    weight: float
-
-
-@dataclass(frozen=True, eq=False)
-class _Groups:
-    """Partial sets that agree in all that matters, layer by layer.
-
-    `arcs[i]` lists, for each group after block i: the group before, whether block i is taken,
-    and the transfer time that this adds.
-    """
-
-    arcs: tuple[tuple[tuple[tuple[int, bool, float], ...], ...], ...]
-
-
-@dataclass(frozen=True, eq=False)
 class _Device:
     """What one kind of device can hold: all per block, in order; see the module's text."""
 
-    groups: _Groups
+    groups: Groups
     value: Floats
     time: Floats
     transfer_price: float
@@ -229,70 +207,19 @@ def _device(
     for u, successors in enumerate(workload.successors):
         touched = tuple(sorted({int(block_of[v]) for v in (u, *successors)}))
         if len(touched) > 1 and costs.transfer[k, u] > 0:
-            nets.append(_Net(touched, float(costs.transfer[k, u])))
+            nets.append(Net(touched, float(costs.transfer[k, u])))
     room = costs.capacity_bytes[k] * (1 + MEMORY_SLACK)
     time = np.array([sum(costs.compute[k, v] for v in nodes) for nodes in blocks])
     size = np.array([sum(workload.memory_bytes[v] for v in nodes) for nodes in blocks])
     value = np.array([sum(prices[v] for v in nodes) for nodes in blocks])
     return _Device(
-        groups=_enumerate(len(blocks), nets, most),
+        groups=enumerate_groups(len(blocks), nets, most),
         value=value - memory_price * size,
         time=np.where(size > room, np.inf, time),
         transfer_price=transfer_price,
         overlap=overlap,
         target=target,
     )
-
-
-def _enumerate(size: int, nets: list[_Net], most: float) -> _Groups:
-    """Return the groups of partial sets, after each block, that pay at most so much transfer time.
-
-    A group is known by two sets of open outputs: those with a block in, and those with one out.
-    """
-    same: dict[tuple[int, ...], float] = {}
-    for net in nets:
-        same[net.blocks] = same.get(net.blocks, 0.0) + net.weight
-    merged = list(same.items())
-    touching: list[list[int]] = [[] for _ in range(size)]
-    last = [blocks[-1] for blocks, _ in merged]
-    for e, (blocks, _) in enumerate(merged):
-        for b in blocks:
-            touching[b].append(e)
-    groups = {(frozenset[int](), frozenset[int]()): 0}
-    least = [0.0]
-    arcs = []
-    total = 0
-    for b in range(size):
-        mine = frozenset(touching[b])
-        open_after = frozenset(e for e in mine if last[e] > b)
-        after: dict[tuple[frozenset[int], frozenset[int]], int] = {}
-        incoming: list[list[tuple[int, bool, float]]] = []
-        paid: list[float] = []
-        for (inside, outside), g in groups.items():
-            for taken in (False, True):
-                other = outside if taken else inside
-                before = inside if taken else outside
-                cost = math.fsum(merged[e][1] for e in mine if e in other and e not in before)
-                if least[g] + cost > most:
-                    continue
-                ended = mine - open_after
-                now = (before | mine) - ended
-                key = (now, other - ended) if taken else (other - ended, now)
-                if key not in after:
-                    after[key] = len(after)
-                    incoming.append([])
-                    paid.append(math.inf)
-                incoming[after[key]].append((g, taken, cost))
-                paid[after[key]] = min(paid[after[key]], least[g] + cost)
-        groups, least = after, paid
-        arcs.append(tuple(map(tuple, incoming)))
-        total += len(after)
-        if total > MOST_GROUPS:
-            raise VerificationError(
-                f"certificate: more than {MOST_GROUPS} groups of partial sets: too many for this "
-                "check; the bound is neither proved nor refuted"
-            )
-    return _Groups(tuple(arcs))
 
 
 def _held(devices: list[_Device], fixed: list[float], counts: list[int], value: float) -> float:

@@ -19,14 +19,9 @@ from ...instances import Placement, Solution, Throughput
 from ...instances.model.arrays import Ints
 from ..core.search import OPTIMAL_GAP, Search
 from ..core.share import Share
-from .column_generation.column_generation import (
-    DualState,
-    Outcome,
-    boxstep,
-    first_prices,
-    pricing_problem,
-)
+from .column_generation.column_generation import DualState, Outcome, boxstep
 from .column_generation.frontier import Incidence, incidence, orders
+from .column_generation.pricing_problem import first_prices, pricing_problem
 from .greedy import greedy
 from .linear_split import linear_split
 from .neighbourhood import Neighbourhood

@@ -24,8 +24,8 @@ from stagecut.runtime import evaluate
 from stagecut.solvers import Search
 from stagecut.solvers.throughput.annealing import anneal
 from stagecut.solvers.throughput.column_generation.best_set import best_set
-from stagecut.solvers.throughput.column_generation.column_generation import pricing_problem
 from stagecut.solvers.throughput.column_generation.frontier import incidence
+from stagecut.solvers.throughput.column_generation.pricing_problem import pricing_problem
 from stagecut.solvers.throughput.set_partitioning import price_bound
 
 PROBLEMS = (

@@ -18,15 +18,15 @@ from stagecut.instances import Placement, Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
 from stagecut.solvers.throughput.column_generation.best_set import Scratch, best_set
-from stagecut.solvers.throughput.column_generation.column_generation import (
-    PricingProblem,
-    pricing_problem,
-)
 from stagecut.solvers.throughput.column_generation.frontier import (
     cut,
     frontier,
     incidence,
     orders,
+)
+from stagecut.solvers.throughput.column_generation.pricing_problem import (
+    PricingProblem,
+    pricing_problem,
 )
 from stagecut.solvers.throughput.linear_split import linear_split
 from stagecut.solvers.throughput.neighbourhood import Neighbourhood
