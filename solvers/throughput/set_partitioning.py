@@ -30,11 +30,14 @@ ORIGIN = "set partitioning"
 ORIGIN_IN_ORDER = "set partitioning, circles merged"
 
 #: Moves and pricings of the first round.
-MOVES, PRICINGS = 100, 5
+MOVES, PRICINGS = 100, 20
 
-#: Steps of annealing for each move of the neighbourhood search, which take about as long: at most,
-#: and for each unit.
-STEPS, STEPS_PER_UNIT = 4_000, 20
+#: Steps of annealing for each move of the neighbourhood search: at most, and for each unit.
+STEPS, STEPS_PER_UNIT = 1_000, 5
+
+#: Part of the gap that the bound must close for the next round to leave out annealing that has
+#: found nothing: then bounds are what is missing.
+RISING = 0.1
 
 #: Parts of the way from the bound to the largest target of use that are tried as limits.
 LIMITS = (1.0, 0.7, 0.4, 0.2, 0.1)
@@ -144,6 +147,7 @@ def _alternate(
     early = Share(share, PART)
     steps = min(STEPS, STEPS_PER_UNIT * graph.size)
     moves, pricings, rounds, idle, calm = MOVES, PRICINGS, 0, 0, 0
+    rising = found = False
     while not share.should_stop() and search.gap > OPTIMAL_GAP and rounds < most_rounds:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             search.stop_for("nodes")
@@ -151,15 +155,17 @@ def _alternate(
         rounds += 1
         before = search.bound
         with search.phase("split"):
-            clock = Share(share, PART)
-            better = walk.walk(search, moves, clock)
-            better = walk.anneal(search, steps * moves, share) or better
+            better = walk.walk(search, moves, Share(share, PART))
+            if not rising:
+                found = walk.anneal(search, steps * moves, share)
+                better = better or found
         calm = 0 if better else calm + 1
         if calm < CALM and rounds < EARLY and not early.should_stop():
             continue
         target = targets.next()
         if target is not None and not share.should_stop():
             targets.learn(*prover.prove(target, targets.most, pricings))
+        rising = not found and search.bound - before > RISING * (search.objective - before)
         idle = 0 if better or search.bound > before or target is not None else idle + 1
         if idle >= ENOUGH and not (patient and search.limits.seconds is not None):
             search.note("column-generation: neither split nor bound got better for long")
