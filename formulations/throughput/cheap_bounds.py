@@ -73,18 +73,14 @@ def throughput_cheap_bounds(
 
 
 def units_of_split(task: Task[Throughput]) -> Ints:
-    """Return the coarsest units that every plan of the split keeps together; shape (n,)."""
-    return pipeline_units(task) if runs_in_order(task) else colour_units(task)
-
-
-def runs_in_order(task: Task[Throughput]) -> bool:
-    """Whether all pieces of a plan run one after the other, so that no circle has two devices.
+    """Return the coarsest units that every plan of the split keeps together; shape (n,).
 
     With nodes that count one by one on CPU cores, circles of colours may be taken apart there.
     """
     problem, costs = task.problem, task.costs
     gaps = problem.cpu_split == "free" and bool((costs.count > 0)[costs.host].any())
-    return problem.split == "contiguous" and not gaps
+    whole = problem.split == "contiguous" and not gaps
+    return pipeline_units(task) if whole else colour_units(task)
 
 
 def _work(

@@ -38,8 +38,8 @@ from ...instances import Throughput
 from ...instances.model.arrays import Floats, Ints, frozen
 from ..task import Task
 from .certificate import PROOF_MARGIN
-from .cheap_bounds import runs_in_order, throughput_cheap_bounds
-from .hypergraph import Hypergraph, hypergraph, merge_cycles
+from .cheap_bounds import throughput_cheap_bounds
+from .hypergraph import Hypergraph, hypergraph
 
 ORIGIN = "inseparable units"
 
@@ -172,16 +172,12 @@ def merge_inseparable(
     limit: float,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Hypergraph:
-    """Return the hypergraph whose units are the classes of `inseparable`; `graph` if none merge.
-
-    Where the pieces run one after the other, classes on a circle are one class too.
-    """
+    """Return the hypergraph whose units are the classes of `inseparable`; `graph` if none merge."""
     while True:
         number = inseparable(task, graph, limit, should_stop)
         if int(number.max(initial=-1)) + 1 == graph.size:
             return graph
-        units = frozen(number[graph.unit_of], np.int64)
-        graph = hypergraph(task, merge_cycles(task, units) if runs_in_order(task) else units)
+        graph = hypergraph(task, frozen(number[graph.unit_of], np.int64))
 
 
 def connectivity_bound(

@@ -12,7 +12,7 @@ from ..core.swaps import swap_devices
 from .dp.dp import ideal_dp, linearised_dp
 from .greedy import greedy
 from .linked_search import improve_linked
-from .set_partitioning import price_bound, set_partitioning
+from .set_partitioning import set_partitioning
 from .single_device import single_device
 
 #: Units times devices up to which the compact program is solved to the end in no time.
@@ -22,7 +22,7 @@ SMALL_PROGRAM = 150
 FEW_ROUNDS = 6
 
 #: Part of the time left for set partitioning where it moves by other loads than those asked for,
-#: where the compact program is small, and for bounds on splits that it does not look for.
+#: and where the compact program is small.
 SHARE = 0.25
 
 
@@ -30,9 +30,9 @@ def auto(task: Task[Throughput], search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
     First plans, for which nothing is compiled, are one device and greedy. Contiguous splits go to
-    the DP over ideals, which is exact while its lattice is small enough; else prices bound them.
-    Non-contiguous ones go to set partitioning. The compact program goes on where these end.
-    Relayed data only the DP can price, so there it is all.
+    the DP over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to
+    set partitioning. The compact program goes on where these end. Relayed data only the DP can
+    price, so there it is all.
     """
     search.method = "single"
     single_device(task, search)
@@ -62,10 +62,6 @@ def auto(task: Task[Throughput], search: Search[Solution]) -> None:
         search.method = "dp"
         search.note(f"auto: the DP over ideals, for a split that is {task.problem.split}")
         ideal_dp(task, search)
-        if search.best is not None and not search.should_stop():
-            search.method = "column-generation"
-            search.note("auto: prices, as bounds for all splits hold for this one")
-            price_bound(task, search, SHARE)
     improve_linked(task, search)
     if search.should_stop():
         return

@@ -10,7 +10,6 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.throughput.certificate import Prices, certificate
-from ...formulations.throughput.cheap_bounds import runs_in_order, units_of_split
 from ...formulations.throughput.connectivity import ORIGIN as CONNECTED
 from ...formulations.throughput.connectivity import connectivity_bound, merge_inseparable
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
@@ -27,7 +26,6 @@ from .linear_split import linear_split
 from .neighbourhood import Neighbourhood
 
 ORIGIN = "set partitioning"
-ORIGIN_IN_ORDER = "set partitioning, circles merged"
 
 #: Moves and pricings of the first round.
 MOVES, PRICINGS = 100, 20
@@ -174,26 +172,6 @@ def _alternate(
         pricings = min(2 * pricings, GROWTH * PRICINGS)
 
 
-def price_bound(task: Task[Throughput], search: Search[Solution], part: float) -> None:
-    """Raise the bound by prices alone: no split at all is better, so neither is a contiguous one.
-
-    Parameters
-    ----------
-    part
-        Of the time left.
-    """
-    share = Share(search, part)
-    targets = _Targets(search)
-    prover = _Prover(task, hypergraph(task, units_of_split(task)), search, share)
-    pricings = PRICINGS
-    for _ in range(ENOUGH):
-        target = targets.next()
-        if target is None or share.should_stop():
-            return
-        targets.learn(*prover.prove(target, targets.most, pricings))
-        pricings *= 2
-
-
 class _Prover:
     """Prices on the graph of the units that no plan within a limit separates.
 
@@ -246,9 +224,6 @@ class _Prover:
 
     def _raise(self, bound: float, prices: Prices) -> None:
         if bound > self._search.bound:
-            if runs_in_order(self._task):  # circles are merged, which the certificate cannot say
-                self._search.raise_bound(bound, ORIGIN_IN_ORDER)
-                return
             order = self._pricing.orders[0]
             evidence = certificate(self._task, self._merged, prices, bound, order)
             self._search.raise_bound(bound, ORIGIN, evidence)

@@ -26,7 +26,6 @@ from stagecut.solvers.throughput.annealing import anneal
 from stagecut.solvers.throughput.column_generation.best_set import best_set
 from stagecut.solvers.throughput.column_generation.frontier import incidence
 from stagecut.solvers.throughput.column_generation.pricing_problem import pricing_problem
-from stagecut.solvers.throughput.set_partitioning import price_bound
 
 PROBLEMS = (
     Throughput(),
@@ -77,8 +76,8 @@ def test_no_plan_within_the_limit_separates_what_is_inseparable() -> None:
 
 
 @pytest.mark.parametrize("make", [random_case, linked_case])
-def test_bounds_by_connectivity_and_prices_are_below_the_optimum(make: object) -> None:
-    risen = priced = 0
+def test_bounds_by_connectivity_are_below_the_optimum(make: object) -> None:
+    risen = 0
     for seed in range(60):
         workload, cluster = make(seed, max_nodes=7)  # type: ignore[operator]
         task = pose(workload, cluster, PROBLEMS[seed % len(PROBLEMS)])
@@ -88,23 +87,7 @@ def test_bounds_by_connectivity_and_prices_are_below_the_optimum(make: object) -
         found = connectivity_bound(task, hypergraph(task), 0.5 * best, 1.5 * best)
         assert found <= best * (1 + 1e-9)
         risen += found > 0.5 * best
-
-        def judge(solution: Solution, task: Task[Throughput] = task) -> float:
-            report = evaluate(task.workload, task.cluster, task.problem, solution)
-            return np.inf if report.violations else report.objective
-
-        search: Search[Solution] = Search(Limits(gap=0.01), judge)
-        for where in itertools.product(range(cluster.size), repeat=hypergraph(task).size):
-            search.offer(Placement(hypergraph(task).expand(np.array(where))))
-            if search.best is not None:
-                break
-        if search.best is not None:
-            price_bound(task, search, 1.0)
-            assert search.bound <= best * (1 + 1e-9)
-            assert not any("defect" in note for note in search.notes)
-            priced += search.bound > 0
     assert risen > 5
-    assert priced > 20
 
 
 def test_only_sets_of_too_many_transfers_are_left_out() -> None:
