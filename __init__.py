@@ -9,10 +9,12 @@ workloads, files   `Workload`, `load`, `save`, `dumps`, `from_networkx`, `from_p
 devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_and_cpus`,
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
                    `measure`, `to_cluster`
-problems           `Throughput`, `Latency`, `Training` with `LayerRule`, `DeviceMapping`
+problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerRule`,
+                   `DeviceMapping`
 solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
-                   `Placement`, `CallPlacement`, `StagePlacement` of `Stage`, `ReplicaPlacement`
+                   `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
+                   `ReplicaPlacement`
 verifying          `verify`, `check_bound`; `evaluate` gives a `Report` of `DeviceReport`,
                    `CallReport` or `StageReport`, a `MappingReport`; `stage_reports`, `StageCosts`
 schedules          `Schedule`, `SCHEDULES`, `make_schedule`, `best_schedule` (`BestSchedule`),
@@ -53,10 +55,12 @@ if TYPE_CHECKING:
     from .instances import DeviceMapping as DeviceMapping
     from .instances import InfeasibleError as InfeasibleError
     from .instances import InputError as InputError
+    from .instances import Iteration as Iteration
     from .instances import Latency as Latency
     from .instances import LayerRule as LayerRule
     from .instances import Link as Link
     from .instances import PairLink as PairLink
+    from .instances import PipelinePlacement as PipelinePlacement
     from .instances import Placement as Placement
     from .instances import Plan as Plan
     from .instances import ReplicaPlacement as ReplicaPlacement
@@ -138,10 +142,10 @@ _MODULES = {
     "api.solve": "solve",
     "api.splits": "plan_from_split",
     "instances": (
-        "CallPlacement Cluster DeviceKind DeviceMapping InfeasibleError InputError Latency "
-        "LayerRule Link PairLink Placement Plan ReplicaPlacement Stage StageCosts "
-        "StagePlacement StagecutError Throughput Topology Training VerificationError Workload "
-        "accelerators_and_cpus topology"
+        "CallPlacement Cluster DeviceKind DeviceMapping InfeasibleError InputError Iteration "
+        "Latency LayerRule Link PairLink PipelinePlacement Placement Plan ReplicaPlacement Stage "
+        "StageCosts StagePlacement StagecutError Throughput Topology Training VerificationError "
+        "Workload accelerators_and_cpus topology"
     ),
     "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
     "instances.formats.files": "dumps load load_cluster load_plan load_split save",

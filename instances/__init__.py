@@ -3,12 +3,14 @@
 from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
 from .model.costs import Costs, price, without_links
 from .model.errors import InfeasibleError, InputError, StagecutError, VerificationError
+from .model.iteration import Iteration
 from .model.layers import Layers
 from .model.links import Link, PairLink
 from .model.plan import Limit, Plan, Status, gap_between
 from .model.problem import DeviceMapping, Latency, LayerRule, Problem, Throughput, Training
 from .model.solution import (
     CallPlacement,
+    PipelinePlacement,
     Placement,
     ReplicaPlacement,
     Solution,
@@ -33,6 +35,7 @@ __all__ = [
     "DeviceMapping",
     "InfeasibleError",
     "InputError",
+    "Iteration",
     "Latency",
     "LayerRule",
     "Layers",
@@ -40,6 +43,7 @@ __all__ = [
     "Link",
     "NodeId",
     "PairLink",
+    "PipelinePlacement",
     "Placement",
     "Plan",
     "Problem",

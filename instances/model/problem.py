@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .check_options import count, one_of
 from .errors import InputError, quote
+from .iteration import Iteration
 from .topology import Topology
-from .units import LEAST, MOST, MOST_COUNT
+from .units import LEAST, MOST
 
 Split = Literal["contiguous", "per-device", "noncontiguous"]
 CpuSplit = Literal["contiguous", "free"]
@@ -53,9 +55,9 @@ class Throughput:
     relayed: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("split", self.split, SPLITS)
-        _one_of("cpu_split", self.cpu_split, ("contiguous", "free"))
-        _one_of("pipeline", self.pipeline, ("pipedream", "gpipe"))
+        one_of("split", self.split, SPLITS)
+        one_of("cpu_split", self.cpu_split, ("contiguous", "free"))
+        one_of("pipeline", self.pipeline, ("pipedream", "gpipe"))
         if self.relayed and (self.split, self.cpu_split) != ("contiguous", "contiguous"):
             raise InputError(
                 "relayed: data is passed from stage to stage, so split and cpu_split must be "
@@ -104,7 +106,7 @@ class LayerRule:
         _degrees(f"node {self.node}: degrees", self.degrees)
         _degrees(f"node {self.node}: replicas", self.replicas)
         if self.recomputation is not None:
-            _one_of(f"node {self.node}: recomputation", self.recomputation, RECOMPUTATIONS)
+            one_of(f"node {self.node}: recomputation", self.recomputation, RECOMPUTATIONS)
 
 
 @dataclass(frozen=True)
@@ -178,11 +180,11 @@ class Training:
     server_bandwidth: float | None = None
 
     def __post_init__(self) -> None:
-        _one_of("objective", self.objective, OBJECTIVES)
-        _one_of("recomputation", self.recomputation, RECOMPUTATIONS)
-        _one_of("schedule", self.schedule, SCHEDULES)
-        _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _one_of("precision", self.precision, PRECISIONS)
+        one_of("objective", self.objective, OBJECTIVES)
+        one_of("recomputation", self.recomputation, RECOMPUTATIONS)
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        one_of("precision", self.precision, PRECISIONS)
         _degrees("degrees", self.degrees)
         _degrees("replicas", self.replicas)
         for what in ("microbatches", "max_stages", "server_devices"):
@@ -227,7 +229,7 @@ class Latency:
     calls: int = 1
 
     def __post_init__(self) -> None:
-        _count("calls", self.calls, MAX_CALLS)
+        count("calls", self.calls, MAX_CALLS)
 
     @property
     def name(self) -> str:
@@ -306,12 +308,12 @@ class DeviceMapping:
     overlap: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, MODES)
-        _one_of("objective", self.objective, MAP_OBJECTIVES)
+        one_of("mode", self.mode, MODES)
+        one_of("objective", self.objective, MAP_OBJECTIVES)
         of_links = self.objective == "busiest-link"
         if self.collective is None:
             object.__setattr__(self, "collective", "ring" if of_links else "cheapest")
-        _one_of("collective", self.collective, COLLECTIVES)
+        one_of("collective", self.collective, COLLECTIVES)
         if of_links and self.overlap:
             raise InputError("overlap: the busiest link counts no compute; leave overlap out")
         if of_links and self.collective != "ring":
@@ -320,7 +322,7 @@ class DeviceMapping:
                 "rings: leave collective out"
             )
         for what in ("stages", "replicas", "microbatches"):
-            _count(what, getattr(self, what))
+            count(what, getattr(self, what))
         usable, used = len(self.topology.usable), self.stages * self.replicas
         if used > usable:
             raise InputError(
@@ -334,23 +336,11 @@ class DeviceMapping:
         return "mapping"
 
 
-Problem = Throughput | Latency | Training | DeviceMapping
+Problem = Throughput | Iteration | Latency | Training | DeviceMapping
 
 
 def _degrees(option: str, values: tuple[int, ...] | None) -> None:
     for value in values or ():
-        _count(option, value)
+        count(option, value)
     if values == ():
         raise InputError(f"{option}: empty; allow at least one, or give None for all")
-
-
-def _count(option: str, value: object, most: int = MOST_COUNT) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{option}: {quote(value)}; it must be a whole number of at least 1")
-    if value > most:
-        raise InputError(f"{option}: {quote(value)}; it must be at most {most}")
-
-
-def _one_of(option: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{option}: {quote(value)} is not one of {', '.join(known)}")

@@ -33,6 +33,32 @@ class Placement:
 
 
 @dataclass(frozen=True, eq=False)
+class PipelinePlacement:
+    """Solution of an iteration problem.
+
+    Parameters
+    ----------
+    stage
+        Shape (n,): number of the stage of each node. With a contiguous split the stages are
+        numbered in the order of the pipeline; else each is the part of one device, in any order.
+    devices
+        Number of the device of each stage.
+    """
+
+    stage: Ints
+    devices: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stage", frozen(self.stage, "int64"))
+        object.__setattr__(self, "devices", tuple(int(d) for d in self.devices))
+
+    @property
+    def device(self) -> Ints:
+        """Shape (n,): number of the device of each node."""
+        return frozen(np.asarray(self.devices, np.int64)[self.stage], "int64")
+
+
+@dataclass(frozen=True, eq=False)
 class CallPlacement:
     """Solution of a latency problem.
 
@@ -142,4 +168,4 @@ class ReplicaPlacement:
         return first
 
 
-Solution = Placement | CallPlacement | StagePlacement | ReplicaPlacement
+Solution = Placement | PipelinePlacement | CallPlacement | StagePlacement | ReplicaPlacement
