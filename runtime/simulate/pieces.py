@@ -22,6 +22,7 @@ from ...instances import (
 )
 from ...instances.model.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.contiguity import representatives
+from ...instances.model.kept_bytes import kept_bytes
 from .stages import BACKWARD, FORWARD, StageGraph
 
 #: Nodes of a stage's forward and backward pass.
@@ -34,7 +35,8 @@ def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGr
     A contiguous plan gives one stage per device in use. Activations are
     `extra["activation_bytes"]`, else the outputs of the forward nodes where their bytes are known,
     else nothing; the rest of a node's memory is there all the time (`kept_bytes`). A backward
-    piece waits for the forward piece that it undoes, even where the graph has no such edge, as in the published layer graphs.
+    piece waits for the forward piece that it undoes, even where the graph has no such edge, as in
+    the published layer graphs.
 
     Raises
     ------
@@ -90,31 +92,6 @@ def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
         rank[2 * stage] = stage
         rank[2 * stage + 1] = len(stages) + rank_backward[stage]
     return stages, rank
-
-
-def kept_bytes(workload: Workload) -> tuple[Floats, Floats, Floats]:
-    """Return what each node keeps in memory, shape (n,).
-
-    Returns
-    -------
-    weights
-        In one version.
-    resident
-        What is there all the time: weights, gradients, optimizer state, that is, all of a node's
-        memory but the activations of its one microbatch.
-    activations
-        Of the forward pass of each microbatch in flight.
-    """
-    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
-    known = workload.extra.get("activation_bytes")
-    activations = workload.output_bytes if known is None else known
-    if activations is None:
-        activations = np.zeros(workload.n)
-    activations = np.where(workload.backward, 0.0, activations)
-    resident = workload.memory_bytes
-    if known is not None:
-        resident = np.maximum(resident - activations, 0.0)
-    return weights, resident, activations
 
 
 def forward_pieces_of(

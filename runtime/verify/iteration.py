@@ -68,7 +68,7 @@ def check(
             kind=cluster.kinds[device.kind].name,
             nodes=tuple(nodes[d]),
             compute=compute[d],
-            transfer=sum(passes[d]) - compute[d],
+            transfer=transfer[d],
             load=max(compute[d], sum(passes[d]) - compute[d])
             if problem.overlap
             else sum(passes[d]),
