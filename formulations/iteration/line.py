@@ -26,11 +26,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances import Iteration, Throughput
+from ...instances import Iteration, Throughput, Workload
 from ...instances.model.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.kept_bytes import kept_bytes
 from ..task import Task, pose
-from ..throughput.hypergraph import Hypergraph, hypergraph, pipeline_units
+from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles
 from ..throughput.ideals import topological_orders
 from ..throughput.whole_bytes import MEMORY_SLACK
 
@@ -101,7 +101,8 @@ def line(task: Task[Iteration]) -> Line:
         task.cluster,
         Throughput(split="contiguous", pipeline="gpipe", relayed=problem.relayed),
     )
-    graph = hypergraph(like, pipeline_units(like))
+    ordered = chain_edges(workload)
+    graph = hypergraph(like, merge_cycles(colour_units(like), ordered), ordered)
     kinds = np.flatnonzero(costs.count)
     weight = graph.weight[kinds]
     late = _late_nets(task, graph)
@@ -123,6 +124,20 @@ def line(task: Task[Iteration]) -> Line:
         orders=topological_orders(graph),
         exact=not (late.any() or problem.overlap or task.cluster.links),
     )
+
+
+def chain_edges(workload: Workload) -> list[tuple[int, int]]:
+    """Return the pairs of nodes of which the first must not be in a later stage.
+
+    Forward passes go up the chain and backward passes down; a backward node may use what any
+    forward node has made.
+    """
+    backward = workload.backward.tolist()
+    return [
+        (v, u) if backward[u] else (u, v)
+        for u, v in workload.edges.tolist()
+        if backward[u] == backward[v]
+    ]
 
 
 def _late_nets(task: Task[Iteration], graph: Hypergraph) -> Bools:

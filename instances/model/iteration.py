@@ -7,6 +7,7 @@ from typing import Literal
 
 from .check_options import count, one_of
 from .errors import InputError, quote
+from .workload import Workload
 
 PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2"]
 IterationSplit = Literal["contiguous", "per-device", "noncontiguous"]
@@ -107,3 +108,19 @@ class Iteration:
     def chunks_per_device(self) -> int:
         """Stages on each device of a chain."""
         return self.chunks or 1
+
+
+def check_two_passes(workload: Workload, problem: Iteration) -> None:
+    """Raise InputError unless the workload is a forward and a backward pass, or a forward one."""
+    back_to_front = workload.backward[workload.edges] @ [2, -1] == 2
+    if back_to_front.any():
+        u, v = workload.edges[int(back_to_front.argmax())].tolist()
+        raise InputError(
+            f"{workload.name}: edge {workload.ids[u]} → {workload.ids[v]} leads from a backward "
+            "node to a forward node; such a graph cannot be run in two passes"
+        )
+    if problem.chunks_per_device > 1 and not workload.backward.any():
+        raise InputError(
+            f"{workload.name}: {problem.schedule} is for training, and it has no backward pass; "
+            "use 1f1b"
+        )

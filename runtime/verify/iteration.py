@@ -145,11 +145,6 @@ def _against_the_line(
                 f"not contiguous: node {workload.ids[v]} on {names[1]} needs node "
                 f"{workload.ids[u]} on {names[0]}, whose stage comes later"
             ]
-        if backward[u] and not backward[v]:
-            return [
-                f"edge {workload.ids[u]} → {workload.ids[v]} leads from a backward node to a "
-                "forward node; such a graph cannot be run in two passes"
-            ]
     return []
 
 

@@ -49,6 +49,7 @@ MAPPING_GAP = 0.0
 #: The same by problem.
 DEFAULT_LIMITS: dict[str, Limits] = {
     "throughput": Limits(DEFAULT_SECONDS, DEFAULT_GAP),
+    "iteration": Limits(DEFAULT_SECONDS, DEFAULT_GAP),
     "latency": Limits(DEFAULT_SECONDS, DEFAULT_GAP),
     "training": Limits(DEFAULT_SECONDS, DEFAULT_GAP),
     "mapping": Limits(DEFAULT_SECONDS, MAPPING_GAP),

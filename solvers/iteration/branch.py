@@ -9,7 +9,8 @@ alone where the backward passes are split, as a path can then end with gradients
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,31 +22,37 @@ from .sized import SLACK, Sized
 
 @dataclass
 class Branching:
-    """The outcome: chains better than the target, and whether no other one was left out.
+    """The outcome.
 
     Parameters
     ----------
+    target
+        The last one.
     complete
-        Whether every chain below the target was looked at.
+        Whether every chain below it was looked at.
     open_bound
         Chains that were left out have at least this makespan.
-    found
-        Chains with makespans below the target, better ones later.
     nodes
         Executions.
     """
 
+    target: float
     complete: bool = True
     open_bound: float = np.inf
-    found: list[tuple[float, Cheapest]] = field(default_factory=list)
     nodes: int = 0
 
 
-def branch(plans: Sized, target: float, search: Stoppable, most: int | None = None) -> Branching:
-    """Look for a chain of P stages with a makespan below the target.
+#: Takes a chain and its makespan by equation 1; returns the target from then on.
+Offer = Callable[[Cheapest, float], float]
+
+
+def branch(plans: Sized, target: float, offer: Offer, search: Stoppable, most: int) -> Branching:
+    """Look for chains of P stages with a makespan below the target.
 
     Parameters
     ----------
+    offer
+        Gets what is found.
     most
         Executions at most.
 
@@ -53,14 +60,15 @@ def branch(plans: Sized, target: float, search: Stoppable, most: int | None = No
     -----
     Depth first, best stage first; each node costs an execution.
     """
-    return _Brancher(plans, target, search, most).run()
+    return _Brancher(plans, target, offer, search, most).run()
 
 
 class _Brancher:
     def __init__(
-        self, plans: Sized, target: float, search: Stoppable, most: int | None
+        self, plans: Sized, target: float, offer: Offer, search: Stoppable, most: int
     ) -> None:
-        self.plans, self.target, self.search, self.most = plans, target, search, most
+        self.plans, self.target, self.offer = plans, target, offer
+        self.search, self.most = search, most
         paths = plans.paths
         self.stages, self.chain, self.size = paths.stages, paths.chain, plans.size
         self.kinds = range(len(paths.line.kinds))
@@ -72,12 +80,15 @@ class _Brancher:
             self.forward[k] + (0.0 if split else self.stages.backward[k]) for k in self.kinds
         ]
         self.ends = np.searchsorted(self.stages.end, np.arange(self.stages.lattice.size + 1))
-        self.out = Branching()
+        self.out = Branching(target)
 
     def run(self) -> Branching:
         self._bound_prefixes()
         whole = tuple(0 for _ in self.kinds)
-        self._extend(self.size, self.stages.lattice.size - 1, whole, np.zeros((self.size, 4)), (), ())
+        self._extend(
+            self.size, self.stages.lattice.size - 1, whole, np.zeros((self.size, 4)), (), ()
+        )
+        self.out.target = self.target
         return self.out
 
     def _bound_prefixes(self) -> None:
@@ -152,8 +163,7 @@ class _Brancher:
             behind = (*used[:k], used[k] + 1, *used[k + 1 :])
             chain = (number, *numbers), (k, *kinds)
             if s == 0:
-                self.target = min(self.target, alone)
-                self.out.found.append((alone, Cheapest({}, alone, *chain)))
+                self.target = min(self.target, self.offer(Cheapest({}, alone, *chain), alone))
             elif self._spent():
                 self._leave(bound)
             else:
@@ -161,8 +171,7 @@ class _Brancher:
         duration[s] = 0.0
 
     def _spent(self) -> bool:
-        over = self.most is not None and self.out.nodes >= self.most
-        return over or self.search.should_stop()
+        return self.out.nodes >= self.most or self.search.should_stop()
 
     def _leave(self, bound: float) -> None:
         self.out.complete = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,20 +15,24 @@ REACH = 3
 
 
 class Chains:
-    """Evaluates chains of ideals: durations and memory from the list of stages.
+    """Evaluates chains of ideals by the list of stages.
 
-    One kind of device.
+    Parameters
+    ----------
+    paths
+        Of P stages.
+    kinds
+        Kind of device of each stage.
     """
 
-    def __init__(self, paths: StagePaths, kind: int = 0) -> None:
-        self.paths = paths
+    def __init__(self, paths: StagePaths, kinds: Sequence[int]) -> None:
+        self.paths, self.kinds = paths, np.array(kinds, np.int64)
         stages = paths.stages
-        self._key = stages.end * stages.lattice.size + stages.start
-        self._order = np.argsort(self._key)
-        self._sorted = self._key[self._order]
-        self._durations = paths.durations(kind)
-        self._room = float(paths.line.room[kind])
-        self._blocked = ~np.isfinite(stages.forward[kind])
+        key = stages.end * stages.lattice.size + stages.start
+        self._order = np.argsort(key)
+        self._sorted = key[self._order]
+        self._durations = np.array([paths.durations(k) for k in range(len(paths.line.kinds))])
+        self._blocked = ~np.isfinite(stages.forward)
 
     def stages(self, ideals: Ints) -> Ints | None:
         """Return the numbers of the stages between the ideals; None if one is not listed."""
@@ -37,26 +41,16 @@ class Chains:
         if (self._sorted[at] != key).any():
             return None
         found: Ints = self._order[at]
-        return None if self._blocked[found].any() else found
+        return None if self._blocked[self.kinds, found].any() else found
 
     def durations(self, numbers: Ints) -> Floats:
         """Return the durations of the stages' actions, shape (P, 4)."""
-        return np.ascontiguousarray(self._durations[:, numbers].T)
-
-    def fits(self, numbers: Ints) -> bool:
-        """Whether every device has room for its stages under the schedule."""
-        stages, order = self.paths.stages, self.paths.chain.order
-        for d, vectors in enumerate(order.in_flight):
-            own = numbers[order.device == d]
-            peak = stages.resident[own].sum() + (vectors @ stages.activation[own]).max()
-            if peak > self._room:
-                return False
-        return True
+        return np.ascontiguousarray(self._durations[self.kinds, :, numbers])
 
     def makespan(self, ideals: Ints) -> float:
         """Return the makespan of a chain of ideals; `inf` if it breaks a rule."""
         numbers = self.stages(ideals)
-        if numbers is None or not self.fits(numbers):
+        if numbers is None or not self.paths.fits(numbers, self.kinds):
             return np.inf
         return self.paths.chain.makespan(self.durations(numbers))
 
@@ -67,10 +61,10 @@ def climb(chains: Chains, ideals: Ints, search: Stoppable) -> tuple[float, Ints]
     A move shifts one boundary by up to `REACH` units, or a run of boundaries by one unit each.
     """
     lattice = chains.paths.stages.lattice
-    up = [lattice.to[lattice.start[i] : lattice.start[i + 1]] for i in range(lattice.size)]
+    up = [lattice.to[lattice.start[i] : lattice.start[i + 1]].tolist() for i in range(lattice.size)]
     down: list[list[int]] = [[] for _ in range(lattice.size)]
     for i, reached in enumerate(up):
-        for j in reached.tolist():
+        for j in reached:
             down[j].append(i)
     best, value = ideals.copy(), chains.makespan(ideals)
     better = True
@@ -84,13 +78,13 @@ def climb(chains: Chains, ideals: Ints, search: Stoppable) -> tuple[float, Ints]
     return value, best
 
 
-def _moves(ideals: Ints, up: list[Ints], down: list[list[int]]) -> Iterator[Ints]:
+def _moves(ideals: Ints, up: list[list[int]], down: list[list[int]]) -> Iterator[Ints]:
     inner = range(1, len(ideals) - 1)
     for way in (up, down):
         for s in inner:
             level = [int(ideals[s])]
             for _ in range(REACH):
-                level = sorted({int(j) for i in level for j in way[i]})
+                level = sorted({j for i in level for j in way[i]})
                 for ideal in level:
                     moved = ideals.copy()
                     moved[s] = ideal
@@ -99,7 +93,7 @@ def _moves(ideals: Ints, up: list[Ints], down: list[list[int]]) -> Iterator[Ints
             for last in range(first + 1, len(ideals) - 1):
                 moved = ideals.copy()
                 for s in range(first, last + 1):
-                    ahead = list(way[int(ideals[s])])
+                    ahead = way[int(ideals[s])]
                     if ahead:
                         moved[s] = ahead[0]
                 yield moved

@@ -48,7 +48,7 @@ def mix(rows: Floats, equal: Floats) -> Mixture | None:
         bounds=[(0, None)] * variables + [(None, None)],
         method="highs",
     )
-    if found.status != 0:
+    if found.status != 0 or found.x is None or found.fun is None:
         return None
     weights = np.maximum(-np.asarray(found.ineqlin.marginals), 0.0)
     if weights.sum() <= 0:

@@ -12,6 +12,7 @@ turn, the cheapest chain and the longest path of the best mixture of chains so f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +28,10 @@ from .stage_paths import StagePaths
 ROUNDS, INNER = 60, 40
 #: How close bound and value of the game must be.
 CLOSE = 2e-4
+#: How far above the least worst stage the stages of candidates may be.
+ROOMS = (0.0, 0.003, 0.01, 0.03, 0.1)
+#: Prices by which a chain costs the sum of its stages' times: W is a part of B in a whole backward.
+TIME = np.array([1.0, 0.0, 1.0, 1.0])
 #: Relative slack for rounding of sums.
 SLACK = 1e-9
 
@@ -75,6 +80,29 @@ def durations_of(paths: StagePaths, chain: Cheapest) -> Floats:
     )
 
 
+def candidates(plans: Sized) -> Iterator[Cheapest]:
+    """Yield chains that are good, and raise the bound to what the worst stage of any must cost.
+
+    The first has the least largest bound of a stage; the others, with a little more than that, the
+    least sum of times.
+    """
+    paths = plans.paths
+    kinds = range(len(paths.line.kinds))
+    bounds = [[paths.least_makespan(s, k) for k in kinds] for s in range(plans.size)]
+    count = paths.line.count * paths.line.problem.chunks_per_device
+    found = cheapest_chain(paths.stages, count, plans.size, lambda s, k: bounds[s][k], largest=True)
+    plans.bound = max(plans.bound, found.price * (1 - SLACK))
+    if not np.isfinite(found.price):
+        return
+    yield found
+    for room in ROOMS:
+        most = max(found.price, plans.bound) * (1 + room)
+        masks = tuple(tuple(bound <= most for bound in row) for row in bounds)
+        chain = _priced_chain(plans, masks, TIME)
+        if np.isfinite(chain.price):
+            yield chain
+
+
 def refute(
     plans: Sized, target: float, search: Stoppable, rounds: int = ROUNDS
 ) -> list[tuple[float, Cheapest]]:
@@ -87,7 +115,7 @@ def refute(
     """
     paths = plans.paths
     masks = paths.allowed(target)
-    least = _priced_chain(plans, masks, np.ones(4) * np.array([1.0, 1.0, 0.0, 0.0]))
+    least = _priced_chain(plans, masks, TIME)
     if np.isfinite(least.price):
         masks = paths.allowed(target, least.price * (1 - SLACK))
     met: list[tuple[float, Cheapest]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,8 +28,10 @@ class StageList:
         The ideals.
     start, end
         Shape (R,): the smaller and the larger ideal.
-    forward, backward, compute
-        Shape (K, R): time of each pass, and the backward's compute; `inf` where unsupported.
+    forward, backward
+        Shape (K, R): time of each pass; `inf` where unsupported.
+    forward_compute, compute
+        Shape (K, R): the compute of each pass alone.
     engine
         Shape (K, R): what the copy engine does for a microbatch, where transfers overlap.
     resident, activation
@@ -43,6 +45,7 @@ class StageList:
     end: Ints
     forward: Floats
     backward: Floats
+    forward_compute: Floats
     compute: Floats
     engine: Floats
     resident: Floats
@@ -54,12 +57,25 @@ class StageList:
         """Number of stages."""
         return len(self.start)
 
-    def keep(self, which: Bools) -> StageList:
-        """Return the list of some of the stages."""
+    def without_transfers(self) -> StageList:
+        """Return the list with compute alone: what stages cost at least, wherever data comes from.
+
+        Stages on one device exchange data for nothing, which a stage alone does not know.
+        """
+        return replace(
+            self,
+            forward=self.forward_compute,
+            backward=self.compute,
+            engine=np.zeros_like(self.engine),
+        )
+
+    def keep(self, which: Bools | Ints) -> StageList:
+        """Return the list of some of the stages, by mask or by number."""
         return StageList(
             self.lattice, self.start[which], self.end[which],
-            self.forward[:, which], self.backward[:, which], self.compute[:, which],
-            self.engine[:, which], self.resident[which], self.activation[which], self.ahead,
+            self.forward[:, which], self.backward[:, which],
+            self.forward_compute[:, which], self.compute[:, which], self.engine[:, which],
+            self.resident[which], self.activation[which], self.ahead,
         )  # fmt: skip
 
 
@@ -130,6 +146,7 @@ def list_stages(
         end=pair[:, 1],
         forward=np.where(blocked, np.inf, time[:, 0] + move[:, 0]),
         backward=time[:, 1] + move[:, 1],
+        forward_compute=np.where(blocked, np.inf, time[:, 0]),
         compute=time[:, 1],
         engine=cut[2 * kinds :],
         resident=summed[2 + 3 * kinds],

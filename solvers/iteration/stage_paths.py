@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ...formulations.iteration.line import Line
-from ...instances.model.arrays import Bools, Floats
+from ...instances.model.arrays import Bools, Floats, Ints
 from .chain import Chain
 from .stage_list import StageList
 
@@ -95,6 +95,17 @@ class StagePaths:
         own = np.flatnonzero(self.chain.order.device == d)
         vectors = self.chain.order.in_flight[d]
         return int(vectors[:, int(np.searchsorted(own, s))].max())
+
+    def fits(self, numbers: Ints, kinds: Ints) -> bool:
+        """Whether every device has room for its stages under the schedule (equation 2)."""
+        stages, order = self.stages, self.chain.order
+        for d, vectors in enumerate(order.in_flight):
+            own = order.device == d
+            number = numbers[own]
+            peak = stages.resident[number].sum() + (vectors @ stages.activation[number]).max()
+            if peak > self.line.room[kinds[own]].min():
+                return False
+        return True
 
     def allowed(self, target: float, least_work: float = 0.0) -> tuple[tuple[Bools, ...], ...]:
         """Return for each stage and kind which of the stages a plan below `target` can have."""

@@ -1,0 +1,15 @@
+"""`auto` for iterations."""
+
+from __future__ import annotations
+
+from ...formulations.task import Task
+from ...instances import Iteration, Solution
+from ..core.search import Search
+from .exact import chain_search
+
+
+def auto(task: Task[Iteration], search: Search[Solution]) -> None:
+    """Search over chains of stages, which is exact for contiguous splits."""
+    search.method = "dp"
+    search.note("auto: chains of stages over ideals")
+    chain_search(task, search)

@@ -1,0 +1,238 @@
+"""Chains of stages for an iteration: candidates first, then bounds until both meet.
+
+For each number of stages P: what divisible work says (`divisible`); the least worst stage, and
+candidates from it, improved by moving boundaries (`climb`); the game of paths against chains
+(`sized`); branch and bound (`branch`). The bound of the problem is the least over P. First all this
+runs without proofs on chains of a few topological orders, then on the lattice of all ideals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...formulations.iteration.cheap_bounds import max_load_task
+from ...formulations.iteration.line import Line, line
+from ...formulations.iteration.orders import order_of
+from ...formulations.task import Task
+from ...formulations.throughput.infeasible import why_infeasible
+from ...instances import Iteration, PipelinePlacement, Solution
+from ...instances.model.arrays import Ints
+from ..core.lattice import Lattice, chain, list_ideals
+from ..core.search import Search
+from .branch import branch
+from .chain import Chain
+from .chain_dp import Cheapest
+from .climb import Chains, climb
+from .sized import SLACK, Sized, candidates, durations_of, refute, sized
+from .stage_list import StageList, list_stages
+from .stage_paths import StagePaths
+
+ORIGIN = "paths of the schedule over chains of ideals"
+#: Ideals at most.
+IDEALS = 300_000
+#: Executions of the first branch and bound of a number of stages; each later one has four times
+#: as many.
+NODES = 2_000
+#: Work of a stage that is tried first, in parts of what each device has to do on average.
+WORK = (2.0, 4.0, np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    task: Task[Iteration]
+    line: Line
+    search: Search[Solution]
+    lattice: Lattice
+
+    def offer(self, paths: StagePaths, found: Cheapest, makespan: float) -> None:
+        """Offer a chain, if equation 1 does not show that it is no better."""
+        if makespan < self.search.objective and paths.fits(
+            np.array(found.stages), np.array(found.kinds)
+        ):
+            placement = self.placement(paths.stages, found)
+            if placement is not None:
+                self.search.offer(placement)
+
+    def placement(self, stages: StageList, found: Cheapest) -> PipelinePlacement | None:
+        """Return the plan of a chain; None if the stages of a device have different kinds."""
+        chunks = self.line.problem.chunks_per_device
+        size = len(found.stages) // chunks
+        if found.kinds != found.kinds[:size] * chunks:
+            return None
+        free = [np.flatnonzero(self.task.costs.kind_of == k).tolist() for k in self.line.kinds]
+        if any(found.kinds[:size].count(k) > len(free[k]) for k in range(len(free))):
+            return None
+        devices = tuple(free[k].pop(0) for k in found.kinds[:size])
+        stage_of = np.zeros(self.line.graph.size, np.int64)
+        for s, number in enumerate(found.stages):
+            inside = np.setdiff1d(
+                self.lattice.units(int(stages.end[number])),
+                self.lattice.units(int(stages.start[number])),
+                assume_unique=True,
+            )
+            stage_of[self.lattice.order[inside]] = s
+        return PipelinePlacement(self.line.graph.expand(stage_of), devices * chunks)
+
+    def improve(self, paths: StagePaths, found: Cheapest) -> None:
+        """Offer a chain, and what moving its boundaries gives."""
+        self.offer(paths, found, paths.chain.makespan(durations_of(paths, found)))
+        chains = Chains(paths, found.kinds)
+        ideals = ideals_of(paths.stages, found)
+        value, ideals = climb(chains, ideals, self.search)
+        numbers = chains.stages(ideals)
+        if numbers is not None:
+            better = Cheapest({}, value, tuple(numbers.tolist()), found.kinds)
+            self.offer(paths, better, value)
+
+
+def ideals_of(stages: StageList, found: Cheapest) -> Ints:
+    """Return the ideals that a chain passes, the empty and the full one included."""
+    return np.append(stages.start[list(found.stages)], stages.lattice.size - 1)
+
+
+def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
+    """Find the chain of stages with the least makespan; a bound if contiguous splits are asked for.
+
+    Where the lattice of ideals, or the list of stages, is too large, that is said, and the plan is
+    the best of some topological orders.
+    """
+    with search.phase("build"):
+        statement = line(task)
+        reason = why_infeasible(max_load_task(task))
+    if reason is not None:
+        search.prove_infeasible(reason)
+        return
+    if not statement.sizes():
+        search.prove_infeasible(
+            f"{task.problem.schedule}: no number of devices divides {task.problem.microbatches} "
+            "microbatches; choose a multiple"
+        )
+        return
+    order, edges = statement.orders[0], statement.graph.edges
+    with search.phase("list ideals"):
+        lattice = list_ideals(order, edges, IDEALS, search)
+    linear = lattice.size == len(order) + 1
+    with search.phase("topological orders"):
+        for one in statement.orders[: 1 if linear else None]:
+            if search.should_stop():
+                return
+            _heuristics(_Run(task, statement, search, chain(one)))
+    if not lattice.complete:
+        search.note(f"dp: more than {IDEALS} ideals; the plan is the best of some orders")
+        return
+    if not search.should_stop():
+        _prove(_Run(task, statement, search, lattice))
+
+
+def _numbers(run: _Run, stages: StageList, *, prove: bool) -> list[Sized]:
+    """Return the numbers of stages, each with what divisible work says, the best first.
+
+    Parameters
+    ----------
+    prove
+        Whether times must be lower bounds. Stages that share a device may have data that needs no
+        transfer; relayed data always does, unless there is one device.
+    """
+    problem = run.line.problem
+    chunks = problem.chunks_per_device
+    alone = stages.without_transfers() if chunks > 1 else stages
+    found = []
+    for size in run.line.sizes():
+        if run.search.should_stop():
+            break
+        free = size == chunks or (prove and not problem.relayed)
+        order = order_of(problem, size, run.line.trains)
+        chain = Chain(order, problem.weight_share)
+        found.append(sized(StagePaths(run.line, alone if free else stages, chain)))
+    return sorted(found, key=lambda plans: plans.bound)
+
+
+def _listed(run: _Run, most: float) -> StageList | None:
+    listed = list_stages(run.line, run.lattice, most, run.search)
+    return None if listed is None else listed.keep(np.argsort(listed.end, kind="stable"))
+
+
+def _most_work(run: _Run) -> float:
+    """Return the work of a stage beyond which no plan is better than the incumbent."""
+    return run.search.objective / run.line.problem.microbatches
+
+
+def _heuristics(run: _Run) -> list[Sized]:
+    """Offer candidates for each number of stages; return those numbers."""
+    total = float(run.line.compute.min(axis=0).sum())
+    share = total / float(run.line.count.sum())
+    for part in WORK:
+        stages = _listed(run, min(part * share, _most_work(run)))
+        if stages is None:
+            continue
+        numbers = _numbers(run, stages, prove=False)
+        for plans in numbers:
+            if plans.bound >= run.search.objective * (1 - SLACK) or run.search.should_stop():
+                continue
+            for found in candidates(plans):
+                run.improve(plans.paths, found)
+        if run.search.best is not None:
+            return numbers
+    return []
+
+
+def _prove(run: _Run) -> None:
+    search = run.search
+    with search.phase("list stages"):
+        stages = _listed(run, _most_work(run))
+    if stages is None:
+        search.note("dp: too many stages to list; the plan is the best of some orders")
+        return
+    with search.phase("divisible work"):
+        numbers = _numbers(run, stages, prove=True)
+    if len(numbers) < len(run.line.sizes()):
+        return
+    proves = run.task.problem.split == "contiguous"
+
+    def raise_bound() -> None:
+        if proves:
+            search.raise_bound(min(plans.bound for plans in numbers), ORIGIN)
+
+    raise_bound()
+    with search.phase("candidates"):
+        for plans in numbers:
+            if plans.bound < search.objective and not search.should_stop():
+                for found in candidates(plans):
+                    run.improve(plans.paths, found)
+        raise_bound()
+    with search.phase("paths against chains"):
+        for plans in sorted(numbers, key=lambda plans: plans.bound):
+            if plans.bound < search.objective and not search.should_stop():
+                for makespan, found in refute(plans, search.objective, search):
+                    run.offer(plans.paths, found, makespan)
+                raise_bound()
+    with search.phase("branch and bound"):
+        _branch(run, numbers, raise_bound)
+    if search.best is None and all(np.isinf(plans.bound) for plans in numbers):
+        search.note("dp: no contiguous split fits into memory under this schedule")
+
+
+def _branch(run: _Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> None:
+    """Branch over the number of stages with the least bound, in turns of growing size."""
+    search = run.search
+    part = 1 - max(search.limits.gap, SLACK)
+    budget = {plans.size: NODES for plans in numbers}
+    while not search.should_stop():
+        plans = min(numbers, key=lambda plans: plans.bound)
+        target = search.objective * part
+        if plans.bound >= target:
+            break
+
+        def take(found: Cheapest, makespan: float, paths: StagePaths = plans.paths) -> float:
+            run.offer(paths, found, makespan)
+            return search.objective * part
+
+        out = branch(plans, target, take, search, budget[plans.size])
+        budget[plans.size] *= 4
+        plans.bound = max(
+            plans.bound, out.target if out.complete else min(out.open_bound, out.target)
+        )
+        raise_bound()
