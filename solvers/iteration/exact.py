@@ -33,9 +33,9 @@ from .stage_paths import StagePaths
 ORIGIN = "paths of the schedule over chains of ideals"
 #: Ideals at most.
 IDEALS = 300_000
-#: Executions of the first branch and bound of a number of stages; each later one has four times
-#: as many.
-NODES = 2_000
+#: Executions of the first branch and bound, and by how much their number grows after each that
+#: did not come to its end.
+NODES, GROWTH = 2_000, 1.5
 #: Work of a stage that is tried first, in parts of what each device has to do on average.
 WORK = (2.0, 4.0, np.inf)
 
@@ -216,23 +216,38 @@ def _prove(run: _Run) -> None:
 
 
 def _branch(run: _Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> None:
-    """Branch over the number of stages with the least bound, in turns of growing size."""
+    """Raise the bound of the number of stages that has the least, step by step.
+
+    A step is halved where branch and bound does not come to its end, and doubled where it does.
+    """
     search = run.search
     part = 1 - max(search.limits.gap, SLACK)
-    budget = {plans.size: NODES for plans in numbers}
+    step = {plans.size: 1.0 for plans in numbers}
+    budget = NODES
+
     while not search.should_stop():
         plans = min(numbers, key=lambda plans: plans.bound)
-        target = search.objective * part
-        if plans.bound >= target:
+        aim = search.objective * part
+        if plans.bound >= aim:
             break
+        target = aim
+        if step[plans.size] < 1:
+            target = plans.bound + step[plans.size] * (aim - plans.bound)
+        for makespan, found in refute(plans, target, search):
+            run.offer(plans.paths, found, makespan)
 
-        def take(found: Cheapest, makespan: float, paths: StagePaths = plans.paths) -> float:
+        def take(
+            found: Cheapest, makespan: float, paths: StagePaths = plans.paths, most: float = target
+        ) -> float:
             run.offer(paths, found, makespan)
-            return search.objective * part
+            return min(most, search.objective * part)
 
-        out = branch(plans, target, take, search, budget[plans.size])
-        budget[plans.size] *= 4
-        plans.bound = max(
-            plans.bound, out.target if out.complete else min(out.open_bound, out.target)
-        )
+        out = branch(plans, target, take, search, budget)
+        if out.complete:
+            plans.bound = max(plans.bound, out.target)
+            step[plans.size] = min(1.0, 2 * step[plans.size])
+        else:
+            plans.bound = max(plans.bound, min(out.open_bound, out.target))
+            step[plans.size] /= 2
+            budget = int(budget * GROWTH)
         raise_bound()
