@@ -108,8 +108,9 @@ def line(task: Task[Iteration]) -> Line:
     graph = hypergraph(like, merge_cycles(colour_units(like), ordered), ordered)
     kinds = np.flatnonzero(costs.count)
     _, resident, activation = kept_bytes(workload)
-    held: list[Floats] = [
-        np.bincount(graph.unit_of, values, graph.size) for values in (resident, activation)
+    held = [
+        frozen(np.bincount(graph.unit_of, values, graph.size), np.float64)
+        for values in (resident, activation)
     ]
     chains = [edge for same in twins(graph, *held) for edge in pairwise(same)]
     if chains:
@@ -125,8 +126,8 @@ def line(task: Task[Iteration]) -> Line:
         compute=graph.compute[kinds],
         weight=np.zeros_like(weight) if problem.overlap else weight,
         overlapped=weight.sum(axis=1) if problem.overlap else np.zeros_like(weight[:, 0]),
-        resident=frozen(held[0], np.float64),
-        activation=frozen(held[1], np.float64),
+        resident=held[0],
+        activation=held[1],
         room=costs.capacity_bytes[kinds] * (1 + MEMORY_SLACK),
         trains=bool(workload.backward.any()),
         orders=topological_orders(graph),

@@ -19,6 +19,7 @@ import numpy as np
 from ...instances.model.arrays import Bools, Floats
 from ..core.search import Stoppable
 from .chain_dp import Cheapest, Used, cheapest_chain
+from .device_limits import device_limits
 from .sized import SLACK, Sized
 
 
@@ -85,6 +86,9 @@ class _Brancher:
             self.forward[k] + (0.0 if split else self.stages.backward[k]) for k in self.kinds
         ]
         self.ends = np.searchsorted(self.stages.end, np.arange(self.stages.lattice.size + 1))
+        shared = self.chain.order.stages > len(self.chain.order.tables)
+        self.limits = device_limits(paths) if shared else None
+        self.work = self.stages.ahead.sum(axis=0)
         self.out = Branching(target)
         self.known: dict[tuple[int, int, Used], Floats] = {}
 
@@ -169,6 +173,10 @@ class _Brancher:
                 fixed = float((prices[stage:] * duration[stage:]).sum())
                 cost = self._before(value, s, behind)[start] + own @ prices[s] + fixed
                 bound = np.maximum(bound, cost * (1 - SLACK))
+            if self.limits is not None:
+                room = self.limits.room(s, duration, own, self.target) * (1 + SLACK)
+                bound = np.maximum(bound, self.limits.least(s, duration, own) * (1 - SLACK))
+                before = np.where(self.work[start] <= room, before, np.inf)
             able = np.isfinite(before) & (bound < self.target)
             able &= self.allowed[s][k][low:high]
             for i in np.flatnonzero(able).tolist():

@@ -103,7 +103,7 @@ def ideals_of(stages: StageList, found: Cheapest) -> Ints:
 
 
 def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
-    """Find the chain of stages with the least makespan; a bound if contiguous splits are asked for.
+    """Find the chain of stages with the least makespan, and prove it for contiguous splits.
 
     Where the lattice of ideals, or the list of stages, is too large, that is said, and the plan is
     the best of some topological orders.
@@ -128,6 +128,8 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
             if search.should_stop():
                 return
             _heuristics(_Run(task, statement, search, chain(one)))
+    if task.problem.split != "contiguous":
+        return
     if not lattice.complete:
         search.note(f"dp: more than {IDEALS} ideals; the plan is the best of some orders")
         return
@@ -205,11 +207,9 @@ def _prove(run: _Run) -> None:
     if numbers is None:
         search.note("dp: too many stages to list in time; the plan is the best of some orders")
         return
-    proves = run.task.problem.split == "contiguous"
 
     def raise_bound() -> None:
-        if proves:
-            search.raise_bound(min(plans.bound for plans in numbers), ORIGIN)
+        search.raise_bound(min(plans.bound for plans in numbers), ORIGIN)
 
     raise_bound()
     until = Share(search, SHARE)
