@@ -12,7 +12,8 @@ devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_an
 problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerRule`,
                    `DeviceMapping`
 choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedule`;
-                   `TrainingObjective`, `TrainingSchedule`, `Recomputation`, `Optimizer`, `Precision`;
+                   `TrainingObjective`, `TrainingSchedule`, `Recomputation`, `Optimizer`,
+                   `Precision`;
                    `MappingObjective`, `MappingMode`, `Collective`; of topologies `Routing`; of
                    results `Status`, `Limit`; of profiles `Tied`; of networks `Sharing`; of
                    schedules `WeightVersions`; of measured clusters `LinkDetail`. Their values
