@@ -55,7 +55,7 @@ def scarcity(costs: MappingCosts, links: Links, messages: Floats, rings: Floats)
     Parameters
     ----------
     messages, rings
-        Shape (S, Q): upper bounds of each split, as `anneal.sampled_splits` returns them.
+        Shape (S, Q): upper bounds of each split, as `violations.sampled_splits` returns them.
     """
     found = np.zeros((*messages.shape, 4))
     for k, (upper_bounds, factors) in enumerate(((messages, costs.boundary), (rings, costs.ring))):

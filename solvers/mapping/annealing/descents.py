@@ -7,7 +7,7 @@ from ...core.search import OPTIMAL_GAP
 from ..layouts import matched
 from ..parameters import DESCENT_HEATS, DESCENT_STEPS, ROUNDS_BETWEEN_DESCENTS
 from ..search import MappingSearch
-from .cheapest import descend
+from .stage_times import descend
 from .targets import StartStrategy, anneal
 
 
