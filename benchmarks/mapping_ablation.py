@@ -29,8 +29,8 @@ from stagecut import DeviceMapping, Limits, Workload, load
 from stagecut.api.solve import solve_with
 from stagecut.instances.topologies import topology
 from stagecut.solvers.core import highs
-from stagecut.solvers.mapping import auto, search, strategy
-from stagecut.solvers.mapping.annealing import descents, targets
+from stagecut.solvers.mapping import auto, search
+from stagecut.solvers.mapping.annealing import targets
 from stagecut.solvers.mapping.exact import exact
 from stagecut.solvers.mapping.parameters import EARLY_ROUNDS, EXACT_ROUNDS
 from stagecut.solvers.mapping.partition import balanced_partition
@@ -86,24 +86,24 @@ def none_of(*_args: object, **_options: object) -> Iterator[object]:
 
 def start(name: str) -> Part:
     """A start strategy, by the function that runs it."""
-    every = strategy.start_strategies
+    every = auto.start_strategies
 
     def others(mapping: search.MappingSearch) -> list[targets.StartStrategy]:
         return [each for each in every(mapping) if each.run.__name__ != name]
 
     entry = "_from_count_model" if name == "from_count_model" else name
-    return Part(strategy, "start_strategies", others, (targets, entry))
+    return Part(auto, "start_strategies", others, (targets, entry))
 
 
 def rounds(wanted: int) -> Part:
     """A call of the annealing, by how many turns it takes."""
-    every = strategy.anneal
+    every = auto.anneal
 
     def others(mapping: search.MappingSearch, starts: object, rounds: int | None = None) -> None:
         if rounds != wanted:
             every(mapping, starts, rounds)  # type: ignore[arg-type]
 
-    return Part(strategy, "anneal", others, counts=lambda *_, rounds=None: rounds == wanted)
+    return Part(auto, "anneal", others, counts=lambda *_, rounds=None: rounds == wanted)
 
 
 def no_trees(costs: search.MappingCosts, _s: int) -> np.ndarray:
@@ -133,11 +133,11 @@ def parts() -> dict[str, Part]:
         "segments": Part(search.MappingSearch, "_bound_segments", nothing),
         "thresholds": Part(search.MappingSearch, "bound_thresholds", nothing),
         "counts (bound)": Part(search.BlockTest, "__call__", lambda *_: True),
-        "rings": Part(strategy, "rings_first", nothing, counts=lambda m: of_one_kind(m, "rings")),
+        "rings": Part(auto, "rings_first", nothing, counts=lambda m: of_one_kind(m, "rings")),
         "messages": Part(
-            strategy, "messages_first", nothing, counts=lambda m: of_one_kind(m, "messages")
+            auto, "messages_first", nothing, counts=lambda m: of_one_kind(m, "messages")
         ),
-        "exact": Part(strategy, "_exact", nothing),
+        "exact": Part(auto, "_exact", nothing),
         "exact trees": Part(exact, "tree_times", no_trees),
         "annealing before bounds": rounds(EARLY_ROUNDS),
         "annealing before exact": rounds(EXACT_ROUNDS),
@@ -145,7 +145,7 @@ def parts() -> dict[str, Part]:
         "start: on from the last": start("_continue"),
         "start: incumbent": start("_from_incumbent"),
         "weights of counts": Part(targets, "update_weights", nothing),
-        "descents": Part(descents, "_descent", nothing),
+        "descents": Part(targets, "_descent", nothing),
         "descents of orders": Part(search, "descend", orders_as_they_are),
     }
     for name, function in (("segments", "_from_segments"), ("counts", "_from_counts")):

@@ -34,7 +34,7 @@ def busiest_link(
 ) -> None:
     """Partition the workload into stages and map them so that the busiest link carries least.
 
-    The partition and what the bound holds for are those of `strategy.auto`.
+    The partition and what the bound holds for are those of `auto.stage_times`.
     """
     mapping = MappingSearch(task, search)
     with mapping.step("layouts"):

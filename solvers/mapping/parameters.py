@@ -129,7 +129,7 @@ PENALTY = 0.3
 #: Decay, per update, of prices (factor) and weights (power).
 DECAY = 0.9
 
-# Descents (annealing/stage_times.py, annealing/descents.py, ties.py, search.py)
+# Descents (annealing/stage_times.py, annealing/targets.py, ties.py, search.py)
 
 #: Power of a stage's time in the objective of descents, so that the longest stages rule.
 TIME_POWER = 8

@@ -15,6 +15,8 @@ from ..parameters import (
     BLOCK_WIDTH,
     COUNT_STEPS,
     COUNT_WORK,
+    DESCENT_HEATS,
+    DESCENT_STEPS,
     EXCHANGE_RATE,
     FIRST_STEPS,
     FIXED_COUNT_COLD,
@@ -24,6 +26,7 @@ from ..parameters import (
     REPAIR_COLD,
     REPAIR_COOL,
     REPAIR_HOT,
+    ROUNDS_BETWEEN_DESCENTS,
     SLICE_STEPS,
     STEPS_GROWTH,
     TARGET_STRIDE,
@@ -40,6 +43,7 @@ from .count_model import (
     realise,
     update_weights,
 )
+from .stage_times import descend
 from .state import State, new_moves, state_of
 from .violations import sampled_splits, violation_left, violations
 from .violations_kernel import Violations
@@ -275,3 +279,33 @@ def _incumbent(mapping: MappingSearch) -> State:
     best = mapping.search.best
     assert isinstance(best, ReplicaPlacement)
     return state_of(mapping.costs, mapping.costs.numbers(best.slots), best.sends_to)
+
+
+def descents(mapping: MappingSearch, starts: list[StartStrategy]) -> None:
+    """Descend from the incumbent and anneal in turns until a limit; for all-reduces of any kind."""
+    search = mapping.search
+    turn = 0
+    while not search.should_stop() and search.gap > OPTIMAL_GAP:
+        for heat in DESCENT_HEATS:
+            with mapping.step("descent"):
+                _descent(mapping, heat, turn)
+            if search.should_stop() or search.gap <= OPTIMAL_GAP:
+                return
+            turn += 1
+        if search.limits.nodes is not None and turn >= search.limits.nodes:
+            search.stop_for("nodes")
+            return
+        with mapping.step("annealing"):
+            anneal(mapping, starts, rounds=ROUNDS_BETWEEN_DESCENTS)
+
+
+def _descent(mapping: MappingSearch, heat: float, turn: int) -> None:
+    search, costs = mapping.search, mapping.costs
+    best = search.best
+    assert isinstance(best, ReplicaPlacement)
+    with search.phase("descents"):
+        seed = (search.limits.seed * 7919 + turn) % 2**31
+        slots, _ = descend(
+            costs, costs.numbers(best.slots), best.sends_to, DESCENT_STEPS, seed, hot=heat
+        )
+        mapping.offer(slots, matched(costs, slots))
