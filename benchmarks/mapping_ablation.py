@@ -153,6 +153,7 @@ def parts() -> dict[str, Part]:
             found[f"start: {name}"] = start(function)
     if hasattr(search.SegmentTest, "merged"):
         found["packed segments"] = Part(search.SegmentTest, "pack", nothing)
+        found["merged segments"] = Part(search.SegmentTest, "merged", lambda *args: args[-1])
     return found
 
 
