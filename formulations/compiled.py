@@ -10,15 +10,10 @@ inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=T
 
 #: Options of functions on named tuples of arrays that allocate none. Each use of a field counts a
 #: reference to its array, atomically; in the annealing of mappings that took six sevenths of the
-#: time. Without it, and with the functions inlined, tuples cost nothing.
+#: time.
 UNCOUNTED = {"_nrt": False, "error_model": "numpy"}
 
 #: Like `inner`, for such functions.
-inlined = njit(
-    cache=True,
-    nogil=True,
-    no_cpython_wrapper=True,
-    no_cfunc_wrapper=True,
-    forceinline=True,
-    **UNCOUNTED,
+uncounted = njit(
+    cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **UNCOUNTED
 )

@@ -26,7 +26,7 @@ def _plug(operation: Callable[..., Any], kind: type, kernel: Any) -> None:
     def choose(cost: Any, *_others: Any) -> Any:
         return kernel.py_func if getattr(cost, "instance_class", None) is kind else None
 
-    overload(operation, strict=False, jit_options={"forceinline": True, **UNCOUNTED})(choose)
+    overload(operation, strict=False, jit_options=UNCOUNTED)(choose)
 
 
 def begin(cost: Any, state: Any) -> None:

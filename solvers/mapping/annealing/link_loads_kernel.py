@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....formulations.compiled import inlined
+from ....formulations.compiled import uncounted
 from ....instances.model.arrays import Floats, Ints
 from .anneal_kernel import for_cost
 from .state import (
@@ -41,13 +41,13 @@ class LinkLoads(NamedTuple):
     touched: Ints  # room for edges
 
 
-@inlined
+@uncounted
 def _penalty(load):
     """Penalty of a link by its load over the incumbent: the eighth power below 1, then flat."""
     return load**8 if load < 1.0 else 2.0 - 1.0 / load
 
 
-@inlined
+@uncounted
 def _step(cost, a, b, v):
     """The next device on the route from the higher of a and b to the lower, and the link's load.
 
@@ -59,7 +59,7 @@ def _step(cost, a, b, v):
     return u, k, 2 * k if cost.ends[k, 0] == begin else 2 * k + 1
 
 
-@inlined
+@uncounted
 def _send(cost, a, b, size):
     """Add a message to the loads; return the change of the penalties."""
     change = 0.0
@@ -75,7 +75,7 @@ def _send(cost, a, b, size):
     return change
 
 
-@inlined
+@uncounted
 def _fullest(cost, a, b):
     """Return the largest load on a route."""
     low, v = min(a, b), max(a, b)
@@ -86,7 +86,7 @@ def _fullest(cost, a, b):
     return most
 
 
-@inlined
+@uncounted
 def _add_edge(cost, state, e, sign):
     """Add the messages of edge e, or take them away; return the change."""
     p, q = edge_ends(e, state)
@@ -100,7 +100,7 @@ def _add_edge(cost, state, e, sign):
     return change + _send(cost, b, a, sign * cost.backward[s])
 
 
-@inlined
+@uncounted
 def _begin(cost, state):
     """Add up all messages."""
     cost.load[:] = 0.0
@@ -108,13 +108,13 @@ def _begin(cost, state):
         _add_edge(cost, state, e, 1.0)
 
 
-@inlined
+@uncounted
 def _finished(_cost):
     """There is always something to improve."""
     return False
 
 
-@inlined
+@uncounted
 def _propose(cost, state, moves):
     """Of a few messages, take the one with the fullest link on its way."""
     stages, replicas = state.sends_to.shape
@@ -147,7 +147,7 @@ def _propose(cost, state, moves):
     return 0 if p == q else write_move(moves, 0, EXCHANGE, slot[p], slot[q], 0)
 
 
-@inlined
+@uncounted
 def _make(cost, state, move):
     """Apply a move to state and loads; return the change."""
     n = touched_edges(move, state, True, cost.touched)
@@ -160,19 +160,19 @@ def _make(cost, state, move):
     return change
 
 
-@inlined
+@uncounted
 def _change_left(_cost, _state):
     """`make` has told all."""
     return 0.0
 
 
-@inlined
+@uncounted
 def _undo(cost, state, move):
     """Undo a move, and what it did to the loads."""
     _make(cost, state, move)
 
 
-@inlined
+@uncounted
 def _settle(_cost, _accepted):
     """`undo` has undone the loads."""
 

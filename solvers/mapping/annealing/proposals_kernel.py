@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....formulations.compiled import inlined
+from ....formulations.compiled import uncounted
 from .state import EXCHANGE, RECEIVERS, REVERSE, edge_ends, write_move
 from .violations_kernel import best_split, edge_cost, pair_cost
 
 
-@inlined
+@uncounted
 def propose(cost, state, moves):
     """Begin with a violated edge of a random stage."""
     stages, replicas = state.sends_to.shape
@@ -39,7 +39,7 @@ def propose(cost, state, moves):
     return _propose_any(cost, state, moves, edge, able)
 
 
-@inlined
+@uncounted
 def _violated_edge(cost, state, s, start, split):
     """The first edge of stage s above its upper bound, from number `start` on.
 
@@ -57,7 +57,7 @@ def _violated_edge(cost, state, s, start, split):
     return -1, -1, False
 
 
-@inlined
+@uncounted
 def _admitted(cost, d, factors, upper_bound):
     """How many devices, in the order of routes from d, cost at most `upper_bound`."""
     low, high = 0, cost.order.shape[1]
@@ -70,7 +70,7 @@ def _admitted(cost, d, factors, upper_bound):
     return low
 
 
-@inlined
+@uncounted
 def _redirect(state, moves, edge, q):
     """Write the move that lets slot q take the place of the far end of an edge; return how many.
 
@@ -93,7 +93,7 @@ def _redirect(state, moves, edge, q):
     return write_move(moves, 0, REVERSE, s, first, length)
 
 
-@inlined
+@uncounted
 def _propose_any(cost, state, moves, edge, able):
     """Let an admitted neighbour of `near` take the place of `far`."""
     _s, near, far, on_ring = edge
@@ -119,7 +119,7 @@ def _propose_any(cost, state, moves, edge, able):
     return write_move(moves, 0, EXCHANGE, slot[far], slot[b], 0)
 
 
-@inlined
+@uncounted
 def _propose_in_blocks(cost, state, moves, edge, able):
     """Let an admitted neighbour of `near`, in another block, take the place of `far`.
 
@@ -151,7 +151,7 @@ def _propose_in_blocks(cost, state, moves, edge, able):
     return n if n == 0 or d == v else write_move(moves, n, EXCHANGE, d, v, 0)
 
 
-@inlined
+@uncounted
 def _neighbour_outside(cost, u, able):
     """One of the best `able` neighbours of device u that is in another block; −1 without one."""
     for _ in range(8 if able > 0 else 0):
@@ -161,7 +161,7 @@ def _neighbour_outside(cost, u, able):
     return np.int64(-1)
 
 
-@inlined
+@uncounted
 def _place_in_block(cost, state, edge, b):
     """A slot with a device of block b that could be the other end of an edge; −1 without one."""
     s, near, far, on_ring = edge
@@ -188,7 +188,7 @@ def _place_in_block(cost, state, edge, b):
     return -1
 
 
-@inlined
+@uncounted
 def _exchange_blocks(cost, moves, d, v):
     """Exchange all devices of the blocks of d and v: d with v, the others turned at random."""
     members, first = cost.members, cost.first

@@ -1,6 +1,6 @@
 """A cost of mappings for the annealing: the stage times themselves, whatever all-reduces take.
 
-A step begins at the longest message of a stage, or at a random replica. It exchanges two devices,
+A step begins at a random replica, or at the longest message of a stage. It exchanges two devices,
 two receivers, or two places in the order of the stage.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....formulations.compiled import inlined
+from ....formulations.compiled import uncounted
 from ....formulations.mapping.collectives import allreduce_time
 from ....instances.model.arrays import Bools, Floats, Ints
 from .anneal_kernel import for_cost
@@ -40,7 +40,7 @@ class StageTimes(NamedTuple):
     room: Ints  # (2R,) for all-reduces
 
 
-@inlined
+@uncounted
 def _longest(cost, state, s):
     """Return the time of stage s with a ring, and the slots at the ends of its longest message."""
     stages, replicas = state.sends_to.shape
@@ -65,7 +65,7 @@ def _longest(cost, state, s):
     return sent, around, near, far
 
 
-@inlined
+@uncounted
 def _time(cost, state, s):
     """Time of stage s, with the cheapest all-reduce for its order of devices."""
     sent, around, _near, _far = _longest(cost, state, s)
@@ -78,22 +78,25 @@ def _time(cost, state, s):
     return cost.base[s] + sent + around
 
 
-@inlined
+@uncounted
 def _begin(cost, state):
     """Compute all stage times."""
     for s in range(len(cost.times)):
         cost.times[s] = _time(cost, state, s)
 
 
-@inlined
+@uncounted
 def _finished(_cost):
     """There is always something to improve."""
     return False
 
 
-@inlined
+@uncounted
 def _propose(cost, state, moves):
-    """Write a step; where the longest stages rule, half of them begin at the longest."""
+    """Write a step; where the longest stages rule, half of them begin at the longest.
+
+    Where all stages count alike, most begin at the longest message of a stage.
+    """
     stages, replicas = state.sends_to.shape
     s = np.random.randint(stages)
     if cost.orders_only:
@@ -104,22 +107,23 @@ def _propose(cost, state, moves):
             if cost.times[t] > cost.times[s]:
                 s = t
     p = far = s * replicas + np.random.randint(replicas)
-    if np.random.random() < 0.7:
+    if cost.power == 1 and np.random.random() < 0.7:
         _sent, _around, near, other = _longest(cost, state, s)
         if near >= 0:
             p, far = near, other
-    if np.random.random() < 0.4:
+    chance = np.random.random()
+    if chance < 0.6:
         i, j = p % replicas, np.random.randint(replicas)
-        if far // replicas == s:
+        if s + 1 == stages or (chance < 0.4 and far // replicas == s):
             return _exchange_places(state, moves, s, i, j)
         return 0 if i == j else write_move(moves, 0, RECEIVERS, s, i, j)
-    if np.random.random() < 0.5:
+    if chance < 0.8:
         p = far
     q = np.random.randint(len(state.slot))
     return 0 if p == q else write_move(moves, 0, EXCHANGE, state.slot[p], state.slot[q], 0)
 
 
-@inlined
+@uncounted
 def _exchange_places(state, moves, s, i, j):
     """Write the moves that exchange two replicas with their messages; return how many."""
     stages, replicas = state.sends_to.shape
@@ -134,7 +138,7 @@ def _exchange_places(state, moves, s, i, j):
     return n
 
 
-@inlined
+@uncounted
 def _make(cost, state, move):
     """Apply a move; `change_left` looks at the stages that it touches."""
     replicas, used = state.sends_to.shape[1], state.sends_to.size
@@ -149,7 +153,7 @@ def _make(cost, state, move):
     return 0.0
 
 
-@inlined
+@uncounted
 def _change_left(cost, state):
     """Change of the sum; `inf` if a stage exceeds its upper bound."""
     change = 0.0
@@ -163,13 +167,13 @@ def _change_left(cost, state):
     return change
 
 
-@inlined
+@uncounted
 def _undo(_cost, state, move):
     """Undo a move; `settle` drops the trial times."""
     apply_move(move, state)
 
 
-@inlined
+@uncounted
 def _settle(cost, accepted):
     """Keep the trial times, or drop them."""
     for k in range(cost.changed[-1]):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....formulations.compiled import inlined
+from ....formulations.compiled import uncounted
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Ints
 
@@ -78,14 +78,14 @@ def new_moves(state: State) -> Ints:
     return np.zeros((len(state.slot) + 1, 4), np.int64)
 
 
-@inlined
+@uncounted
 def write_move(moves, n, kind, x, y, z):
     """Write a move to row n of `moves`; return n + 1."""
     moves[n, 0], moves[n, 1], moves[n, 2], moves[n, 3] = kind, x, y, z
     return n + 1
 
 
-@inlined
+@uncounted
 def apply_move(move, state):
     """Change the state by a move, shape (4,); a second time undoes it."""
     kind, x, y, z = move[0], move[1], move[2], move[3]
@@ -97,7 +97,7 @@ def apply_move(move, state):
         _reverse(state, x, y, z)
 
 
-@inlined
+@uncounted
 def _exchange(state, p, q):
     """Exchange the devices of slots p and q."""
     slot, place = state.slot, state.place
@@ -105,7 +105,7 @@ def _exchange(state, p, q):
     place[slot[p]], place[slot[q]] = p, q
 
 
-@inlined
+@uncounted
 def _exchange_receivers(state, s, i, j):
     """Let replicas i and j of stage s send to each other's receivers."""
     sends_to, came_from = state.sends_to, state.came_from
@@ -114,7 +114,7 @@ def _exchange_receivers(state, s, i, j):
     came_from[s + 1, sends_to[s, j]] = j
 
 
-@inlined
+@uncounted
 def _reverse(state, s, first, length):
     """Reverse `length` positions of the ring of stage s from `first` on, receivers with them."""
     stages, replicas = state.sends_to.shape
@@ -127,7 +127,7 @@ def _reverse(state, s, first, length):
             _exchange_receivers(state, s - 1, state.came_from[s, i], state.came_from[s, j])
 
 
-@inlined
+@uncounted
 def touched_edges(move, state, directed, touched):
     """Write the edges that a move changes to `touched`, each once; return how many.
 
@@ -151,7 +151,7 @@ def touched_edges(move, state, directed, touched):
     return 2
 
 
-@inlined
+@uncounted
 def _edges_of_slot(p, state, touched, n):
     """Write the edges at slot p to touched[n:]; return the new n."""
     stages, replicas = state.sends_to.shape
@@ -169,7 +169,7 @@ def _edges_of_slot(p, state, touched, n):
     return n
 
 
-@inlined
+@uncounted
 def _add(touched, n, e):
     """Write edge e to touched[n] unless it is there already; return the new n."""
     for j in range(n):
@@ -179,7 +179,7 @@ def _add(touched, n, e):
     return n + 1
 
 
-@inlined
+@uncounted
 def edge_ends(e, state):
     """Return the slots at the ends of edge e; −1 and −1 if there is no such edge."""
     stages, replicas = state.sends_to.shape

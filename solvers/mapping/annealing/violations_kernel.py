@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....formulations.compiled import inlined
+from ....formulations.compiled import uncounted
 from ....instances.model.arrays import Bools, Floats, Ints
 from .state import apply_move, touched_edges
 
@@ -41,13 +41,13 @@ class Violations(NamedTuple):
     touched: Ints  # room for edges
 
 
-@inlined
+@uncounted
 def pair_cost(cost, factors, a, b):
     """What a message from device a to b costs."""
     return factors[0] * cost.latency[a, b] + factors[1] * cost.inverse[a, b]
 
 
-@inlined
+@uncounted
 def edge_cost(cost, state, e):
     """What edge e costs; 0 where there is none."""
     stages, replicas = state.sends_to.shape
@@ -65,7 +65,7 @@ def edge_cost(cost, state, e):
     return pair_cost(cost, cost.boundary[s], state.slot[e - used], state.slot[after])
 
 
-@inlined
+@uncounted
 def _add_violation(row, seconds, upper_bounds, scale, sign):
     """Add what one edge violates in each split to `row`, shape (Q,); subtract with sign −1."""
     for k in range(len(row)):
@@ -74,7 +74,7 @@ def _add_violation(row, seconds, upper_bounds, scale, sign):
             row[k] += sign * (1.0 + min(1.0, over * scale))
 
 
-@inlined
+@uncounted
 def _add_edge(cost, state, e, sign):
     """Add edge e to the trial violation of its stage, or take it away."""
     replicas, used = state.sends_to.shape[1], state.sends_to.size
@@ -88,14 +88,14 @@ def _add_edge(cost, state, e, sign):
     _add_violation(cost.trial[s], edge_cost(cost, state, e), upper_bounds, cost.scale, sign)
 
 
-@inlined
+@uncounted
 def _copy_row(target, source, s):
     """Copy row s."""
     for k in range(source.shape[1]):
         target[s, k] = source[s, k]
 
 
-@inlined
+@uncounted
 def best_split(violation, s):
     """The split of stage s with the least violation (`argmin` takes numba longer to compile)."""
     best = 0
@@ -105,7 +105,7 @@ def best_split(violation, s):
     return best
 
 
-@inlined
+@uncounted
 def begin(cost, state):
     """Add up all edges."""
     for s in range(len(cost.violation)):
@@ -116,7 +116,7 @@ def begin(cost, state):
     settle(cost, True)
 
 
-@inlined
+@uncounted
 def finished(cost):
     """Whether every stage has a split that is not violated."""
     left = 0.0
@@ -125,7 +125,7 @@ def finished(cost):
     return left < 0.5
 
 
-@inlined
+@uncounted
 def make(cost, state, move):
     """Apply a move; `change_left` adds up what it changes."""
     n = touched_edges(move, state, False, cost.touched)
@@ -137,7 +137,7 @@ def make(cost, state, move):
     return 0.0
 
 
-@inlined
+@uncounted
 def change_left(cost, _state):
     """Change of the violations in the best splits."""
     change = 0.0
@@ -148,13 +148,13 @@ def change_left(cost, _state):
     return change
 
 
-@inlined
+@uncounted
 def undo(_cost, state, move):
     """Undo a move; `settle` drops the trial violations."""
     apply_move(move, state)
 
 
-@inlined
+@uncounted
 def settle(cost, accepted):
     """Keep the trial violations, or drop them."""
     for k in range(cost.changed[-1]):
