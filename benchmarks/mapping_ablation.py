@@ -144,16 +144,12 @@ def parts() -> dict[str, Part]:
         "start: count model": start("from_count_model"),
         "start: on from the last": start("_continue"),
         "start: incumbent": start("_from_incumbent"),
+        "start: counts of a program": start("_from_counts"),
+        "packed segments": Part(search.SegmentTest, "pack", nothing),
         "weights of counts": Part(targets, "update_weights", nothing),
         "descents": Part(targets, "_descent", nothing),
         "descents of orders": Part(search, "descend", orders_as_they_are),
     }
-    for name, function in (("segments", "_from_segments"), ("counts", "_from_counts")):
-        if hasattr(targets, function):
-            found[f"start: {name}"] = start(function)
-    if hasattr(search.SegmentTest, "merged"):
-        found["packed segments"] = Part(search.SegmentTest, "pack", nothing)
-        found["merged segments"] = Part(search.SegmentTest, "merged", lambda *args: args[-1])
     return found
 
 

@@ -14,8 +14,8 @@ once (`first.py`); from then on incumbent and bound close in on each other:
    the bisections are shorter.
 5. *Exact* (`exact/`): up to 16 devices every set of devices, after a little annealing.
 6. *Annealing* until the limit (`annealing/`): a target between bound and incumbent is tried from
-   several starts in turn (`targets.py`): from block counts that are likely to fit, from packed
-   segments, from counts of a program, from the incumbent, on from the last. Where other all-reduces
+   several starts in turn (`targets.py`): from block counts that are likely to fit, from counts of a
+   program, from the incumbent, on from the last. Where other all-reduces
    than rings count, in turn with descents on the stage times.
 
 All annealing is one loop (`anneal_kernel.py`) over one state and its moves (`state.py`), for three

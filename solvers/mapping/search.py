@@ -199,10 +199,9 @@ class MappingSearch:
                 if segments is None or segments in done or search.should_stop():
                     continue
                 done.append(segments)
-                for each in (segments, test.merged(costs, self.block, segments)):
-                    slots = test.pack(costs, self.block, each)
-                    if slots is not None:
-                        self.offer(slots, matched(costs, slots))
+                slots = test.pack(costs, self.block, segments)
+                if slots is not None:
+                    self.offer(slots, matched(costs, slots))
 
 
 def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:

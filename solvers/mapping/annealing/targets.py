@@ -104,10 +104,7 @@ def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
         def from_count_model(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
             _from_count_model(mapping, start, model, seed)
 
-        starts = [
-            StartStrategy(run, incumbent, REPAIR_COOL, low)
-            for run in (_from_segments, _from_counts)
-        ] + starts
+        starts.insert(0, StartStrategy(_from_counts, incumbent, REPAIR_COOL, low))
         both = bool((costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any())
         starts.insert(
             0,
@@ -160,18 +157,6 @@ def _continue(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
 def _from_incumbent(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
     """Repair the incumbent."""
     start.state = _incumbent(mapping)
-    _continue(mapping, start, seed)
-
-
-def _from_segments(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
-    """Repair a mapping that packs unsplittable segments into blocks."""
-    assert mapping.segments is not None
-    segments = mapping.segments(mapping.costs, mapping.lower_bounds, start.target)
-    if segments is not None:
-        segments = mapping.segments.merged(mapping.costs, mapping.block, segments)
-        slots = mapping.segments.pack(mapping.costs, mapping.block, segments)
-        if slots is not None:
-            start.state = state_of(mapping.costs, slots, paired(mapping.costs, slots))
     _continue(mapping, start, seed)
 
 
