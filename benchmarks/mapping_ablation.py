@@ -128,7 +128,7 @@ def of_one_kind(mapping: search.MappingSearch, kind: str) -> bool:
 
 def parts() -> dict[str, Part]:
     """All parts, by what the table calls them."""
-    found = {
+    return {
         "layouts": Part(search, "layouts", none_of),
         "segments": Part(search.MappingSearch, "_bound_segments", nothing),
         "thresholds": Part(search.MappingSearch, "bound_thresholds", nothing),
@@ -150,7 +150,6 @@ def parts() -> dict[str, Part]:
         "descents": Part(targets, "_descent", nothing),
         "descents of orders": Part(search, "descend", orders_as_they_are),
     }
-    return found
 
 
 def solved(cell: Cell, workload: Workload, seconds: float, seed: int) -> dict[str, object]:
