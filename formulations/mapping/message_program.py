@@ -187,8 +187,8 @@ def _columns(
     build: LinearBuilder, shape: _Shape, fits: Bools, block: Ints, most: float
 ) -> tuple[Ints, Ints]:
     """Add the columns x and f; return their numbers, shapes (S, D) and (S, B), −1 for none."""
-    gate = np.full(fits.shape, -1)
-    fill = np.full(shape.is_split.shape, -1)
+    gate: Ints = np.full(fits.shape, -1)
+    fill: Ints = np.full(shape.is_split.shape, -1)
     for s in shape.used:
         at = np.flatnonzero(shape.is_gate[s])
         gate[s, at] = build.columns(len(at))
