@@ -73,8 +73,9 @@ def solve(
     method
         ``auto`` chooses and says what it chose; others: `stagecut.METHODS`.
     limits
-        How long and how well; default: 60 s and a gap of 1 %, for mappings of 0, as
-        `stagecut.solvers.DEFAULT_LIMITS` says. ``Limits()`` is without limits.
+        How long and how well; default: 60 s and a gap of 1 %, or of 0.01 % while that is cheap
+        (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
+        ``Limits()`` is without limits.
     start
         A plan to start from.
     on_progress
@@ -179,6 +180,7 @@ def solve_with(
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")
         _run_beside(partial(_solve, run, task, search), search)
+    search.say_gap()
     return _result(workload, cluster, problem, search)
 
 

@@ -20,8 +20,7 @@ from ..instances import (
 )
 from ..instances.formats.files import load, load_cluster, load_plan, save
 from ..runtime import evaluate
-from ..solvers import Limits
-from ..solvers.core.limits import DEFAULT_GAP, DEFAULT_SECONDS
+from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from .clock import STARTED
 from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, parse_bytes, print_json, progress
 from .show_plan import as_dict, print_result
@@ -91,7 +90,10 @@ def solve(
         typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
     ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds.")] = DEFAULT_SECONDS,
-    gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = DEFAULT_GAP,
+    gap: Annotated[
+        float | None,
+        typer.Option(help="Stop at this gap; default: 0.01 (1 %), or 0.0001 while that is cheap."),
+    ] = None,
     node_limit: Annotated[int | None, typer.Option(help="Stop after so many nodes.")] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
@@ -142,7 +144,7 @@ def solve(
     check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
     if plot is not None and not isinstance(problem, Throughput):
         raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
-    limits = Limits(seconds=time_limit, gap=gap, nodes=node_limit, seed=seed)
+    limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     with progress(loaded.time_unit) as on_progress:
         result = solve_with(
