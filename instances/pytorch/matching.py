@@ -10,6 +10,7 @@ from torch import nn
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import MACHINES
 from ..model.errors import InputError
+from ..model.ties import Tied
 from ..model.units import NodeId
 from .layers import by_layer, by_operator
 from .parts import Parts, Profile, plain, put_together, take_apart
@@ -45,7 +46,7 @@ def matching(
     named = dict(kwargs or {})
     model = plain(model, args, named)
     with unchanged(model, (args, named)):
-        parts = take_apart(model, args, named, training, "copies" if layers else "colour")
+        parts = take_apart(model, args, named, training)
     graph = parts.graph
     target = next(iter(MACHINES.values()))
     wanted = set(ids)
@@ -57,9 +58,16 @@ def matching(
             for node, op in zip(grouping.node, graph.operators, strict=True)
             if not (layers and op.backward)
         }
-        if wanted == named_nodes:
-            cluster = suggested_cluster(target, target.peer, memory_bytes(graph))
-            return put_together(parts, grouping, depth, estimated_times(graph, target), cluster)
+        if not named_nodes <= wanted:
+            continue
+        cluster = suggested_cluster(target, target.peer, memory_bytes(graph))
+        times = estimated_times(graph, target)
+        ways: tuple[Tied, ...] = ("copies", "colour")
+        for tied in ways:
+            found = put_together(parts, grouping, depth, times, cluster, tied=tied)
+            own = zip(found.workload.ids, found.workload.backward.tolist(), strict=True)
+            if wanted == {node for node, backward in own if not (layers and backward)}:
+                return found
     raise InputError(_unknown(parts, ids))
 
 

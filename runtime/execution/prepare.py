@@ -13,6 +13,7 @@ from torch import nn
 
 from ...instances import InputError, Plan, Problem, StagePlacement, Training, Workload
 from ...instances.formats.files import load_plan, load_plan_for_model
+from ...instances.model.tied_weights import tied_as
 from ...instances.model.training_layers import training_layers
 from ...instances.model.units import NodeId
 from ...instances.pytorch.matching import matching
@@ -171,13 +172,14 @@ def payload(piece: PieceModule, training: bool) -> Payload:
 
 
 def check_same(found: Workload, planned: Workload) -> None:
-    """Check that a model traced again is the one that a workload was made of.
+    """Check that a model traced again is the one that a workload was made of, whatever its ties.
 
     Raises
     ------
     InputError
         With the first node that differs.
     """
+    found, planned = tied_as(found, "colour"), tied_as(planned, "colour")
     order = [found.index[node] for node in planned.ids]
     for what in ("output_bytes", "backward"):
         mine, theirs = getattr(found, what), getattr(planned, what)

@@ -19,7 +19,8 @@ import numpy as np
 from ...model.arrays import Floats, Ints
 from ...model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind
 from ...model.links import Link
-from ...model.ties import Copy, Tie, Tied, with_ties
+from ...model.tied_weights import with_ties
+from ...model.ties import Copy, Tie, Tied
 from ...model.workload import Workload
 from ..roofline import CPU_CORE, Machine
 from .accounting import (
