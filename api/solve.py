@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..formulations.task import Task, pose
+from ..formulations.throughput.merged_colours import colour_notes
 from ..instances import (
     Cluster,
     DeviceMapping,
@@ -185,10 +186,12 @@ def solve_with(
 
 
 def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
-    """Raise the bounds that cost nothing, then let the method go on.
+    """Say what colours cost, raise the bounds that cost nothing, then let the method go on.
 
     It begins even where the time is up: its first plan comes before it looks at the clock.
     """
+    for note in colour_notes(task):
+        search.note(note)
     raise_first_bounds(task, search)
     if not search.done:
         run(task, search)

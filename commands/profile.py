@@ -15,7 +15,7 @@ from .console import ERR, OUT, check_outputs, file_of, need, show_bytes
 
 
 class Tied(StrEnum):
-    """What weights used twice mean."""
+    """What becomes of weights that several nodes use."""
 
     colour = "colour"
     copies = "copies"
@@ -39,8 +39,8 @@ def profile(
         str | None, typer.Option(help="Group by modules so many calls deep: 1, 2, …, or auto.")
     ] = None,
     tied: Annotated[
-        Tied, typer.Option(help="Weights used twice: colour (one device) or copies.")
-    ] = Tied.colour,
+        Tied, typer.Option(help="Weights used twice: copies, or colour (one device).")
+    ] = Tied.copies,
     device: Annotated[str | None, typer.Option(help="Measure on it: cpu, cuda, cuda:1.")] = None,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads that torch measures with.", min=1)

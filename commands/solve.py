@@ -19,10 +19,22 @@ from ..instances import (
     accelerators_and_cpus,
 )
 from ..instances.formats.files import load, load_cluster, load_plan, save
+from ..instances.model.tied_weights import tied_as
 from ..runtime import evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from .clock import STARTED
-from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, parse_bytes, print_json, progress
+from .console import (
+    ERR,
+    INFEASIBLE,
+    NO_PLAN,
+    OUT,
+    check_outputs,
+    end,
+    parse_bytes,
+    print_json,
+    progress,
+)
+from .profile import Tied
 from .show_plan import as_dict, print_result
 
 OBJECTIVES = ("throughput", "latency", "training", "training-batch")
@@ -36,6 +48,12 @@ def solve(
         str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
+    tied: Annotated[
+        Tied | None,
+        typer.Option(
+            help="Weights used twice: copies, or colour (one device). Default: as the file has it."
+        ),
+    ] = None,
     objective: Annotated[
         str | None,
         typer.Option(
@@ -115,6 +133,10 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
+    if tied is not None:
+        if not loaded.ties:
+            ERR.print(f"--tied: {loaded.name} names no tied weights", style="dim", highlight=False)
+        loaded = tied_as(loaded, tied.value)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     chosen = objective or ("throughput" if loaded.layers is None else "training")
     problem = pose_problem(
