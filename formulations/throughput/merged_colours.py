@@ -49,18 +49,12 @@ def colour_notes(task: Task[Any]) -> list[str]:
         if not (np.isfinite(load) and load * task.cluster.size > total):
             continue
         words, tied = _culprits(task, set(np.flatnonzero(inside).tolist()))
-        least = f"{load:.6g}" + (
-            f" {workload.time_unit}" if workload.time_unit != "unspecified" else ""
-        )
-        remedy = (
-            "--tied copies or --split noncontiguous divides"
-            if tied
-            else ("--split noncontiguous divides")
-        )
+        unit_name = "" if workload.time_unit == "unspecified" else f" {workload.time_unit}"
+        remedy = "--tied copies or --split noncontiguous" if tied else "--split noncontiguous"
         notes.append(
-            f"{words} in a contiguous split: {int(inside.sum())} of {workload.n} nodes with "
-            f"{100 * load / total:.1f} % of the compute share a device, so none has a max-load "
-            f"below {least}; {remedy} them"
+            f"{words}: in a contiguous split {int(inside.sum())} of {workload.n} nodes with "
+            f"{100 * load / total:.1f} % of the compute share a device, so no max-load "
+            f"is below {load:.6g}{unit_name}; {remedy} divides them"
         )
     return notes
 

@@ -71,7 +71,7 @@ class Limits:
         return max(reached, CHEAP_PART * (self.seconds or 0.0))
 
 
-#: Part of the time limit that is always cheap. Measured: see docs/benchmarks.md, "Default gap".
+#: Part of the time limit that is always cheap. Measured: see docs/certificates.md.
 CHEAP_PART = 0.05
 
 #: What the command line and Python stop at unless told otherwise; with `Limits()` they do not.

@@ -18,6 +18,9 @@ S = TypeVar("S")
 #: Relative gap up to which a plan is called optimal: the tolerance of the solvers' arithmetic.
 OPTIMAL_GAP = 1e-6
 
+#: Seconds on the way from one gap to the next that are worth a note.
+SHOWN_S = 0.01
+
 
 @dataclass(frozen=True)
 class Point:
@@ -303,7 +306,7 @@ class Search(Generic[S]):
             return
         reached = f"gap: {gap} after {self._near_at:.2f} s"
         if self.gap <= self.limits.least_gap:
-            if self.trace[-1].seconds > self._near_at:
+            if self.trace[-1].seconds - self._near_at > SHOWN_S:
                 self.note(f"{reached}, {least} after {self.trace[-1].seconds:.2f} s")
         elif self.hit == "none" and self.seconds >= self._patient_until:
             self.note(
