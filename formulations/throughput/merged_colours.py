@@ -32,9 +32,9 @@ def colour_notes(task: Task[Any]) -> list[str]:
     -----
     O(C (n + m)) in the colours, nodes and edges; O(n + m) where no colour closes a cycle.
     """
-    workload, costs = task.workload, task.costs
     if not isinstance(task.problem, Throughput) or task.problem.split != "contiguous":
         return []
+    workload, costs = task.workload, task.costs
     before, after = colour_units(task), units_of_split(task)
     if after.max() == before.max():
         return []

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .arrays import Bools
 from .errors import InputError, quote
-from .units import NodeId
 
 Tied = Literal["copies", "colour"]
 
@@ -89,9 +89,16 @@ class Tie:
         ]
 
 
-def check_ties(where: str, ids: Sequence[NodeId], ties: Sequence[Tie]) -> None:
-    """Raise InputError unless every tie has two users or more, with nodes of their own."""
-    known = range(len(ids))
+def check_ties(where: str, backward: Bools, ties: Sequence[Tie]) -> None:
+    """Raise InputError unless every tie has two users or more, with nodes of their own.
+
+    Parameters
+    ----------
+    backward
+        Shape (n,): of each node.
+    """
+    known = range(len(backward))
+    exchange = [x for tie in ties for x in tie.exchange]
     for tie in ties:
         what = f"{where}: tie {quote(tie.weight)}"
         nodes = [v for copy in tie.copies for v in copy.nodes]
@@ -100,9 +107,14 @@ def check_ties(where: str, ids: Sequence[NodeId], ties: Sequence[Tie]) -> None:
             raise InputError(f"{what}: it has {len(tie.copies)} users; a tied weight has two")
         if any(v not in known for v in (*nodes, *tie.exchange)):
             raise InputError(f"{what}: it names a node that does not exist")
-        if len(set(nodes) | set(tie.exchange)) < len(nodes) + len(tie.exchange):
+        if len(set(nodes)) < len(nodes):
             raise InputError(f"{what}: two of its users have a node in common")
+        if set(nodes) & set(exchange) or len(set(exchange)) < len(exchange):
+            raise InputError(f"{what}: an exchange node has one tie, and is no user's")
         if not all({c.holder, c.deliverer} - {None} <= set(c.nodes) for c in tie.copies):
             raise InputError(f"{what}: holder and deliverer must be nodes of their user")
+        late = [c.deliverer for c in tie.copies if c.deliverer is not None]
+        if backward[[c.holder for c in tie.copies]].any() or not backward[late].all():
+            raise InputError(f"{what}: its holders are forward nodes, its deliverers backward ones")
         if not all(0 <= size < math.inf for size in sizes):
             raise InputError(f"{what}: its bytes and times must be finite and at least 0")

@@ -323,6 +323,6 @@ def _check(workload: Workload) -> None:
         raise InputError(f"{where}: colours must be −1 or number one of the colour labels")
     check_edges(where, workload.ids, workload.edges)
     workload.order  # noqa: B018  # raises on a cycle
-    check_ties(where, workload.ids, workload.ties)
+    check_ties(where, workload.backward, workload.ties)
     if workload.layers is not None:
         check_layers(where, workload.ids, workload.edges, workload.layers)

@@ -10,37 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tied_chain import chain
 
 import stagecut
 from stagecut import InputError, Placement, Throughput, Workload, accelerators_and_cpus, tied_as
 from stagecut.instances import DeviceKind, Problem
 from stagecut.instances.formats.files import load_plan_with_form
 from stagecut.instances.model.cluster import Cluster
-from stagecut.instances.model.tied_weights import are_copied, exchange_nodes, with_ties
+from stagecut.instances.model.tied_weights import are_copied, exchange_nodes
 from stagecut.instances.model.ties import Copy, Tie
 
 SHIPPED = ("bert-large", "bert-large-training", "t5-large-training", "gpt2-xl-training")
-
-
-def chain(
-    layers: int = 4, *, users: tuple[int, ...] = (0, -1), transfer: float = 0.125
-) -> Workload:
-    """Return a chain in training; its layer v is undone by node 2 · layers − 1 − v."""
-    n = 2 * layers
-    users = tuple(v % layers for v in users)
-    once = Workload(
-        name="chain",
-        ids=tuple(f"f{v}" for v in range(layers)) + tuple(f"b{v}" for v in reversed(range(layers))),
-        edges=np.array([(v, v + 1) for v in range(n - 1)]),
-        times={"accelerator": np.ones(n)},
-        memory_bytes=np.where(np.isin(np.arange(n), [users[0], n - 1 - users[0]]), [10.0], [1.0]),
-        transfer=np.full(n, transfer),
-        backward=np.arange(n) >= layers,
-        colours=np.minimum(np.arange(n), np.arange(n)[::-1]),
-        colour_labels=tuple(f"f{v}" for v in range(layers)),
-    )
-    tie = Tie("table", tuple(Copy((v, n - 1 - v), v, n - 1 - v) for v in users), 9.0, 3.0, 6.0, 0.5)
-    return with_ties(once, [tie])
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -147,6 +127,8 @@ def test_a_plan_is_read_in_the_form_that_it_is_for(tmp_path: Path) -> None:
         (Tie("w", (Copy((0,), 0), Copy((99,), 99)), 1.0), "does not exist"),
         (Tie("w", (Copy((0,), 0), Copy((0, 1), 1)), 1.0), "a node in common"),
         (Tie("w", (Copy((0,), 0), Copy((1,), 2)), 1.0), "holder and deliverer"),
+        (Tie("w", (Copy((0,), 0), Copy((7,), 7)), 1.0), "holders are forward nodes"),
+        (Tie("w", (Copy((0,), 0), Copy((1,), 1)), 1.0, exchange=(1,)), "one tie, and is no user's"),
         (Tie("w", (Copy((0,), 0), Copy((1,), 1)), -1.0), "finite and at least 0"),
     ],
 )
