@@ -10,15 +10,25 @@ import typer
 from ..api.solve import solve_with
 from ..instances import (
     Cluster,
+    CpuSplit,
     InputError,
     Latency,
+    Optimizer,
+    Pipeline,
+    Precision,
     Problem,
+    Recomputation,
+    Split,
+    Status,
     Throughput,
     Training,
+    TrainingObjective,
+    TrainingSchedule,
     Workload,
     accelerators_and_cpus,
 )
 from ..instances.formats.files import load, load_cluster, load_plan, save
+from ..instances.model.choices import Tied
 from ..instances.model.tied_weights import tied_as
 from ..runtime import evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
@@ -34,7 +44,6 @@ from .console import (
     print_json,
     progress,
 )
-from .profile import Tied
 from .show_plan import as_dict, print_result
 
 OBJECTIVES = ("throughput", "latency", "training", "training-batch")
@@ -61,15 +70,13 @@ def solve(
             "Default: training for files with layer configurations, else throughput."
         ),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="contiguous, per-device or noncontiguous (default).")
-    ] = None,
+    split: Annotated[Split | None, typer.Option(help="Default: noncontiguous.")] = None,
     cpu_split: Annotated[
-        str | None,
-        typer.Option(help="contiguous (default), or free: a CPU core's nodes lie anywhere."),
+        CpuSplit | None,
+        typer.Option(help="free: a CPU core's nodes lie anywhere. Default: contiguous."),
     ] = None,
     pipeline: Annotated[
-        str | None, typer.Option(help="pipedream (1F1B, inference; default) or gpipe.")
+        Pipeline | None, typer.Option(help="pipedream: 1F1B and inference, too; the default.")
     ] = None,
     overlap: Annotated[
         bool | None, typer.Option("--overlap", help="Transfers run beside compute.")
@@ -92,16 +99,16 @@ def solve(
         str | None, typer.Option(help="Training: allowed tensor-parallel degrees.")
     ] = None,
     recomputation: Annotated[
-        str | None, typer.Option(help="Training: free (default), off or forced.")
+        Recomputation | None, typer.Option(help="Training; default: free.")
     ] = None,
     max_stages: Annotated[int | None, typer.Option(help="Training: at most so many.")] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="Training: 1f1b (default), gpipe, pipedream or 2bw.")
+        TrainingSchedule | None, typer.Option(help="Training; default: 1f1b.")
     ] = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="Training: as-given (default), sgd, momentum or adam.")
+        Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
-    precision: Annotated[str | None, typer.Option(help="Training: fp32 or mixed.")] = None,
+    precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
     method: Annotated[str, typer.Option(help="auto chooses and says what it chose.")] = "auto",
     solver: Annotated[
         str | None,
@@ -136,7 +143,7 @@ def solve(
     if tied is not None:
         if not loaded.ties:
             ERR.print(f"--tied: {loaded.name} names no tied weights", style="dim", highlight=False)
-        loaded = tied_as(loaded, tied.value)
+        loaded = tied_as(loaded, tied)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     chosen = objective or ("throughput" if loaded.layers is None else "training")
     problem = pose_problem(
@@ -199,7 +206,7 @@ def solve(
         for path in (output, plot) if report is not None else ():
             if path is not None:
                 OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
-    end({"infeasible": INFEASIBLE, "no solution": NO_PLAN}.get(result.status, 0))
+    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))
 
 
 def choose_cluster(
@@ -264,5 +271,5 @@ def pose_problem(objective: str, options: dict[str, dict[str, object]]) -> Probl
     if mine == "latency":
         return Latency(**given)  # type: ignore[arg-type]
     if objective == "training-batch":
-        given["objective"] = "batch"
+        given["objective"] = TrainingObjective.BATCH
     return Training(**given)  # type: ignore[arg-type]

@@ -5,27 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
-from typing import get_args
 
 import networkx as nx
 import numpy as np
 
 from .arrays import Floats, Ints
-from .errors import InputError, quote
-from .ties import Copy, Tie, Tied
+from .choices import Tied
+from .errors import InputError
+from .ties import Copy, Tie
 from .units import NodeId
 from .workload import Workload
 
 
-def tied_as(workload: Workload, tied: Tied, microbatches: int = 1) -> Workload:
+def tied_as(workload: Workload, tied: Tied | str, microbatches: int = 1) -> Workload:
     """Return the workload with its tied weights in copies, or kept once by a colour.
 
     Parameters
     ----------
     workload
         With either; one that knows of no ties is returned as it is.
+    tied
+        ``copies`` or ``colour``.
     microbatches
         M, over which the exchange of gradients is spread.
+
+    Returns
+    -------
+    Workload
+        The same nodes; with copies and a backward pass also the exchange nodes.
 
     Raises
     ------
@@ -39,15 +46,14 @@ def tied_as(workload: Workload, tied: Tied, microbatches: int = 1) -> Workload:
     >>> shared.n, tied_as(shared, "copies").n
     (104, 105)
     """
-    if tied not in get_args(Tied):
-        raise InputError(f"tied: {quote(tied)} is not one of {', '.join(get_args(Tied))}")
+    tied = Tied.of("tied", tied)
     if microbatches < 1:
         raise InputError(f"microbatches: {microbatches}; it must be at least 1")
     return with_ties(_without_ties(workload), workload_ties(workload), tied, microbatches)
 
 
 def with_ties(
-    once: Workload, ties: Sequence[Tie], tied: Tied = "copies", microbatches: int = 1
+    once: Workload, ties: Sequence[Tie], tied: Tied = Tied.COPIES, microbatches: int = 1
 ) -> Workload:
     """Return a workload with ties that it does not have yet.
 
@@ -58,8 +64,8 @@ def with_ties(
     """
     if not ties:
         return once
-    made = _coloured(once, ties) if tied == "colour" else _copied(once, ties, microbatches)
-    return replace(made, provenance={**once.provenance, "shared_weights": tied})
+    made = _coloured(once, ties) if tied == Tied.COLOUR else _copied(once, ties, microbatches)
+    return replace(made, provenance={**once.provenance, "shared_weights": tied.value})
 
 
 def are_copied(workload: Workload) -> bool:

@@ -19,12 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from .arrays import Bools
 from .errors import InputError, quote
-
-Tied = Literal["copies", "colour"]
 
 
 @dataclass(frozen=True)

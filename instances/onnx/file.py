@@ -15,9 +15,9 @@ import numpy as np
 
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import CPU_CORE, machine
+from ..model.choices import Tied
 from ..model.errors import InputError, quote
 from ..model.tied_weights import with_ties
-from ..model.ties import Tied
 from ..model.workload import Workload
 from ..pytorch.layers import by_layer, by_operator, fitting_depth
 from ..pytorch.operators.operators import operator_graph
@@ -51,7 +51,7 @@ def read_onnx(
     *,
     batch: int | None = None,
     depth: int | Literal["auto"] | None = None,
-    tied: Tied = "copies",
+    tied: Tied | str = Tied.COPIES,
     name: str = "",
 ) -> Workload:
     """Return the inference workload in an ONNX file.
@@ -70,6 +70,7 @@ def read_onnx(
     InputError
         If the file cannot be read, or a shape cannot be inferred.
     """
+    tied = Tied.of("tied", tied)
     target = machine(estimate)
     recording = _Reader(load_with_shapes(path, batch or 1), str(path)).recording()
     graph = operator_graph(recording, training=False)

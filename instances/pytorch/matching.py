@@ -9,8 +9,8 @@ from torch import nn
 
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import MACHINES
+from ..model.choices import Tied
 from ..model.errors import InputError
-from ..model.ties import Tied
 from ..model.units import NodeId
 from .layers import by_layer, by_operator
 from .parts import Parts, Profile, plain, put_together, take_apart
@@ -62,8 +62,7 @@ def matching(
             continue
         cluster = suggested_cluster(target, target.peer, memory_bytes(graph))
         times = estimated_times(graph, target)
-        ways: tuple[Tied, ...] = ("copies", "colour")
-        for tied in ways:
+        for tied in (Tied.COPIES, Tied.COLOUR):
             found = put_together(parts, grouping, depth, times, cluster, tied=tied)
             own = zip(found.workload.ids, found.workload.backward.tolist(), strict=True)
             if wanted == {node for node, backward in own if not (layers and backward)}:

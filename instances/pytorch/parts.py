@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..model.choices import Tied
 from ..model.cluster import Cluster
 from ..model.errors import InputError
 from ..model.tied_weights import with_ties
-from ..model.ties import Tied
 from ..model.units import NodeId
 from ..model.workload import Workload
 from .layers import Grouping
@@ -112,7 +112,7 @@ def put_together(
     times: Times,
     cluster: Cluster,
     *,
-    tied: Tied = "copies",
+    tied: Tied = Tied.COPIES,
     name: str = "",
     notes: tuple[str, ...] = (),
 ) -> Profile:

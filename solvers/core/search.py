@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ...instances import Limit, Status, gap_between
 from .limits import Limits
@@ -97,7 +97,7 @@ class Search(Generic[S]):
         self.best: S | None = None
         self.objective = math.inf
         self.infeasible_because: str | None = None
-        self.hit: Limit = "none"
+        self.hit = Limit.NONE
         self.trace: list[Point] = []
         self.phases: dict[str, float] = {}
         self.notes: list[str] = []
@@ -267,12 +267,12 @@ class Search(Generic[S]):
     def should_stop(self) -> bool:
         """Whether a limit is reached, the gap closed or a stop was asked for; remembers which."""
         if self._interrupted_at is not None:
-            self.hit = "interrupt"
+            self.hit = Limit.INTERRUPT
         elif self.done:
             return True
         elif self.seconds_left <= 0:
-            self.hit = "time"
-        return self.hit != "none"
+            self.hit = Limit.TIME
+        return self.hit != Limit.NONE
 
     @property
     def done(self) -> bool:
@@ -283,7 +283,8 @@ class Search(Generic[S]):
         """
         if self.infeasible_because is not None or self.gap <= max(self.limits.least_gap, 1e-12):
             return True
-        return self._near and self.seconds >= self._patient_until
+        near = self.seconds if self._near_at is None else self._near_at
+        return self._near and self.seconds >= near + self.limits.patience(near)
 
     @property
     def next_gap(self) -> float:
@@ -294,11 +295,6 @@ class Search(Generic[S]):
     def _near(self) -> bool:
         return self.gap <= max(self.limits.gap, 1e-12)
 
-    @property
-    def _patient_until(self) -> float:
-        near = self.seconds if self._near_at is None else self._near_at
-        return near + self.limits.patience(near)
-
     def say_gap(self) -> None:
         """Note whether the search went on beyond the limits' `gap`, and how far."""
         gap, least = (f"{100 * g:g} %" for g in (self.limits.gap, self.limits.least_gap))
@@ -308,22 +304,22 @@ class Search(Generic[S]):
         if self.gap <= self.limits.least_gap:
             if self.trace[-1].seconds - self._near_at > SHOWN_S:
                 self.note(f"{reached}, {least} after {self.trace[-1].seconds:.2f} s")
-        elif self.hit == "none" and self.seconds >= self._patient_until:
+        elif self.hit == Limit.NONE and self.done:
             self.note(
                 f"{reached}; {least} is dear: not reached in {self.seconds - self._near_at:.2f} s "
                 f"more (--gap {self.limits.least_gap:g} goes on)"
             )
 
-    def stop_for(self, limit: Literal["time", "nodes", "interrupt"]) -> None:
+    def stop_for(self, limit: Limit | str) -> None:
         """Note that a solver stopped at a limit of its own accord."""
-        self.hit = limit
+        self.hit = Limit(limit)
 
     @property
     def status(self) -> Status:
         """What the search holds now."""
         if self.best is not None:
-            return "optimal" if self.gap <= OPTIMAL_GAP else "feasible"
-        return "no solution" if self.infeasible_because is None else "infeasible"
+            return Status.OPTIMAL if self.gap <= OPTIMAL_GAP else Status.FEASIBLE
+        return Status.NO_SOLUTION if self.infeasible_because is None else Status.INFEASIBLE
 
     def tick(self) -> None:
         """Tell `on_progress` that time has passed."""

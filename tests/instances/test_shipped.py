@@ -362,8 +362,8 @@ def test_clusters_without_links_can_be_planned() -> None:
         ({"name": "gpt2-xl", "size": 2048}, "size: 2048 tokens"),
         ({"name": "vit-l16", "batch": 0}, "batch: 0"),
         ({"name": "vit-l16", "accelerators": 0}, "accelerators: 0"),
-        ({"name": "vit-l16", "tied": "knot"}, "tied: 'knot'"),
-        ({"name": "vit-l16", "via": "pigeon"}, "via: 'pigeon'"),
+        ({"name": "vit-l16", "tied": "knot"}, 'tied: "knot"'),
+        ({"name": "vit-l16", "via": "pigeon"}, 'via: "pigeon"'),
     ],
 )
 def test_what_cannot_be_built_is_said_in_a_line(options: dict[str, object], message: str) -> None:

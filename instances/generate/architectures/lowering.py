@@ -17,10 +17,11 @@ from typing import Literal
 import numpy as np
 
 from ...model.arrays import Floats, Ints
+from ...model.choices import Choice, Tied
 from ...model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind
 from ...model.links import Link
 from ...model.tied_weights import with_ties
-from ...model.ties import Copy, Tie, Tied
+from ...model.ties import Copy, Tie
 from ...model.workload import Workload
 from ..roofline import CPU_CORE, Machine
 from .accounting import (
@@ -35,7 +36,14 @@ from .accounting import (
 from .network import Network, Operator
 
 Granularity = Literal["layers", "operators"]
-Via = Literal["peer", "host"]
+
+
+class Via(Choice):
+    """Where transfers between accelerators go."""
+
+    PEER = "peer"
+    HOST = "host"
+
 
 #: Columns that a node's memory is the sum of.
 MEMORY = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
@@ -52,8 +60,8 @@ def to_workload(
     *,
     granularity: Granularity = "layers",
     training: bool = False,
-    tied: Tied = "copies",
-    via: Via = "peer",
+    tied: Tied = Tied.COPIES,
+    via: Via = Via.PEER,
     accelerators: int | None = None,
     provenance: Mapping[str, str] | None = None,
 ) -> Workload:
@@ -98,7 +106,7 @@ def to_workload(
         nodes = [*nodes, *(f"{node}.backward" for node in reversed(nodes))]
         colours = np.concatenate([colours, colours[::-1]])
     memory = sum((columns[key] for key in MEMORY), start=np.zeros(len(nodes)))
-    link = machine.peer if via == "peer" else machine.host
+    link = machine.peer if via == Via.PEER else machine.host
     transfer = [1e3 * link.seconds(size) for size in columns["output_bytes"].tolist()]
     once = Workload(
         name=name,
@@ -121,7 +129,7 @@ def to_workload(
             "accelerator": f"{machine.name}: {machine.source}",
             "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
             "cost_model": "roofline",
-            "link": "between accelerators" if via == "peer" else "to host memory",
+            "link": "between accelerators" if via == Via.PEER else "to host memory",
             **(provenance or {}),
         },
     )
