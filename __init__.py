@@ -9,16 +9,19 @@ workloads, files   `Workload`, `load`, `save`, `dumps`, `from_networkx`, `from_p
 devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_and_cpus`,
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
                    `measure`, `to_cluster`
-problems           `Throughput`, `Latency`, `Training` with `LayerRule`, `DeviceMapping`
-choices            of problems `Split`, `CpuSplit`, `Pipeline`; `TrainingObjective`,
-                   `TrainingSchedule`, `Recomputation`, `Optimizer`, `Precision`;
+problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerRule`,
+                   `DeviceMapping`
+choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedule`;
+                   `TrainingObjective`, `TrainingSchedule`, `Recomputation`, `Optimizer`,
+                   `Precision`;
                    `MappingObjective`, `MappingMode`, `Collective`; of topologies `Routing`; of
                    results `Status`, `Limit`; of profiles `Tied`; of networks `Sharing`; of
                    schedules `WeightVersions`; of measured clusters `LinkDetail`. Their values
                    as texts will do.
 solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
-                   `Placement`, `CallPlacement`, `StagePlacement` of `Stage`, `ReplicaPlacement`
+                   `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
+                   `ReplicaPlacement`
 verifying          `verify`, `check_bound`; `evaluate` gives a `Report` of `DeviceReport`,
                    `CallReport` or `StageReport`, a `MappingReport`; `stage_reports`, `StageCosts`
 schedules          `Schedule`, `SCHEDULES`, `make_schedule`, `best_schedule` (`BestSchedule`),
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from .instances import DeviceMapping as DeviceMapping
     from .instances import InfeasibleError as InfeasibleError
     from .instances import InputError as InputError
+    from .instances import Iteration as Iteration
     from .instances import Latency as Latency
     from .instances import LayerRule as LayerRule
     from .instances import Limit as Limit
@@ -70,6 +74,8 @@ if TYPE_CHECKING:
     from .instances import Optimizer as Optimizer
     from .instances import PairLink as PairLink
     from .instances import Pipeline as Pipeline
+    from .instances import PipelinePlacement as PipelinePlacement
+    from .instances import PipelineSchedule as PipelineSchedule
     from .instances import Placement as Placement
     from .instances import Plan as Plan
     from .instances import Precision as Precision
@@ -164,8 +170,9 @@ _MODULES = {
     "api.splits": "plan_from_split",
     "instances": (
         "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping "
-        "InfeasibleError InputError Latency LayerRule Limit Link MappingMode "
-        "MappingObjective Optimizer PairLink Pipeline Placement Plan Precision "
+        "InfeasibleError InputError Iteration Latency LayerRule Limit Link MappingMode "
+        "MappingObjective Optimizer PairLink Pipeline PipelinePlacement PipelineSchedule "
+        "Placement Plan Precision "
         "Recomputation ReplicaPlacement Routing Split Stage StageCosts StagePlacement "
         "StagecutError Status Throughput Tied Topology Training TrainingObjective "
         "TrainingSchedule VerificationError Workload accelerators_and_cpus topology"

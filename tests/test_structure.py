@@ -84,7 +84,8 @@ def test_no_circle_of_imports() -> None:
 def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether numba compiles a function."""
     called = [d.func if isinstance(d, ast.Call) else d for d in function.decorator_list]
-    return any(isinstance(name, ast.Name) and name.id in ("njit", "inner") for name in called)
+    compilers = ("njit", "inner", "uncounted")
+    return any(isinstance(name, ast.Name) and name.id in compilers for name in called)
 
 
 def test_kernels_alone_have_no_annotations() -> None:

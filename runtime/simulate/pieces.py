@@ -7,13 +7,22 @@ piece with the backward piece that undoes it; either may be missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ...instances import Costs, InputError, Placement, Plan, Workload, price
+from ...instances import (
+    Costs,
+    InputError,
+    PipelinePlacement,
+    Placement,
+    Plan,
+    Workload,
+    price,
+)
 from ...instances.model.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.contiguity import representatives
+from ...instances.model.kept_bytes import kept_bytes
 from .stages import BACKWARD, FORWARD, StageGraph
 
 #: Nodes of a stage's forward and backward pass.
@@ -23,10 +32,11 @@ Passes = tuple[tuple[int, ...], tuple[int, ...]]
 def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
     """Return the stages of a placement, one per convex piece.
 
-    A contiguous plan gives one stage per device in use. Weights are `extra["weight_bytes"]`, else
-    all of a node's memory; activations are `extra["activation_bytes"]`, else the outputs of the
-    forward nodes where their bytes are known, else nothing. A backward piece waits for the forward
-    piece that it undoes, even where the graph has no such edge, as in the published layer graphs.
+    A contiguous plan gives one stage per device in use. Activations are
+    `extra["activation_bytes"]`, else the outputs of the forward nodes where their bytes are known,
+    else nothing; the rest of a node's memory is there all the time (`kept_bytes`). A backward
+    piece waits for the forward piece that it undoes, even where the graph has no such edge, as in
+    the published layer graphs.
 
     Raises
     ------
@@ -39,7 +49,8 @@ def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGr
     O(n + m) in the nodes and edges.
     """
     stages, rank = convex_stages(workload, plan)
-    return _priced(workload, plan, stages, rank, weight_share)
+    present = np.array([[bool(nodes) for nodes in passes] for passes in stages])
+    return price_stages(workload, plan, stages, present, rank, weight_share)
 
 
 def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
@@ -51,7 +62,7 @@ def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
         As `cut`.
     """
     plan.check_made_for(workload)
-    if not isinstance(plan.solution, Placement):
+    if not isinstance(plan.solution, Placement | PipelinePlacement):
         raise InputError(
             f"plan: it is for {plan.problem.name}; only placements can be cut into pieces"
         )
@@ -81,13 +92,6 @@ def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
         rank[2 * stage] = stage
         rank[2 * stage + 1] = len(stages) + rank_backward[stage]
     return stages, rank
-
-
-def kept_bytes(workload: Workload) -> tuple[Floats, Floats]:
-    """Return what each node keeps in memory, shape (n,): weights, and activations of a forward."""
-    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
-    activations = workload.extra.get("activation_bytes", workload.output_bytes)
-    return weights, np.zeros(workload.n) if activations is None else activations
 
 
 def forward_pieces_of(
@@ -185,9 +189,26 @@ def _backward_groups(
     return group
 
 
-def _priced(
-    workload: Workload, plan: Plan, stages: list[Passes], rank: Ints, weight_share: float
+def price_stages(
+    workload: Workload,
+    plan: Plan,
+    stages: Sequence[Passes],
+    present: Bools,
+    rank: Ints,
+    weight_share: float,
+    waits: Iterable[tuple[int, int]] = (),
 ) -> StageGraph:
+    """Return the stages of a placement whose data moves straight to whoever needs it.
+
+    Parameters
+    ----------
+    present
+        Shape (P, 2): whether the stage has the pass.
+    rank
+        Shape (2P,): a topological position of each task.
+    waits
+        Pairs of tasks of which the second waits for the first though no data passes.
+    """
     costs = price(workload, plan.cluster)
     where = plan.placement.tolist()
     task_of = np.zeros(workload.n, dtype=np.int64)
@@ -196,7 +217,7 @@ def _priced(
             task_of[list(nodes)] = 2 * s + side
     receive, send = (np.zeros((len(stages), 2)) for _ in range(2))
     out_bytes = workload.output_bytes
-    moved: dict[tuple[int, int], float] = {}
+    moved: dict[tuple[int, int], float] = dict.fromkeys(waits, 0.0)
     for u, successors in enumerate(workload.successors):
         own = int(task_of[u])
         users: dict[int, set[int]] = {}
@@ -214,7 +235,6 @@ def _priced(
             for t in others:
                 moved.setdefault((first, t), 0.0)
         send[own // 2, own % 2] += costs.sent(u, where[u], users.keys() - {where[u]})
-    present = np.array([[bool(nodes) for nodes in passes] for passes in stages])
     for s in np.flatnonzero(present.all(axis=1)).tolist():
         moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
     return stage_graph(
@@ -255,8 +275,7 @@ def stage_graph(
     if not np.isfinite(compute).all():
         raise InputError("plan: a node is on a device that does not support it; verify the plan")
     edges = sorted(moved)
-    weight, activation = kept_bytes(workload)
-    weights = frozen([weight[nodes].sum() for nodes in everything], np.float64)
+    weight, resident, activation = kept_bytes(workload)
     return StageGraph(
         devices=tuple(device.name for device in plan.cluster.devices),
         replicas=tuple((d,) for d in device),
@@ -267,9 +286,9 @@ def stage_graph(
         edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
         payload_bytes=frozen([moved[edge] for edge in edges], np.float64),
         rank=frozen(rank, np.int64),
-        weight_bytes=weights,
+        weight_bytes=frozen([weight[nodes].sum() for nodes in everything], np.float64),
         activation_bytes=frozen([activation[list(a)].sum() for a, _ in stages], np.float64),
-        resident_bytes=weights,
+        resident_bytes=frozen([resident[nodes].sum() for nodes in everything], np.float64),
         nodes=tuple(stages),
         capacity_bytes=frozen(costs.capacity_bytes[costs.kind_of], np.float64),
         weight_share=weight_share,

@@ -6,7 +6,9 @@ from ...instances import (
     CallPlacement,
     DeviceMapping,
     InputError,
+    Iteration,
     Latency,
+    PipelinePlacement,
     Plan,
     ReplicaPlacement,
     StagePlacement,
@@ -15,6 +17,7 @@ from ...instances import (
     Workload,
 )
 from .calls import stages_of_calls
+from .iteration_stages import stages_of_iteration
 from .mapped_stages import stages_of_mapping, topology_links
 from .network import HostMemory, Network
 from .pieces import cut
@@ -53,6 +56,8 @@ def stages_of(
             return stages_of_training(workload, plan, problem, solution, weight_share=weight_share)
         case DeviceMapping() as problem, ReplicaPlacement() as solution:
             return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
+        case Iteration() as problem, PipelinePlacement() as solution:
+            return stages_of_iteration(workload, plan, problem, solution)
         case Throughput() as problem, _ if problem.relayed if relayed is None else relayed:
             return cut_relayed(workload, plan, weight_share=weight_share)
         case _:
@@ -61,7 +66,7 @@ def stages_of(
 
 def usual_schedule(plan: Plan) -> str:
     """Return the schedule that a plan is simulated with unless another is asked for."""
-    if isinstance(plan.problem, Training):
+    if isinstance(plan.problem, Training | Iteration):
         return plan.problem.schedule
     return "single" if isinstance(plan.problem, Latency) else "1f1b"
 
@@ -74,4 +79,4 @@ def usual_network(plan: Plan) -> Network:
     """
     if isinstance(plan.problem, DeviceMapping) and isinstance(plan.solution, ReplicaPlacement):
         return topology_links(plan.problem, plan.solution)
-    return HostMemory(isinstance(plan.problem, Throughput) and plan.problem.overlap)
+    return HostMemory(isinstance(plan.problem, Throughput | Iteration) and plan.problem.overlap)

@@ -18,7 +18,7 @@ from ...instances.model.units import TIME_UNITS
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
-from . import strategy
+from .auto import stage_times
 from .parameters import TWO_PHASE_SHARE
 
 
@@ -76,7 +76,7 @@ def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     )
     inner: Search[Solution] = Search(limits, search.value)
     with search.phase("two phases"):
-        strategy.auto(task, inner)
+        stage_times(task, inner)
     if inner.best is not None:
         search.offer(inner.best)
         search.note(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ....formulations.throughput.ideals import Criterion, Pipeline, Row
 from ....instances.model.arrays import Bools, Floats, Ints
-from ...core.lattice import Lattice
+from ...core.lattice import Lattice, incidence_of
 from ...core.search import Stoppable
 from . import kernel
 
@@ -140,12 +140,13 @@ def least_maximum(
     floor = min(floor, np.finfo(float).max)
     steps = (lattice.start, lattice.unit, lattice.to)
     table = (row, value, origin, by, keep)
-    lanes, incidence = _lanes(rows, lattice, caps, minimise), _incidence(pipe, lattice)
+    lanes = _lanes(rows, lattice, caps, minimise)
+    incidence = incidence_of(pipe.graph.pins, lattice.order)
     weights = lanes[-1]
     split = np.zeros((lattice.size if pipe.relayed else 0, weights.shape[1]))
     if pipe.relayed:
         kernel.splits(lattice.members, *steps, *incidence, weights, split)
-        lanes, incidence = (*lanes[:-1], weights[:0]), _no_nets(len(lattice.order))
+        lanes, incidence = (*lanes[:-1], weights[:0]), incidence_of((), lattice.order)
     yields = pipe.yielding[lattice.order]
     pairs = 0
     for total in range(int(pipe.count.sum())):
@@ -262,24 +263,6 @@ def _lanes(
 def _forbidding(weight: Floats, limit: float) -> Floats:
     """Return the weights with all above the limit made one that stays above it in sums."""
     return np.where(weight > limit, 2 * limit if limit > 0 else 1.0, weight)
-
-
-def _incidence(pipe: Pipeline, lattice: Lattice) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the units of each net and the nets of each unit, and where each begins."""
-    rank = np.argsort(lattice.order)
-    pins = pipe.graph.pins
-    pin = rank[np.array([v for net in pins for v in net], dtype=np.int64)]
-    net = np.repeat(np.arange(len(pins)), [len(net) for net in pins])
-    pin_start = np.searchsorted(net, np.arange(len(pins) + 1))
-    by_unit = np.argsort(pin, kind="stable")
-    of_start = np.searchsorted(pin[by_unit], np.arange(len(rank) + 1))
-    return pin_start, pin, of_start, net[by_unit]
-
-
-def _no_nets(units: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the incidence of so many units without any net."""
-    none = np.zeros(0, np.int64)
-    return np.zeros(1, np.int64), none, np.zeros(units + 1, np.int64), none
 
 
 def _read_back(
