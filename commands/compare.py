@@ -14,8 +14,8 @@ from ..api.cases import cases, run_cases
 from ..api.compare import Row
 from ..instances import InputError, Split, Throughput, Workload
 from ..instances.formats.files import load
-from ..solvers import METHODS, Limits
-from ..solvers.core.limits import DEFAULT_GAP, DEFAULT_SECONDS
+from ..solvers import METHODS
+from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from .console import ERR, OUT, check_outputs, parse_bytes
 from .solve import choose_cluster, pose_problem
 
@@ -40,7 +40,9 @@ def compare(
         ),
     ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
-    gap: Annotated[float, typer.Option(help="A case stops at this gap.")] = DEFAULT_GAP,
+    gap: Annotated[
+        float | None, typer.Option(help="A case stops at this gap; default: as for solve.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     split: Annotated[Split | None, typer.Option(help="Default: noncontiguous.")] = None,
     accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
@@ -67,11 +69,11 @@ def compare(
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
     loaded = {name: load(name) for name in workloads}
     objective = objective or _objective_of(loaded)
-    options = ["--gap", str(gap), "--seed", str(seed)]
-    Limits(seconds=time_limit, gap=gap, seed=seed)  # these raise here, not in every case
     problem = pose_problem(
         objective, {"throughput": {"split": split}, "latency": {}, "training": {}}
     )
+    limits_for(problem.name, time_limit, gap, seed=seed)  # raises here, not in every case
+    options = ["--seed", str(seed), *(() if gap is None else ("--gap", str(gap)))]
     if isinstance(problem, Throughput):
         options += ["--split", problem.split]
     for known in loaded.values():

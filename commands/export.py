@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..instances import InputError, Placement, Plan, Workload
-from ..instances.formats.files import load, load_plan
+from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.writing import write_whole
 from ..instances.model.escape import shell
 from .console import OUT, check_outputs, file_of, need
@@ -72,10 +72,11 @@ def export(
     elif loaded is None:
         raise InputError(f"--workload: {to.value} needs what the plan was made for; name its file")
     elif to is To.csv:
-        made = load_plan(plan, loaded)
+        loaded, made = load_plan_with_form(plan, loaded)
         said = _write_csv(loaded, made, schedule, microbatches or 8, output)
     else:
-        said = _write_launcher(loaded, load_plan(plan, loaded), to, output)
+        loaded, made = load_plan_with_form(plan, loaded)
+        said = _write_launcher(loaded, made, to, output)
     for line in said:
         OUT.print(line, highlight=False, soft_wrap=True)
     OUT.print(f"written: {output}", highlight=False, soft_wrap=True)

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from ..instances import Plan
-from ..instances.formats.files import load, load_plan, save
+from ..instances.formats.files import load, load_plan_with_form, save
 from ..instances.formats.writing import write_whole
 from ..instances.model.escape import csv as csv_cell
 from .console import OUT, check_outputs, print_json
@@ -62,8 +62,7 @@ def report(
     from ..runtime.simulate.plan_stages import stages_of
 
     check_outputs(trace, csv, calibrate, pictures=[plot], inputs=[workload, plan, recording])
-    loaded = load(workload)
-    made = load_plan(plan, loaded)
+    loaded, made = load_plan_with_form(plan, load(workload))
     stages = stages_of(loaded, made)
     moves = choose_network(stages, made, network, bandwidth, latency, None, overlap)
     comparison = compare_run(

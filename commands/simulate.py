@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from ..instances import InputError, Link, Plan, Workload
-from ..instances.formats.files import load, load_plan
+from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
@@ -95,8 +95,7 @@ def simulate(
         check_target(plot, (*PICTURES, *PAGES))
     if not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
-    loaded = load(workload)
-    made = load_plan(plan, loaded)
+    loaded, made = load_plan_with_form(plan, load(workload))
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
     schedule = schedule or usual_schedule(made)

@@ -28,11 +28,22 @@ from ..instances import (
     accelerators_and_cpus,
 )
 from ..instances.formats.files import load, load_cluster, load_plan, save
+from ..instances.model.choices import Tied
+from ..instances.model.tied_weights import tied_as
 from ..runtime import evaluate
-from ..solvers import Limits
-from ..solvers.core.limits import DEFAULT_GAP, DEFAULT_SECONDS
+from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from .clock import STARTED
-from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, parse_bytes, print_json, progress
+from .console import (
+    ERR,
+    INFEASIBLE,
+    NO_PLAN,
+    OUT,
+    check_outputs,
+    end,
+    parse_bytes,
+    print_json,
+    progress,
+)
 from .show_plan import as_dict, print_result
 
 OBJECTIVES = ("throughput", "latency", "training", "training-batch")
@@ -46,6 +57,12 @@ def solve(
         str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
+    tied: Annotated[
+        Tied | None,
+        typer.Option(
+            help="Weights used twice: copies, or colour (one device). Default: as the file has it."
+        ),
+    ] = None,
     objective: Annotated[
         str | None,
         typer.Option(
@@ -98,7 +115,10 @@ def solve(
         typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
     ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds.")] = DEFAULT_SECONDS,
-    gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = DEFAULT_GAP,
+    gap: Annotated[
+        float | None,
+        typer.Option(help="Stop at this gap; default: 0.01 (1 %), or 0.0001 while that is cheap."),
+    ] = None,
     node_limit: Annotated[int | None, typer.Option(help="Stop after so many nodes.")] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
@@ -120,6 +140,10 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
+    if tied is not None:
+        if not loaded.ties:
+            ERR.print(f"--tied: {loaded.name} names no tied weights", style="dim", highlight=False)
+        loaded = tied_as(loaded, tied)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     chosen = objective or ("throughput" if loaded.layers is None else "training")
     problem = pose_problem(
@@ -149,7 +173,7 @@ def solve(
     check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
     if plot is not None and not isinstance(problem, Throughput):
         raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
-    limits = Limits(seconds=time_limit, gap=gap, nodes=node_limit, seed=seed)
+    limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     with progress(loaded.time_unit) as on_progress:
         result = solve_with(

@@ -231,6 +231,19 @@ def read_plan(
     return plan
 
 
+def made_for(source: Source) -> tuple[str, int]:
+    """Return the fingerprint of the workload that a plan was made for, and microbatches per batch.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format.
+    """
+    file = read_file(source, PlanFile, PLAN)
+    given = file.problem.get("microbatches")
+    return file.workload.fingerprint, max(1, given) if isinstance(given, int) else 1
+
+
 def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
     """Return the problem of the plan in one of our files, and the ids of the nodes it places.
 

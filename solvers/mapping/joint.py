@@ -28,7 +28,7 @@ def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     The program knows no collectives but rings, and no links.
     """
     _two_phases(task, search)
-    solve_program(lambda: _program(task, search), search, gap=min(search.limits.gap, 1e-7))
+    solve_program(lambda: _program(task, search), search, gap=min(search.limits.least_gap, 1e-7))
 
 
 def _program(task: Task[DeviceMapping], search: Search[Solution]) -> Program[Solution]:

@@ -157,7 +157,7 @@ class _Targets:
     def next(self) -> float | None:
         """Return the next target; None if no target that could be proved is left."""
         objective, bound = self._search.objective, max(0.0, self._search.bound)
-        asked = max(self._search.limits.gap * (1 - 1e-6), OPTIMAL_GAP / 2)
+        asked = max(self._search.next_gap * (1 - 1e-6), OPTIMAL_GAP / 2)
         most = objective * (1 - asked)
         if self._now is None or self._now > most or self._now <= bound:
             left = (objective - bound) / objective

@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 from sample_files import cluster, placement, plan, workload
+from tied_chain import chain
 
 import stagecut
+from stagecut import tied_as
 from stagecut.api.case_record import line, read_record
 from stagecut.api.cases import Case
 from stagecut.instances import DeviceMapping, Latency, Plan, Training, Workload, topology
@@ -79,6 +81,10 @@ def samples(folder: Path) -> dict[str, Sample]:
     layered = _layered()
     made = {
         "workload": written(dumps(own), lambda path: dumps(load(path))),
+        "tied workload": written(dumps(chain()), lambda path: dumps(load(path))),
+        "tied workload, other form": Sample(
+            dumps(chain()), lambda path: dumps(tied_as(load(path), "colour"))
+        ),
         "layers": written(dumps(layered), lambda path: dumps(load(path))),
         "cluster": written(dumps(_linked()), lambda path: dumps(load_cluster(path))),
         "placement": written(json.dumps(placement()), workload_of),
