@@ -43,6 +43,7 @@ from ...formulations.task import Task
 from ...instances import Iteration, PipelinePlacement, Solution
 from ...instances.model.arrays import Floats, Ints
 from ..core.search import Search
+from .first_plans import accelerators
 
 #: Part of the largest block that Accelerate adds to each device's part of the weights.
 HEADROOM = 1.25
@@ -198,9 +199,7 @@ def offer_split(rule: Rule, task: Task[Iteration], search: Search[Solution]) -> 
 
 def _devices(task: Task[Iteration]) -> list[int]:
     """Return as many devices as a chain may have: accelerators if there are any, in order."""
-    kinds, chunks = task.cluster.kinds, task.problem.chunks_per_device
-    every = list(enumerate(task.cluster.devices))
-    able = [d for d, device in every if not kinds[device.kind].host] or [d for d, _ in every]
+    able, chunks = accelerators(task.cluster), task.problem.chunks_per_device
     most = task.problem.max_stages
     able = able if most is None else able[: most // chunks]
     if not able:
