@@ -135,6 +135,19 @@ def accelerate_balanced(found: Modules, stages: int, _: str) -> Iterator[list[in
     yield [count for count in counts if count]
 
 
+#: By the names of their methods.
+BY_NAME: dict[str, Rule] = {
+    "megatron": megatron,
+    "vllm": vllm,
+    "torchtitan": torchtitan,
+    "deepspeed-uniform": deepspeed_uniform,
+    "deepspeed-parameters": deepspeed_parameters,
+    "deepspeed-type": deepspeed_type,
+    "accelerate-balanced": accelerate_balanced,
+    "block-dp": block_dp,
+}
+
+
 def balanced(weight: Floats, parts: int) -> list[int]:
     """Return the numbers of items of consecutive parts, none empty, with the least maximum.
 

@@ -23,11 +23,11 @@ def _dp(task: Task[Iteration], search: Search[Solution]) -> None:
     chain_search(task, search)
 
 
-def _by_rule(rule: str) -> Solver[Iteration]:
+def _by_rule(name: str) -> Solver[Iteration]:
     def solve(task: Task[Iteration], search: Search[Solution]) -> None:
-        from . import frameworks
+        from .frameworks import BY_NAME, offer_split
 
-        frameworks.offer_split(getattr(frameworks, rule), task, search)
+        offer_split(BY_NAME[name], task, search)
 
     return solve
 
@@ -40,16 +40,22 @@ def _no_regex(method: str, task: Task[Iteration]) -> str | None:
     return None
 
 
+#: What frameworks do by default.
+RULES = (
+    "megatron",
+    "vllm",
+    "torchtitan",
+    "deepspeed-uniform",
+    "deepspeed-parameters",
+    "deepspeed-type",
+    "accelerate-balanced",
+    "block-dp",
+)
+
 #: By name.
 METHODS: dict[str, Method[Iteration]] = {
     "auto": Method(_auto),
     "dp": Method(_dp),
-    "megatron": Method(_by_rule("megatron")),
-    "vllm": Method(_by_rule("vllm")),
-    "torchtitan": Method(_by_rule("torchtitan")),
-    "deepspeed-uniform": Method(_by_rule("deepspeed_uniform")),
-    "deepspeed-parameters": Method(_by_rule("deepspeed_parameters")),
-    "deepspeed-type": Method(_by_rule("deepspeed_type"), {"type": ()}, refuses=(_no_regex,)),
-    "accelerate-balanced": Method(_by_rule("accelerate_balanced")),
-    "block-dp": Method(_by_rule("block_dp")),
+    **{name: Method(_by_rule(name)) for name in RULES},
+    "deepspeed-type": Method(_by_rule("deepspeed-type"), {"type": ()}, refuses=(_no_regex,)),
 }

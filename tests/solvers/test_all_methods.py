@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from conformance import EXACT, RULES, Task, chain, task, torn
+from conformance import EXACT, Task, chain, task, torn
 
 from stagecut import (
     Cluster,
@@ -25,6 +25,7 @@ from stagecut import (
     verify,
 )
 from stagecut.solvers import METHODS, Progress
+from stagecut.solvers.iteration.methods import RULES
 
 EVERY = [(problem, method) for problem in METHODS for method in METHODS[problem]]
 TINY, HUGE = 1e-12, 1e12

@@ -133,18 +133,6 @@ EXACT = {
     "mapping": ("auto", "milp", "joint"),
 }
 
-#: Methods for iterations that follow a framework's rule, which may have no plan, and say why.
-RULES = (
-    "megatron",
-    "vllm",
-    "torchtitan",
-    "deepspeed-uniform",
-    "deepspeed-parameters",
-    "deepspeed-type",
-    "accelerate-balanced",
-    "block-dp",
-)
-
 #: Problem → task of nodes that take so long, joined by edges; all costs are `scale` times as large,
 #: and devices have `room` for so many bytes, of which each node takes one or more.
 TASKS: dict[str, Callable[[Sequence[float], Edges, float, float], Task]] = {
