@@ -13,7 +13,7 @@ from .solve import solve_with
 #: Microbatches looked at: the powers of two up to this one.
 MOST = 1024
 #: Gap of the contiguous plans that are compared with.
-GAP = 0.01
+GAP = 0.02
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,10 @@ def break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | No
             relayed=plan.problem.relayed,
             overlap=plan.problem.overlap,
         )
-        left = (deadline - time.monotonic()) / (high - low).bit_length()
-        limits = Limits(seconds=max(left, 0.05), gap=GAP)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        limits = Limits(seconds=left, gap=GAP)
         result = solve_with(workload, plan.cluster, problem, limits=limits, start=best)
         if result.plan is None:
             return None

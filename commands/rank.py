@@ -45,10 +45,11 @@ def rank(
         print_json({**head, "microbatches": problem.microbatches, "schedules": rows})
     else:
         title = f"{workload.name}: {problem.microbatches} microbatches"
-        OUT.print(schedule_table(ranked, title, workload.time_unit))
-        for row in ranked.to_dict("records"):
-            if row["reason"]:
-                OUT.print(f"{row['schedule']}: {row['reason']}", highlight=False, soft_wrap=True)
+        unit = "" if workload.time_unit == "unspecified" else f" ({workload.time_unit})"
+        OUT.print(schedule_table(ranked, title, unit))
+        for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):
+            why = row["reason"] or "no plan found that fits; what is shown needs more memory"
+            OUT.print(f"{row['schedule']}: {why}", highlight=False, soft_wrap=True)
         if best["fits"] and output is not None:
             OUT.print(f"written: {output}, {best['schedule']}", highlight=False, soft_wrap=True)
     if not best["fits"]:

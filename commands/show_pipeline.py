@@ -19,7 +19,7 @@ from .console import new_table, show_bytes, show_gap, show_time
 
 #: Part of the time of a search that the comparison with contiguous plans may take, and its least
 #: and most seconds.
-SHARE, LEAST_S, MOST_S = 0.05, 0.3, 3.0
+SHARE, LEAST_S, MOST_S = 0.05, 3.0, 6.0
 
 
 @dataclass(frozen=True)
@@ -120,51 +120,57 @@ def _right_for(right: BreakEven) -> str:
 def iteration_table(
     report: Report, problem: Iteration, solution: PipelinePlacement, title: str, of_unit: str
 ) -> Table:
-    """Return the table of devices in the order of their first stages."""
+    """Return the table of devices in the order of their first stages; times per microbatch."""
     numbers: dict[int, list[int]] = {}
     for s, d in enumerate(solution.devices):
         numbers.setdefault(d, []).append(s)
-    stages = "stages" if problem.chunks_per_device > 1 else "stage"
     chain = problem.split == "contiguous"
-    titles = (*([stages] if chain else []), "nodes", f"forward{of_unit}", "backward",
-              "load", "peak memory", "of")  # fmt: skip
-    table = new_table(title, "device", titles)
+    first = "stages, device" if problem.chunks_per_device > 1 else "stage, device"
+    titles = ("nodes", "forward + backward", f"load{of_unit}", "peak memory", "of")
+    table = new_table(title, first if chain else "device", titles)
     most = max((device.load for device in report.devices), default=0.0)
     idle = [d for d in range(len(report.devices)) if d not in numbers]
     for d in [*numbers, *idle]:
         device = report.devices[d]
+        stages = f"{', '.join(map(str, numbers.get(d, ['–'])))}  " if chain else ""
         table.add_row(
-            device.name,
-            *([", ".join(map(str, numbers.get(d, [])))] if chain else []),
+            f"{stages}{device.name}",
             str(len(device.nodes)),
-            f"{device.forward:.5g}",
-            f"{device.backward:.5g}",
-            f"{device.load:.6g}",
+            f"{device.forward:.4g} + {device.backward:.4g}",
+            f"{device.load:.5g}",
             show_bytes(device.memory_bytes),
             show_bytes(device.capacity_bytes),
             style="bold" if device.load == most else "",
         )
+    _fold(table)
     return table
 
 
-def schedule_table(ranked: pd.DataFrame, title: str, unit: str) -> Table:
+def schedule_table(ranked: pd.DataFrame, title: str, of_unit: str) -> Table:
     """Return the table of schedules, the best first."""
-    titles = ("chunks", "makespan", "bound", "gap", "bubble", "peak memory", "fits")
+    titles = (f"makespan{of_unit}", "bound", "gap", "bubble", "peak memory", "fits")
     table = new_table(title, "schedule", titles)
     for row in ranked.to_dict("records"):
-        fits, gap = bool(row["fits"]), row["gap"]
-        known = math.isfinite(row["makespan"])
+        fits, known = bool(row["fits"]), math.isfinite(row["makespan"])
         table.add_row(
-            str(row["schedule"]),
-            str(row["chunks"]),
-            show_time(row["makespan"], unit),
-            show_time(row["bound"], unit) if fits else "",
-            show_gap(gap) if fits else "",
+            str(row["schedule"]) + (f" × {row['chunks']}" if row["chunks"] > 1 else ""),
+            f"{row['makespan']:.6g}" if known else "",
+            f"{row['bound']:.6g}" if fits else "",
+            show_gap(row["gap"]) if fits else "",
             f"{100 * row['bubble']:.1f} %" if known else "",
             show_bytes(row["peak_bytes"]) if known else "",
-            "yes" if fits else "no" if row["status"] == "infeasible" else "none found",
+            "yes" if fits else "no" if row["status"] == "infeasible" else "?",
         )
+    _fold(table)
     return table
+
+
+def _fold(table: Table) -> None:
+    """Let titles of several words take several lines, so that the table is narrow."""
+    for column in table.columns[1:]:
+        cells = [str(cell) for cell in column.cells][1:]  # the first is the title
+        column.no_wrap = False
+        column.max_width = max(map(len, [*cells, *str(column.header).split()]))
 
 
 def schedules_json(ranked: pd.DataFrame) -> list[dict[str, Any]]:
