@@ -178,8 +178,8 @@ def why_no_plan(found: bool, reason: str, notes: Sequence[str]) -> Row:
     return {} if found or not because else {"error": because}
 
 
-def gains(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto") -> list[str]:
-    """Return for each workload and problem, in one line, what a method gains over the others.
+def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto") -> list[str]:
+    """Return for each workload and problem, in one line, how a method compares with the others.
 
     Parameters
     ----------
@@ -191,8 +191,8 @@ def gains(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto") -
     Examples
     --------
     >>> table = compare("gpt2-xl", Throughput(), ["single", "greedy"])
-    >>> gains(table, {"gpt2-xl": "ms"}, "greedy")
-    ['gpt2-xl: greedy 21.4 ms, 74.8 % faster than single, the best other method']
+    >>> summaries(table, {"gpt2-xl": "ms"}, "greedy")
+    ['gpt2-xl: greedy 17.94 ms, 73.6 % faster than single, the best other method']
     """
     lines = []
     for (workload, _), rows in table.groupby(["workload", "problem"], sort=False):

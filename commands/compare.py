@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ..api.case_record import RECORD
 from ..api.cases import Case, cases, run_cases
-from ..api.compare import Row, gains
+from ..api.compare import Row, summaries
 from ..instances import InputError, Throughput, Workload
 from ..instances.formats.files import load
 from ..solvers import METHODS, Limits
@@ -115,7 +115,7 @@ def compare(
     todo = cases(workloads, names, options, time_limit, objective=objective, cluster=cluster)
     result = _run(todo, output, jobs or 1, scheduler)
     units = {case.name: loaded[case.workload].time_unit for case in todo}
-    for line in gains(result, units):
+    for line in summaries(result, units):
         OUT.print(line, highlight=False, soft_wrap=True)
     if plot is not None:
         from ..runtime.pictures.comparison_chart import draw_comparison
