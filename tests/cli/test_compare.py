@@ -218,11 +218,18 @@ def test_the_command_compares_for_other_objectives(tmp_path: Path) -> None:
 
 def test_iterations_are_compared_with_what_frameworks_do(tmp_path: Path) -> None:
     path = tmp_path / "net.json"
-    costs = np.array([1.0, 3.0, 1.0, 1.0, 2.0])
     names = tuple(f"layers.{v}.mlp" for v in range(5))
-    save(dataclasses.replace(chain(), ids=names, names=names, times={"accelerator": costs},
-         edges=np.array([(v, v + 1) for v in range(4)]), memory_bytes=np.ones(5),
-         transfer=np.zeros(5), output_bytes=np.zeros(5), cluster=accelerators_and_cpus(2)), path)  # fmt: skip
+    workload = Workload(
+        name="net",
+        ids=names,
+        edges=np.array([(v, v + 1) for v in range(4)]),
+        times={"accelerator": np.array([1.0, 3.0, 1.0, 1.0, 2.0])},
+        memory_bytes=np.ones(5),
+        transfer=np.zeros(5),
+        time_unit="ms",
+        cluster=accelerators_and_cpus(2),
+    )
+    save(workload, path)
     options = ["--objective", "iteration", "--microbatches", "4", "--time-limit", str(SECONDS)]
     options += ["--gap", "0", "--methods", "auto,vllm,megatron"]
     done = CliRunner().invoke(app, ["compare", str(path), *options], catch_exceptions=False)
@@ -234,7 +241,7 @@ def test_iterations_are_compared_with_what_frameworks_do(tmp_path: Path) -> None
         CliRunner().invoke(app, ["compare", str(path), *options[:2]], catch_exceptions=False)
 
 
-def test_a_method_without_a_plan_says_why(tmp_path: Path) -> None:
+def test_a_method_without_a_plan_says_why() -> None:
     table = compare(chain(), Iteration(4), ["vllm"], cluster=accelerators_and_cpus(2))
     assert list(table["status"]) == ["no solution"]
     assert table["error"][0].startswith("vllm: the names of the nodes name no modules")
