@@ -205,11 +205,12 @@ def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto
         if others.empty:
             lines.append(f"{line}; no other method has a plan")
             continue
-        best = others.loc[others["objective"].idxmin()]
-        part = 1 - time / best["objective"] if best["objective"] else 0.0
+        least = float(others["objective"].min())
+        best = others.loc[others["objective"] == least, "method"].iloc[0]
+        part = 1 - time / least if least else 0.0
         how = f"{abs(part):.1%}".replace("%", " %") + (" faster" if part > 0 else " slower")
         how = f"{how} than" if abs(part) >= 5e-4 else "as fast as"
-        lines.append(f"{line}, {how} {best['method']}, the best other method")
+        lines.append(f"{line}, {how} {best}, the best other method")
     return lines
 
 
