@@ -20,8 +20,28 @@ def _dp(task: Task[Iteration], search: Search[Solution]) -> None:
     chain_search(task, search)
 
 
+def _milp(task: Task[Iteration], search: Search[Solution]) -> None:
+    from .milp import milp
+
+    milp(task, search)
+
+
+def _one_kind(name: str, task: Task[Iteration]) -> str | None:
+    problem, kinds = task.problem, int((task.costs.count > 0).sum())
+    if problem.split != "contiguous":
+        return f"method: {name} is for contiguous splits; use auto, or split contiguous"
+    if problem.overlap:
+        return f"method: {name} does not know transfers beside compute; use auto or dp"
+    if task.cluster.links:
+        return f"method: {name} does not know links between devices; use auto or dp"
+    if kinds > 1:
+        return f"method: {name} is for devices of one kind, and there are {kinds}; use auto or dp"
+    return None
+
+
 #: By name.
 METHODS: dict[str, Method[Iteration]] = {
     "auto": Method(_auto),
     "dp": Method(_dp),
+    "milp": Method(_milp, refuses=(_one_kind,)),
 }
