@@ -13,13 +13,12 @@ from ...instances import Iteration, PipelinePlacement, Solution
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
+from .one_stage import one_stage
 
 
 def milp(task: Task[Iteration], search: Search[Solution]) -> None:
     """Solve the integer program, from the best plan known or from one stage."""
-    if search.best is None and task.problem.chunks_per_device == 1:
-        with search.phase("start"):
-            search.offer(PipelinePlacement(np.zeros(task.workload.n, np.int64), (0,)))
+    one_stage(task, search)
     solve_program(lambda: _program(task, search), search)
 
 
