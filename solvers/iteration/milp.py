@@ -13,12 +13,12 @@ from ...instances import Iteration, PipelinePlacement, Solution
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
-from .one_stage import one_stage
+from .first_plans import first_plans
 
 
 def milp(task: Task[Iteration], search: Search[Solution]) -> None:
-    """Solve the integer program, from the best plan known or from one stage."""
-    one_stage(task, search)
+    """Solve the integer program, from the best plan known or from equal parts."""
+    first_plans(task, search)
     solve_program(lambda: _program(task, search), search)
 
 

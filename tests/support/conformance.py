@@ -69,8 +69,18 @@ def _placed(
 
 
 def _iterated(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
-    of = _placed(Throughput(), seconds, edges, scale, room)
-    return Task(of.workload, accelerators_and_cpus(2, memory_bytes=room), Iteration(3))
+    """A forward and a backward pass, of modules that are numbered."""
+    n, pairs = len(seconds), np.array(edges).reshape(-1, 2)
+    own = np.stack((np.arange(n), np.arange(n) + n), axis=1)
+    both = np.tile(scale * np.array(seconds), 2)
+    workload = chain(
+        list(both),
+        edges=np.concatenate((pairs, own, pairs[:, ::-1] + n)).reshape(-1, 2),
+        transfer=0.1 * both,
+        backward=np.arange(2 * n) >= n,
+        names=tuple(f"layers.{v}.mlp{side}" for side in ("", ".backward") for v in range(n)),
+    )
+    return Task(workload, accelerators_and_cpus(2, memory_bytes=room), Iteration(4))
 
 
 def _trained(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
