@@ -27,13 +27,14 @@ def _milp(task: Task[Iteration], search: Search[Solution]) -> None:
 
 
 def _one_kind(name: str, task: Task[Iteration]) -> str | None:
-    problem, kinds = task.problem, int((task.costs.count > 0).sum())
+    problem = task.problem
     if problem.split != "contiguous":
         return f"method: {name} is for contiguous splits; use auto, or split contiguous"
     if problem.overlap:
         return f"method: {name} does not know transfers beside compute; use auto or dp"
     if task.cluster.links:
         return f"method: {name} does not know links between devices; use auto or dp"
+    kinds = sum(kind.count > 0 for kind in task.cluster.kinds)
     if kinds > 1:
         return f"method: {name} is for devices of one kind, and there are {kinds}; use auto or dp"
     return None
