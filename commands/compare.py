@@ -17,7 +17,7 @@ from ..instances.formats.files import load
 from ..solvers import METHODS, Limits
 from ..solvers.core.limits import DEFAULT_GAP, DEFAULT_SECONDS
 from .console import ERR, OUT, check_outputs, parse_bytes
-from .solve import choose_cluster, pose_problem
+from .pose import choose_cluster, pose_problem
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")

@@ -11,7 +11,7 @@ from ..formulations.task import pose
 from ..instances import Throughput
 from ..instances.formats.files import load
 from .console import OUT, check_outputs, parse_bytes
-from .solve import choose_cluster, pose_problem
+from .pose import choose_cluster, pose_problem
 
 
 def export_model(
