@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...formulations.task import Task
 from ...instances import Iteration, Solution
+from ...instances.model.errors import quote
 from ..core.method import Method
 from ..core.search import Search
 
@@ -26,6 +27,10 @@ def _milp(task: Task[Iteration], search: Search[Solution]) -> None:
     milp(task, search)
 
 
+#: Actions of all numbers of stages together, that the program has variables for.
+MOST_ACTIONS = 50_000
+
+
 def _one_kind(name: str, task: Task[Iteration]) -> str | None:
     problem = task.problem
     if problem.split != "contiguous":
@@ -40,9 +45,21 @@ def _one_kind(name: str, task: Task[Iteration]) -> str | None:
     return None
 
 
+def _small(name: str, task: Task[Iteration]) -> str | None:
+    problem, chunks = task.problem, task.problem.chunks_per_device
+    most = min(task.cluster.size, task.workload.n, problem.max_stages or task.cluster.size)
+    actions = 2 * problem.microbatches * chunks * most * (most + 1) // 2
+    if actions > MOST_ACTIONS:
+        return (
+            f"method: {name} is for small cases, of at most {MOST_ACTIONS} passes over all numbers "
+            f"of stages, and this has {quote(actions)}; use auto or dp"
+        )
+    return None
+
+
 #: By name.
 METHODS: dict[str, Method[Iteration]] = {
     "auto": Method(_auto),
     "dp": Method(_dp),
-    "milp": Method(_milp, refuses=(_one_kind,)),
+    "milp": Method(_milp, refuses=(_one_kind, _small)),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 from pyomo.common.gc_manager import PauseGC
@@ -12,6 +13,7 @@ from ...formulations.task import Task
 from ...instances import Iteration, PipelinePlacement, Solution
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
+from ..core.model_file import write_model
 from ..core.search import Search
 from .first_plans import first_plans
 
@@ -20,6 +22,19 @@ def milp(task: Task[Iteration], search: Search[Solution]) -> None:
     """Solve the integer program, from the best plan known or from equal parts."""
     first_plans(task, search)
     solve_program(lambda: _program(task, search), search)
+
+
+def export_model(task: Task[Iteration], path: str | Path) -> None:
+    """Write the program, in the workload's time unit, as `write_model` does.
+
+    Raises
+    ------
+    InputError
+        As `write_model`.
+    InfeasibleError
+        If some node fits on no device, or no number of stages suits the schedule.
+    """
+    write_model(lambda: iteration_model(task).model, path)
 
 
 def _program(task: Task[Iteration], search: Search[Solution]) -> Program[Solution]:
