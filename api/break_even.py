@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from ..instances import Iteration, Plan, Throughput, Workload
+from ..runtime import evaluate
 from ..runtime.simulate.simulator import simulate
 from ..solvers import Limits
 from .solve import solve_with
@@ -55,9 +56,10 @@ def break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | No
         None if contiguous plans could not be found in this time.
     """
     assert isinstance(plan.problem, Throughput)
-    schedule = "gpipe" if plan.problem.pipeline == "gpipe" else "1f1b"
+    asked = plan.problem
+    schedule = "gpipe" if asked.pipeline == "gpipe" else "1f1b"
     deadline = time.monotonic() + seconds
-    best: Plan | None = None
+    others: list[Plan] = []
     powers = MOST.bit_length()
     low, high = 0, powers  # the plan is behind below `low`, and ahead from `high` on
     while low < high:
@@ -65,19 +67,23 @@ def break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | No
         problem = Iteration(
             1 << middle,
             schedule,  # type: ignore[arg-type]  # one of the two above
-            relayed=plan.problem.relayed,
-            overlap=plan.problem.overlap,
+            relayed=asked.relayed,
+            overlap=asked.overlap,
         )
+        makespan = simulate(workload, plan, schedule, 1 << middle).makespan
+        known = [evaluate(workload, plan.cluster, problem, other.solution) for other in others]
+        if any(r.objective < makespan and not r.violations for r in known):
+            low = middle + 1
+            continue
         left = deadline - time.monotonic()
         if left <= 0:
             return None
         limits = Limits(seconds=left, gap=GAP)
-        result = solve_with(workload, plan.cluster, problem, limits=limits, start=best)
-        if result.plan is None:
+        found = solve_with(workload, plan.cluster, problem, limits=limits).plan
+        if found is None:
             return None
-        best = result.plan
-        ahead = simulate(workload, plan, schedule, 1 << middle).makespan <= best.objective
-        low, high = (low, middle) if ahead else (middle + 1, high)
+        others.append(found)
+        low, high = (middle + 1, high) if found.objective < makespan else (low, middle)
     run = simulate(workload, plan, schedule, 1 << min(high, powers - 1))
     over = next(iter(run.over_memory), "")
     return BreakEven(None if high == powers else 1 << high, schedule, over)

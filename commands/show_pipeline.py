@@ -33,12 +33,16 @@ class Facts:
     bubble
         Of an iteration: the share of the devices' time in which they are idle.
     right
-        For how many microbatches a plan of least max-load is the right one, where that is said.
+        For how many microbatches a plan of least max-load is the right one; None if that took too
+        long, and for what is no such plan.
+    streams
+        Whether that is to be said.
     """
 
     gain: Gain
     bubble: float | None = None
     right: BreakEven | None = None
+    streams: bool = False
 
 
 def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Facts | None:
@@ -54,12 +58,13 @@ def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Fa
         return None
     if isinstance(result.plan.problem, Iteration):
         return Facts(gained, simulate(workload, result.plan).bubble)
+    if objective_given or not workload.backward.any():
+        return Facts(gained)
     right = None
-    forward_only = not workload.backward.any()
-    if not (objective_given or forward_only or result.limit == "interrupt"):
+    if result.limit != "interrupt":
         seconds = min(max(SHARE * result.seconds, LEAST_S), MOST_S)
         right = break_even(workload, result.plan, seconds)
-    return Facts(gained, None, right)
+    return Facts(gained, None, right, streams=True)
 
 
 def facts_json(facts: Facts, result: Result) -> dict[str, Any]:
@@ -96,20 +101,22 @@ def facts_rows(facts: Facts, unit: str) -> dict[str, str]:
         )
     if facts.bubble is not None:
         rows["bubble"] = f"{100 * facts.bubble:.1f} % of the time of the devices in use"
-    if facts.right is not None:
+    if facts.streams:
         rows["right for"] = _right_for(facts.right)
     return rows
 
 
-def _right_for(right: BreakEven) -> str:
+def _right_for(right: BreakEven | None) -> str:
     """Return the line that says for how many microbatches a plan of least max-load is right."""
+    if right is None:
+        return "streams of microbatches without end; plan an iteration with --microbatches"
     if right.over_memory:
         return (
             f"no iteration under {right.schedule}: {right.over_memory}; "
             "plan for yours with --microbatches"
         )
     if right.microbatches is None:
-        text = f"endless streams; up to {MOST} microbatches a contiguous plan is faster"
+        text = f"streams without end; up to {MOST} microbatches a contiguous plan is faster"
     elif right.microbatches == 1:
         return f"iterations of any number of microbatches under {right.schedule}"
     else:

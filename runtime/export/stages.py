@@ -6,9 +6,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...instances import InputError, Placement, Plan, ReplicaPlacement, StagePlacement, Workload
+from ...instances import (
+    InputError,
+    PipelinePlacement,
+    Placement,
+    Plan,
+    ReplicaPlacement,
+    StagePlacement,
+    Workload,
+)
 from ...instances.model.units import ROOT_MODULE
-from ..simulate.pieces import forward_pieces_of, order_of
+from ..simulate.pieces import forward_pieces_of, groups_of
 
 _FURTHER_CALL = re.compile(r"#\d+$")
 
@@ -186,9 +194,9 @@ def feeds(workload: Workload, own: Mapping[int, str]) -> set[tuple[str, str]]:
 
 def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
     solution = plan.solution
-    if isinstance(solution, Placement):
+    if isinstance(solution, Placement | PipelinePlacement):
         where = plan.placement.tolist()
-        pieces = forward_pieces_of(workload, where, order_of(plan))
+        pieces = forward_pieces_of(workload, *groups_of(plan))
         return [_Stage(nodes, where[nodes[0]]) for nodes in pieces]
     if isinstance(solution, StagePlacement):
         return [

@@ -55,8 +55,7 @@ def test_splits() -> None:
 @pytest.mark.parametrize("problem", METHODS)
 def test_links_between_devices(problem: str) -> None:
     said = refused(problem, linked=True)
-    priced = problem in ("throughput", "iteration", "latency")
-    assert all(reason == "" for reason in said.values()) == priced
+    assert all(reason == "" for reason in said.values()) == (problem in ("throughput", "latency"))
     assert all(said.values()) == (problem in ("training", "mapping"))
     assert all("links" in reason for reason in said.values() if reason)
 

@@ -12,7 +12,6 @@ from stagecut import (
     DeviceKind,
     Iteration,
     Latency,
-    PipelinePlacement,
     Plan,
     Throughput,
     Training,
@@ -23,6 +22,7 @@ from stagecut.instances import (
     CallPlacement,
     DeviceMapping,
     Layers,
+    PipelinePlacement,
     Placement,
     Problem,
     ReplicaPlacement,
@@ -80,8 +80,7 @@ def _iterated(seconds: Sequence[float], edges: Edges, scale: float, room: float)
         backward=np.arange(2 * n) >= n,
         names=tuple(f"layers.{v}.mlp{side}" for side in ("", ".backward") for v in range(n)),
     )
-    cpus = 1 if room == np.inf else 0
-    return Task(workload, accelerators_and_cpus(2, cpus, room), Iteration(4))
+    return Task(workload, accelerators_and_cpus(2, memory_bytes=room), Iteration(4))
 
 
 def _trained(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
@@ -127,7 +126,7 @@ def _mapped(seconds: Sequence[float], edges: Edges, scale: float, room: float) -
 #: `dp` for contiguous splits alone.
 EXACT = {
     "throughput": ("auto", "milp"),
-    "iteration": ("auto", "dp"),
+    "iteration": ("auto", "dp", "milp"),
     "latency": ("auto", "dp", "milp", "milp-big-m"),
     "training": ("auto", "dp", "milp"),
     "mapping": ("auto", "milp", "joint"),
@@ -163,7 +162,7 @@ def torn(plan: Plan) -> Plan:
         case Placement(device=device):
             return replace(plan, solution=Placement(0 * device))
         case PipelinePlacement(stage=stage, devices=devices):
-            return replace(plan, solution=PipelinePlacement(stage, devices[:1] * len(devices)))
+            return replace(plan, solution=PipelinePlacement(stage, devices * 2))
         case CallPlacement(device=device, call=call):
             return replace(plan, solution=CallPlacement(0 * device, 0 * call))
         case StagePlacement(stages=stages):
