@@ -175,7 +175,7 @@ def schedule_table(ranked: pd.DataFrame, title: str, of_unit: str) -> Table:
 def _fold(table: Table) -> None:
     """Let titles of several words take several lines, so that the table is narrow."""
     for column in table.columns[1:]:
-        cells = [str(cell) for cell in column.cells][1:]  # the first is the title
+        cells = [str(cell) for cell in column.cells]
         column.no_wrap = False
         column.max_width = max(map(len, [*cells, *str(column.header).split()]))
 

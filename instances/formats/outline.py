@@ -87,7 +87,7 @@ def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[Nod
     try:
         stages = solution.get("stages", [])
         if stages and "device" not in stages[0]:
-            return [_stage(number, part) for number, part in enumerate(solution["stages"])]
+            return [_stage(number, part) for number, part in enumerate(stages)]
         cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
         nodes: list[set[NodeId]] = [set() for _ in cluster.devices]
         for part in stages or solution["devices" if "devices" in solution else "calls"]:
