@@ -18,7 +18,7 @@ choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedul
                    results `Status`, `Limit`; of profiles `Tied`; of networks `Sharing`; of
                    schedules `WeightVersions`; of measured clusters `LinkDetail`. Their values
                    as texts will do.
-solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`
+solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
                    `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
                    `ReplicaPlacement`
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .api.best_schedule import best_schedule as best_schedule
     from .api.compare import compare as compare
     from .api.pareto import pareto as pareto
+    from .api.rank_schedules import rank_schedules as rank_schedules
     from .api.run import run as run
     from .api.solve import solve as solve
     from .api.splits import plan_from_split as plan_from_split
@@ -165,6 +166,7 @@ _MODULES = {
     "api.best_schedule": "BestSchedule best_schedule",
     "api.compare": "compare",
     "api.pareto": "pareto",
+    "api.rank_schedules": "rank_schedules",
     "api.run": "run",
     "api.solve": "solve",
     "api.splits": "plan_from_split",

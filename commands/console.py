@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from ..instances import InputError
@@ -113,6 +114,15 @@ def file_of(reference: str) -> str | None:
     if not colon:
         return behind
     return behind if before == "nvidia" else before
+
+
+def new_table(title: str, first: str, titles: Iterable[str]) -> Table:
+    """Return an empty table: a column of names, then columns of numbers."""
+    table = Table(title=title)
+    table.add_column(first, no_wrap=True)
+    for name in titles:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def show_bytes(size: float) -> str:

@@ -27,8 +27,12 @@ def report(
     plan: Annotated[Path, typer.Argument(help="A plan file.")],
     recording: Annotated[Path, typer.Argument(help="What stagecut run --record wrote.")],
     weight_share: Annotated[
-        float, typer.Option(help="Part of a backward pass that computes weight gradients.")
-    ] = 0.5,
+        float | None,
+        typer.Option(
+            help="Part of a backward pass that computes weight gradients; default: the plan's, "
+            "else 0.5."
+        ),
+    ] = None,
     network: Annotated[str, typer.Option(help="Of the simulation: host, p2p or bus.")] = "host",
     bandwidth: Annotated[str | None, typer.Option(help="Of p2p links or the bus.")] = None,
     latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,

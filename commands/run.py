@@ -30,12 +30,12 @@ def run(
         str | None,
         typer.Option(
             help="gpipe, 1f1b, interleaved, zb-h1, zb-h2; asynchronous: pipedream, 2bw. "
-            "Default: a training plan's, else 1f1b."
+            "Default: what the plan was made for, else 1f1b."
         ),
     ] = None,
     microbatches: Annotated[
         int | None,
-        typer.Option(help="Per batch and replica; default: a training plan's, else 8."),
+        typer.Option(help="Per batch and replica; default: what the plan was made for, else 8."),
     ] = None,
     batch: Annotated[
         int | None, typer.Option(help="Samples per microbatch, as for profile.", min=1)

@@ -20,7 +20,7 @@ from ...instances.model.units import NodeId
 from ...instances.pytorch.matching import matching
 from ...instances.pytorch.profile import Profile
 from ...instances.pytorch.tracing.trace import inputs_as_traced
-from ..simulate.pieces import order_of
+from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
 from .chain import Payload, executed_stages, ranks_of
 from .own_loop.loop import stage_chain
@@ -165,8 +165,10 @@ def split_model(
     named = tuple(kwargs or {})
     if isinstance(made.solution, StagePlacement):
         return _staged(model, profile, workload, made, named)
-    where = {node: int(d) for node, d in zip(workload.ids, made.placement.tolist(), strict=True)}
-    pieces = split(profile, [where[node] for node in profile.workload.ids], order_of(made))
+    groups, order = groups_of(made)
+    here = [workload.index[node] for node in profile.workload.ids]
+    device, group = made.placement[here].tolist(), [groups[v] for v in here]
+    pieces = split(profile, device, order, group)
     training = bool(workload.backward.any())
     stages = executed_stages(workload, made, [payload(piece, training) for piece in pieces])
     devices = tuple(ranks_of(stages))

@@ -13,16 +13,26 @@ from .stages import StageGraph
 
 
 def stages_of_iteration(
-    workload: Workload, plan: Plan, problem: Iteration, solution: PipelinePlacement
+    workload: Workload,
+    plan: Plan,
+    problem: Iteration,
+    solution: PipelinePlacement,
+    *,
+    weight_share: float | None = None,
 ) -> StageGraph:
     """Return the stages of a plan for an iteration.
+
+    Parameters
+    ----------
+    weight_share
+        The part of a backward pass that computes gradients of weights; default: the problem's.
 
     Raises
     ------
     InputError
         If the plan cannot be executed.
     """
-    share = problem.weight_share
+    share = problem.weight_share if weight_share is None else weight_share
     if problem.split != "contiguous":
         graph = cut(workload, plan, weight_share=share)
     elif problem.relayed:

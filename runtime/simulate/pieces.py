@@ -14,6 +14,7 @@ import numpy as np
 from ...instances import (
     Costs,
     InputError,
+    Iteration,
     PipelinePlacement,
     Placement,
     Plan,
@@ -95,30 +96,50 @@ def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
 
 
 def forward_pieces_of(
-    workload: Workload, where: Sequence[int], order: Sequence[int] = ()
+    workload: Workload, group: Sequence[int], order: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
     """Return the convex pieces of the forward pass, in an order in which they can be executed.
 
     Parameters
     ----------
-    where
-        Device of each node.
+    group
+        Of each node: its device, or as `groups_of` says; a piece is of one group.
     order
-        The devices in the order of their pieces, one each, where a plan says so.
+        The groups in the order of their pieces, one each, where a plan says so.
 
     Notes
     -----
     O(n + m) in the nodes and edges.
     """
-    pieces = _pieces(workload, np.flatnonzero(~workload.backward).tolist(), where)
+    pieces = _pieces(workload, np.flatnonzero(~workload.backward).tolist(), group)
     if order:
-        pieces.sort(key=lambda piece: list(order).index(where[piece[0]]))
+        pieces.sort(key=lambda piece: list(order).index(group[piece[0]]))
     return pieces
 
 
-def order_of(plan: Plan) -> tuple[int, ...]:
-    """Return the order that a plan for relayed data gives its devices; else ()."""
-    return plan.solution.order if isinstance(plan.solution, Placement) else ()
+def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
+    """Return what the pieces of a placement are cut by, and the order that the plan gives them.
+
+    Returns
+    -------
+    groups
+        Of each node its stage in a chain of stages for an iteration, else its device.
+    order
+        The groups in the order of the pipeline, one piece each; () where the plan does not say it.
+    """
+    if isinstance(plan.solution, PipelinePlacement) and _is_chain(plan):
+        return plan.solution.stage.tolist(), tuple(range(len(plan.solution.devices)))
+    order = plan.solution.order if isinstance(plan.solution, Placement) else ()
+    return plan.placement.tolist(), order
+
+
+def weight_share_of(plan: Plan) -> float:
+    """Return the part of a backward pass that computes gradients of weights, as the plan counts."""
+    return plan.problem.weight_share if isinstance(plan.problem, Iteration) else 0.5
+
+
+def _is_chain(plan: Plan) -> bool:
+    return isinstance(plan.problem, Iteration) and plan.problem.split == "contiguous"
 
 
 def _pieces(

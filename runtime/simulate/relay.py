@@ -19,7 +19,7 @@ import numpy as np
 
 from ...instances import InputError, Plan, Workload, price
 from ...instances.model.arrays import Bools, Ints
-from .pieces import Passes, convex_stages, order_of, stage_graph
+from .pieces import Passes, convex_stages, groups_of, stage_graph
 from .stages import BACKWARD, FORWARD, StageGraph
 
 
@@ -37,7 +37,7 @@ def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) ->
     O(n + m + values · stages).
     """
     passes, rank = convex_stages(workload, plan)
-    order = order_of(plan)
+    _, order = groups_of(plan)
     stages = _by_device(workload, plan, order) if order else _in_line(workload, passes, rank)
     return relay_line(workload, plan, stages, weight_share=weight_share)
 

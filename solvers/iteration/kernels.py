@@ -157,8 +157,6 @@ def execute(first, table, duration, microbatches, counts):
                     ready, because = done[task, j], by[task, j]
                 if free[d] > ready or (free[d] == ready and i > first[d]):
                     ready, because = free[d], i - 1
-                if i == first[d] and because == i - 1:
-                    because = -1
                 cause[i] = because
                 free[d] = ready + duration[s, kind]
                 if kind < 3:

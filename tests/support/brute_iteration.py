@@ -9,7 +9,14 @@ from itertools import permutations, product
 
 import numpy as np
 
-from stagecut import Cluster, Iteration, PipelinePlacement, Workload, evaluate
+from stagecut import (
+    Cluster,
+    Iteration,
+    PipelinePlacement,
+    Workload,
+    accelerators_and_cpus,
+    evaluate,
+)
 
 
 def least_makespan(workload: Workload, cluster: Cluster, problem: Iteration) -> float:
@@ -82,11 +89,18 @@ def _placement(
 
 
 def training_case(
-    rng: np.random.Generator, *, inference: bool = False, tight: bool = False
+    rng: np.random.Generator, *, inference: bool = False, tight: bool = False, kinds: int = 2
 ) -> tuple[Workload, Cluster]:
     """Return a random graph of forward nodes, with mirrored backward nodes, and a cluster.
 
-    With activations and weights in bytes, on one or two kinds of accelerators.
+    With activations and weights in bytes.
+
+    Parameters
+    ----------
+    tight
+        Whether memory may bind.
+    kinds
+        Of accelerators, at most: 1 or 2.
     """
     n = int(rng.integers(3, 6))
     pairs = [(u, v) for u in range(n) for v in range(u + 1, n) if rng.random() < 0.5]
@@ -115,12 +129,10 @@ def training_case(
         colours=np.full(total, -1) if colour is None else colour,
         extra={"activation_bytes": activation},
     )
-    from stagecut import accelerators_and_cpus
-
     devices = int(rng.integers(1, 4))
     room = float(rng.integers(10, 40)) if tight else math.inf
     cluster = accelerators_and_cpus(devices, memory_bytes=room)
-    if rng.random() < 0.25 and devices > 1:
+    if rng.random() < 0.25 and devices > 1 and kinds > 1:
         (kind, *others) = cluster.kinds
         slow = replace(kind, name="slow", count=1, slowdown=2.0)
         cluster = Cluster((replace(kind, count=devices - 1), slow, *others))

@@ -19,7 +19,15 @@ import stagecut
 from stagecut import tied_as
 from stagecut.api.case_record import line, read_record
 from stagecut.api.cases import Case
-from stagecut.instances import DeviceMapping, Latency, Plan, Training, Workload, topology
+from stagecut.instances import (
+    DeviceMapping,
+    Iteration,
+    Latency,
+    Plan,
+    Training,
+    Workload,
+    topology,
+)
 from stagecut.instances.formats.files import dumps, load, load_cluster, load_plan, load_split
 from stagecut.instances.formats.outline import read_outline
 from stagecut.instances.formats.source import read_source
@@ -112,6 +120,7 @@ def samples(folder: Path) -> dict[str, Sample]:
     }
     for problem, of in (
         (Latency(calls=2), own),
+        (Iteration(3), own),
         (Training(microbatches=4, bandwidth=1e3), layered),
         (DeviceMapping(topology("mesh2d:2x2"), 2, 2), weighted()),
     ):
