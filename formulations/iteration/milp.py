@@ -203,7 +203,7 @@ def _stages(m: pyo.ConcreteModel, data: IterationData) -> None:
     m.placed_once = pyo.Constraint(data.units, data.orders, rule=placed_once)
     m.not_empty = pyo.Constraint(data.stages, rule=not_empty)
     m.in_order = pyo.Constraint(
-        [(u, v, p, s) for u, v in data.line.graph.edges.tolist() for p, s in data.stages],
+        [(u, v, p, s) for u, v in data.edges for p, s in data.stages],
         rule=in_order,
     )
 

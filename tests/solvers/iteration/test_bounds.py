@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from brute_iteration import training_case
+from brute_iteration import SCHEDULES, training_case
 from chains import random_line
 
 from stagecut import InputError, Iteration, Limits
 from stagecut.formulations.iteration.line import line
 from stagecut.formulations.iteration.orders import order_of
 from stagecut.formulations.task import pose
-from stagecut.instances.model.iteration import PIPELINE_SCHEDULES
 from stagecut.solvers.core.lattice import list_ideals
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.iteration.branch import branch
@@ -35,9 +34,9 @@ def never() -> Search[object]:
 
 def cases(part: int, most: int) -> Iterator[tuple[str, StagePaths]]:
     """Small tasks with all their stages, for each number of stages that the schedule allows."""
-    for seed in range(part, most, len(PIPELINE_SCHEDULES)):
+    for seed in range(part, most, len(SCHEDULES)):
         rng = np.random.default_rng(seed)
-        schedule = PIPELINE_SCHEDULES[part]
+        schedule = SCHEDULES[part]
         workload, cluster = training_case(rng, tight=seed % 3 == 0)
         problem = Iteration(
             int(rng.integers(1, 6)),
