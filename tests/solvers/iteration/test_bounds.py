@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,6 +39,8 @@ def cases(part: int, most: int) -> Iterator[tuple[str, StagePaths]]:
         rng = np.random.default_rng(seed)
         schedule = SCHEDULES[part]
         workload, cluster = training_case(rng, tight=seed % 3 == 0)
+        if schedule == "interleaved":  # stages on one device would exchange data for nothing
+            workload = replace(workload, transfer=np.zeros(workload.n))
         problem = Iteration(
             int(rng.integers(1, 6)),
             schedule,
@@ -52,8 +55,6 @@ def cases(part: int, most: int) -> Iterator[tuple[str, StagePaths]]:
         stages = list_stages(statement, lattice, math.inf, never())
         assert stages is not None
         stages = stages.keep(np.argsort(stages.end, kind="stable"))
-        if schedule == "interleaved":
-            stages = stages.without_transfers()
         for size in statement.sizes():
             chain = Chain(order_of(problem, size, statement.trains), problem.weight_share)
             yield f"seed {seed}, {size} stages: {problem}", StagePaths(statement, stages, chain)
