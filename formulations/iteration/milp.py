@@ -49,8 +49,9 @@ allows; those of all P but one are 0.
 over lengths P, stages s of their devices d, units v, edges (u, v), and values e with their users v.
 A value enters a device once, with the first pass there that needs it, (9) and (10), and leaves it
 once, in the pass that makes it, (11). Relayed, it crosses every boundary between its maker and its
-users, and both sides pay: (12) and (13) take the place of (9) to (11). The edges of (4) are those
-of `line.chain_edges`. Only schedules that split backward passes have (8).
+users, and both sides pay: (12) and (13) take the place of (9) to (11). These five are stated in
+`milp_transfers`. The edges of (4) are those of `line.chain_edges`. Only schedules that split
+backward passes have (8).
 
 References
 ----------
@@ -68,7 +69,8 @@ from ...instances import Iteration, PipelinePlacement
 from ..program import Start
 from ..program import Value as ValueOf
 from ..task import Task
-from .milp_data import Action, IterationData, Value, iteration_data
+from .milp_data import Action, IterationData, iteration_data
+from .milp_transfers import add_direct, add_relayed, moves, up_to
 from .orders import BACKWARD, FORWARD, INPUT
 
 #: What a memory limit is scaled to: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
@@ -138,9 +140,9 @@ def iteration_model(
     _memory(m, data)
     _durations(m, data)
     if data.problem.relayed:
-        _relayed(m, data)
+        add_relayed(m, data)
     else:
-        _direct(m, data)
+        add_direct(m, data)
     _times(m, data)
     _objective(m, data)
     devices = np.flatnonzero(task.costs.kind_of == data.line.kinds[0]).tolist()
@@ -197,20 +199,15 @@ def _stages(m: pyo.ConcreteModel, data: IterationData) -> None:
         but the last."""
         if s == p - 1:
             return pyo.Constraint.Skip
-        return _up_to(m, v, p, s) <= _up_to(m, u, p, s)
+        return up_to(m, v, p, s) <= up_to(m, u, p, s)
 
     m.one_length = pyo.Constraint(rule=one_length)
     m.placed_once = pyo.Constraint(data.units, data.orders, rule=placed_once)
     m.not_empty = pyo.Constraint(data.stages, rule=not_empty)
     m.in_order = pyo.Constraint(
-        [(u, v, p, s) for u, v in data.line.graph.edges.tolist() for p, s in data.stages],
+        [(u, v, p, s) for u, v in data.edges for p, s in data.stages],
         rule=in_order,
     )
-
-
-def _up_to(m: pyo.ConcreteModel, v: int, p: int, s: int) -> pyo.Expression:
-    """Return Σ_{s' ≤ s} x_{v,P,s'}: 1 if unit v is in stage s or before."""
-    return pyo.quicksum(m.x[v, p, t] for t in range(s + 1))
 
 
 def _memory(m: pyo.ConcreteModel, data: IterationData) -> None:
@@ -252,13 +249,13 @@ def _durations(m: pyo.ConcreteModel, data: IterationData) -> None:
     def forward_time(m: pyo.ConcreteModel, p: int, s: int) -> object:
         """(6) f_{P,s} = Σ_v p_{v,F} x_{v,P,s} + Σ_e c_e (what e moves in the forward pass)  for
         all stages s of P: in + out for those that it makes, or, relayed, up at both boundaries."""
-        return m.forward[p, s] == pyo.quicksum(work(p, s, FORWARD) + _moves(m, data, p, s, FORWARD))
+        return m.forward[p, s] == pyo.quicksum(work(p, s, FORWARD) + moves(m, data, p, s, FORWARD))
 
     def backward_time(m: pyo.ConcreteModel, p: int, s: int) -> object:
         """(7) b_{P,s} = Σ_v p_{v,B} x_{v,P,s} + Σ_e c_e (what e moves in the backward pass)  for
         all stages s of P: as (6), or, relayed, down at both boundaries."""
-        moves = _moves(m, data, p, s, BACKWARD)
-        return m.backward[p, s] == pyo.quicksum(work(p, s, BACKWARD) + moves)
+        moved = moves(m, data, p, s, BACKWARD)
+        return m.backward[p, s] == pyo.quicksum(work(p, s, BACKWARD) + moved)
 
     def weights_time(m: pyo.ConcreteModel, p: int, s: int) -> object:
         """(8) w_{P,s} = ω Σ_v p_{v,B} x_{v,P,s}  for all stages s of P."""
@@ -267,76 +264,6 @@ def _durations(m: pyo.ConcreteModel, data: IterationData) -> None:
     m.forward_time = pyo.Constraint(data.stages, rule=forward_time)
     m.backward_time = pyo.Constraint(data.stages, rule=backward_time)
     m.weights_time = pyo.Constraint(list(m.weights), rule=weights_time)
-
-
-def _moves(m: pyo.ConcreteModel, data: IterationData, p: int, s: int, side: int) -> list[object]:
-    """Return what a stage pays for the values that it moves in a pass."""
-    terms: list[object] = []
-    for e, (value, time) in enumerate(zip(data.makers, data.c, strict=True)):
-        if data.problem.relayed:
-            crossing = m.up if side == FORWARD else m.down
-            terms += [time * crossing[e, p, t] for t in (s - 1, s) if (e, p, t) in crossing]
-        elif (e, p, s, side) in m.enters:
-            terms.append(time * m.enters[e, p, s, side])
-            if side == value.side:
-                terms.append(time * m.leaves[e, p, s])
-    return terms
-
-
-def _direct(m: pyo.ConcreteModel, data: IterationData) -> None:
-    """Data goes straight to the devices that need it."""
-    makers = data.makers
-
-    def on_device(v: int, p: int, s: int) -> pyo.Expression:
-        return pyo.quicksum(m.x[v, p, t] for t in data.mates(p, s))
-
-    def entering(m: pyo.ConcreteModel, e: int, p: int, s: int, side: int, v: int) -> object:
-        """(9) Σ_{(s',τ') ≤ (s,τ) on d} in_{e,P,s',τ'} ≥ x_{v,P,s} − Σ_{s' on d} x_{u,P,s'}  for
-        all values e, passes τ of stages s, d its device, users v of e in τ."""
-        so_far = pyo.quicksum(m.enters[e, p, t, other] for t, other in data.before(p, s, side))
-        return so_far >= m.x[v, p, s] - on_device(makers[e].unit, p, s)
-
-    def not_before(m: pyo.ConcreteModel, e: int, p: int, s: int, side: int) -> object:
-        """(10) in_{e,P,s,τ} ≤ Σ_{v needs e in τ} x_{v,P,s}  for all values e, passes τ of stages
-        s."""
-        return m.enters[e, p, s, side] <= pyo.quicksum(m.x[v, p, s] for v in makers[e].users[side])
-
-    def leaving(m: pyo.ConcreteModel, e: int, p: int, s: int, v: int) -> object:
-        """(11) out_{e,P,s} ≥ x_{u,P,s} − Σ_{s' on d} x_{v,P,s'}  for all values e, stages s, d its
-        device, users v of e."""
-        return m.leaves[e, p, s] >= m.x[makers[e].unit, p, s] - on_device(v, p, s)
-
-    m.entering = pyo.Constraint(
-        [(*key, v) for key in m.enters for v in makers[key[0]].users[key[3]]], rule=entering
-    )
-    m.not_before = pyo.Constraint(list(m.enters), rule=not_before)
-    m.leaving = pyo.Constraint(
-        [(*key, v) for key in m.leaves for v in _users(makers[key[0]])], rule=leaving
-    )
-
-
-def _relayed(m: pyo.ConcreteModel, data: IterationData) -> None:
-    """Data moves from stage to stage."""
-    makers = data.makers
-
-    def passed_up(m: pyo.ConcreteModel, e: int, p: int, s: int, v: int) -> object:
-        """(12) up_{e,P,s} ≥ Σ_{s' ≤ s} x_{u,P,s'} − Σ_{s' ≤ s} x_{v,P,s'}  for all values e, stages
-        s of P but the last, users v of e."""
-        return m.up[e, p, s] >= _up_to(m, makers[e].unit, p, s) - _up_to(m, v, p, s)
-
-    def passed_down(m: pyo.ConcreteModel, e: int, p: int, s: int, v: int) -> object:
-        """(13) down_{e,P,s} ≥ Σ_{s' ≤ s} x_{v,P,s'} − Σ_{s' ≤ s} x_{u,P,s'}  for all values e,
-        stages s of P but the last, users v of e."""
-        return m.down[e, p, s] >= _up_to(m, v, p, s) - _up_to(m, makers[e].unit, p, s)
-
-    crossings = [(*key, v) for key in m.up for v in _users(makers[key[0]])]
-    m.passed_up = pyo.Constraint(crossings, rule=passed_up)
-    m.passed_down = pyo.Constraint(crossings, rule=passed_down)
-
-
-def _users(value: Value) -> list[int]:
-    """Return the units that need a value in any pass."""
-    return sorted({*value.users[FORWARD], *value.users[BACKWARD]})
 
 
 def _times(m: pyo.ConcreteModel, data: IterationData) -> None:

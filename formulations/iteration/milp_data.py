@@ -13,7 +13,7 @@ from ...instances.model.arrays import Floats, Ints
 from ..task import Task
 from ..throughput.infeasible import why_infeasible
 from .cheap_bounds import max_load_task
-from .line import Line, line
+from .line import Line, chain_edges, line
 from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, Order, order_of
 
 #: A stage s of a chain of P stages.
@@ -50,6 +50,8 @@ class IterationData:
     ----------
     line
         Units, their times and bytes.
+    edges
+        Pairs of units of which the first must not be in a later stage.
     values
         Outputs that other units need, with the time of a transfer of each.
     orders
@@ -61,6 +63,7 @@ class IterationData:
     """
 
     line: Line
+    edges: list[tuple[int, int]]
     values: dict[Value, float]
     orders: dict[int, Order]
     scale: float
@@ -182,7 +185,10 @@ def iteration_data(
         )
     scale = 1.0 if reference is None or not reference > 0 else reference / 1000.0
     orders = {p: order_of(task.problem, p, stated.trains) for p in stated.sizes()}
-    return IterationData(stated, _values(task, stated), orders, scale, floor / scale)
+    unit = stated.graph.unit_of.tolist()
+    pairs = {(unit[u], unit[v]) for u, v in chain_edges(task.workload)}
+    edges = sorted((a, b) for a, b in pairs if a != b)
+    return IterationData(stated, edges, _values(task, stated), orders, scale, floor / scale)
 
 
 def _values(task: Task[Iteration], stated: Line) -> dict[Value, float]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyomo.environ as pyo
 import pytest
 from brute import best_max_load
-from brute_iteration import training_case
+from brute_iteration import SCHEDULES, training_case
 from brute_mapping import stages_of
 from cases import linked_case, random_case
 from training_cases import random_training_case
@@ -42,7 +42,6 @@ from stagecut.formulations.training import milp as training_milp
 from stagecut.formulations.training.staging import state_staging
 from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.model.arrays import Floats
-from stagecut.instances.model.iteration import PIPELINE_SCHEDULES
 from stagecut.solvers.core.compiled_model import compile_model
 from stagecut.solvers.core.highs import run_highs
 from stagecut.solvers.core.search import Search
@@ -106,7 +105,7 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
             stated_training = training_milp.training_milp(staging, 1.0)
             yield f"training {seed}", (training_milp,), stated_training.model
         workload, cluster = training_case(np.random.default_rng(seed), kinds=1)
-        schedule = PIPELINE_SCHEDULES[seed % len(PIPELINE_SCHEDULES)]
+        schedule = SCHEDULES[seed % len(SCHEDULES)]
         ordered = Iteration(2 + seed % 3, schedule, relayed=seed % 4 == 0)
         with suppress(InfeasibleError):
             stated_chains = iteration_milp.iteration_model(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from brute_iteration import training_case
+from brute_iteration import SCHEDULES, training_case
 from cases import random_case
 from forgery import changed, fate
 
@@ -30,7 +30,6 @@ from stagecut import (
     verify,
 )
 from stagecut.instances.formats.files import dumps, load_plan, save
-from stagecut.instances.model.iteration import PIPELINE_SCHEDULES, PipelineSchedule
 
 LIMITS = Limits(seconds=120)
 MIB = 2.0**20
@@ -39,7 +38,7 @@ MIB = 2.0**20
 def planned(seed: int) -> tuple[Workload, Plan] | None:
     """A random case with the plan that a method makes of it; None where there is none."""
     rng = np.random.default_rng([seed, 13])
-    schedule = PIPELINE_SCHEDULES[seed % len(PIPELINE_SCHEDULES)]
+    schedule = SCHEDULES[seed % len(SCHEDULES)]
     workload, cluster = training_case(rng, tight=seed % 3 == 0)
     if seed % 2 and schedule != "interleaved":
         workload, cluster = random_case(seed, max_nodes=6, max_kinds=2)
@@ -61,7 +60,7 @@ def plans() -> list[tuple[Workload, Plan]]:
     """Plans of all schedules."""
     made = [plan for plan in map(planned, range(30)) if plan is not None]
     schedules = {plan.problem.schedule for _, plan in made}  # type: ignore[union-attr]
-    assert schedules == set(PIPELINE_SCHEDULES)
+    assert schedules == set(SCHEDULES)
     return made
 
 
@@ -226,7 +225,7 @@ def test_a_changed_objective_is_refused() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "zb-h2"])
-def test_equal_stages_take_the_closed_form(schedule: PipelineSchedule) -> None:
+def test_equal_stages_take_the_closed_form(schedule: str) -> None:
     """GPipe and 1F1B: (M + P − 1)(f + b); zero bubble waits less."""
     stages = PipelinePlacement(np.array([0, 1, 2, 2, 1, 0]), (0, 1, 2))
     report = evaluate(column(), accelerators_and_cpus(3), Iteration(6, schedule), stages)

@@ -18,6 +18,9 @@ from stagecut import (
     evaluate,
 )
 
+#: Every schedule of an iteration.
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2")
+
 
 def least_makespan(workload: Workload, cluster: Cluster, problem: Iteration) -> float:
     """Return the least makespan, `inf` if no placement keeps the rules.

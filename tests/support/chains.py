@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from brute_iteration import SCHEDULES
 
 from stagecut import Iteration
 from stagecut.formulations.iteration.orders import Order, order_of
 from stagecut.instances.model.arrays import Floats
-from stagecut.instances.model.iteration import PIPELINE_SCHEDULES
 from stagecut.runtime.simulate.simulator import Simulation, simulate_stages
 from stagecut.runtime.simulate.stages import chain
 from stagecut.solvers.iteration.chain import Chain
@@ -68,7 +68,7 @@ class Line:
 def random_line(seed: int) -> Line:
     """Return a random chain; schedules take turns, and the same seed gives the same chain."""
     rng = np.random.default_rng([seed, 11])
-    schedule = PIPELINE_SCHEDULES[seed % len(PIPELINE_SCHEDULES)]
+    schedule = SCHEDULES[seed % len(SCHEDULES)]
     devices = int(rng.integers(1, 6))
     microbatches, chunks = int(rng.integers(1, 12)), 1
     if schedule == "interleaved":

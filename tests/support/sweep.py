@@ -16,7 +16,7 @@ from typing import get_args
 
 import numpy as np
 from brute import best_max_load
-from brute_iteration import least_makespan, training_case
+from brute_iteration import SCHEDULES, least_makespan, training_case
 from brute_latency import least_latency
 from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
 from cases import linked_case, random_case
@@ -145,15 +145,15 @@ def _training(wide: bool, seed: int) -> Case:
 
 
 def _iteration(
-    schedule: PipelineSchedule | None,
-    split: IterationSplit,
+    schedule: str | None,
+    split: str,
     seed: int,
     *,
     change: Callable[[Workload, np.random.Generator], Workload] | None = None,
 ) -> Case:
     """A case of any rule; memory may bind in a third. Default: schedules in turn."""
     rng = np.random.default_rng([seed, 9])
-    others = [s for s in PIPELINE_SCHEDULES if s != "interleaved" or split == "contiguous"]
+    others = [s for s in SCHEDULES if s != "interleaved" or split == "contiguous"]
     schedule = schedule or others[seed % len(others)]
     interleaved, contiguous = schedule == "interleaved", split == "contiguous"
     if rng.random() < 0.3 and not interleaved:
@@ -226,7 +226,7 @@ ORDINARY: dict[str, Callable[[int], Case]] = {
     "latency 2 calls": partial(_latency, 2, False),
     **{
         f"iteration {schedule}": partial(_iteration, schedule, "contiguous")
-        for schedule in PIPELINE_SCHEDULES
+        for schedule in SCHEDULES
     },
     "iteration per-device": partial(_iteration, None, "per-device"),
     "iteration noncontiguous": partial(_iteration, None, "noncontiguous"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from brute_iteration import SCHEDULES
 from chains import random_line
 
 from stagecut import Iteration
 from stagecut.formulations.iteration.orders import order_of
-from stagecut.instances.model.iteration import PIPELINE_SCHEDULES
 
 
 @pytest.mark.parametrize("part", range(5))
@@ -34,7 +34,7 @@ def test_activations_in_flight_are_those_of_the_simulator(part: int) -> None:
             assert (vectors @ line.activation[own]).max() == memory[d].peak_activations, where
 
 
-@pytest.mark.parametrize("schedule", PIPELINE_SCHEDULES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_vector_in_flight_is_within_another(schedule: str) -> None:
     problem = Iteration(8, schedule)  # type: ignore[arg-type]
     for vectors in order_of(problem, 4, True).in_flight:

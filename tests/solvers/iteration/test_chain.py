@@ -9,7 +9,6 @@ from chains import random_line
 from stagecut import Iteration
 from stagecut.formulations.iteration.orders import order_of
 from stagecut.instances.model.arrays import Floats
-from stagecut.instances.model.iteration import PipelineSchedule
 from stagecut.solvers.iteration.chain import Chain
 
 
@@ -36,7 +35,7 @@ def test_the_longest_path_is_the_makespan_and_a_bound_for_other_times(part: int)
             assert (counts * other).sum() <= chain.makespan(other) * (1 + 1e-12), where
 
 
-def makespan(schedule: PipelineSchedule, microbatches: int, forward: Floats, backward: Floats,
+def makespan(schedule: str, microbatches: int, forward: Floats, backward: Floats,
              chunks: int = 1) -> float:  # fmt: skip
     """Return the makespan of stages under a schedule."""
     problem = Iteration(microbatches, schedule, chunks=chunks)
