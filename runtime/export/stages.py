@@ -296,12 +296,15 @@ def _schedule(plan: Plan, target: str, schedules: Sequence[str]) -> tuple[str, i
     """Return schedule and microbatches of a plan that says them to a launcher that is told them."""
     if not isinstance(plan.problem, Iteration) or not schedules:
         return "", 0
-    if plan.problem.schedule not in schedules:
+    schedule = plan.problem.schedule
+    if schedule == "interleaved" and plan.problem.chunks_per_device == 1:
+        schedule = "1f1b"
+    if schedule not in schedules:
         raise InputError(
-            f"{target}: the plan was made for {plan.problem.schedule}; it runs "
-            f"{' and '.join(schedules)}: plan with --schedule {schedules[0]}"
+            f"{target}: the plan was made for {schedule}; it runs {' and '.join(schedules)}: plan "
+            f"with --schedule {schedules[0]}"
         )
-    return plan.problem.schedule, plan.problem.microbatches
+    return schedule, plan.problem.microbatches
 
 
 def _recomputes(workload: Workload, plan: Plan, target: str) -> bool:
