@@ -168,7 +168,7 @@ def solve(
     limits = Limits(seconds=time_limit, gap=gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        given = {"--start": start, "--trace": trace, "--solver": solver, "--plot": plot}
+        given = {"--start": start, "--trace": trace, "--solver": solver}
         for option, value in given.items():
             if value:
                 raise InputError(f"{option}: not with --schedule all; leave it out")

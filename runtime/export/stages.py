@@ -107,6 +107,7 @@ def module_stages(
     plan.check_made_for(workload)
     stages = _stages(workload, plan, target)
     _check_devices(plan, [stage.device for stage in stages], target)
+    schedule, microbatches = _schedule(plan, target, schedules)
     degrees = []
     for what in ("replicas", "degree"):
         values = {getattr(stage, what) for stage in stages}
@@ -128,7 +129,6 @@ def module_stages(
                 "on fewer devices"
             )
     ranks = _ranks(plan, [stage.device for stage in stages], target, rounds)
-    schedule, microbatches = _schedule(plan, target, schedules)
     return ModuleStages(
         modules=tuple(map(tuple, modules)),
         ranks=len(ranks),
