@@ -11,6 +11,13 @@ devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_an
                    `measure`, `to_cluster`
 problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerRule`,
                    `DeviceMapping`
+choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedule`;
+                   `TrainingObjective`, `TrainingSchedule`, `Recomputation`, `Optimizer`,
+                   `Precision`;
+                   `MappingObjective`, `MappingMode`, `Collective`; of topologies `Routing`; of
+                   results `Status`, `Limit`; of profiles `Tied`; of networks `Sharing`; of
+                   schedules `WeightVersions`; of measured clusters `LinkDetail`. Their values
+                   as texts will do.
 solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
                    `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
@@ -52,6 +59,8 @@ if TYPE_CHECKING:
     from .api.splits import plan_from_split as plan_from_split
     from .instances import CallPlacement as CallPlacement
     from .instances import Cluster as Cluster
+    from .instances import Collective as Collective
+    from .instances import CpuSplit as CpuSplit
     from .instances import DeviceKind as DeviceKind
     from .instances import DeviceMapping as DeviceMapping
     from .instances import InfeasibleError as InfeasibleError
@@ -59,19 +68,33 @@ if TYPE_CHECKING:
     from .instances import Iteration as Iteration
     from .instances import Latency as Latency
     from .instances import LayerRule as LayerRule
+    from .instances import Limit as Limit
     from .instances import Link as Link
+    from .instances import MappingMode as MappingMode
+    from .instances import MappingObjective as MappingObjective
+    from .instances import Optimizer as Optimizer
     from .instances import PairLink as PairLink
+    from .instances import Pipeline as Pipeline
     from .instances import PipelinePlacement as PipelinePlacement
+    from .instances import PipelineSchedule as PipelineSchedule
     from .instances import Placement as Placement
     from .instances import Plan as Plan
+    from .instances import Precision as Precision
+    from .instances import Recomputation as Recomputation
     from .instances import ReplicaPlacement as ReplicaPlacement
+    from .instances import Routing as Routing
+    from .instances import Split as Split
     from .instances import Stage as Stage
     from .instances import StageCosts as StageCosts
     from .instances import StagecutError as StagecutError
     from .instances import StagePlacement as StagePlacement
+    from .instances import Status as Status
     from .instances import Throughput as Throughput
+    from .instances import Tied as Tied
     from .instances import Topology as Topology
     from .instances import Training as Training
+    from .instances import TrainingObjective as TrainingObjective
+    from .instances import TrainingSchedule as TrainingSchedule
     from .instances import VerificationError as VerificationError
     from .instances import Workload as Workload
     from .instances import accelerators_and_cpus as accelerators_and_cpus
@@ -90,6 +113,7 @@ if TYPE_CHECKING:
     from .instances.pytorch.profile import profile as profile
     from .runtime import CallReport as CallReport
     from .runtime import DeviceReport as DeviceReport
+    from .runtime import MappingReport as MappingReport
     from .runtime import Report as Report
     from .runtime import StageReport as StageReport
     from .runtime import evaluate as evaluate
@@ -102,6 +126,7 @@ if TYPE_CHECKING:
     from .runtime.execution.own_loop.training_pieces import training_pieces as training_pieces
     from .runtime.execution.prepare import split_model as split_model
     from .runtime.execution.recording_file import load_recording as load_recording
+    from .runtime.measure.measurement import LinkDetail as LinkDetail
     from .runtime.measure.measurement import to_cluster as to_cluster
     from .runtime.measure.picture import draw_measurement as draw_measurement
     from .runtime.measure.timing import measure as measure
@@ -114,11 +139,13 @@ if TYPE_CHECKING:
     from .runtime.pictures.topology import draw_mapping as draw_mapping
     from .runtime.schedules import SCHEDULES as SCHEDULES
     from .runtime.schedules import Schedule as Schedule
+    from .runtime.schedules import WeightVersions as WeightVersions
     from .runtime.schedules import make_schedule as make_schedule
     from .runtime.schedules import read_csv as read_csv
     from .runtime.schedules import write_csv as write_csv
     from .runtime.simulate.network import HostMemory as HostMemory
     from .runtime.simulate.network import Links as Links
+    from .runtime.simulate.network import Sharing as Sharing
     from .runtime.simulate.network import shared as shared
     from .runtime.simulate.result import Simulation as Simulation
     from .runtime.simulate.simulator import simulate as simulate
@@ -126,7 +153,6 @@ if TYPE_CHECKING:
     from .runtime.simulate.stages import StageGraph as StageGraph
     from .runtime.simulate.stages import chain as chain
     from .runtime.verify.bound import check_bound as check_bound
-    from .runtime.verify.mapping import MappingReport as MappingReport
     from .runtime.verify.mapping import stage_reports as stage_reports
     from .solvers import METHODS as METHODS
     from .solvers import Limits as Limits
@@ -144,17 +170,20 @@ _MODULES = {
     "api.solve": "solve",
     "api.splits": "plan_from_split",
     "instances": (
-        "CallPlacement Cluster DeviceKind DeviceMapping InfeasibleError InputError Iteration "
-        "Latency LayerRule Link PairLink PipelinePlacement Placement Plan ReplicaPlacement Stage "
-        "StageCosts StagePlacement StagecutError Throughput Topology Training VerificationError "
-        "Workload accelerators_and_cpus topology"
+        "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping "
+        "InfeasibleError InputError Iteration Latency LayerRule Limit Link MappingMode "
+        "MappingObjective Optimizer PairLink Pipeline PipelinePlacement PipelineSchedule "
+        "Placement Plan Precision "
+        "Recomputation ReplicaPlacement Routing Split Stage StageCosts StagePlacement "
+        "StagecutError Status Throughput Tied Topology Training TrainingObjective "
+        "TrainingSchedule VerificationError Workload accelerators_and_cpus topology"
     ),
     "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
     "instances.formats.files": "dumps load load_cluster load_plan load_split save",
     "instances.model.training_layers": "training_layers",
     "instances.pytorch.counts": "counted_by_torch",
     "instances.pytorch.profile": "profile",
-    "runtime": "CallReport DeviceReport Report StageReport evaluate verify",
+    "runtime": "CallReport DeviceReport MappingReport Report StageReport evaluate verify",
     "runtime.accuracy.calibrate": "calibrate",
     "runtime.accuracy.join": "compare_run",
     "runtime.execution.guard.failures": "guarded",
@@ -162,7 +191,7 @@ _MODULES = {
     "runtime.execution.own_loop.training_pieces": "training_pieces",
     "runtime.execution.prepare": "split_model",
     "runtime.execution.recording_file": "load_recording",
-    "runtime.measure.measurement": "to_cluster",
+    "runtime.measure.measurement": "LinkDetail to_cluster",
     "runtime.measure.picture": "draw_measurement",
     "runtime.measure.timing": "measure",
     "runtime.pictures.comparison_chart": "draw_comparison",
@@ -172,13 +201,13 @@ _MODULES = {
     "runtime.pictures.html_page": "write_html",
     "runtime.pictures.load_chart": "draw_loads",
     "runtime.pictures.topology": "draw_mapping",
-    "runtime.schedules": "SCHEDULES Schedule make_schedule read_csv write_csv",
-    "runtime.simulate.network": "HostMemory Links shared",
+    "runtime.schedules": "SCHEDULES Schedule WeightVersions make_schedule read_csv write_csv",
+    "runtime.simulate.network": "HostMemory Links Sharing shared",
     "runtime.simulate.result": "Simulation",
     "runtime.simulate.simulator": "simulate simulate_stages",
     "runtime.simulate.stages": "StageGraph chain",
     "runtime.verify.bound": "check_bound",
-    "runtime.verify.mapping": "MappingReport stage_reports",
+    "runtime.verify.mapping": "stage_reports",
     "solvers": "Limits METHODS Result",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

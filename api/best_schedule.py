@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..formulations.schedule.milp import Operation, ScheduleInstance
 from ..instances import InputError, Status, gap_between
+from ..instances.model.summary import Summarised
 from ..runtime.schedules import Action, Kind, Schedule, make_schedule, schedule_of
 from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
@@ -19,8 +20,8 @@ from ..solvers.schedule.milp import Orders, schedule_milp
 STARTS = ("1f1b", "zb-h1", "zb-h2", "gpipe")
 
 
-@dataclass(frozen=True)
-class BestSchedule:
+@dataclass(frozen=True, repr=False)
+class BestSchedule(Summarised):
     """The best schedule found and how good a schedule can be at most.
 
     Parameters
@@ -35,6 +36,13 @@ class BestSchedule:
         Makespan of each heuristic, `inf` where it needs more memory than there is.
     seconds
         Of the search.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> best = stagecut.best_schedule(stagecut.chain([1.0, 1.0], [1.0, 1.0]), microbatches=2)
+    >>> best.status, best.gap, sorted(best.heuristics)
+    ('optimal', 0.0, ['1f1b', 'gpipe', 'zb-h1', 'zb-h2'])
     """
 
     schedule: Schedule
@@ -48,6 +56,17 @@ class BestSchedule:
     def gap(self) -> float:
         """(makespan − bound) / makespan."""
         return gap_between(self.simulation.makespan, self.bound)
+
+    def summary(self) -> dict[str, object]:
+        """Return how good the schedule is, as it shows itself."""
+        return {
+            "status": self.status,
+            "makespan": self.simulation.makespan,
+            "bound": self.bound,
+            "gap": f"{self.gap:.3%}",
+            "microbatches": self.schedule.microbatches,
+            "seconds": self.seconds,
+        }
 
 
 def best_schedule(
@@ -64,6 +83,8 @@ def best_schedule(
     ----------
     stages
         Without replicas; transfers keep their devices busy.
+    microbatches
+        In the batch.
     activation_bytes
         Memory of each device for activations; default: that of the stages, less one version of
         the weights.
@@ -73,10 +94,26 @@ def best_schedule(
         Default: no limits; some 4 stages with 6 microbatches take seconds, and the difficulty
         grows steeply.
 
+    Returns
+    -------
+    BestSchedule
+        The schedule, its simulation and the bound.
+
     Raises
     ------
     InputError
         If a stage has replicas, or the memory is too small for any order.
+
+    References
+    ----------
+    Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, appendix: the program.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stages = stagecut.chain([1.0, 1.0], [2.0, 2.0])
+    >>> stagecut.best_schedule(stages, microbatches=2, split=False).simulation.makespan
+    9.0
     """
     if any(len(devices) > 1 for devices in stages.replicas):
         raise InputError("best schedule: the stages have replicas; plan without replication")

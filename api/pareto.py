@@ -27,6 +27,8 @@ def pareto(
 
     Parameters
     ----------
+    workload
+        With layer configurations; see `training_layers`.
     cluster
         Accelerators of one kind; default: the workload's suggestion.
     problem
@@ -48,6 +50,16 @@ def pareto(
     ------
     InputError
         If the cluster has several kinds of accelerators, or none is known.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
+    >>> cluster = stagecut.accelerators_and_cpus(4, memory_bytes=80e9)
+    >>> problem = stagecut.Training(microbatches=8, bandwidth=1e8)
+    >>> front = stagecut.pareto(workload, cluster, problem, devices=(2, 4), method="equal-stages")
+    >>> front["devices"].tolist()
+    [2, 4]
     """
     cluster = cluster or workload.cluster
     if cluster is None:

@@ -29,10 +29,25 @@ def plan_from_split(
     problem
         What it is judged by; default: `Throughput()`.
 
+    Returns
+    -------
+    Plan
+        Without a bound.
+
     Raises
     ------
     InputError
         If the file is broken, does not fit, or breaks a rule of the problem.
+
+    Examples
+    --------
+    >>> import json, stagecut
+    >>> from pathlib import Path
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> parts = [{"nodes": list(workload.ids[:20])}, {"nodes": list(workload.ids[20:])}]
+    >>> _ = Path("split.json").write_text(json.dumps({"fpgas": parts}))
+    >>> stagecut.plan_from_split("split.json", workload).method
+    'split file'
     """
     cluster = cluster or workload.cluster
     if cluster is None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from ..api.case_record import RECORD
 from ..api.cases import cases, run_cases
 from ..api.compare import Row
-from ..instances import InputError, Throughput, Workload
+from ..instances import InputError, Split, Throughput, Workload
 from ..instances.formats.files import load
 from ..solvers import METHODS, Limits
 from ..solvers.core.limits import DEFAULT_GAP, DEFAULT_SECONDS
@@ -42,9 +42,7 @@ def compare(
     time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
     gap: Annotated[float, typer.Option(help="A case stops at this gap.")] = DEFAULT_GAP,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    split: Annotated[
-        str | None, typer.Option(help="contiguous, per-device or noncontiguous (default).")
-    ] = None,
+    split: Annotated[Split | None, typer.Option(help="Default: noncontiguous.")] = None,
     accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
     cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
     memory: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..formulations.task import pose
-from ..instances import Throughput
+from ..instances import CpuSplit, Pipeline, Split, Throughput
 from ..instances.formats.files import load
 from .console import OUT, check_outputs, parse_bytes
 from .pose import choose_cluster, pose_problem
@@ -21,11 +21,9 @@ def export_model(
     cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory of each accelerator.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
-    split: Annotated[
-        str, typer.Option(help="contiguous, per-device or noncontiguous.")
-    ] = "noncontiguous",
-    cpu_split: Annotated[str, typer.Option(help="contiguous or free.")] = "contiguous",
-    pipeline: Annotated[str, typer.Option(help="pipedream or gpipe.")] = "pipedream",
+    split: Annotated[Split, typer.Option(help="As for solve.")] = Split.NONCONTIGUOUS,
+    cpu_split: Annotated[CpuSplit, typer.Option(help="As for solve.")] = CpuSplit.CONTIGUOUS,
+    pipeline: Annotated[Pipeline, typer.Option(help="As for solve.")] = Pipeline.PIPEDREAM,
     overlap: Annotated[bool, typer.Option(help="Transfers run beside compute.")] = False,
 ) -> None:
     """Write the compact integer program of a throughput problem as MPS or LP file.

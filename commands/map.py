@@ -8,11 +8,19 @@ from typing import Annotated
 import typer
 
 from ..api.solve import solve_with
-from ..instances import DeviceMapping, InputError, ReplicaPlacement
+from ..instances import (
+    Collective,
+    DeviceMapping,
+    InputError,
+    MappingMode,
+    MappingObjective,
+    ReplicaPlacement,
+    Status,
+)
 from ..instances.formats.files import load, save
 from ..instances.topologies import topology as read_topology
 from ..runtime import evaluate
-from ..runtime.verify.mapping import MappingReport
+from ..runtime.verify.report import MappingReport
 from ..solvers import Limits
 from ..solvers.core.limits import DEFAULT_SECONDS, MAPPING_GAP
 from .clock import STARTED
@@ -32,14 +40,14 @@ def map_stages(
     stages: Annotated[int, typer.Option(help="Number of stages.")],
     replicas: Annotated[int, typer.Option(help="Replicas of each stage.")] = 1,
     mode: Annotated[
-        str, typer.Option(help="What counts: p2p, allr (all-reduce) or both.")
-    ] = "both",
+        MappingMode, typer.Option(help="What counts: messages, all-reduces (allr) or both.")
+    ] = MappingMode.BOTH,
     microbatches: Annotated[int, typer.Option(help="Per batch.")] = 1,
     objective: Annotated[
-        str, typer.Option(help="stage-time, or busiest-link: the seconds of the fullest link.")
-    ] = "stage-time",
+        MappingObjective, typer.Option(help="busiest-link: the seconds of the fullest link.")
+    ] = MappingObjective.STAGE_TIME,
     collective: Annotated[
-        str | None,
+        Collective | None,
         typer.Option(
             help="All-reduce by ring, or by the cheapest of ring, tree and hierarchical. "
             "Default: cheapest; for milp, joint and busiest-link ring, which is all they know."
@@ -74,18 +82,18 @@ def map_stages(
         raise InputError(f"--joint: the method is {method}; leave one of the two out")
     method = "joint" if joint else method
     if collective is None and method in ("milp", "joint"):
-        collective = "ring"
+        collective = Collective.RING
     loaded = load(workload)
     links = read_topology(topology)
     problem = DeviceMapping(
         links,
         stages,
         replicas,
-        mode,  # type: ignore[arg-type]  # the problem checks its fields
+        mode,
         microbatches,
         gradients=gradients,
-        collective=collective,  # type: ignore[arg-type]
-        objective=objective,  # type: ignore[arg-type]
+        collective=collective,
+        objective=objective,
         overlap=overlap,
     )
     limits = Limits(seconds=time_limit, gap=gap, seed=seed)
@@ -115,4 +123,4 @@ def map_stages(
         for path in (output, plot) if report is not None else ():
             if path is not None:
                 OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
-    end({"infeasible": INFEASIBLE, "no solution": NO_PLAN}.get(result.status, 0))
+    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))

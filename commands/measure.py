@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +12,7 @@ from rich.table import Table
 from ..instances import InputError
 from ..instances.formats.files import save
 from ..instances.topologies import save_topology
+from ..runtime.measure.measurement import LinkDetail
 from .console import ERR, OUT, check_outputs, need, parse_bytes, print_json, show_bytes
 
 if TYPE_CHECKING:
@@ -24,14 +24,6 @@ HOW = "torchrun --nproc-per-node 2 -m stagecut measure -o cluster.json"
 MOST_LISTED = 28
 
 
-class LinksOf(StrEnum):
-    """What the cluster file says of links."""
-
-    auto = "auto"
-    typical = "typical"
-    each = "each"
-
-
 def measure(
     output: Annotated[Path, typer.Option("-o", "--output", help="The cluster file to write.")],
     topology: Annotated[
@@ -39,12 +31,12 @@ def measure(
         typer.Option(help="Write every pair's link too, as a topology for stagecut map."),
     ] = None,
     links: Annotated[
-        LinksOf,
+        LinkDetail,
         typer.Option(
             help="typical: all pairs as the median; each: a link per pair; auto: each if they "
             "differ by more than a factor of 2."
         ),
-    ] = LinksOf.auto,
+    ] = LinkDetail.AUTO,
     plot: Annotated[
         Path | None, typer.Option(help="Draw times, fits and residuals: .png, .svg or .pdf.")
     ] = None,
@@ -70,7 +62,7 @@ def measure(
     measurement = _measure(device, seconds, most)
     if os.environ["RANK"] != "0":
         return
-    save(to_cluster(measurement, links.value), output)
+    save(to_cluster(measurement, links), output)
     written = [output]
     if topology is not None:
         save_topology(to_topology(measurement), topology)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from ..instances import InputError, Workload
+from ..instances import InputError, Tied, Workload
 from ..instances.formats.files import save
 from ..instances.model.training_layers import training_layers
 from .console import ERR, OUT, check_outputs, file_of, need, show_bytes
-
-
-class Tied(StrEnum):
-    """What weights used twice mean."""
-
-    colour = "colour"
-    copies = "copies"
 
 
 def profile(
@@ -39,8 +31,8 @@ def profile(
         str | None, typer.Option(help="Group by modules so many calls deep: 1, 2, …, or auto.")
     ] = None,
     tied: Annotated[
-        Tied, typer.Option(help="Weights used twice: colour (one device) or copies.")
-    ] = Tied.colour,
+        Tied, typer.Option(help="Weights used twice: of one colour, or copied.")
+    ] = Tied.COLOUR,
     device: Annotated[str | None, typer.Option(help="Measure on it: cpu, cuda, cuda:1.")] = None,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads that torch measures with.", min=1)
@@ -75,7 +67,7 @@ def profile(
         from ..instances.onnx.file import read_onnx
 
         workload = read_onnx(
-            model, estimate, batch=batch, depth=_depth(depth), tied=tied.value, name=name
+            model, estimate, batch=batch, depth=_depth(depth), tied=tied, name=name
         )
     else:
         nodes = _depth(depth or "auto" if layers else depth)
@@ -121,7 +113,7 @@ def _from_pytorch(
             training=train,
             estimate=estimate,
             depth=depth,
-            tied=tied.value,
+            tied=tied,
         )
     for note in done.notes:
         OUT.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)

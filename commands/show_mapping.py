@@ -10,7 +10,7 @@ from ..instances import DeviceMapping, ReplicaPlacement, Workload
 from ..instances.model.units import TIME_UNITS
 from ..instances.topologies import Topology
 from ..runtime import Report
-from ..runtime.verify.mapping import MappingReport
+from ..runtime.verify.report import MappingReport
 from ..solvers import Result
 from .console import OUT, show_time
 from .show_plan import as_dict, print_end

@@ -13,6 +13,7 @@ from ..instances import InputError, Link, Plan, Workload
 from ..instances.formats.files import load, load_plan
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
+from ..runtime.simulate.network import Sharing
 from .console import OUT, check_outputs, parse_bytes, print_json, show_bytes, show_time
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def simulate(
         typer.Option(help="Of p2p links or the bus, such as 25GB/s; host: of all-reduces."),
     ] = None,
     latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
-    sharing: Annotated[str | None, typer.Option(help="On the bus: fair (default) or fifo.")] = None,
+    sharing: Annotated[Sharing | None, typer.Option(help="On the bus; default: fair.")] = None,
     overlap: Annotated[
         bool | None,
         typer.Option(
@@ -143,7 +144,7 @@ def choose_network(
     name: str | None,
     bandwidth: str | None,
     latency: float,
-    sharing: str | None,
+    sharing: Sharing | None,
     overlap: bool | None,
 ) -> Network:
     """Return the network that the options describe."""
@@ -176,7 +177,7 @@ def choose_network(
     beside = overlap is not False
     if name == "p2p":
         return point_to_point(len(stages.devices), link, overlap=beside)
-    return shared(len(stages.devices), link, sharing=sharing or "fair", overlap=beside)  # type: ignore[arg-type]  # checked
+    return shared(len(stages.devices), link, sharing=sharing or Sharing.FAIR, overlap=beside)
 
 
 def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:

@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from ..api.solve import solve_with
-from ..instances import InputError, Iteration, Throughput
+from ..instances import (
+    CpuSplit,
+    InputError,
+    Iteration,
+    Optimizer,
+    Pipeline,
+    Precision,
+    Recomputation,
+    Split,
+    Status,
+    Throughput,
+)
 from ..instances.formats.files import load, load_plan, save
 from ..runtime import evaluate
 from ..solvers import Limits
@@ -48,17 +59,15 @@ def solve(
         ),
     ] = None,
     split: Annotated[
-        str | None,
-        typer.Option(
-            help="contiguous (default of iteration), per-device or noncontiguous (of throughput)."
-        ),
+        Split | None,
+        typer.Option(help="Default: contiguous for an iteration, noncontiguous for throughput."),
     ] = None,
     cpu_split: Annotated[
-        str | None,
-        typer.Option(help="contiguous (default), or free: a CPU core's nodes lie anywhere."),
+        CpuSplit | None,
+        typer.Option(help="free: a CPU core's nodes lie anywhere. Default: contiguous."),
     ] = None,
     pipeline: Annotated[
-        str | None, typer.Option(help="pipedream (1F1B, inference; default) or gpipe.")
+        Pipeline | None, typer.Option(help="pipedream: 1F1B and inference, too; the default.")
     ] = None,
     overlap: Annotated[
         bool | None, typer.Option("--overlap", help="Transfers run beside compute.")
@@ -86,7 +95,7 @@ def solve(
         str | None, typer.Option(help="Training: allowed tensor-parallel degrees.")
     ] = None,
     recomputation: Annotated[
-        str | None, typer.Option(help="Training: free (default), off or forced.")
+        Recomputation | None, typer.Option(help="Training; default: free.")
     ] = None,
     max_stages: Annotated[
         int | None, typer.Option(help="Iteration, training: at most so many.")
@@ -99,9 +108,9 @@ def solve(
         ),
     ] = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="Training: as-given (default), sgd, momentum or adam.")
+        Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
-    precision: Annotated[str | None, typer.Option(help="Training: fp32 or mixed.")] = None,
+    precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
     method: Annotated[str, typer.Option(help="auto chooses and says what it chose.")] = "auto",
     solver: Annotated[
         str | None,
@@ -206,4 +215,4 @@ def solve(
         for path in (output, plot) if report is not None else ():
             if path is not None:
                 OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
-    end({"infeasible": INFEASIBLE, "no solution": NO_PLAN}.get(result.status, 0))
+    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))

@@ -1,13 +1,31 @@
 """The nouns: workloads, clusters, plans, and the files they come in."""
 
+from .model.choices import (
+    Collective,
+    CpuSplit,
+    Limit,
+    MappingMode,
+    MappingObjective,
+    Optimizer,
+    Pipeline,
+    PipelineSchedule,
+    Precision,
+    Recomputation,
+    Routing,
+    Split,
+    Status,
+    Tied,
+    TrainingObjective,
+    TrainingSchedule,
+)
 from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
 from .model.costs import Costs, price, without_links
 from .model.errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .model.iteration import Iteration
 from .model.layers import Layers
 from .model.links import Link, PairLink
-from .model.plan import Limit, Plan, Status, gap_between
-from .model.problem import DeviceMapping, Latency, LayerRule, Problem, Throughput, Training
+from .model.plan import Plan, gap_between
+from .model.problem import DeviceMapping, Latency, Problem, Throughput
 from .model.solution import (
     CallPlacement,
     PipelinePlacement,
@@ -19,6 +37,7 @@ from .model.solution import (
     in_stages,
 )
 from .model.stage_costs import StageCosts, stage_costs
+from .model.training import LayerRule, Training
 from .model.units import TIME_UNITS, NodeId
 from .model.workload import Workload, layers_of
 from .topologies import Topology, topology
@@ -29,7 +48,9 @@ __all__ = [
     "TIME_UNITS",
     "CallPlacement",
     "Cluster",
+    "Collective",
     "Costs",
+    "CpuSplit",
     "Device",
     "DeviceKind",
     "DeviceMapping",
@@ -41,22 +62,34 @@ __all__ = [
     "Layers",
     "Limit",
     "Link",
+    "MappingMode",
+    "MappingObjective",
     "NodeId",
+    "Optimizer",
     "PairLink",
+    "Pipeline",
     "PipelinePlacement",
+    "PipelineSchedule",
     "Placement",
     "Plan",
+    "Precision",
     "Problem",
+    "Recomputation",
     "ReplicaPlacement",
+    "Routing",
     "Solution",
+    "Split",
     "Stage",
     "StageCosts",
     "StagePlacement",
     "StagecutError",
     "Status",
     "Throughput",
+    "Tied",
     "Topology",
     "Training",
+    "TrainingObjective",
+    "TrainingSchedule",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",

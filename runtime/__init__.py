@@ -1,6 +1,14 @@
 """What happens when a plan runs: verified, simulated, executed."""
 
-from .verify.report import CallReport, DeviceReport, Report, StageReport
+from .verify.report import CallReport, DeviceReport, MappingReport, Report, StageReport
 from .verify.verify import evaluate, verify
 
-__all__ = ["CallReport", "DeviceReport", "Report", "StageReport", "evaluate", "verify"]
+__all__ = [
+    "CallReport",
+    "DeviceReport",
+    "MappingReport",
+    "Report",
+    "StageReport",
+    "evaluate",
+    "verify",
+]

@@ -22,8 +22,10 @@ such a pin are left out here (`exact` is False then): all times are lower bounds
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise, permutations
 
+import networkx as nx
 import numpy as np
 
 from ...instances import Iteration, Throughput, Workload
@@ -33,6 +35,7 @@ from ..task import Task, pose
 from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles
 from ..throughput.ideals import topological_orders
 from ..throughput.whole_bytes import MEMORY_SLACK
+from .twins import twins
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +45,7 @@ class Line:
     Parameters
     ----------
     graph
-        Units and nets, after colours and cycles are merged.
+        Units and nets, after colours and cycles are merged, with the edges of `twins`.
     problem
         As asked.
     kinds, count
@@ -104,11 +107,17 @@ def line(task: Task[Iteration]) -> Line:
     ordered = chain_edges(workload)
     graph = hypergraph(like, merge_cycles(colour_units(like), ordered), ordered)
     kinds = np.flatnonzero(costs.count)
+    _, resident, activation = kept_bytes(workload)
+    held = [
+        frozen(np.bincount(graph.unit_of, values, graph.size), np.float64)
+        for values in (resident, activation)
+    ]
+    chains = [edge for same in twins(graph, *held) for edge in pairwise(same)]
+    if chains:
+        graph = replace(graph, edges=frozen(np.concatenate((graph.edges, chains)), np.int64))
     weight = graph.weight[kinds]
     late = _late_nets(task, graph)
     weight = np.where(late, 0.0, weight)
-    _, resident, activation = kept_bytes(workload)
-    units = graph.unit_of
     return Line(
         graph=graph,
         problem=problem,
@@ -117,12 +126,40 @@ def line(task: Task[Iteration]) -> Line:
         compute=graph.compute[kinds],
         weight=np.zeros_like(weight) if problem.overlap else weight,
         overlapped=weight.sum(axis=1) if problem.overlap else np.zeros_like(weight[:, 0]),
-        resident=frozen(np.bincount(units, resident, graph.size), np.float64),
-        activation=frozen(np.bincount(units, activation, graph.size), np.float64),
+        resident=held[0],
+        activation=held[1],
         room=costs.capacity_bytes[kinds] * (1 + MEMORY_SLACK),
         trains=bool(workload.backward.any()),
         orders=topological_orders(graph),
         exact=not (late.any() or problem.overlap or task.cluster.links),
+    )
+
+
+def most_between(graph: Hypergraph) -> Ints:
+    """Return for each net how many units can lie between its first and its last stage.
+
+    Let pins a and b be in stages s < t. What is in the stages between neither comes before a nor
+    after b, and each of those t − s − 1 stages has a unit.
+    """
+    order: nx.DiGraph[int] = nx.DiGraph()
+    order.add_nodes_from(range(graph.size))
+    order.add_edges_from(graph.edges.tolist())
+    before, after = [0] * graph.size, [0] * graph.size
+    sequence = list(nx.topological_sort(order))
+    for u in sequence:
+        before[u] |= 1 << u
+        for v in order.successors(u):
+            before[v] |= before[u]
+    for u in reversed(sequence):
+        after[u] |= 1 << u
+        for v in order.successors(u):
+            after[u] |= after[v]
+    return np.array(
+        [
+            max(graph.size - (before[a] | after[b]).bit_count() for a, b in permutations(pins, 2))
+            for pins in graph.pins
+        ],
+        np.int64,
     )
 
 

@@ -221,8 +221,8 @@ class RingProgram:
         for j, name in zip(columns, component, strict=True):
             if name < 0:
                 rows.upper[j] = 0.0
-            elif count > 1:
-                most = -max(1.0, rows.upper[j])
+            elif count > 1 and rows.upper[j] > 0:
+                most = -rows.upper[j]
                 rows.row(f"component[{ring.stage},{j}]", [j, chosen[name]], [1.0, most], -np.inf, 0)
 
     def share(self) -> None:

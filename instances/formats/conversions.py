@@ -45,6 +45,11 @@ def from_pandas(
     name, time_unit, cluster, provenance
         As in `Workload`.
 
+    Returns
+    -------
+    Workload
+        Its nodes are numbered in the order of the rows.
+
     Raises
     ------
     InputError
@@ -123,10 +128,24 @@ def from_networkx(
     cluster, provenance
         As in `Workload`.
 
+    Returns
+    -------
+    Workload
+        Its nodes are numbered in the graph's order.
+
     Raises
     ------
     InputError
         If the graph is undirected, or a node lacks an attribute that others have.
+
+    Examples
+    --------
+    >>> graph = nx.DiGraph(name="two")
+    >>> graph.add_node("a", time_accelerator=1.0, transfer=0.5)
+    >>> graph.add_node("b", time_accelerator=2.0, transfer=0.0)
+    >>> graph.add_edge("a", "b")
+    >>> from_networkx(graph).ids
+    ('a', 'b')
     """
     name = name or str(graph.graph.get("name") or "graph")
     if not graph.is_directed():
@@ -160,10 +179,22 @@ def cluster_from_pandas(kinds: pd.DataFrame) -> Cluster:
         One row per kind of device, indexed by name: ``count``, and any of the other columns of
         `Cluster.to_pandas`; NaN or None for the default.
 
+    Returns
+    -------
+    Cluster
+        Kinds in the order of the rows, without links between devices.
+
     Raises
     ------
     InputError
         If a column is unknown, or a value is none that `DeviceKind` takes.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(4, 1, memory_bytes=16e9)
+    >>> cluster_from_pandas(cluster.to_pandas()) == cluster
+    True
     """
     known = ("count", "memory_bytes", "host", "times", "slowdown")
     links = ("link_latency_s", "link_bytes_per_s")

@@ -64,6 +64,16 @@ def load(name_or_path: str | Path) -> Workload:
 
     A file wins over a shipped workload of the same name. The format is found by the content.
 
+    Parameters
+    ----------
+    name_or_path
+        Such as ``gpt2-xl``, or a file; `stagecut instances list` lists the shipped ones.
+
+    Returns
+    -------
+    Workload
+        Checked: frozen and valid from here on.
+
     Raises
     ------
     InputError
@@ -71,8 +81,8 @@ def load(name_or_path: str | Path) -> Workload:
 
     Examples
     --------
-    >>> load("gpt2-xl").n > 0  # doctest: +SKIP
-    True
+    >>> load("gpt2-xl").time_unit
+    'ms'
     """
     if isinstance(name_or_path, str) and not os.path.exists(name_or_path):
         ready = shipped()
@@ -92,10 +102,27 @@ def load(name_or_path: str | Path) -> Workload:
 def load_cluster(path: str | Path) -> Cluster:
     """Return the cluster in a file.
 
+    Parameters
+    ----------
+    path
+        A cluster file of ours.
+
+    Returns
+    -------
+    Cluster
+        As `save` wrote it.
+
     Raises
     ------
     InputError
         If the file is broken.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.save(stagecut.accelerators_and_cpus(2), "cluster.json")
+    >>> load_cluster("cluster.json").size
+    2
     """
     return stagecut_json.read_cluster(read_source(path))
 
@@ -103,10 +130,32 @@ def load_cluster(path: str | Path) -> Cluster:
 def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = None) -> Plan:
     """Return the plan in a file, made for `workload` (and for `cluster`, if given).
 
+    Parameters
+    ----------
+    path
+        A plan file of ours.
+    workload, cluster
+        What it must have been made for; default: any cluster.
+
+    Returns
+    -------
+    Plan
+        As it was saved; `verify` says whether what it claims is true.
+
     Raises
     ------
     InputError
         If the file is broken, was changed, or was made for something else.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> plan = stagecut.solve(workload, cluster, method="greedy").plan
+    >>> stagecut.save(plan, "plan.json", workload)
+    >>> load_plan("plan.json", workload).objective == plan.objective
+    True
     """
     return plan_json.read_plan(read_source(path), workload, cluster)
 
@@ -136,13 +185,33 @@ def load_split(path: str | Path, workload: Workload, cluster: Cluster | None = N
 
     Parameters
     ----------
+    path
+        The split file.
+    workload
+        What it splits.
     cluster
         Whose devices the file numbers; default: the one that the workload suggests.
+
+    Returns
+    -------
+    Placement
+        Nodes that the file leaves out are with their colour.
 
     Raises
     ------
     InputError
         If the file is broken, or does not fit workload and cluster.
+
+    Examples
+    --------
+    >>> import json, stagecut
+    >>> from pathlib import Path
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> half = workload.n // 2
+    >>> parts = [list(workload.ids[:half]), list(workload.ids[half:])]
+    >>> _ = Path("split.json").write_text(json.dumps({"fpgas": [{"nodes": p} for p in parts]}))
+    >>> load_split("split.json", workload).device.tolist().count(1) == workload.n - half
+    True
     """
     source = read_source(path)
     if source.flaw:
@@ -153,7 +222,29 @@ def load_split(path: str | Path, workload: Workload, cluster: Cluster | None = N
 
 
 def dumps(value: Workload | Cluster | Plan, workload: Workload | None = None) -> str:
-    """Return the text of the file that `save` writes; see there."""
+    """Return the text of the file that `save` writes; see there.
+
+    Parameters
+    ----------
+    value, workload
+        As in `save`.
+
+    Returns
+    -------
+    str
+        One JSON object.
+
+    Raises
+    ------
+    InputError
+        If `value` is a plan and `workload` is not given, or is another one.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> dumps(stagecut.accelerators_and_cpus(2)).splitlines()[1]
+    '  "format": "stagecut-cluster",'
+    """
     if isinstance(value, Workload):
         return layout(stagecut_json.write_workload(value))
     if isinstance(value, Cluster):
@@ -170,6 +261,10 @@ def save(
 
     Parameters
     ----------
+    value
+        What to write.
+    path
+        The file; it is replaced if there is one.
     workload
         What a plan was made for; its file names nodes by their ids. Only needed for plans.
 
@@ -178,6 +273,13 @@ def save(
     InputError
         If it cannot be written: no such folder, no permission, a full disk. Then a file that
         was there is unchanged.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.save(stagecut.load("gpt2-xl"), "workload.json")
+    >>> stagecut.load("workload.json").fingerprint == stagecut.load("gpt2-xl").fingerprint
+    True
     """
     write_whole(path, dumps(value, workload))
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..model.choices import Collective, MappingMode, MappingObjective
 from ..model.cluster import Cluster
 from ..model.errors import InputError, quote
-from ..model.problem import Collective, MapObjective, Mode
 from ..model.solution import ReplicaPlacement
 from ..model.units import NodeId
 from ..model.workload import Workload
@@ -22,11 +22,11 @@ class MappingRecord(Record):
     topology: dict[str, Any]
     stages: int
     replicas: int
-    mode: Mode
+    mode: MappingMode
     microbatches: int
     gradients: bool
     collective: Collective
-    objective: MapObjective
+    objective: MappingObjective
     overlap: bool
 
     def options(self) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from ..model.errors import prefix_errors, quote
 from ..model.workload import Workload
 from .source import Source, plain_id
 
-#: How far the costs of one node's out-edges may be apart: rounding by whoever wrote the file.
+#: By which part of it the costs of one node's out-edges may differ: rounding by whoever wrote the
+#: file. It is relative, so that a file is read alike whatever its unit of time.
 COST_TOLERANCE = 1e-6
 
 
@@ -171,7 +172,7 @@ def _transfers(source: Source, file: _File, index: dict[int, int]) -> tuple[Floa
         _at_least_0(source, edge, "cost", edge.cost)
         _at_least_0(source, edge, "size", edge.size or 0.0)
         before = first.setdefault(edge.sourceId, edge)
-        if not math.isclose(edge.cost, before.cost, rel_tol=1e-9, abs_tol=COST_TOLERANCE):
+        if not math.isclose(edge.cost, before.cost, rel_tol=COST_TOLERANCE):
             source.fail(
                 f"node {plain_id(edge.sourceId)}: {_called(before)}cost is {before.cost!r}, "
                 f"but {_called(edge)}cost is {edge.cost!r}; all edges out of a node carry the "

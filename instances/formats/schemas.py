@@ -7,6 +7,7 @@ stagecut.instances.formats.schemas`` writes them anew, a test holds them up to d
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ FOLDER = Path(__file__).parent / "schemas"
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = "#/$defs/{name}"
+_EXAMPLES = re.compile(r"\s*\bExamples\s+---")
 
 
 def schemas() -> dict[str, dict[str, Any]]:
@@ -40,6 +42,9 @@ def dumps_schema(schema: dict[str, Any]) -> str:
 def _schema(*kinds: type[Any]) -> dict[str, Any]:
     """Return the schema of the first of `kinds`, with definitions of all."""
     schemas, definitions = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    for definition in definitions.values():
+        if "description" in definition:  # the docstring, whose examples are of Python
+            definition["description"] = _EXAMPLES.split(definition["description"])[0]
     return {"$schema": _DIALECT, **schemas[0], "$defs": definitions}
 
 

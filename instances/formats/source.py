@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from enum import EnumType
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
@@ -229,7 +230,8 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
     if match := re.fullmatch(r"Object contains unknown field `(.+)`", message):
         return f"{begin}unknown key {quote(match[1])}; remove it or correct its spelling"
     if message.startswith("Invalid enum value") and len(where) == 1:
-        allowed = ", ".join(map(str, get_args(get_type_hints(kind)[where[0]])))
+        hint = get_type_hints(kind)[where[0]]
+        allowed = ", ".join(map(str, hint if isinstance(hint, EnumType) else get_args(hint)))
         return f"{where[0]} is {quote(value)}; it must be one of {allowed}"
     if match := re.match(r"Expected `([^`]+)`, got", message):
         wanted = _TYPES.get(match[1], match[1])

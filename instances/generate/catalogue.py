@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from types import MappingProxyType
-from typing import get_args
 
+from ..model.choices import Tied
 from ..model.cluster import Cluster
 from ..model.errors import InputError
 from ..model.workload import Workload
-from .architectures import ARCHITECTURES, Architecture, Granularity, Tied, Via, to_workload
+from .architectures import ARCHITECTURES, Architecture, Granularity, Via, to_workload
 from .roofline import machine
 
 DEFAULT_ACCELERATOR = "a100-80gb"
@@ -90,8 +90,8 @@ def build(
     batch: int | None = None,
     size: int | None = None,
     accelerators: int | None = None,
-    tied: Tied | None = None,
-    via: Via = "peer",
+    tied: Tied | str | None = None,
+    via: Via | str = Via.PEER,
 ) -> Workload:
     """Generate a shipped workload, possibly with other dimensions than the catalogue's.
 
@@ -131,20 +131,14 @@ def build(
     for option, value in (("batch", batch), ("size", size), ("accelerators", accelerators)):
         if value is not None and value < 1:
             raise InputError(f"{option}: {value}; it must be at least 1")
-    for option, word, known in (
-        ("tied", tied, get_args(Tied)),
-        ("via", via, get_args(Via)),
-    ):
-        if word not in known:
-            raise InputError(f"{option}: {word!r} is not one of {', '.join(known)}")
     return to_workload(
         architecture.network(batch, size),
         name,
         machine(accelerator),
         granularity=entry.granularity,
         training=entry.training,
-        tied=tied,
-        via=via,
+        tied=Tied.of("tied", tied),
+        via=Via.of("via", via),
         accelerators=accelerators,
         provenance={"source": architecture.source},
     )

@@ -13,6 +13,7 @@ import pandas as pd
 from .arrays import Ints
 from .errors import InputError, quote
 from .links import Link, PairLink, link_table, number
+from .summary import Tabled
 from .units import LEAST
 
 ACCELERATOR = "accelerator"
@@ -44,6 +45,16 @@ class DeviceKind:
         Factor on those times.
     link
         Link to host memory, for workloads that give bytes; None to use their transfer times.
+
+    Raises
+    ------
+    InputError
+        If the count, the memory or the slowdown is out of range.
+
+    Examples
+    --------
+    >>> DeviceKind("a100", 4, memory_bytes=40e9, times="accelerator").count
+    4
     """
 
     name: str
@@ -84,14 +95,27 @@ class DeviceKind:
 
 @dataclass(frozen=True)
 class Device:
-    """One device: `kind` numbers its `DeviceKind` in the cluster."""
+    """One device: `kind` numbers its `DeviceKind` in the cluster.
+
+    Parameters
+    ----------
+    name
+        Unique in its cluster.
+    kind
+        Position of its kind in `Cluster.kinds`.
+
+    Examples
+    --------
+    >>> accelerators_and_cpus(2).devices[1]
+    Device(name='accelerator 1', kind=0)
+    """
 
     name: str
     kind: int
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Tabled):
     """The devices to plan for, numbered kind by kind in the order of `kinds`.
 
     Parameters
@@ -107,6 +131,14 @@ class Cluster:
     InputError
         If there is no device at all, two kinds have one name, or a link names what is no
         accelerator.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> fast = stagecut.DeviceKind("h100", 2, memory_bytes=80e9, times="accelerator")
+    >>> slow = stagecut.DeviceKind("a100", 1, 40e9, times="accelerator", slowdown=2.0)
+    >>> [device.name for device in stagecut.Cluster((fast, slow)).devices]
+    ['h100 0', 'h100 1', 'a100']
     """
 
     kinds: tuple[DeviceKind, ...]
@@ -159,6 +191,14 @@ class Cluster:
         """SHA-256 of kinds and links, in order."""
         stated = (self.kinds, self.links) if self.links else self.kinds
         return hashlib.sha256(repr(stated).encode()).hexdigest()
+
+    def summary(self) -> dict[str, object]:
+        """Return how many devices of each kind there are, as it shows itself."""
+        facts: dict[str, object] = {}
+        for kind in self.kinds:
+            memory = "" if math.isinf(kind.memory_bytes) else f" of {kind.memory_bytes:.6g} bytes"
+            facts[kind.name] = f"{kind.count}{memory}"
+        return {**facts, "links between devices": len(self.links)}
 
     def with_counts(
         self,
@@ -226,6 +266,16 @@ def accelerators_and_cpus(
         How many of each.
     memory_bytes
         Memory of each accelerator.
+
+    Returns
+    -------
+    Cluster
+        The kind ``accelerator``, and after it the kind ``cpu``.
+
+    Raises
+    ------
+    InputError
+        If a number is negative or no number of devices, or there are no devices at all.
 
     Examples
     --------

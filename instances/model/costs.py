@@ -58,6 +58,13 @@ class Costs:
         Shape (D,): kind of each device.
     messages
         Between linked devices, whose data does not go through host memory; None without links.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> costs = price(stagecut.load("gpt2-xl"), stagecut.accelerators_and_cpus(2))
+    >>> costs.compute.shape == (2, costs.memory_bytes.size), costs.count.tolist()
+    (True, [2, 0])
     """
 
     compute: Floats
@@ -102,6 +109,16 @@ class Costs:
 def price(workload: Workload, cluster: Cluster) -> Costs:
     """Price `workload` for `cluster`.
 
+    Parameters
+    ----------
+    workload, cluster
+        What runs, and where it can run.
+
+    Returns
+    -------
+    Costs
+        Times in the workload's unit.
+
     Raises
     ------
     InputError
@@ -111,6 +128,13 @@ def price(workload: Workload, cluster: Cluster) -> Costs:
     Notes
     -----
     O((K + L) n + D²) with L links between devices.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> costs = price(stagecut.load("gpt2-xl"), stagecut.accelerators_and_cpus(2))
+    >>> costs.host.tolist()
+    [False, True]
     """
     compute, transfer = [], []
     for kind in cluster.kinds:
@@ -141,8 +165,22 @@ def without_links(costs: Costs, *, returning: bool) -> Costs:
 
     Parameters
     ----------
+    costs
+        Of a cluster that may have links between devices.
     returning
         Whether a device can get its own data back from host memory: in another call.
+
+    Returns
+    -------
+    Costs
+        The same object if there are no links between devices.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> costs = price(stagecut.load("gpt2-xl"), stagecut.accelerators_and_cpus(2))
+    >>> without_links(costs, returning=False) is costs
+    True
     """
     if costs.messages is None:
         return costs

@@ -13,6 +13,15 @@ class StagecutError(Exception):
     """Base of every error that Stagecut raises on purpose.
 
     The message is kept on one line and printable, whatever names a file puts into it.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> try:
+    ...     stagecut.load("no such workload")
+    ... except stagecut.StagecutError as error:
+    ...     print(type(error).__name__)
+    InputError
     """
 
     def __init__(self, message: str) -> None:
@@ -23,15 +32,42 @@ class InputError(StagecutError):
     """Something given by the user is wrong: a file, an option, or a contradiction of two.
 
     The message is one line that names the file or option, the field, the id and the remedy.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Throughput(pipeline="1f1b")
+    Traceback (most recent call last):
+    stagecut.instances.model.errors.InputError: pipeline: "1f1b" is not one of pipedream, gpipe
     """
 
 
 class InfeasibleError(StagecutError):
-    """No plan can exist; the message says which device, colour or number of bytes is at fault."""
+    """No plan can exist; the message says which device, colour or number of bytes is at fault.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> issubclass(stagecut.InfeasibleError, stagecut.StagecutError)
+    True
+    """
 
 
 class VerificationError(StagecutError):
-    """A plan breaks a rule of its problem, or claims an objective that it does not have."""
+    """A plan breaks a rule of its problem, or claims an objective that it does not have.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from dataclasses import replace
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(2), method="greedy").plan
+    >>> try:
+    ...     stagecut.verify(workload, replace(plan, objective=plan.objective / 2))
+    ... except stagecut.VerificationError as error:
+    ...     print("it claims objective" in str(error))
+    True
+    """
 
 
 def quote(value: object, width: int = 40) -> str:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from .check_options import count, one_of
+from .choices import OrText, PipelineSchedule, Split, choose
 from .errors import InputError, quote
+from .options import check_count
+from .summary import ByFields
 from .workload import Workload
-
-PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2"]
-IterationSplit = Literal["contiguous", "per-device", "noncontiguous"]
-
-PIPELINE_SCHEDULES: tuple[PipelineSchedule, ...] = (
-    "1f1b",
-    "gpipe",
-    "interleaved",
-    "zb-h1",
-    "zb-h2",
-)
 
 #: Chunks per device unless the problem says otherwise, for the schedule that has them.
 USUAL_CHUNKS = 2
 
 
 @dataclass(frozen=True)
-class Iteration:
+class Iteration(ByFields):
     """Minimise the time of one iteration: a batch of M microbatches under a schedule.
 
     The objective is the makespan of the plan as the simulator executes it, from the first forward
@@ -59,17 +49,27 @@ class Iteration:
         The part of a backward pass that computes gradients of weights, where a schedule splits
         it.
 
+    Raises
+    ------
+    InputError
+        If an option is none of its choices, or options contradict each other.
+
     References
     ----------
     Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "Efficient Large-Scale Language Model
     Training on GPU Clusters Using Megatron-LM", SC 2021 (1F1B, interleaved); Qi et al., "Zero
     Bubble Pipeline Parallelism", ICLR 2024 (ZB-H1, ZB-H2). To place the nodes for the makespan of
     the schedule, exactly and with a bound, is ours.
+
+    Examples
+    --------
+    >>> Iteration(16, schedule="interleaved").chunks
+    2
     """
 
     microbatches: int
-    schedule: PipelineSchedule = "1f1b"
-    split: IterationSplit = "contiguous"
+    schedule: OrText[PipelineSchedule] = PipelineSchedule.ONE_F_ONE_B
+    split: OrText[Split] = Split.CONTIGUOUS
     chunks: int | None = None
     max_stages: int | None = None
     relayed: bool = False
@@ -77,15 +77,14 @@ class Iteration:
     weight_share: float = 0.5
 
     def __post_init__(self) -> None:
-        count("microbatches", self.microbatches)
-        one_of("schedule", self.schedule, PIPELINE_SCHEDULES)
-        one_of("split", self.split, ("contiguous", "per-device", "noncontiguous"))
+        check_count("microbatches", self.microbatches)
+        choose(self, schedule=PipelineSchedule, split=Split)
         interleaved = self.schedule == "interleaved"
         if self.chunks is None:
             object.__setattr__(self, "chunks", USUAL_CHUNKS if interleaved else 1)
-        count("chunks", self.chunks)
+        check_count("chunks", self.chunks)
         if self.max_stages is not None:
-            count("max_stages", self.max_stages)
+            check_count("max_stages", self.max_stages)
         if not interleaved and self.chunks != 1:
             raise InputError(
                 f"chunks: {self.chunks}; only the schedule interleaved has several stages on a "

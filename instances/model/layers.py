@@ -51,6 +51,13 @@ class Layers:
     ------
     InputError
         If lengths differ, or a number is negative or not finite.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
+    >>> workload.layers.size == 2 * workload.n, workload.layers.label[:2]
+    (True, ('vanilla', 'recompute'))
     """
 
     node: Ints

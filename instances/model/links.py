@@ -27,6 +27,16 @@ class Link:
         Seconds until the first byte arrives.
     bytes_per_s
         Bandwidth.
+
+    Raises
+    ------
+    InputError
+        If the latency is negative, or the bandwidth is not above 0.
+
+    Examples
+    --------
+    >>> Link(latency_s=1e-6, bytes_per_s=1e9).seconds(1000)
+    2e-06
     """
 
     latency_s: float
@@ -63,6 +73,14 @@ class PairLink:
         other; a kind with itself links its devices with each other.
     link
         Latency and bandwidth of a message.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> nvlink = stagecut.PairLink(("accelerator", "accelerator"), stagecut.Link(1e-6, 1e11))
+    >>> kinds = (stagecut.DeviceKind("accelerator", 2),)
+    >>> stagecut.Cluster(kinds, (nvlink,)).link_of.tolist()
+    [[-1, 0], [0, -1]]
     """
 
     ends: tuple[str, str]

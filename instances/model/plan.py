@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
 
 import pandas as pd
 
@@ -18,12 +17,19 @@ from .solution import Solution
 from .summary import Summarised
 from .workload import Workload
 
-Status = Literal["optimal", "feasible", "infeasible", "no solution"]
-Limit = Literal["none", "time", "nodes", "interrupt"]
-
 
 def gap_between(objective: float, bound: float) -> float:
     """Return (objective − bound) / objective: 0 if they meet, and if the objective is 0.
+
+    Parameters
+    ----------
+    objective, bound
+        Of one plan, in one unit.
+
+    Returns
+    -------
+    float
+        From 0 to 1, for bounds of at least 0; `inf` if nothing is known.
 
     Examples
     --------
@@ -67,6 +73,15 @@ class Plan(Summarised):
     ------
     InputError
         If a node's device does not exist in the cluster.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> plan = stagecut.solve(workload, cluster, method="greedy").plan
+    >>> plan.bound <= plan.objective, plan.to_pandas(workload)["device"].nunique()
+    (True, 2)
     """
 
     workload_name: str

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from .check_options import count, one_of
-from .errors import InputError, quote
+from .choices import (
+    Collective,
+    CpuSplit,
+    MappingMode,
+    MappingObjective,
+    OrText,
+    Pipeline,
+    Split,
+    choose,
+)
+from .errors import InputError
 from .iteration import Iteration
+from .options import check_count
+from .summary import ByFields
 from .topology import Topology
-from .units import LEAST, MOST
-
-Split = Literal["contiguous", "per-device", "noncontiguous"]
-CpuSplit = Literal["contiguous", "free"]
-Pipeline = Literal["pipedream", "gpipe"]
+from .training import Training
 
 #: Calls per accelerator; no workload has use for more.
 MAX_CALLS = 1000
 
-SPLITS: tuple[Split, ...] = ("contiguous", "per-device", "noncontiguous")
-
 
 @dataclass(frozen=True)
-class Throughput:
+class Throughput(ByFields):
     """Minimise the max-load: the time per sample of a pipeline that never waits.
 
     Parameters
@@ -46,18 +50,32 @@ class Throughput:
         Data moves only from a stage to the next: what a later one needs is passed on by those
         between, and at every boundary that it crosses both sides pay for it; gradients the same
         way back. So runs `torch.distributed.pipelining`. For contiguous splits.
+
+    Raises
+    ------
+    InputError
+        If an option is none of its choices, or `relayed` goes with a split that is not contiguous.
+
+    References
+    ----------
+    Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
+    NeurIPS 2020, section 5 and appendix. `relayed` and links are ours.
+
+    Examples
+    --------
+    >>> problem = Throughput(split="contiguous", overlap=True)
+    >>> problem.split is Split.CONTIGUOUS
+    True
     """
 
-    split: Split = "noncontiguous"
-    cpu_split: CpuSplit = "contiguous"
-    pipeline: Pipeline = "pipedream"
+    split: OrText[Split] = Split.NONCONTIGUOUS
+    cpu_split: OrText[CpuSplit] = CpuSplit.CONTIGUOUS
+    pipeline: OrText[Pipeline] = Pipeline.PIPEDREAM
     overlap: bool = False
     relayed: bool = False
 
     def __post_init__(self) -> None:
-        one_of("split", self.split, SPLITS)
-        one_of("cpu_split", self.cpu_split, ("contiguous", "free"))
-        one_of("pipeline", self.pipeline, ("pipedream", "gpipe"))
+        choose(self, split=Split, cpu_split=CpuSplit, pipeline=Pipeline)
         if self.relayed and (self.split, self.cpu_split) != ("contiguous", "contiguous"):
             raise InputError(
                 "relayed: data is passed from stage to stage, so split and cpu_split must be "
@@ -70,142 +88,8 @@ class Throughput:
         return "throughput"
 
 
-Recomputation = Literal["free", "off", "forced"]
-Objective = Literal["time-per-sample", "batch"]
-Schedule = Literal["1f1b", "gpipe", "pipedream", "2bw"]
-Optimizer = Literal["as-given", "sgd", "momentum", "adam"]
-Precision = Literal["fp32", "mixed"]
-
-RECOMPUTATIONS: tuple[Recomputation, ...] = ("free", "off", "forced")
-OBJECTIVES: tuple[Objective, ...] = ("time-per-sample", "batch")
-SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe", "pipedream", "2bw")
-OPTIMIZERS: tuple[Optimizer, ...] = ("as-given", "sgd", "momentum", "adam")
-PRECISIONS: tuple[Precision, ...] = ("fp32", "mixed")
-
-
 @dataclass(frozen=True)
-class LayerRule:
-    """What one layer may do, on top of what all may; None for no further restriction.
-
-    Parameters
-    ----------
-    node
-        Id of the layer.
-    degrees, replicas
-        Tensor and data-parallel degrees that its stage may have.
-    recomputation
-        Of this layer.
-    """
-
-    node: int | str
-    degrees: tuple[int, ...] | None = None
-    replicas: tuple[int, ...] | None = None
-    recomputation: Recomputation | None = None
-
-    def __post_init__(self) -> None:
-        _degrees(f"node {self.node}: degrees", self.degrees)
-        _degrees(f"node {self.node}: replicas", self.replicas)
-        if self.recomputation is not None:
-            one_of(f"node {self.node}: recomputation", self.recomputation, RECOMPUTATIONS)
-
-
-@dataclass(frozen=True)
-class Training:
-    """Cut layers into pipeline stages with replicas, tensor degree and recomputation.
-
-    A plan is a list of contiguous stages S_1 … S_r. Stage i has d_i replicas of tensor degree
-    t_i, and each of its nodes one configuration of that degree. Σ d_i t_i ≤ K devices, d_i | N
-    microbatches, Σ d_i ≤ N. Its time per sample is
-
-        TPS_i = Σ p_v / d_i + 1/B · ( Σ_{cut edges e} 2 (c_e + sync_e) / d_i
-                                      + Σ_v 4 (d_i − 1) w_v / (d_i N) )
-
-    with the synchronisation of the end inside the stage, and it takes Σ (a_v y_i + b_v) bytes on
-    each of its devices, with y_i = ⌈(d_i + … + d_r) / d_i⌉ microbatches in flight.
-
-    Parameters
-    ----------
-    microbatches
-        N, microbatches in a batch; default: the workload's.
-    bandwidth
-        B, bytes per second (per time unit, for a workload that does not name its unit) that a
-        device sends and receives; default: the workload's.
-    objective
-        ``time-per-sample``: max TPS_i. ``batch``: fill and drain counted,
-        Σ TPS_i + (N − 1) max TPS_i.
-    degrees, replicas
-        Allowed t_i and d_i; None for all. ``(1,)`` switches off, ``(4,)`` forces.
-    recomputation
-        ``free``; ``off`` and ``forced`` allow a layer only configurations without and with
-        recomputation, wherever it has both.
-    rules
-        The same layer by layer.
-    max_stages
-        At most so many stages.
-    uncut
-        Edges (pairs of ids) whose ends must be in one stage.
-    schedule
-        What is kept per microbatch in flight. ``1f1b``: y_i activations. ``gpipe``: those of all
-        N / d_i microbatches of a replica. ``pipedream``: y_i activations, and as many versions
-        of the weights; there are no batches, so N does not limit d_i, and replicas synchronise
-        after every round of d_i microbatches (d_i for N in TPS_i). ``2bw``: y_i activations and
-        two versions of the weights.
-    optimizer, precision
-        State kept per byte of weights, on top of what the workload gives. ``as-given``: none.
-        ``fp32``: ``sgd`` 0, ``momentum`` 1, ``adam`` 2; ``mixed`` (weights of two bytes, state
-        and a copy of the weights of four): 2, 4, 6.
-    server_devices, server_bandwidth
-        Replicas of a stage whose d_i t_i devices fit into one server synchronise gradients at
-        this bandwidth instead of `bandwidth`; stages are taken to be in different servers.
-
-    References
-    ----------
-    Tarnawski, Narayanan, Phanishayee, "Piper: Multidimensional Planner for DNN Parallelization",
-    NeurIPS 2021, section 3. The objective ``batch``, schedules, optimizers and servers are ours.
-    """
-
-    microbatches: int | None = None
-    bandwidth: float | None = None
-    objective: Objective = "time-per-sample"
-    degrees: tuple[int, ...] | None = None
-    replicas: tuple[int, ...] | None = None
-    recomputation: Recomputation = "free"
-    rules: tuple[LayerRule, ...] = ()
-    max_stages: int | None = None
-    uncut: tuple[tuple[int | str, int | str], ...] = ()
-    schedule: Schedule = "1f1b"
-    optimizer: Optimizer = "as-given"
-    precision: Precision = "fp32"
-    server_devices: int | None = None
-    server_bandwidth: float | None = None
-
-    def __post_init__(self) -> None:
-        one_of("objective", self.objective, OBJECTIVES)
-        one_of("recomputation", self.recomputation, RECOMPUTATIONS)
-        one_of("schedule", self.schedule, SCHEDULES)
-        one_of("optimizer", self.optimizer, OPTIMIZERS)
-        one_of("precision", self.precision, PRECISIONS)
-        _degrees("degrees", self.degrees)
-        _degrees("replicas", self.replicas)
-        for what in ("microbatches", "max_stages", "server_devices"):
-            _degrees(what, None if getattr(self, what) is None else (getattr(self, what),))
-        for what in ("bandwidth", "server_bandwidth"):
-            value = getattr(self, what)
-            if value is not None and not LEAST <= value <= MOST:
-                raise InputError(
-                    f"{what}: {quote(value)}; it must be a number above 0 and at most {MOST:g}"
-                )
-        if (self.server_devices is None) != (self.server_bandwidth is None):
-            raise InputError("server: give server_devices and server_bandwidth, or neither")
-
-    @property
-    def name(self) -> str:
-        """What the problem is called in files and tables."""
-        return "training"
-
-
-@dataclass(frozen=True)
-class Latency:
+class Latency(ByFields):
     """Minimise the time of one request that has all devices to itself.
 
     Each accelerator runs at most `calls` calls, one after the other; a call is a contiguous set
@@ -220,16 +104,26 @@ class Latency:
     calls
         Calls per accelerator, q in the source; 1 makes the split contiguous.
 
+    Raises
+    ------
+    InputError
+        If `calls` is no whole number of at least 1.
+
     References
     ----------
     Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
     NeurIPS 2020, section 4 and appendix.
+
+    Examples
+    --------
+    >>> Latency(calls=2).name
+    'latency'
     """
 
     calls: int = 1
 
     def __post_init__(self) -> None:
-        count("calls", self.calls, MAX_CALLS)
+        check_count("calls", self.calls, MAX_CALLS)
 
     @property
     def name(self) -> str:
@@ -237,17 +131,8 @@ class Latency:
         return "latency"
 
 
-Mode = Literal["p2p", "allr", "both"]
-Collective = Literal["ring", "cheapest"]
-MapObjective = Literal["stage-time", "busiest-link"]
-
-MODES: tuple[Mode, ...] = ("p2p", "allr", "both")
-COLLECTIVES: tuple[Collective, ...] = ("ring", "cheapest")
-MAP_OBJECTIVES: tuple[MapObjective, ...] = ("stage-time", "busiest-link")
-
-
 @dataclass(frozen=True)
-class DeviceMapping:
+class DeviceMapping(ByFields):
     """Map S stages × R replicas to the devices of a topology, least maximum first.
 
     ``stage-time``: the maximum is over stages; of mappings with one maximum those of least sum
@@ -290,30 +175,42 @@ class DeviceMapping:
     overlap
         Messages run beside compute: T_s = max(m · t_s, m · P_s + A_s). Of stage times only.
 
+    Raises
+    ------
+    InputError
+        If an option is none of its choices, options contradict each other, or the topology has
+        too few devices.
+
     References
     ----------
     Parmesan's min–max device mapping, its instantiations p2p and allr. Batches, gradients,
     matching and ring as part of the answer, and the collectives are ours; m = 1 without
     gradients and with rings is the published tables' form.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> problem = stagecut.DeviceMapping(stagecut.topology("ring:8"), stages=4, replicas=2)
+    >>> problem.mode, problem.collective
+    ('p2p', 'cheapest')
     """
 
     topology: Topology
     stages: int
     replicas: int
-    mode: Mode = "p2p"
+    mode: OrText[MappingMode] = MappingMode.P2P
     microbatches: int = 1
     gradients: bool = True
-    collective: Collective | None = None
-    objective: MapObjective = "stage-time"
+    collective: OrText[Collective] | None = None
+    objective: OrText[MappingObjective] = MappingObjective.STAGE_TIME
     overlap: bool = False
 
     def __post_init__(self) -> None:
-        one_of("mode", self.mode, MODES)
-        one_of("objective", self.objective, MAP_OBJECTIVES)
-        of_links = self.objective == "busiest-link"
+        of_links = self.objective == MappingObjective.BUSIEST_LINK
         if self.collective is None:
-            object.__setattr__(self, "collective", "ring" if of_links else "cheapest")
-        one_of("collective", self.collective, COLLECTIVES)
+            default = Collective.RING if of_links else Collective.CHEAPEST
+            object.__setattr__(self, "collective", default)
+        choose(self, mode=MappingMode, objective=MappingObjective, collective=Collective)
         if of_links and self.overlap:
             raise InputError("overlap: the busiest link counts no compute; leave overlap out")
         if of_links and self.collective != "ring":
@@ -322,7 +219,7 @@ class DeviceMapping:
                 "rings: leave collective out"
             )
         for what in ("stages", "replicas", "microbatches"):
-            count(what, getattr(self, what))
+            check_count(what, getattr(self, what))
         usable, used = len(self.topology.usable), self.stages * self.replicas
         if used > usable:
             raise InputError(
@@ -337,10 +234,3 @@ class DeviceMapping:
 
 
 Problem = Throughput | Iteration | Latency | Training | DeviceMapping
-
-
-def _degrees(option: str, values: tuple[int, ...] | None) -> None:
-    for value in values or ():
-        count(option, value)
-    if values == ():
-        raise InputError(f"{option}: empty; allow at least one, or give None for all")

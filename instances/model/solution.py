@@ -22,6 +22,11 @@ class Placement:
     order
         The devices in use, in the order of their stages, if data is relayed from stage to stage;
         else ().
+
+    Examples
+    --------
+    >>> Placement([0, 0, 1]).device.tolist()
+    [0, 0, 1]
     """
 
     device: Ints
@@ -43,6 +48,11 @@ class PipelinePlacement:
         numbered in the order of the pipeline; else each is the part of one device, in any order.
     devices
         Number of the device of each stage.
+
+    Examples
+    --------
+    >>> PipelinePlacement([0, 0, 1], devices=(2, 0)).device.tolist()
+    [2, 2, 0]
     """
 
     stage: Ints
@@ -70,6 +80,11 @@ class CallPlacement:
     call
         Shape (n,): number of the node's call on its accelerator, in the order in which the calls
         run; −1 for nodes on CPUs.
+
+    Examples
+    --------
+    >>> CallPlacement(device=[0, 0, 1], call=[0, 1, 0]).call.tolist()
+    [0, 1, 0]
     """
 
     device: Ints
@@ -96,6 +111,11 @@ class Stage:
         Tensor-parallel degree t.
     kind
         Kind of its d·t devices in the cluster.
+
+    Examples
+    --------
+    >>> Stage(nodes=(0, 1), configuration=(0, 2), replicas=2, degree=1, kind=0).replicas
+    2
     """
 
     nodes: tuple[int, ...]
@@ -116,6 +136,12 @@ class StagePlacement:
     device
         Shape (n,): number of the first device of each node's stage; the devices of a stage
         follow each other, and so do stages of one kind.
+
+    Examples
+    --------
+    >>> stage = Stage(nodes=(0, 1), configuration=(0, 2), replicas=2, degree=1, kind=0)
+    >>> StagePlacement((stage,), [0, 0]).device.tolist()
+    [0, 0]
     """
 
     stages: tuple[Stage, ...]
@@ -127,7 +153,27 @@ class StagePlacement:
 
 
 def in_stages(stages: Iterable[Stage], cluster: Cluster) -> StagePlacement:
-    """Return the stages with devices handed out in order, kind by kind."""
+    """Return the stages with devices handed out in order, kind by kind.
+
+    Parameters
+    ----------
+    stages
+        First to last; together they have every node once.
+    cluster
+        Whose devices.
+
+    Returns
+    -------
+    StagePlacement
+        Devices of a kind are numbered stage by stage.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stages = [Stage((0,), (0,), replicas=2, degree=1, kind=0), Stage((1,), (1,), 1, 1, 0)]
+    >>> in_stages(stages, stagecut.accelerators_and_cpus(3)).device.tolist()
+    [0, 2]
+    """
     stages = tuple(stages)
     counts = [kind.count for kind in cluster.kinds]
     free = [sum(counts[:k]) for k in range(len(counts))]
@@ -151,6 +197,12 @@ class ReplicaPlacement:
     sends_to
         Shape (S−1, R): position, in the next stage's row of `slots`, of the replica to which
         each replica sends.
+
+    Examples
+    --------
+    >>> mapped = ReplicaPlacement(stage=[0, 0, 1], slots=[[0, 1], [2, 3]], sends_to=[[0, 1]])
+    >>> mapped.device.tolist()
+    [0, 0, 2]
     """
 
     stage: Ints

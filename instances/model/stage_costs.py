@@ -27,6 +27,13 @@ class StageCosts:
         Shape (S−1,): what crosses it from stage s+1 to s.
     parameter_bytes
         Shape (S,): what the replicas of a stage reduce once per batch.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> costs = stagecut.StageCosts([1e-3, 2e-3], [4e6], [4e6], [1e9, 1e9])
+    >>> costs.size
+    2
     """
 
     compute_s: Floats
@@ -59,13 +66,30 @@ def stage_costs(workload: Workload, stage: Ints, stages: int) -> StageCosts:
 
     Parameters
     ----------
+    workload
+        With a unit of time and sizes of outputs.
     stage
         Shape (n,): stage of each node, 0 … stages−1.
+    stages
+        How many there are.
+
+    Returns
+    -------
+    StageCosts
+        Of the `stages` stages.
 
     Raises
     ------
     InputError
         If the workload does not say its unit of time, or the sizes of outputs.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> costs = stage_costs(workload, np.arange(workload.n) * 4 // workload.n, 4)
+    >>> costs.compute_s.shape, costs.forward_bytes.shape
+    ((4,), (3,))
     """
     time = accelerator_seconds(workload)
     if workload.output_bytes is None:

@@ -1,22 +1,20 @@
-"""How large objects show themselves: in one line, and in notebooks as a small table."""
+"""How objects show themselves: in notebooks as a small table; large ones in one line, too."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import fields
+from typing import Any
 
 from .escape import markup, one_line
 
 
-class Summarised(ABC):
-    """A base of dataclasses (with ``repr=False``) whose fields are too many to print."""
+class Tabled(ABC):
+    """A base of what notebooks show as a table."""
 
     @abstractmethod
     def summary(self) -> dict[str, object]:
         """Return what to show, by name."""
-
-    def __repr__(self) -> str:
-        facts = ", ".join(f"{name}={shown(value)}" for name, value in self.summary().items())
-        return f"{type(self).__name__}({facts})"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows; texts from files are escaped."""
@@ -26,6 +24,28 @@ class Summarised(ABC):
         )
         title = markup(type(self).__name__)
         return f"<table><thead><tr><th colspan='2'>{title}</th></tr></thead>{rows}</table>"
+
+
+class Summarised(Tabled):
+    """A base of dataclasses (with ``repr=False``) whose fields are too many to print."""
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={shown(value)}" for name, value in self.summary().items())
+        return f"{type(self).__name__}({facts})"
+
+
+class ByFields(Tabled):
+    """A base of dataclasses that are shown by their fields, those left open left out."""
+
+    def summary(self) -> dict[str, object]:
+        """Return the fields that are neither None nor (); of what has a name, its name."""
+        this: Any = self
+        values = {item.name: getattr(self, item.name) for item in fields(this)}
+        return {
+            field: getattr(value, "name", value) if isinstance(value, Tabled) else value
+            for field, value in values.items()
+            if value is not None and value != ()
+        }
 
 
 def shown(value: object) -> str:

@@ -7,17 +7,16 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
 
 import networkx as nx
 import numpy as np
 
 from .arrays import Bools, Floats, Ints, checked, frozen
+from .choices import Routing
 from .errors import InputError, quote
 from .routing import Routes, route
+from .summary import Tabled
 from .units import LEAST, MOST
-
-Routing = Literal["hops", "widest"]
 
 #: A look-up table of all pairs beyond this does not fit into an ordinary machine's memory.
 MAX_DEVICES = 8192
@@ -28,7 +27,7 @@ MAX_LINKS = 12_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Topology:
+class Topology(Tabled):
     """Devices and switches, joined by links that carry data both ways at once.
 
     Nodes 0 … D−1 are the devices, D … D+switches−1 only forward. A message over a link takes
@@ -66,6 +65,13 @@ class Topology:
     ------
     InputError
         If a link leads nowhere, a bandwidth is not above 0, or a name occurs twice.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> ring = stagecut.topology("ring:4")
+    >>> ring.size, len(ring.links), ring.without([3]).usable.tolist()
+    (4, 4, [0, 1, 2])
     """
 
     name: str
@@ -76,7 +82,7 @@ class Topology:
     switches: int = 0
     island: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     excluded: tuple[int, ...] = ()
-    routing: Routing = "hops"
+    routing: Routing | str = Routing.HOPS
     shape: tuple[int, ...] = ()
     wraps: bool = False
 
@@ -93,6 +99,7 @@ class Topology:
         put("island", island if len(island) else frozen(np.zeros(self.size), np.int64))
         put("excluded", tuple(sorted({int(d) for d in self.excluded})))
         put("shape", tuple(int(side) for side in self.shape))
+        put("routing", Routing.of(f"{where}: routing", self.routing))
         _check(self)
 
     @property
@@ -128,7 +135,7 @@ class Topology:
             self.links,
             self.latency_s,
             self.bytes_per_s,
-            widest=self.routing == "widest",
+            widest=self.routing == Routing.WIDEST,
             grid=(self.shape, self.wraps),
         )
         component = routes.component[self.usable]
@@ -151,6 +158,17 @@ class Topology:
             digest.update(array.tobytes() + b"|")
         return digest.hexdigest()
 
+    def summary(self) -> dict[str, object]:
+        """Return name and sizes, as it shows itself."""
+        return {
+            "name": self.name,
+            "devices": self.size,
+            "excluded": len(self.excluded),
+            "switches": self.switches,
+            "links": len(self.links),
+            "routing": self.routing,
+        }
+
     def without(self, devices: Iterable[int]) -> Topology:
         """Return the topology with these devices excluded besides."""
         return replace(self, excluded=(*self.excluded, *devices))
@@ -160,7 +178,7 @@ class Topology:
         ``latency_s`` and ``bytes_per_s``. `topology_from_networkx` is the inverse, but for links
         that no route uses beside a better one between the same two nodes, and the grid's shape.
         """
-        graph: nx.Graph[int] = nx.Graph(name=self.name, routing=self.routing)
+        graph: nx.Graph[int] = nx.Graph(name=self.name, routing=str(self.routing))
         for d, name in enumerate(self.devices):
             graph.add_node(
                 d,
@@ -207,8 +225,6 @@ def _check(topology: Topology) -> None:
             f"{where}: switches is {quote(topology.switches)}; it must be from 0 to {MAX_SWITCHES}"
         )
     check_links(where, len(topology.links))
-    if topology.routing not in ("hops", "widest"):
-        raise InputError(f"{where}: routing is {quote(topology.routing)}; use hops or widest")
     for key in ("latency_s", "bytes_per_s"):
         if len(getattr(topology, key)) != len(topology.links):
             raise InputError(f"{where}: {key} and links differ in length; give one per link")
@@ -282,5 +298,5 @@ def topology_from_networkx(graph: nx.Graph[int]) -> Topology:
         switches=len(switches),
         island=np.array([int(graph.nodes[v].get("island", 0)) for v in devices]),
         excluded=tuple(number[v] for v in devices if graph.nodes[v].get("excluded", False)),
-        routing=graph.graph.get("routing", "hops"),
+        routing=graph.graph.get("routing", Routing.HOPS),
     )

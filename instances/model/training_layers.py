@@ -34,6 +34,11 @@ def training_layers(workload: Workload) -> Workload:
         With a backward pass, bytes of outputs, and ``activation_bytes`` and ``weight_bytes`` in
         `Workload.extra`, as `instances.pytorch.profile` and the shipped workloads have them.
 
+    Returns
+    -------
+    Workload
+        A node per forward node, under its id.
+
     Raises
     ------
     InputError
@@ -42,6 +47,19 @@ def training_layers(workload: Workload) -> Workload:
     Notes
     -----
     O(n log n + m) in nodes and edges.
+
+    References
+    ----------
+    Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, has
+    profiles of this form. Tarnawski et al., "Piper: Multidimensional Planner for DNN
+    Parallelization", NeurIPS 2021, section 3, has the configurations.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl-training")
+    >>> training_layers(workload).n < workload.n
+    True
     """
     _check(workload)
     nodes = np.flatnonzero(~workload.backward)

@@ -89,6 +89,19 @@ class Workload(Summarised):
     InputError
         If an array has the wrong length, a time, size or transfer is negative or NaN, an edge
         leads nowhere or back to its own source, an id occurs twice, or the graph has a cycle.
+
+    Examples
+    --------
+    >>> workload = Workload(
+    ...     name="chain",
+    ...     ids=("a", "b", "c"),
+    ...     edges=np.array([(0, 1), (1, 2)]),
+    ...     times={"accelerator": np.array([1.0, 2.0, 3.0])},
+    ...     memory_bytes=np.zeros(3),
+    ...     transfer=np.array([0.5, 0.5, 0.0]),
+    ... )
+    >>> workload.n, workload.successors
+    (3, ((1,), (2,), ()))
     """
 
     name: str
@@ -268,10 +281,27 @@ def _columns(columns: Mapping[str, Floats], what: str) -> Mapping[str, Floats]:
 def layers_of(workload: Workload) -> Layers:
     """Return the configurations of a workload.
 
+    Parameters
+    ----------
+    workload
+        For training plans.
+
+    Returns
+    -------
+    Layers
+        The workload's `layers`.
+
     Raises
     ------
     InputError
         If it has none.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
+    >>> sorted(set(layers_of(workload).label))
+    ['recompute', 'vanilla']
     """
     if workload.layers is None:
         raise InputError(

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import CPU_CORE, machine
+from ..model.choices import Tied
 from ..model.errors import InputError, quote
 from ..model.workload import Workload
 from ..pytorch.layers import by_layer, by_operator, fitting_depth
@@ -49,7 +50,7 @@ def read_onnx(
     *,
     batch: int | None = None,
     depth: int | Literal["auto"] | None = None,
-    tied: Literal["colour", "copies"] = "colour",
+    tied: Tied | str = Tied.COLOUR,
     name: str = "",
 ) -> Workload:
     """Return the inference workload in an ONNX file.
@@ -68,9 +69,10 @@ def read_onnx(
     InputError
         If the file cannot be read, or a shape cannot be inferred.
     """
+    tied = Tied.of("tied", tied)
     target = machine(estimate)
     recording = _Reader(load_with_shapes(path, batch or 1), str(path)).recording()
-    graph = operator_graph(recording, training=False, copies=tied == "copies")
+    graph = operator_graph(recording, training=False, copies=tied == Tied.COPIES)
     if not graph.operators:
         raise InputError(f"{path}: it computes nothing; nothing to plan")
     if depth == "auto":

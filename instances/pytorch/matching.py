@@ -9,6 +9,7 @@ from torch import nn
 
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import MACHINES
+from ..model.choices import Tied
 from ..model.errors import InputError
 from ..model.units import NodeId
 from .layers import by_layer, by_operator
@@ -45,7 +46,7 @@ def matching(
     named = dict(kwargs or {})
     model = plain(model, args, named)
     with unchanged(model, (args, named)):
-        parts = take_apart(model, args, named, training, "copies" if layers else "colour")
+        parts = take_apart(model, args, named, training, Tied.COPIES if layers else Tied.COLOUR)
     graph = parts.graph
     target = next(iter(MACHINES.values()))
     wanted = set(ids)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
+from ..model.choices import Tied
 from ..model.cluster import Cluster
 from ..model.errors import InputError
 from ..model.units import NodeId
@@ -22,8 +23,6 @@ from .recording.recording import Recording
 from .to_workload import Times, to_workload
 from .tracing.trace import trace
 from .tracing.traced import Traced
-
-Tied = Literal["colour", "copies"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def take_apart(
         model.train(training)
     traced = trace(model, args, kwargs, training)
     recording = record(traced, training)
-    graph = operator_graph(recording, training, copies=tied == "copies")
+    graph = operator_graph(recording, training, copies=tied == Tied.COPIES)
     if not graph.operators:
         raise InputError(f"{type(model).__name__}: it computes nothing; nothing to plan")
     return Parts(model, traced, recording, graph, training, tied)

@@ -10,11 +10,11 @@ from torch import nn
 
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import machine
+from ..model.choices import Tied
 from ..model.cluster import ACCELERATOR, Cluster, DeviceKind
 from ..model.errors import InputError
 from .layers import by_layer, by_operator, fitting_depth
 from .parts import Profile as Profile
-from .parts import Tied as Tied
 from .parts import plain, put_together, take_apart
 from .prices.prices import estimated_times, measured_times
 from .to_workload import memory_bytes
@@ -32,7 +32,7 @@ def profile(
     training: bool = False,
     estimate: str | None = None,
     depth: int | Literal["auto"] | None = None,
-    tied: Tied = "colour",
+    tied: Tied | str = Tied.COLOUR,
     cache: Path | None = None,
 ) -> Profile:
     """Trace a model for example inputs and return it as a workload with times.
@@ -59,6 +59,11 @@ def profile(
     cache
         Folder for measurements; default: the user's cache folder.
 
+    Returns
+    -------
+    Profile
+        The `workload`, and how it hangs together with the model.
+
     Raises
     ------
     InputError
@@ -66,19 +71,18 @@ def profile(
 
     Examples
     --------
+    >>> import torch
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> profile(model, (torch.zeros(3, 4),), estimate="h100").workload.ids
     ('linear', 'relu', 'linear_1')
     """
     if isinstance(depth, int) and depth < 1:
         raise InputError(f"depth: {depth}; it must be at least 1")
-    if tied not in ("colour", "copies"):
-        raise InputError(f"tied: {tied!r} is not one of colour, copies")
     target = None if estimate is None else machine(estimate)
     named = dict(kwargs or {})
     model = plain(model, args, named)
     with unchanged(model, (args, named)):
-        parts = take_apart(model, args, named, training, tied)
+        parts = take_apart(model, args, named, training, Tied.of("tied", tied))
         if target is None:
             times, notes = measured_times(parts, args, named, cache)
             cluster = Cluster(

@@ -30,6 +30,17 @@ def topology(text: str) -> Topology:
     (``hops`` or ``widest``) and ``exclude`` (numbers of devices, joined by +); ``nvidia:FILE``
     for what ``nvidia-smi topo -m`` printed; or a file of ours.
 
+    Parameters
+    ----------
+    text
+        Such as ``mesh2d:4x8``, ``torus2d:4x8``, ``ring:8``, ``fattree:4``, ``islands:4x8`` or
+        ``random_blk_1:64@seed=1``.
+
+    Returns
+    -------
+    Topology
+        Its devices are numbered in row-major order.
+
     Raises
     ------
     InputError
@@ -69,7 +80,7 @@ def topology(text: str) -> Topology:
     out = tuple(_number(text, "exclude", d) for d in excluded.split("+")) if excluded else ()
     if routing == found.routing and not out:
         return found
-    return replace(found, name=text, routing=routing, excluded=(*found.excluded, *out))  # type: ignore[arg-type]
+    return replace(found, name=text, routing=routing, excluded=(*found.excluded, *out))
 
 
 def _options(text: str, tail: str) -> dict[str, str]:

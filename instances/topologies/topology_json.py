@@ -13,6 +13,7 @@ from ..formats.source import Record, Source, read_source
 from ..formats.stagecut_json import finite, read_file
 from ..formats.versions import NEWEST, TOPOLOGY
 from ..formats.writing import layout, write_whole
+from ..model.choices import Routing
 from ..model.errors import prefix_errors
 from ..model.topology import Topology
 
@@ -36,7 +37,7 @@ class TopologyFile(Record):
     switches: int = 0
     island: list[int] = msgspec.field(default_factory=list)
     excluded: list[int] = msgspec.field(default_factory=list)
-    routing: Literal["hops", "widest"] = "hops"
+    routing: Routing = Routing.HOPS
     shape: list[int] = msgspec.field(default_factory=list)
     wraps: bool = False
 

@@ -46,8 +46,33 @@ def calibrate(workload: Workload, plan: Plan, comparison: Comparison, source: st
 
     Parameters
     ----------
+    workload, plan
+        What was run.
+    comparison
+        Of the run and its simulation; see `compare_run`.
     source
         What the recording is called; kept in the provenance.
+
+    Returns
+    -------
+    Calibration
+        The corrected workload, for which to plan again, and the factors.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from stagecut.runtime.execution.recording_file import Done, RankRecording, RunRecording
+    >>> from stagecut.runtime.schedules import Action, Kind
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(1), method="single").plan
+    >>> took_s = 2 * plan.objective / 1000  # twice as long as predicted
+    >>> done = (Done(0, Action(0, Kind.F, 0), 0.0, took_s),)
+    >>> rank = RankRecording(0, "host", "cuda:0", done)
+    >>> recording = RunRecording(workload.fingerprint, plan.placement, "inference", 1, (rank,))
+    >>> comparison = stagecut.compare_run(workload, plan, recording)
+    >>> factors = stagecut.calibrate(workload, plan, comparison, "run.json").factors
+    >>> factors["factor"].round(6).tolist()
+    [2.0]
     """
     stages = comparison.simulation.stages
     table = comparison.kinds

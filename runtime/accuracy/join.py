@@ -167,16 +167,39 @@ def compare_run(
 
     Parameters
     ----------
+    workload, plan
+        What was run.
+    recording
+        Of the run; see `load_recording`.
     network, weight_share
         Of the simulation; see `simulate`.
     warm_up
         Steps at the beginning that do not count; default: 1, if there are more.
+
+    Returns
+    -------
+    Comparison
+        Errors by action, stage and step.
 
     Raises
     ------
     InputError
         If the recording is of another plan, its steps did other computations than the
         simulation's schedule has, or none is left after the warm-up.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from stagecut.runtime.execution.recording_file import Done, RankRecording, RunRecording
+    >>> from stagecut.runtime.schedules import Action, Kind
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(1), method="single").plan
+    >>> took_s = 2 * plan.objective / 1000  # twice as long as predicted
+    >>> done = (Done(0, Action(0, Kind.F, 0), 0.0, took_s),)
+    >>> rank = RankRecording(0, "host", "cuda:0", done)
+    >>> recording = RunRecording(workload.fingerprint, plan.placement, "inference", 1, (rank,))
+    >>> round(stagecut.compare_run(workload, plan, recording).error, 6)
+    -0.5
     """
     if not isinstance(plan.solution, Placement | PipelinePlacement):
         raise InputError(f"report: the plan is for {plan.problem.name}; only placements are run")

@@ -116,11 +116,27 @@ def split_model(
         What the plan was made for; needed if `plan` is no file. With it, the model is held
         against it in all that was recorded of it, and schedules are made from its times.
 
+    Returns
+    -------
+    Prepared
+        The pieces, in the order in which they run, and their stages for schedules.
+
     Raises
     ------
     InputError
         If the plan was made for another model, or for other inputs; for training plans see also
         `training_pieces`.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    >>> inputs = (torch.zeros(2, 4),)
+    >>> workload = stagecut.profile(model, inputs, estimate="h100").workload
+    >>> cluster = workload.cluster.with_counts(accelerators=1, cpus=0)
+    >>> plan = stagecut.solve(workload, cluster, stagecut.Throughput("contiguous")).plan
+    >>> len(split_model(plan, model, inputs, workload=workload).pieces)
+    1
     """
     if isinstance(plan, Plan) and workload is None:
         raise InputError("run: a plan that is no file needs its workload")

@@ -143,10 +143,27 @@ class RecordingFile(Record):
 def load_recording(path: str | Path) -> RunRecording:
     """Return the recording in a file.
 
+    Parameters
+    ----------
+    path
+        What `stagecut run --record` wrote.
+
+    Returns
+    -------
+    RunRecording
+        What each rank did and when, in seconds.
+
     Raises
     ------
     InputError
         If the file is broken: one line with file, field and remedy.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.load_recording("recording.json")
+    Traceback (most recent call last):
+    stagecut.instances.model.errors.InputError: recording.json: no such file; check the path
     """
     return read_recording(read_source(path))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from ...instances import Cluster, DeviceKind, InputError, Link, PairLink
 from ...instances.model.arrays import Floats, frozen
+from ...instances.model.choices import Choice
 from ...instances.model.cluster import ACCELERATOR
 from ...instances.topologies import Topology
 from .fit import Fit, fit_postal, fit_ring
@@ -19,7 +19,26 @@ BAD_FIT = 0.25
 #: Pairs that differ by more are not one kind of link.
 MUCH = 2.0
 
-Links = Literal["auto", "typical", "each"]
+
+class LinkDetail(Choice):
+    """Which links a measured cluster has; see `to_cluster`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from stagecut.runtime.measure.measurement import Measurement, Pair, RankMachine, Timed
+    >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
+    >>> sizes = np.array([1e3, 1e6, 1e9])
+    >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
+    >>> measurement = Measurement("nccl", ranks, (Pair(0, 1, timed),), timed)
+    >>> cluster = stagecut.to_cluster(measurement, LinkDetail.EACH)
+    >>> len(cluster.links)
+    1
+    """
+
+    AUTO = "auto"
+    TYPICAL = "typical"
+    EACH = "each"
 
 
 @dataclass(frozen=True)
@@ -168,19 +187,44 @@ class Measurement:
         return found
 
 
-def to_cluster(measurement: Measurement, links: Links = "auto") -> Cluster:
+def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AUTO) -> Cluster:
     """Return the cluster: device d is rank d.
 
     Neighbouring ranks with devices of one model are a kind.
 
     Parameters
     ----------
+    measurement
+        What `measure` returned.
     links
         ``typical``: the link of every kind is the typical pair's; who moves a tensor through it is
         busy as long as the message takes. ``each``: every pair has its own link besides.
         ``auto``: ``each`` if the fastest pair has more than `MUCH` times the bandwidth of the
         slowest.
+
+    Returns
+    -------
+    Cluster
+        Memory and links in bytes and seconds.
+
+    Raises
+    ------
+    InputError
+        If `links` is none of its choices.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from stagecut.runtime.measure.measurement import Measurement, Pair, RankMachine, Timed
+    >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
+    >>> sizes = np.array([1e3, 1e6, 1e9])
+    >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
+    >>> measurement = Measurement("nccl", ranks, (Pair(0, 1, timed),), timed)
+    >>> cluster = stagecut.to_cluster(measurement)
+    >>> cluster.kinds[0].name, f"{cluster.kinds[0].link.bytes_per_s:.3g}"
+    ('H100', '2.5e+10')
     """
+    links = LinkDetail.of("links", links)
     runs: list[list[RankMachine]] = []
     for machine in measurement.ranks:
         if runs and runs[-1][0].model == machine.model:
@@ -202,7 +246,7 @@ def to_cluster(measurement: Measurement, links: Links = "auto") -> Cluster:
             )
         )
     cluster = Cluster(tuple(kinds))
-    if links == "typical" or (links == "auto" and measurement.spread <= MUCH):
+    if links == LinkDetail.TYPICAL or (links == LinkDetail.AUTO and measurement.spread <= MUCH):
         return cluster
     names = [device.name for device in cluster.devices]
     return Cluster(

@@ -24,10 +24,28 @@ MOST_TICKS = 6
 def draw_measurement(measurement: Measurement, path: Path) -> None:
     """Draw times and fits, residuals, and for more than two ranks the table of links.
 
+    Parameters
+    ----------
+    measurement
+        What `measure` returned.
+    path
+        Ending in ``.png``, ``.svg`` or ``.pdf``.
+
     Raises
     ------
     InputError
         If the file's ending names no format that can be drawn.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import stagecut
+    >>> from stagecut.runtime.measure.measurement import Measurement, Pair, RankMachine, Timed
+    >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
+    >>> sizes = np.array([1e3, 1e6, 1e9])
+    >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
+    >>> measurement = Measurement("nccl", ranks, (Pair(0, 1, timed),), timed)
+    >>> stagecut.draw_measurement(measurement, Path("measurement.svg"))
     """
     ranks = len(measurement.ranks)
     rows = 2 if ranks > 2 else 1

@@ -46,10 +46,27 @@ def measure(
     on_pair
         Told about a pair before it is measured: first rank, second rank, pairs left.
 
+    Returns
+    -------
+    Measurement
+        The same on every rank; `to_cluster` makes a cluster of it.
+
     Raises
     ------
     InputError
         If there is no process group, or only one rank.
+
+    References
+    ----------
+    Latency and bandwidth are fitted to the postal model: Bar-Noy, Kipnis, "Designing Broadcasting
+    Algorithms in the Postal Model for Message-Passing Systems", SPAA 1992.
+
+    Examples
+    --------
+    >>> import stagecut  # in a program that torchrun starts
+    >>> stagecut.measure()
+    Traceback (most recent call last):
+    stagecut.instances.model.errors.InputError: measure: no process group; start it under torchrun
     """
     if not dist.is_initialized():
         raise InputError("measure: no process group; start it under torchrun")

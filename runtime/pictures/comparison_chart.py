@@ -23,6 +23,21 @@ def draw_comparison(table: pd.DataFrame, path: Path) -> None:
     ----------
     table
         As `stagecut.compare` returns it, traces included.
+    path
+        Ending in ``.png``, ``.svg`` or ``.pdf``.
+
+    Raises
+    ------
+    InputError
+        If the file's ending names no format that can be drawn.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from pathlib import Path
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> table = stagecut.compare("gpt2-xl", methods=["single", "greedy"], cluster=cluster)
+    >>> stagecut.draw_comparison(table, Path("comparison.svg"))
     """
     names = list(dict.fromkeys(table["workload"]))
     methods = list(dict.fromkeys(table["method"]))

@@ -20,6 +20,16 @@ def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
     -------
     matplotlib.figure.Figure
         Filled marks are efficient plans.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
+    >>> cluster = stagecut.accelerators_and_cpus(4, memory_bytes=80e9)
+    >>> problem = stagecut.Training(microbatches=8, bandwidth=1e8)
+    >>> front = stagecut.pareto(workload, cluster, problem, devices=(2, 4), method="equal-stages")
+    >>> len(stagecut.plot_front(front, workload.time_unit).axes)
+    1
     """
     against, other = "devices", "memory_bytes"
     if front["devices"].nunique() == 1 and front["memory_bytes"].nunique() > 1:

@@ -28,10 +28,26 @@ DEVICE_COLOURS = (
 def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
     """Draw the simulation into a PNG, SVG or PDF file.
 
+    Parameters
+    ----------
+    simulation
+        What is drawn.
+    path
+        Ending in ``.png``, ``.svg`` or ``.pdf``.
+    title
+        Default: schedule, makespan and bubble.
+
     Raises
     ------
     InputError
         If there is too much to draw, or the file's ending names no format that can be drawn.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from pathlib import Path
+    >>> run = stagecut.simulate_stages(stagecut.chain([1.0, 1.0], [2.0, 2.0]), "gpipe", 4)
+    >>> stagecut.draw_gantt(run, Path("gantt.svg"))
     """
     found = few_boxes(simulation)
     names = lanes(simulation, picture=True)

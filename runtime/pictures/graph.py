@@ -33,6 +33,10 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
 
     Parameters
     ----------
+    workload, plan
+        The graph, and the plan that was made for it.
+    path
+        Ending in ``.svg``, ``.png`` or ``.pdf``.
     most_nodes
         A workload of more nodes is drawn by its stages: a box per convex piece and pass. The
         colour of a stage with replicas is that of its first device.
@@ -41,6 +45,15 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     ------
     InputError
         If the plan was made for another workload, or the file's ending names no format.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> plan = stagecut.solve(workload, cluster, method="greedy").plan
+    >>> stagecut.draw_graph(workload, plan, Path("graph.svg"), most_nodes=10)
     """
     plan.check_made_for(workload)
     check_target(path, PICTURES)

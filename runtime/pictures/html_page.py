@@ -56,7 +56,24 @@ def html_page(simulation: Simulation, *, title: str = "") -> str:
 
 
 def write_html(simulation: Simulation, path: Path, *, title: str = "") -> None:
-    """Write the page to a file."""
+    """Write the page to a file.
+
+    Parameters
+    ----------
+    simulation
+        What the page shows: timeline, memory, table of devices.
+    path
+        The file; it is replaced if there is one.
+    title
+        Default: schedule, makespan and bubble.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from pathlib import Path
+    >>> run = stagecut.simulate_stages(stagecut.chain([1.0, 1.0], [2.0, 2.0]), "gpipe", 4)
+    >>> stagecut.write_html(run, Path("run.html"))
+    """
     path.write_text(html_page(simulation, title=title), encoding="utf-8")
 
 

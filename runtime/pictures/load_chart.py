@@ -19,10 +19,29 @@ COMPUTE, TRANSFER, MEMORY, LINE = "#3b6fb6", "#e08a3c", "#5a9e6f", "#333333"
 def draw_loads(report: Report, plan: Plan, path: Path) -> None:
     """Draw a bar per device, with objective and bound as lines, into a PNG, SVG or PDF file.
 
+    Parameters
+    ----------
+    report
+        Of the plan; see `evaluate`.
+    plan
+        For throughput.
+    path
+        Ending in ``.png``, ``.svg`` or ``.pdf``.
+
     Raises
     ------
     InputError
         If the file's ending names no format that can be drawn.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> plan = stagecut.solve(workload, cluster, method="greedy").plan
+    >>> report = stagecut.evaluate(workload, cluster, plan.problem, plan.solution)
+    >>> stagecut.draw_loads(report, plan, Path("loads.svg"))
     """
     figure = Figure(figsize=(9, 1.6 + 0.42 * len(report.devices)), layout="constrained")
     loads, memory = figure.subplots(1, 2, sharey=True, width_ratios=[3, 1])

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from ...instances import DeviceMapping, ReplicaPlacement
 from ...instances.model.escape import plain
 from ...instances.topologies import Topology
-from ..verify.mapping import MappingReport
+from ..verify.report import MappingReport
 from .figure import names_as_they_are, save_picture
 
 #: Links beyond this many are left out; the picture would be a blot.
@@ -26,10 +26,27 @@ def draw_mapping(
 ) -> None:
     """Draw the mapping into a PNG, SVG or PDF file.
 
+    Parameters
+    ----------
+    problem, solution, report
+        The mapping, and what `evaluate` says of it.
+    path
+        Ending in ``.png``, ``.svg`` or ``.pdf``.
+
     Raises
     ------
     InputError
         If the file's ending names no format that can be drawn.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> problem = stagecut.DeviceMapping(stagecut.topology("ring:4"), stages=2, replicas=2)
+    >>> plan = stagecut.solve(workload, problem=problem, method="layouts").plan
+    >>> report = stagecut.evaluate(workload, plan.cluster, problem, plan.solution)
+    >>> stagecut.draw_mapping(problem, plan.solution, report, Path("mapping.svg"))
     """
     topology = problem.topology
     place = _places(topology)

@@ -12,7 +12,7 @@ from ...instances import InputError
 from ...instances.model.arrays import Ints
 from ..simulate.network import HostMemory, Network, settle
 from ..simulate.stages import BACKWARD, StageGraph
-from .actions import Action, Kind, Schedule, check_size, parse_action, schedule_of
+from .actions import Action, Kind, Schedule, WeightVersions, check_size, parse_action, schedule_of
 from .csv import read_csv, write_csv
 from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
 from .greedy import list_schedule
@@ -97,20 +97,38 @@ def make_schedule(
 
     Parameters
     ----------
+    name
+        One of `SCHEDULES`.
+    stages
+        What is scheduled, such as `chain` makes it.
+    microbatches
+        How many.
     network
         How data moves, which some orders take into account; default: `HostMemory()`.
+
+    Returns
+    -------
+    Schedule
+        A row of actions per device.
 
     Raises
     ------
     InputError
         If there is no such schedule, or it does not fit the workload.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> schedule = stagecut.make_schedule("1f1b", stagecut.chain([1.0, 1.0], [2.0, 2.0]), 4)
+    >>> schedule.size
+    16
     """
     if name not in SCHEDULES:
         raise InputError(f"schedule: no {name!r}; use one of {', '.join(SCHEDULES)}")
     check_size(stages.count, microbatches)
     network = network or HostMemory()
     schedule = SCHEDULES[name](settle(stages, network), microbatches, network)
-    if schedule.versions != "one" or not stages.present[:, BACKWARD].any():
+    if schedule.versions != WeightVersions.ONE or not stages.present[:, BACKWARD].any():
         return schedule
     return at_the_end(schedule, stages)
 
@@ -121,6 +139,7 @@ __all__ = [
     "Kind",
     "Schedule",
     "ScheduleError",
+    "WeightVersions",
     "list_schedule",
     "make_schedule",
     "parse_action",

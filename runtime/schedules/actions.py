@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...instances import InputError
 from ...instances.model.arrays import frozen
+from ...instances.model.choices import Choice, choose
 from ...instances.model.errors import quote
 
 #: Largest schedule: it and its simulation take some 100 bytes per action.
@@ -20,8 +21,21 @@ MOST_ACTIONS = 20_000_000
 
 ActionTable = NDArray[np.int32]
 
-#: Weight versions a stage keeps: one, two (2BW), or one per microbatch in flight (PipeDream).
-Versions = Literal["one", "two", "in flight"]
+
+class WeightVersions(Choice):
+    """Weight versions that a stage keeps: one, two (2BW), or one per microbatch in flight.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stages = stagecut.chain([1.0, 1.0], [2.0, 2.0])
+    >>> stagecut.make_schedule("2bw", stages, 4).versions is WeightVersions.TWO
+    True
+    """
+
+    ONE = "one"
+    TWO = "two"
+    IN_FLIGHT = "in flight"
 
 
 class Kind(IntEnum):
@@ -119,12 +133,24 @@ class Schedule:
         From then on, it repeats itself every so many microbatches.
     cyclic
         And so exactly that each action comes back after each repeat, until the end.
+
+    Raises
+    ------
+    InputError
+        If there is no microbatch, or `versions` is no choice.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> schedule = stagecut.make_schedule("gpipe", stagecut.chain([1.0], [2.0]), 2)
+    >>> [str(action) for action in schedule.of(0)]
+    ['0F0', '0F1', '0B0', '0B1']
     """
 
     name: str
     microbatches: int
     actions: tuple[ActionTable, ...]
-    versions: Versions = "one"
+    versions: WeightVersions | str = WeightVersions.ONE
     depth: int | None = None
     repeat: int = 1
     cyclic: bool = False
@@ -133,6 +159,7 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.microbatches < 1:
             raise InputError(f"microbatches: {self.microbatches}; at least 1 is needed")
+        choose(self, versions=WeightVersions)
         for name in ("actions", "engines"):
             tables = (frozen(table, np.int32).reshape(-1, 3) for table in getattr(self, name))
             object.__setattr__(self, name, tuple(tables))

@@ -30,7 +30,7 @@ import numpy as np
 from ...instances.model.arrays import Floats, Ints
 from ..simulate.network import HostMemory, Links, Network, message_times
 from ..simulate.stages import BACKWARD, StageGraph
-from .actions import Kind, Schedule, Versions
+from .actions import Kind, Schedule, WeightVersions
 from .patterns import Slot, forward_only, rounds
 from .reduction import all_reduce_actions
 
@@ -71,7 +71,7 @@ class Work(NamedTuple):
 
 def pipedream(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """PipeDream's asynchronous pipeline: no flush, one weight version per sample in flight."""
-    return asynchronous(stages, microbatches, network, "pipedream", "in flight")
+    return asynchronous(stages, microbatches, network, "pipedream", WeightVersions.IN_FLIGHT)
 
 
 def pipedream_2bw(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
@@ -81,17 +81,21 @@ def pipedream_2bw(stages: StageGraph, microbatches: int, network: Network) -> Sc
     ----------
     Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021.
     """
-    return asynchronous(stages, microbatches, network, "2bw", "two")
+    return asynchronous(stages, microbatches, network, "2bw", WeightVersions.TWO)
 
 
 def inference(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """Pipelined inference: a stream of samples, forward only."""
     forward_only(stages, "inference")
-    return asynchronous(stages, microbatches, network, "inference", "one")
+    return asynchronous(stages, microbatches, network, "inference", WeightVersions.ONE)
 
 
 def asynchronous(
-    stages: StageGraph, microbatches: int, network: Network, name: str, versions: Versions
+    stages: StageGraph,
+    microbatches: int,
+    network: Network,
+    name: str,
+    versions: WeightVersions,
 ) -> Schedule:
     """Return the cyclic schedule of the module's description.
 
@@ -183,14 +187,16 @@ def gpipe(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
     Parallelism", NeurIPS 2019.
     """
-    order = asynchronous(stages, microbatches, network, "gpipe", "one")
+    order = asynchronous(stages, microbatches, network, "gpipe", WeightVersions.ONE)
     tables = [table[np.argsort(table[:, 1] != Kind.F, kind="stable")] for table in order.actions]
     return replace(order, actions=tuple(tables), engines=(), cyclic=False)
 
 
 def flushed(stages: StageGraph, microbatches: int, network: Network, name: str) -> Schedule:
     """Return the cyclic order for one batch: what 1F1B is for any plan."""
-    return replace(asynchronous(stages, microbatches, network, name, "one"), engines=())
+    return replace(
+        asynchronous(stages, microbatches, network, name, WeightVersions.ONE), engines=()
+    )
 
 
 def _has_engines(network: Network) -> bool:
@@ -208,7 +214,10 @@ def _groups(stages: StageGraph) -> list[frozenset[int]]:
 
 
 def _works(
-    stages: StageGraph, network: Network, versions: Versions, group: list[frozenset[int]]
+    stages: StageGraph,
+    network: Network,
+    versions: WeightVersions,
+    group: list[frozenset[int]],
 ) -> list[Work]:
     """Return all work in topological order."""
     delay = np.zeros(len(stages.edges))
@@ -221,7 +230,7 @@ def _works(
         leaves[a] |= stages.replicas[a // 2] != stages.replicas[b // 2]
     replicated = any(len(ring) > 1 for ring in stages.replicas)
     reduces = np.zeros(stages.count)
-    if versions != "one" and replicated:
+    if versions != WeightVersions.ONE and replicated:
         reduces = all_reduce_actions(stages, versions, network)
     period: dict[frozenset[int], int] = {}
     for ring in stages.replicas:

@@ -20,10 +20,12 @@ import numpy as np
 from ...instances.model.arrays import Floats
 from ..simulate.network import Network, all_reduce_times
 from ..simulate.stages import BACKWARD, StageGraph
-from .actions import Kind, Schedule, Versions
+from .actions import Kind, Schedule, WeightVersions
 
 
-def all_reduce_actions(stages: StageGraph, versions: Versions, network: Network) -> Floats:
+def all_reduce_actions(
+    stages: StageGraph, versions: WeightVersions | str, network: Network
+) -> Floats:
     """Return, shape (P,), how long one all-reduce action of each stage takes.
 
     Raises
@@ -32,7 +34,7 @@ def all_reduce_actions(stages: StageGraph, versions: Versions, network: Network)
         If nothing says how fast replicas talk to each other.
     """
     times = all_reduce_times(stages, network)
-    if versions != "two":
+    if versions != WeightVersions.TWO:
         return times
     number = np.array([len(ring) for ring in stages.replicas])
     batch = stages.batch or int(number.max())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...instances.model.arrays import Floats, Ints, frozen
-from ..schedules.actions import Kind, Schedule
+from ..schedules.actions import Kind, Schedule, WeightVersions
 from .stages import BACKWARD, FORWARD, StageGraph
 
 
@@ -84,7 +84,11 @@ def memory_over_time(
         held = np.cumsum(change * stages.activation_bytes[owner])
         flying = _most(owner, change)
         own = [s for s, devices in enumerate(stages.replicas) if d in devices]
-        extra = {"one": 0, "two": 1, "in flight": -1}[schedule.versions]
+        extra = {
+            WeightVersions.ONE: 0,
+            WeightVersions.TWO: 1,
+            WeightVersions.IN_FLIGHT: -1,
+        }[WeightVersions(schedule.versions)]
         result.append(
             DeviceMemory(
                 weights=float(stages.resident_bytes[own].sum()),

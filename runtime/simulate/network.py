@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from ...instances import InputError, Link
 from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.model.choices import Choice
 from ...instances.model.units import TIME_UNITS, UNSPECIFIED
 from .stages import BACKWARD, StageGraph
 
-Sharing = Literal["fifo", "fair"]
+
+class Sharing(Choice):
+    """How messages share a link; see `Links`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.shared(2, stagecut.Link(0.0, 1e9), sharing="fair").sharing is Sharing.FAIR
+    True
+    """
+
+    FIFO = "fifo"
+    FAIR = "fair"
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,13 @@ class HostMemory:
     all_reduce
         Link between replicas of a stage, where the plan's problem does not say how long their
         all-reduce takes, or instead of that.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> network = stagecut.HostMemory(overlap=True, all_reduce=stagecut.Link(1e-5, 25e9))
+    >>> network.all_reduce.seconds(25e9)
+    1.00001
     """
 
     overlap: bool = False
@@ -68,12 +87,19 @@ class Links:
     ------
     InputError
         If a number does not fit.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> bus = stagecut.shared(2, stagecut.Link(1e-5, 25e9))
+    >>> bus.route.tolist(), bus.sharing
+    ([[-1, 0], [0, -1]], 'fair')
     """
 
     route: Ints
     latency_s: Floats
     bytes_per_s: Floats
-    sharing: Sharing = "fifo"
+    sharing: Sharing | str = Sharing.FIFO
     overlap: bool = True
     routes: tuple[tuple[int, ...], ...] = ()
     names: tuple[str, ...] = ()
@@ -96,9 +122,8 @@ class Links:
                 raise InputError(f"network: route {links}: links run 0 to {size - 1}")
         if not ((self.bytes_per_s > 0).all() and (self.latency_s >= 0).all()):
             raise InputError("network: bandwidths must be above 0, latencies at least 0")
-        if self.sharing not in ("fifo", "fair"):
-            raise InputError(f"network: sharing is {self.sharing!r}; use fifo or fair")
-        if self.sharing == "fifo" and any(len(links) > 1 for links in self.routes):
+        object.__setattr__(self, "sharing", Sharing.of("network: sharing", self.sharing))
+        if self.sharing == Sharing.FIFO and any(len(links) > 1 for links in self.routes):
             raise InputError("network: fifo is for routes of one link; use fair")
 
     @cached_property
@@ -126,8 +151,31 @@ def point_to_point(devices: int, link: Link, *, overlap: bool = True) -> Links:
     )
 
 
-def shared(devices: int, link: Link, *, sharing: Sharing = "fair", overlap: bool = True) -> Links:
-    """Return a network in which all devices share one link, as on a bus."""
+def shared(
+    devices: int, link: Link, *, sharing: Sharing | str = Sharing.FAIR, overlap: bool = True
+) -> Links:
+    """Return a network in which all devices share one link, as on a bus.
+
+    Parameters
+    ----------
+    devices
+        How many.
+    link
+        What they share.
+    sharing, overlap
+        As in `Links`.
+
+    Returns
+    -------
+    Links
+        With one link, on the route of every pair.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> shared(3, stagecut.Link(1e-5, 25e9), sharing="fifo").sharing is Sharing.FIFO
+    True
+    """
     table = np.zeros((devices, devices), dtype=np.int64)
     np.fill_diagonal(table, -1)
     return Links(

@@ -17,7 +17,7 @@ from ...instances.model.arrays import Floats, Ints
 from ..schedules.actions import TRANSFERS, Kind, Schedule
 from ..schedules.reduction import all_reduce_actions
 from .gates import KINDS, Wiring, wire
-from .network import HostMemory, Links, Network, units_per_second
+from .network import HostMemory, Links, Network, Sharing, units_per_second
 from .stages import BACKWARD, FORWARD, StageGraph
 
 Ints32 = NDArray[np.int32]
@@ -156,7 +156,7 @@ def compile_program(stages: StageGraph, schedule: Schedule, network: Network) ->
         latency=_latencies(stages, network),
         order_at=np.cumsum([0, *map(len, wiring.orders)]).astype(np.int64),
         order_to=np.concatenate([np.zeros(0, np.int64), *wiring.orders]),
-        fair=isinstance(network, Links) and network.sharing == "fair",
+        fair=isinstance(network, Links) and network.sharing == Sharing.FAIR,
         lanes=lanes,
         inputs=transfers if inline else np.zeros_like(transfers),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ...instances.model.arrays import Floats, Ints
+from ...instances.model.summary import Summarised
 from ..schedules.actions import Action, Kind, Schedule
 from .memory import DeviceMemory
 from .network import HostMemory, Network
@@ -27,8 +28,8 @@ class Step(NamedTuple):
     end: float
 
 
-@dataclass(frozen=True, eq=False)
-class Simulation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulation(Summarised):
     """A plan over time; all times in the workload's unit.
 
     Parameters
@@ -46,6 +47,13 @@ class Simulation:
         is not one of `SCHEDULES`, and so cannot be made longer: the spacing in the middle of it.
     memory
         Of each device.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> run = stagecut.simulate_stages(stagecut.chain([1.0, 1.0]), "inference", 4)
+    >>> run.makespan, run.time_per_sample
+    (5.0, 1.0)
     """
 
     stages: StageGraph
@@ -56,11 +64,11 @@ class Simulation:
     makespan: float
     time_per_sample: float
     memory: tuple[DeviceMemory, ...]
-    program: Program = field(repr=False)
-    causes: Ints = field(repr=False)
-    job_start: Floats = field(repr=False)
-    job_end: Floats = field(repr=False)
-    job_cause: Ints = field(repr=False)
+    program: Program
+    causes: Ints
+    job_start: Floats
+    job_end: Floats
+    job_cause: Ints
 
     @cached_property
     def busy(self) -> Floats:
@@ -220,6 +228,18 @@ class Simulation:
                 )
                 at = int(self.job_cause[job])
         return steps[::-1]
+
+    def summary(self) -> dict[str, object]:
+        """Return what was simulated and how long it takes, as it shows itself."""
+        return {
+            "schedule": self.schedule.name,
+            "microbatches": self.schedule.microbatches,
+            "devices": len(self.used),
+            "makespan": self.makespan,
+            "time_per_sample": self.time_per_sample,
+            "bubble": f"{self.bubble:.3%}",
+            "time_unit": self.stages.time_unit,
+        }
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per device.

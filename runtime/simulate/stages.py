@@ -57,6 +57,12 @@ class StageGraph:
         defines it; None to price it by the network.
     batch
         Microbatches in a batch, as the plan has it; None to take all that are simulated.
+
+    Examples
+    --------
+    >>> stages = chain([1.0, 2.0], [2.0, 4.0], weight_bytes=[10.0, 10.0])
+    >>> stages.count, stages.devices
+    (2, ('device 0', 'device 1'))
     """
 
     devices: tuple[str, ...]
@@ -143,8 +149,24 @@ def chain(
         Time that stage s pays to send to the next, and the next to receive.
     payload_bytes
         Bytes from stage s to the next, each way.
+    weight_bytes, activation_bytes
+        Of each stage: its weights, and the activations of one microbatch.
     replicas
         Devices of each stage, instead of `device`.
+    weight_share
+        The part of a backward pass that computes gradients of weights, where it is split.
+    batch
+        Microbatches in a batch, where a schedule depends on it.
+
+    Returns
+    -------
+    StageGraph
+        Stage s is followed by stage s + 1; times are in a unit that is not specified.
+
+    Examples
+    --------
+    >>> chain([1.0, 2.0], [2.0, 4.0]).load.tolist()
+    [3.0, 6.0]
     """
     count = len(forward)
     where = replicas or [[d] for d in (device if device is not None else range(count))]

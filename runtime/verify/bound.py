@@ -93,10 +93,17 @@ class _Device:
 def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     """Check that the plan's certificate proves its bound.
 
+    Parameters
+    ----------
+    workload
+        What the plan was made for.
+    plan
+        By the method ``column-generation``.
+
     Returns
     -------
     BoundCheck
-        Takes seconds to a minute for a thousand nodes.
+        What was proved, and for which target; after seconds to a minute for a thousand nodes.
 
     Raises
     ------
@@ -104,6 +111,15 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
         If the plan was made for another workload, or its bound has no certificate of this kind.
     VerificationError
         If the certificate does not prove the bound, or not within the means of this check.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(2), method="greedy").plan
+    >>> check_bound(workload, plan)  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    InputError: plan: its bound has no certificate that can be checked
     """
     plan.check_made_for(workload)
     problem, origin = plan.problem, plan.certificate.get("origin")

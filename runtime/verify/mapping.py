@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import chain
 
 import numpy as np
@@ -18,63 +17,10 @@ from ...instances.model.arrays import Ints
 from ...instances.model.contiguity import pipeline_edges
 from ...instances.model.units import TIME_UNITS
 from ...instances.topologies import Topology
-from .report import DeviceReport, Report
+from .report import DeviceReport, MappedStage, MappingReport, Pair
 
-#: Two devices.
-Pair = tuple[int, int]
 #: Seconds that a message of so many bytes takes from one device to another.
 Message = Callable[[int, int, float], float]
-
-
-@dataclass(frozen=True)
-class MappedStage:
-    """One stage: times of a whole batch, in seconds.
-
-    Parameters
-    ----------
-    compute_s, transfer_s, allreduce_s, total_s
-        m·t, m·P, A, and what the mode counts of them.
-    allreduce_by
-        ``ring``, ``tree`` or ``hierarchical``; empty with one replica.
-    """
-
-    compute_s: float
-    transfer_s: float
-    allreduce_s: float
-    total_s: float
-    allreduce_by: str
-
-
-@dataclass(frozen=True, repr=False)
-class MappingReport(Report):
-    """A report with the stages, and the link that carries most for its bandwidth.
-
-    Parameters
-    ----------
-    mapped
-        The stages, first to last.
-    traffic
-        Returns the link that carries most for its bandwidth and the seconds that takes; asked for
-        when somebody wants to know, as it needs whole routes.
-    """
-
-    mapped: tuple[MappedStage, ...] = ()
-    traffic: Callable[[], tuple[Pair | None, float]] = lambda: (None, 0.0)
-
-    @cached_property
-    def busiest(self) -> tuple[Pair | None, float]:
-        """The busiest link and its seconds."""
-        return self.traffic()
-
-    @property
-    def busiest_link(self) -> Pair | None:
-        """Its two nodes, in the direction of travel; None if nothing is sent."""
-        return self.busiest[0]
-
-    @property
-    def busiest_link_s(self) -> float:
-        """Seconds per batch that its messages would take if they had it to themselves in turn."""
-        return self.busiest[1]
 
 
 def check(
@@ -132,7 +78,34 @@ def check(
 def stage_reports(
     costs: StageCosts, problem: DeviceMapping, slots: Ints, sends_to: Ints
 ) -> tuple[MappedStage, ...]:
-    """Return what each stage takes per batch, by the definition in `DeviceMapping`."""
+    """Return what each stage takes per batch, by the definition in `DeviceMapping`.
+
+    Parameters
+    ----------
+    costs
+        Of the S stages.
+    problem
+        Topology, and what counts.
+    slots
+        Shape (S, R): device of each replica.
+    sends_to
+        Shape (S−1, R): position in the next stage's row of `slots` of the replica to which each
+        sends.
+
+    Returns
+    -------
+    tuple of MappedStage
+        Seconds per batch of each stage, first to last: compute, transfer, all-reduce, total.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> costs = stagecut.StageCosts([1e-3, 2e-3], [4e6], [4e6], [1e9, 1e9])
+    >>> problem = stagecut.DeviceMapping(stagecut.topology("ring:4"), stages=2, replicas=2)
+    >>> stages = stage_reports(costs, problem, np.array([[0, 1], [2, 3]]), np.array([[1, 0]]))
+    >>> [stage.compute_s for stage in stages]
+    [0.001, 0.002]
+    """
     message = _messages(problem.topology)
     rows: list[list[int]] = slots.tolist()
     to_next = [

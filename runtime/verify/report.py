@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from ...instances import NodeId
 from ...instances.model.summary import Summarised
+
+#: Two nodes of a topology.
+Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,17 @@ class DeviceReport:
         The parts of `load` that belong to each pass (their sum is `load` unless overlapped).
     memory_bytes, capacity_bytes
         Memory used, of available; `inf` for no limit.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> plan = stagecut.solve(workload, cluster, method="greedy").plan
+    >>> report = stagecut.evaluate(workload, cluster, plan.problem, plan.solution)
+    >>> device = report.devices[0]
+    >>> device.name, device.load == device.compute + device.transfer
+    ('accelerator 0', True)
     """
 
     name: str
@@ -74,6 +90,17 @@ class StageReport:
         State of the optimizer.
     capacity_bytes
         Memory of one device, `inf` for no limit.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> problem = stagecut.Training(microbatches=4, bandwidth=1e8)
+    >>> plan = stagecut.solve(workload, cluster, problem, method="equal-stages").plan
+    >>> stage = stagecut.evaluate(workload, cluster, problem, plan.solution).stages[0]
+    >>> stage.number, stage.time == stage.compute + stage.transfer + stage.synchronise
+    (0, True)
     """
 
     number: int
@@ -138,6 +165,16 @@ class CallReport:
         Since the request came in.
     transfer_in, compute, transfer_out
         The parts of `finish - start`, one after the other.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster, problem = stagecut.accelerators_and_cpus(1), stagecut.Latency()
+    >>> solution = stagecut.CallPlacement([0] * workload.n, [0] * workload.n)
+    >>> (call,) = stagecut.evaluate(workload, cluster, problem, solution).calls
+    >>> call.device_name, call.start, len(call.nodes) == workload.n
+    ('accelerator', 0.0, True)
     """
 
     device: int
@@ -158,6 +195,31 @@ class Report(Summarised):
     `stages` is filled for training only, first to last; `devices` is empty there.
     `calls` is filled for latency only: by start, then finish, then device.
     `tie` decides between plans of one objective, less is better.
+
+    Parameters
+    ----------
+    objective
+        In the workload's time unit.
+    devices
+        For throughput and latency; else ().
+    violations
+        A line for each rule that is broken; () for a valid solution.
+    stages
+        For training, first to last; else ().
+    calls
+        For latency, by start, then finish, then device; else ().
+    tie
+        Decides between solutions of one objective: less is better.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> plan = stagecut.solve(workload, cluster, method="greedy").plan
+    >>> report = stagecut.evaluate(workload, cluster, plan.problem, plan.solution)
+    >>> report.objective == max(device.load for device in report.devices)
+    True
     """
 
     objective: float
@@ -173,3 +235,64 @@ class Report(Summarised):
         counts = {name: len(parts[name]) for name in parts if parts[name]}
         broken = "; ".join(self.violations) or "none"
         return {"objective": self.objective, **counts, "violations": broken}
+
+
+@dataclass(frozen=True)
+class MappedStage:
+    """One stage: times of a whole batch, in seconds.
+
+    Parameters
+    ----------
+    compute_s, transfer_s, allreduce_s, total_s
+        m·t, m·P, A, and what the mode counts of them.
+    allreduce_by
+        ``ring``, ``tree`` or ``hierarchical``; empty with one replica.
+    """
+
+    compute_s: float
+    transfer_s: float
+    allreduce_s: float
+    total_s: float
+    allreduce_by: str
+
+
+@dataclass(frozen=True, repr=False)
+class MappingReport(Report):
+    """A report with the stages, and the link that carries most for its bandwidth.
+
+    Parameters
+    ----------
+    mapped
+        The stages, first to last.
+    traffic
+        Returns the link that carries most for its bandwidth and the seconds that takes; asked for
+        when somebody wants to know, as it needs whole routes.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> problem = stagecut.DeviceMapping(stagecut.topology("ring:4"), stages=2, replicas=2)
+    >>> plan = stagecut.solve(workload, problem=problem, method="layouts").plan
+    >>> report = stagecut.evaluate(workload, plan.cluster, problem, plan.solution)
+    >>> len(report.mapped), report.mapped[0].transfer_s > 0
+    (2, True)
+    """
+
+    mapped: tuple[MappedStage, ...] = ()
+    traffic: Callable[[], tuple[Pair | None, float]] = lambda: (None, 0.0)
+
+    @cached_property
+    def busiest(self) -> tuple[Pair | None, float]:
+        """The busiest link and its seconds."""
+        return self.traffic()
+
+    @property
+    def busiest_link(self) -> Pair | None:
+        """Its two nodes, in the direction of travel; None if nothing is sent."""
+        return self.busiest[0]
+
+    @property
+    def busiest_link_s(self) -> float:
+        """Seconds per batch that its messages would take if they had it to themselves in turn."""
+        return self.busiest[1]

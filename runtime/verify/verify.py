@@ -33,10 +33,32 @@ CLAIM_TOLERANCE = 1e-9
 def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: Solution) -> Report:
     """Return objective, loads and broken rules of a solution of `problem`.
 
+    Parameters
+    ----------
+    workload, cluster, problem
+        What the solution is for.
+    solution
+        Of the problem's type: `Placement` for `Throughput`, `CallPlacement` for `Latency`,
+        `StagePlacement` for `Training`, `ReplicaPlacement` for `DeviceMapping`.
+
+    Returns
+    -------
+    Report
+        Of a mapping a `MappingReport`. Broken rules are listed, not raised.
+
     Raises
     ------
     VerificationError
         If the solution is of another problem's type.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> plan = stagecut.solve(workload, cluster, method="greedy").plan
+    >>> evaluate(workload, cluster, plan.problem, plan.solution).violations
+    ()
     """
     match problem, solution:
         case Throughput(), Placement():
@@ -60,6 +82,13 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
 def verify(workload: Workload, plan: Plan) -> Report:
     """Check a plan from the definition.
 
+    Parameters
+    ----------
+    workload
+        What the plan was made for.
+    plan
+        What is checked.
+
     Returns
     -------
     Report
@@ -72,6 +101,15 @@ def verify(workload: Workload, plan: Plan) -> Report:
     VerificationError
         If the placement breaks a rule, the objective differs from the recomputed one, or the
         bound is above it.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> plan = stagecut.solve(workload, cluster, method="greedy").plan
+    >>> verify(workload, plan).objective == plan.objective
+    True
     """
     plan.check_made_for(workload)
     if len(plan.placement) != workload.n:

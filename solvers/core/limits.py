@@ -23,6 +23,16 @@ class Limits:
         the same on every machine, unlike seconds. None for no limit.
     seed
         Of everything random.
+
+    Raises
+    ------
+    InputError
+        If a limit is negative or no number.
+
+    Examples
+    --------
+    >>> Limits(seconds=10, gap=0.01).seed
+    0
     """
 
     seconds: float | None = None

@@ -44,6 +44,15 @@ class Result(Summarised):
         Remarks for the user: what ``auto`` chose and why, why a start was not used.
     reason
         Why it is infeasible.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> result = stagecut.solve(workload, cluster, method="greedy")
+    >>> result.status, result.limit, result.gap is None
+    ('feasible', 'none', False)
     """
 
     status: Status

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ...instances import Limit, Status, gap_between
 from .limits import Limits
@@ -94,7 +94,7 @@ class Search(Generic[S]):
         self.best: S | None = None
         self.objective = math.inf
         self.infeasible_because: str | None = None
-        self.hit: Limit = "none"
+        self.hit = Limit.NONE
         self.trace: list[Point] = []
         self.phases: dict[str, float] = {}
         self.notes: list[str] = []
@@ -263,28 +263,28 @@ class Search(Generic[S]):
     def should_stop(self) -> bool:
         """Whether a limit is reached, the gap closed or a stop was asked for; remembers which."""
         if self._interrupted_at is not None:
-            self.hit = "interrupt"
+            self.hit = Limit.INTERRUPT
         elif self.done:
             return True
         elif self.seconds_left <= 0:
-            self.hit = "time"
-        return self.hit != "none"
+            self.hit = Limit.TIME
+        return self.hit != Limit.NONE
 
     @property
     def done(self) -> bool:
         """Whether the gap asked for is reached, or no solution exists."""
         return self.infeasible_because is not None or self.gap <= max(self.limits.gap, 1e-12)
 
-    def stop_for(self, limit: Literal["time", "nodes", "interrupt"]) -> None:
+    def stop_for(self, limit: Limit | str) -> None:
         """Note that a solver stopped at a limit of its own accord."""
-        self.hit = limit
+        self.hit = Limit(limit)
 
     @property
     def status(self) -> Status:
         """What the search holds now."""
         if self.best is not None:
-            return "optimal" if self.gap <= OPTIMAL_GAP else "feasible"
-        return "no solution" if self.infeasible_because is None else "infeasible"
+            return Status.OPTIMAL if self.gap <= OPTIMAL_GAP else Status.FEASIBLE
+        return Status.NO_SOLUTION if self.infeasible_because is None else Status.INFEASIBLE
 
     def tick(self) -> None:
         """Tell `on_progress` that time has passed."""

@@ -6,10 +6,18 @@ from ...formulations.task import Task
 from ...instances import Iteration, Solution
 from ..core.search import Search
 from .exact import chain_search
+from .pieces import pieces_search
 
 
 def auto(task: Task[Iteration], search: Search[Solution]) -> None:
-    """Search over chains of stages, which is exact for contiguous splits."""
-    search.method = "dp"
-    search.note("auto: chains of stages over ideals")
+    """Search over chains of stages, which is exact for contiguous splits; then over other plans."""
+    if task.problem.split == "contiguous":
+        search.method = "dp"
+        search.note("auto: chains of stages over ideals")
+        chain_search(task, search)
+        return
+    search.method = "pieces"
+    search.note("auto: chains of stages, then placements of small max-load, then moves of units")
     chain_search(task, search)
+    if not search.should_stop():
+        pieces_search(task, search)

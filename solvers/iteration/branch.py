@@ -4,7 +4,9 @@ A node fixes the stages s, …, P − 1. Executed with all stages before them ta
 the makespan T_s. In any plan that ends so, the microbatch of the first action on that longest path
 has passed all stages before, and that of the last action still has to go back, so the makespan is
 at least T_s plus the least forward and backward time of s stages for what is left (of the forward
-alone where the backward passes are split, as a path can then end with gradients of weights).
+alone where the backward passes are split, as a path can then end with gradients of weights). Any
+prices of the game (`sized`) give another bound: what the fixed stages cost at these prices, and the
+cheapest chain for what is left.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 from ...instances.model.arrays import Bools, Floats
 from ..core.search import Stoppable
 from .chain_dp import Cheapest, Used, cheapest_chain
+from .device_limits import device_limits
 from .sized import SLACK, Sized
 
 
@@ -41,6 +44,9 @@ class Branching:
     open_bound: float = np.inf
     nodes: int = 0
 
+
+#: Prices that are tried on every node.
+POOL = 12
 
 #: Takes a chain and its makespan by equation 1; returns the target from then on.
 Offer = Callable[[Cheapest, float], float]
@@ -80,7 +86,11 @@ class _Brancher:
             self.forward[k] + (0.0 if split else self.stages.backward[k]) for k in self.kinds
         ]
         self.ends = np.searchsorted(self.stages.end, np.arange(self.stages.lattice.size + 1))
+        shared = self.chain.order.stages > len(self.chain.order.tables)
+        self.limits = device_limits(paths) if shared else None
+        self.work = self.stages.ahead.sum(axis=0)
         self.out = Branching(target)
+        self.known: dict[tuple[int, int, Used], Floats] = {}
 
     def run(self) -> Branching:
         self._bound_prefixes()
@@ -107,6 +117,9 @@ class _Brancher:
             work = whole.price * (1 - SLACK)
         self.value = self._least(self.left).value
 
+        self.prices = np.array(self.plans.pool[-POOL:] or [self.plans.prices])
+        self.priced = [self._cheapest(prices).value for prices in self.prices]
+
     def _least(self, cost: list[Floats]) -> Cheapest:
         return cheapest_chain(
             self.stages,
@@ -115,14 +128,25 @@ class _Brancher:
             lambda s, k: np.where(self.allowed[s][k], cost[k], np.inf),
         )
 
-    def _before(self, stage: int, behind: Used) -> Floats:
-        """Return the least time of `stage` stages for each ideal, with the devices left."""
-        least = np.full(self.stages.lattice.size, np.inf)
-        for used, value in self.value.items():
-            fits = all(a + b <= c for a, b, c in zip(used, behind, self.count, strict=True))
-            if sum(used) == stage and fits:
-                least = np.minimum(least, value)
-        return least
+    def _cheapest(self, prices: Floats) -> Cheapest:
+        return cheapest_chain(
+            self.stages,
+            self.count,
+            self.size,
+            lambda s, k: np.where(self.allowed[s][k], self.duration[k] @ prices[s], np.inf),
+        )
+
+    def _before(self, value: dict[Used, Floats], stage: int, behind: Used) -> Floats:
+        """Return the least cost of `stage` stages for each ideal, with the devices left."""
+        key = id(value), stage, behind
+        if key not in self.known:
+            least = np.full(self.stages.lattice.size, np.inf)
+            for used, costs in value.items():
+                fits = all(a + b <= c for a, b, c in zip(used, behind, self.count, strict=True))
+                if sum(used) == stage and fits:
+                    least = np.minimum(least, costs)
+            self.known[key] = least
+        return self.known[key]
 
     def _extend(
         self,
@@ -141,9 +165,21 @@ class _Brancher:
             if used[k] >= self.count[k]:
                 continue
             behind = (*used[:k], used[k] + 1, *used[k + 1 :])
-            before = self._before(s, behind)[self.stages.start[low:high]]
-            able = np.flatnonzero(self.allowed[s][k][low:high] & np.isfinite(before))
-            for i in able.tolist():
+            start = self.stages.start[low:high]
+            before = self._before(self.value, s, behind)[start]
+            bound = np.full(high - low, -np.inf)
+            own = self.duration[k][low:high]
+            for prices, value in zip(self.prices, self.priced, strict=True):
+                fixed = float((prices[stage:] * duration[stage:]).sum())
+                cost = self._before(value, s, behind)[start] + own @ prices[s] + fixed
+                bound = np.maximum(bound, cost * (1 - SLACK))
+            if self.limits is not None:
+                room = self.limits.room(s, duration, own, self.target) * (1 + SLACK)
+                bound = np.maximum(bound, self.limits.least(s, duration, own) * (1 - SLACK))
+                before = np.where(self.work[start] <= room, before, np.inf)
+            able = np.isfinite(before) & (bound < self.target)
+            able &= self.allowed[s][k][low:high]
+            for i in np.flatnonzero(able).tolist():
                 number = low + i
                 if not self._fits(s, k, number, numbers):
                     continue
@@ -153,11 +189,11 @@ class _Brancher:
                     return
                 alone = self.chain.makespan(duration)
                 self.out.nodes += 1
-                bound = alone + float(before[i]) * (1 - SLACK)
-                if bound < self.target:
-                    children.append((bound, alone, k, number))
-        for bound, alone, k, number in sorted(children):
-            if bound >= self.target:
+                least = max(alone + float(before[i]) * (1 - SLACK), float(bound[i]))
+                if least < self.target:
+                    children.append((least, alone, k, number))
+        for least, alone, k, number in sorted(children):
+            if least >= self.target:
                 continue  # a better chain was found meanwhile
             duration[s] = self.duration[k][number]
             behind = (*used[:k], used[k] + 1, *used[k + 1 :])
@@ -165,7 +201,7 @@ class _Brancher:
             if s == 0:
                 self.target = min(self.target, self.offer(Cheapest({}, alone, *chain), alone))
             elif self._spent():
-                self._leave(bound)
+                self._leave(least)
             else:
                 self._extend(s, int(self.stages.start[number]), behind, duration, *chain)
         duration[s] = 0.0

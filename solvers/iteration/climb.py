@@ -10,8 +10,10 @@ from ...instances.model.arrays import Floats, Ints
 from ..core.search import Stoppable
 from .stage_paths import StagePaths
 
-#: Steps that a boundary moves at most in one move.
-REACH = 3
+#: Steps that a boundary moves at most in one move, and ideals tried at each.
+REACH, WIDTH = 3, 8
+#: Part by which a chain must be better to be taken.
+IMPROVES = 1e-9
 
 
 class Chains:
@@ -47,12 +49,14 @@ class Chains:
         """Return the durations of the stages' actions, shape (P, 4)."""
         return np.ascontiguousarray(self._durations[self.kinds, :, numbers])
 
-    def makespan(self, ideals: Ints) -> float:
-        """Return the makespan of a chain of ideals; `inf` if it breaks a rule."""
+    def makespan(self, ideals: Ints, below: float = np.inf) -> float:
+        """Return the makespan of a chain of ideals; `inf` if it breaks a rule or is not below."""
         numbers = self.stages(ideals)
-        if numbers is None or not self.paths.fits(numbers, self.kinds):
+        if numbers is None:
             return np.inf
-        return self.paths.chain.makespan(self.durations(numbers))
+        makespan = self.paths.chain.makespan(self.durations(numbers))
+        fits = makespan < below and self.paths.fits(numbers, self.kinds)
+        return makespan if fits else np.inf
 
 
 def climb(chains: Chains, ideals: Ints, search: Stoppable) -> tuple[float, Ints]:
@@ -67,33 +71,46 @@ def climb(chains: Chains, ideals: Ints, search: Stoppable) -> tuple[float, Ints]
         for j in reached:
             down[j].append(i)
     best, value = ideals.copy(), chains.makespan(ideals)
-    better = True
-    while better and not search.should_stop():
-        better = False
-        for candidate in _moves(best, up, down):
-            found = chains.makespan(candidate)
-            if found < value * (1 - 1e-12):
-                best, value, better = candidate, found, True
-                break
+    moves = _moves(len(ideals) - 2)
+    since, at = 0, 0
+    while since < len(moves) and not search.should_stop():
+        since += 1
+        for candidate in _moved(best, moves[at], up, down):
+            found = chains.makespan(candidate, value * (1 - IMPROVES))
+            if np.isfinite(found):
+                best, value, since = candidate, found, 0
+        at = (at + 1) % len(moves)
     return value, best
 
 
-def _moves(ideals: Ints, up: list[list[int]], down: list[list[int]]) -> Iterator[Ints]:
-    inner = range(1, len(ideals) - 1)
-    for way in (up, down):
-        for s in inner:
-            level = [int(ideals[s])]
-            for _ in range(REACH):
-                level = sorted({j for i in level for j in way[i]})
-                for ideal in level:
-                    moved = ideals.copy()
-                    moved[s] = ideal
-                    yield moved
-        for first in inner:
-            for last in range(first + 1, len(ideals) - 1):
+def _moves(inner: int) -> list[tuple[bool, int, int]]:
+    """Return the moves of `inner` boundaries: upwards or not, first and last boundary."""
+    return [
+        (upwards, first, last)
+        for upwards in (True, False)
+        for first in range(1, inner + 1)
+        for last in range(first, inner + 1)
+    ]
+
+
+def _moved(
+    ideals: Ints, move: tuple[bool, int, int], up: list[list[int]], down: list[list[int]]
+) -> Iterator[Ints]:
+    """Yield the chains that a move gives."""
+    upwards, first, last = move
+    way = up if upwards else down
+    if first == last:
+        level = [int(ideals[first])]
+        for _ in range(REACH):
+            level = sorted({j for i in level for j in way[i]})[:WIDTH]
+            for ideal in level:
                 moved = ideals.copy()
-                for s in range(first, last + 1):
-                    ahead = way[int(ideals[s])]
-                    if ahead:
-                        moved[s] = ahead[0]
+                moved[first] = ideal
                 yield moved
+        return
+    moved = ideals.copy()
+    for s in range(first, last + 1):
+        if not way[int(ideals[s])]:
+            return
+        moved[s] = way[int(ideals[s])][0]
+    yield moved

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...formulations.iteration.cheap_bounds import max_load_task
-from ...formulations.iteration.line import Line, line
+from ...formulations.iteration.line import Line, line, most_between
 from ...formulations.iteration.orders import order_of
 from ...formulations.task import Task
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Iteration, PipelinePlacement, Solution
 from ...instances.model.arrays import Ints
 from ..core.lattice import Lattice, chain, list_ideals
-from ..core.search import Search
+from ..core.search import Search, Stoppable
+from ..core.share import Share
 from .branch import branch
 from .chain import Chain
 from .chain_dp import Cheapest
@@ -33,9 +34,11 @@ from .stage_paths import StagePaths
 ORIGIN = "paths of the schedule over chains of ideals"
 #: Ideals at most.
 IDEALS = 300_000
-#: Executions of the first branch and bound of a number of stages; each later one has four times
-#: as many.
-NODES = 2_000
+#: Executions of the first branch and bound, and by how much their number grows after each that
+#: did not come to its end.
+NODES, GROWTH = 2_000, 1.5
+#: Candidates of a number of stages whose boundaries are moved, and part of the time for all that.
+CLIMBS, SHARE = 2, 0.2
 #: Work of a stage that is tried first, in parts of what each device has to do on average.
 WORK = (2.0, 4.0, np.inf)
 
@@ -76,16 +79,22 @@ class _Run:
             stage_of[self.lattice.order[inside]] = s
         return PipelinePlacement(self.line.graph.expand(stage_of), devices * chunks)
 
-    def improve(self, paths: StagePaths, found: Cheapest) -> None:
-        """Offer a chain, and what moving its boundaries gives."""
-        self.offer(paths, found, paths.chain.makespan(durations_of(paths, found)))
-        chains = Chains(paths, found.kinds)
-        ideals = ideals_of(paths.stages, found)
-        value, ideals = climb(chains, ideals, self.search)
-        numbers = chains.stages(ideals)
-        if numbers is not None:
-            better = Cheapest({}, value, tuple(numbers.tolist()), found.kinds)
-            self.offer(paths, better, value)
+    def try_candidates(self, plans: Sized, until: Stoppable) -> None:
+        """Offer candidates of P stages, and what moving the boundaries of the best ones gives."""
+        paths = plans.paths
+        met = []
+        for found in candidates(plans):
+            makespan = paths.chain.makespan(durations_of(paths, found))
+            self.offer(paths, found, makespan)
+            met.append((makespan, found.stages, found.kinds))
+        for _, stages, kinds in sorted(set(met))[:CLIMBS]:
+            chains = Chains(paths, kinds)
+            ideals = ideals_of(paths.stages, Cheapest({}, 0.0, stages, kinds))
+            value, ideals = climb(chains, ideals, until)
+            numbers = chains.stages(ideals)
+            if numbers is not None:
+                better = Cheapest({}, value, tuple(numbers.tolist()), kinds)
+                self.offer(paths, better, value)
 
 
 def ideals_of(stages: StageList, found: Cheapest) -> Ints:
@@ -94,7 +103,7 @@ def ideals_of(stages: StageList, found: Cheapest) -> Ints:
 
 
 def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
-    """Find the chain of stages with the least makespan; a bound if contiguous splits are asked for.
+    """Find the chain of stages with the least makespan, and prove it for contiguous splits.
 
     Where the lattice of ideals, or the list of stages, is too large, that is said, and the plan is
     the best of some topological orders.
@@ -114,12 +123,13 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
     order, edges = statement.orders[0], statement.graph.edges
     with search.phase("list ideals"):
         lattice = list_ideals(order, edges, IDEALS, search)
-    linear = lattice.size == len(order) + 1
     with search.phase("topological orders"):
-        for one in statement.orders[: 1 if linear else None]:
+        for one in statement.orders[: 1 if lattice.complete else None]:
             if search.should_stop():
                 return
             _heuristics(_Run(task, statement, search, chain(one)))
+    if task.problem.split != "contiguous":
+        return
     if not lattice.complete:
         search.note(f"dp: more than {IDEALS} ideals; the plan is the best of some orders")
         return
@@ -127,32 +137,47 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
         _prove(_Run(task, statement, search, lattice))
 
 
-def _numbers(run: _Run, stages: StageList, *, prove: bool) -> list[Sized]:
+def _numbers(run: _Run, most_work: float, *, prove: bool) -> list[Sized] | None:
     """Return the numbers of stages, each with what divisible work says, the best first.
+
+    Stages on one device exchange data for nothing. For a bound, only nets count whose pins cannot
+    be D stages apart, on D devices; on a single device none does.
 
     Parameters
     ----------
+    most_work
+        Of a stage.
     prove
-        Whether times must be lower bounds. Stages that share a device may have data that needs no
-        transfer; relayed data always does, unless there is one device.
+        Whether times must be lower bounds.
+
+    Returns
+    -------
+    list or None
+        None if there are too many stages, or the search must stop.
     """
     problem = run.line.problem
     chunks = problem.chunks_per_device
-    alone = stages.without_transfers() if chunks > 1 else stages
+    paid = np.ones(len(run.line.graph.pins), np.bool_)
+    shared = chunks > 1 and prove and not problem.relayed
+    between = most_between(run.line.graph) if shared else paid
+    lists: dict[bytes, StageList] = {}
     found = []
     for size in run.line.sizes():
-        if run.search.should_stop():
-            break
-        free = size == chunks or (prove and not problem.relayed)
+        if shared:
+            paid = between < size // chunks - 1
+        if chunks > 1 and size == chunks:
+            paid = np.zeros_like(paid)
+        if paid.tobytes() not in lists:
+            listed = list_stages(run.line, run.lattice, most_work, run.search, paid)
+            if listed is None:
+                return None
+            lists[paid.tobytes()] = listed.keep(np.argsort(listed.end, kind="stable"))
         order = order_of(problem, size, run.line.trains)
         chain = Chain(order, problem.weight_share)
-        found.append(sized(StagePaths(run.line, alone if free else stages, chain)))
+        found.append(sized(StagePaths(run.line, lists[paid.tobytes()], chain)))
+        if run.search.should_stop():
+            return None
     return sorted(found, key=lambda plans: plans.bound)
-
-
-def _listed(run: _Run, most: float) -> StageList | None:
-    listed = list_stages(run.line, run.lattice, most, run.search)
-    return None if listed is None else listed.keep(np.argsort(listed.end, kind="stable"))
 
 
 def _most_work(run: _Run) -> float:
@@ -160,48 +185,38 @@ def _most_work(run: _Run) -> float:
     return run.search.objective / run.line.problem.microbatches
 
 
-def _heuristics(run: _Run) -> list[Sized]:
-    """Offer candidates for each number of stages; return those numbers."""
+def _heuristics(run: _Run) -> None:
+    """Offer candidates for each number of stages."""
+    until = Share(run.search, SHARE)
     total = float(run.line.compute.min(axis=0).sum())
     share = total / float(run.line.count.sum())
     for part in WORK:
-        stages = _listed(run, min(part * share, _most_work(run)))
-        if stages is None:
-            continue
-        numbers = _numbers(run, stages, prove=False)
-        for plans in numbers:
-            if plans.bound >= run.search.objective * (1 - SLACK) or run.search.should_stop():
+        numbers = _numbers(run, min(part * share, _most_work(run)), prove=False)
+        for plans in numbers or ():
+            if plans.bound >= run.search.objective * (1 - SLACK) or until.should_stop():
                 continue
-            for found in candidates(plans):
-                run.improve(plans.paths, found)
+            run.try_candidates(plans, until)
         if run.search.best is not None:
-            return numbers
-    return []
+            return
 
 
 def _prove(run: _Run) -> None:
     search = run.search
     with search.phase("list stages"):
-        stages = _listed(run, _most_work(run))
-    if stages is None:
-        search.note("dp: too many stages to list; the plan is the best of some orders")
+        numbers = _numbers(run, _most_work(run), prove=True)
+    if numbers is None:
+        search.note("dp: too many stages to list in time; the plan is the best of some orders")
         return
-    with search.phase("divisible work"):
-        numbers = _numbers(run, stages, prove=True)
-    if len(numbers) < len(run.line.sizes()):
-        return
-    proves = run.task.problem.split == "contiguous"
 
     def raise_bound() -> None:
-        if proves:
-            search.raise_bound(min(plans.bound for plans in numbers), ORIGIN)
+        search.raise_bound(min(plans.bound for plans in numbers), ORIGIN)
 
     raise_bound()
+    until = Share(search, SHARE)
     with search.phase("candidates"):
         for plans in numbers:
-            if plans.bound < search.objective and not search.should_stop():
-                for found in candidates(plans):
-                    run.improve(plans.paths, found)
+            if plans.bound < search.objective and not until.should_stop():
+                run.try_candidates(plans, until)
         raise_bound()
     with search.phase("paths against chains"):
         for plans in sorted(numbers, key=lambda plans: plans.bound):
@@ -216,23 +231,38 @@ def _prove(run: _Run) -> None:
 
 
 def _branch(run: _Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> None:
-    """Branch over the number of stages with the least bound, in turns of growing size."""
+    """Raise the bound of the number of stages that has the least, step by step.
+
+    A step is halved where branch and bound does not come to its end, and doubled where it does.
+    """
     search = run.search
     part = 1 - max(search.limits.gap, SLACK)
-    budget = {plans.size: NODES for plans in numbers}
+    step = {plans.size: 1.0 for plans in numbers}
+    budget = NODES
+
     while not search.should_stop():
         plans = min(numbers, key=lambda plans: plans.bound)
-        target = search.objective * part
-        if plans.bound >= target:
+        aim = search.objective * part
+        if plans.bound >= aim:
             break
+        target = aim
+        if step[plans.size] < 1:
+            target = plans.bound + step[plans.size] * (aim - plans.bound)
+        for makespan, found in refute(plans, target, search):
+            run.offer(plans.paths, found, makespan)
 
-        def take(found: Cheapest, makespan: float, paths: StagePaths = plans.paths) -> float:
+        def take(
+            found: Cheapest, makespan: float, paths: StagePaths = plans.paths, most: float = target
+        ) -> float:
             run.offer(paths, found, makespan)
-            return search.objective * part
+            return min(most, search.objective * part)
 
-        out = branch(plans, target, take, search, budget[plans.size])
-        budget[plans.size] *= 4
-        plans.bound = max(
-            plans.bound, out.target if out.complete else min(out.open_bound, out.target)
-        )
+        out = branch(plans, target, take, search, budget)
+        if out.complete:
+            plans.bound = max(plans.bound, out.target)
+            step[plans.size] = min(1.0, 2 * step[plans.size])
+        else:
+            plans.bound = max(plans.bound, min(out.open_bound, out.target))
+            step[plans.size] /= 2
+            budget = int(budget * GROWTH)
         raise_bound()

@@ -50,6 +50,8 @@ class Sized:
         Shape (P, 4): of the best bound so far.
     rows, columns
         Paths, counts of shape (P, 4), and durations of chains, shape (P, 4).
+    pool
+        Prices that gave bounds, the newest last.
     """
 
     paths: StagePaths
@@ -57,6 +59,7 @@ class Sized:
     prices: Floats
     rows: list[Floats] = field(default_factory=list)
     columns: list[Floats] = field(default_factory=list)
+    pool: list[Floats] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -125,6 +128,7 @@ def refute(
             plans.bound = max(plans.bound, target)
             return met
         plans.bound = max(plans.bound, min(target, found.price * (1 - SLACK)))
+        plans.pool.append(plans.prices)
         duration = durations_of(paths, found)
         makespan, counts = paths.chain.longest_path(duration)
         met.append((makespan, found))

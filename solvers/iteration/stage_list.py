@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,8 +30,8 @@ class StageList:
         Shape (R,): the smaller and the larger ideal.
     forward, backward
         Shape (K, R): time of each pass; `inf` where unsupported.
-    forward_compute, compute
-        Shape (K, R): the compute of each pass alone.
+    compute
+        Shape (K, R): the compute of the backward pass alone.
     engine
         Shape (K, R): what the copy engine does for a microbatch, where transfers overlap.
     resident, activation
@@ -45,7 +45,6 @@ class StageList:
     end: Ints
     forward: Floats
     backward: Floats
-    forward_compute: Floats
     compute: Floats
     engine: Floats
     resident: Floats
@@ -57,32 +56,25 @@ class StageList:
         """Number of stages."""
         return len(self.start)
 
-    def without_transfers(self) -> StageList:
-        """Return the list with compute alone: what stages cost at least, wherever data comes from.
-
-        Stages on one device exchange data for nothing, which a stage alone does not know.
-        """
-        return replace(
-            self,
-            forward=self.forward_compute,
-            backward=self.compute,
-            engine=np.zeros_like(self.engine),
-        )
-
     def keep(self, which: Bools | Ints) -> StageList:
         """Return the list of some of the stages, by mask or by number."""
         return StageList(
             self.lattice, self.start[which], self.end[which],
             self.forward[:, which], self.backward[:, which],
-            self.forward_compute[:, which], self.compute[:, which], self.engine[:, which],
+            self.compute[:, which], self.engine[:, which],
             self.resident[which], self.activation[which], self.ahead,
         )  # fmt: skip
 
 
 def list_stages(
-    line: Line, lattice: Lattice, most_work: float, search: Stoppable
+    line: Line, lattice: Lattice, most_work: float, search: Stoppable, paid: Bools | None = None
 ) -> StageList | None:
     """List the stages whose compute per microbatch is at most `most_work`.
+
+    Parameters
+    ----------
+    paid
+        Shape (E,): the nets that stages pay for; default: all.
 
     Returns
     -------
@@ -109,6 +101,8 @@ def list_stages(
     limit = np.array([most_work, float(line.room.max())]) * (1 + SLACK)
     limit = np.minimum(limit, np.finfo(float).max)
     nets = np.concatenate((line.weight.reshape(2 * kinds, -1), line.overlapped))
+    if paid is not None:
+        nets = nets * paid
     nets = np.minimum(nets, 2 * most_work if np.isfinite(most_work) else np.finfo(float).max)
     relayed = line.problem.relayed
     incidence = incidence_of(() if relayed else line.graph.pins, order)
@@ -146,7 +140,6 @@ def list_stages(
         end=pair[:, 1],
         forward=np.where(blocked, np.inf, time[:, 0] + move[:, 0]),
         backward=time[:, 1] + move[:, 1],
-        forward_compute=np.where(blocked, np.inf, time[:, 0]),
         compute=time[:, 1],
         engine=cut[2 * kinds :],
         resident=summed[2 + 3 * kinds],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from project import ROOT
+
+import stagecut
 
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -25,6 +28,23 @@ def test_it_runs_in_its_small_setting(
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(FOLDER)}}
     NotebookClient(notebook, timeout=600, resources=resources).execute(env=dict(os.environ))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_uses_the_public_interface_alone(path: Path) -> None:
+    """Every import of ours, and every `stagecut.NAME`, is a public name."""
+    wrong = []
+    for cell in nbformat.read(path, as_version=4).cells:
+        for node in ast.walk(ast.parse(cell.source)) if cell.cell_type == "code" else ():
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+                wrong += [name for name in names if name.startswith("stagecut.")]
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stagecut"):
+                known = stagecut.__all__ if node.module == "stagecut" else []
+                wrong += [f"{node.module}.{a.name}" for a in node.names if a.name not in known]
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "stagecut":
+                wrong += [ast.unparse(node)] * (node.attr not in stagecut.__all__)
+    assert not wrong
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

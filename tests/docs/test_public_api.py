@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import doctest
+import inspect
 import json
+import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from project import ROOT
 
 import stagecut
+import stagecut.instances
 
 HEAVY = ("pandas", "networkx", "numba", "scipy", "pyomo", "highspy", "matplotlib", "torch", "numpy")
 
@@ -52,13 +56,45 @@ def test_it_shows_the_interface_alone() -> None:
         _ = stagecut.nonsense  # type: ignore[attr-defined]
 
 
+def public(name: str) -> Any:
+    """Return what a public name stands for; skip the test if that needs torch and it is missing."""
+    module = stagecut._MODULE_OF.get(name, "")
+    if any(part in module for part in ("pytorch", "execution", "measure")):
+        pytest.importorskip("torch")
+    return getattr(stagecut if name in stagecut.__all__ else stagecut.instances, name)
+
+
 @pytest.mark.parametrize("name", stagecut.__all__)
 def test_every_name_is_there(name: str) -> None:
-    if any(
-        part in stagecut._MODULE_OF.get(name, "") for part in ("pytorch", "execution", "measure")
-    ):
-        pytest.importorskip("torch")
-    assert getattr(stagecut, name) is not None
+    assert public(name) is not None
+
+
+#: Constants and type aliases, which have no docstrings.
+UNDOCUMENTED = {
+    "ACCELERATOR", "CPU", "METHODS", "NodeId", "Problem", "SCHEDULES", "Solution", "TIME_UNITS",
+    "__version__",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*stagecut.__all__, *stagecut.instances.__all__} - UNDOCUMENTED)
+)
+def test_every_docstring_has_what_it_must_have(name: str) -> None:
+    """An example that runs; of functions what they return and what they raise by themselves."""
+    value = inspect.unwrap(public(name))
+    text = inspect.getdoc(value) or ""
+    head, *parts = re.split(r"^(\w+)\n-+\n", text, flags=re.MULTILINE)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert head.strip()
+    assert doctest.DocTestParser().get_examples(sections["Examples"])
+    assert "+SKIP" not in text
+    if inspect.isfunction(value):
+        (tree,) = ast.parse(inspect.getsource(value)).body
+        signature = inspect.signature(value)
+        described = re.findall(r"^\w[\w, ]*$", sections.get("Parameters", ""), re.MULTILINE)
+        assert set(signature.parameters) == set(", ".join(described).split(", ")) - {""}
+        assert ("Returns" in sections) == (signature.return_annotation != "None")
+        assert "Raises" in sections or not any(isinstance(n, ast.Raise) for n in ast.walk(tree))
 
 
 def test_its_example_runs() -> None:

@@ -86,12 +86,19 @@ def test_ids_may_be_any_whole_numbers(tmp_path: Path) -> None:
     assert load(write(tmp_path, data)).ids == (-5, 10**30, 0, 3, 2**63)
 
 
-def test_costs_of_one_node_may_differ_by_rounding(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_costs_of_one_node_may_differ_by_rounding(scale: float, tmp_path: Path) -> None:
+    """Relatively: the same file in another unit of time is read alike."""
     data = sample_files.placement()
-    data["edges"][1]["cost"] += 9e-7
+    for edge in data["edges"]:
+        edge["cost"] *= scale
+    data["edges"][1]["cost"] *= 1 + 5e-7
     loaded = load(write(tmp_path, data))
     assert loaded.transfer is not None
-    assert loaded.transfer[0] == 0.25 + 9e-7
+    assert loaded.transfer[0] == data["edges"][1]["cost"]
+    data["edges"][1]["cost"] *= 1 + 1e-6
+    with pytest.raises(InputError, match="carry the same data"):
+        load(write(tmp_path, data))
 
 
 def test_output_bytes_are_unknown_if_a_senders_are(tmp_path: Path) -> None:

@@ -7,7 +7,20 @@ from dataclasses import replace
 import numpy as np
 from conformance import chain
 
-from stagecut import accelerators_and_cpus, evaluate, solve
+from stagecut import (
+    Cluster,
+    DeviceKind,
+    DeviceMapping,
+    Latency,
+    Throughput,
+    Training,
+    accelerators_and_cpus,
+    best_schedule,
+    evaluate,
+    solve,
+    topology,
+)
+from stagecut import chain as stage_chain
 
 
 def test_in_a_line_and_in_a_notebook_as_a_table() -> None:
@@ -25,6 +38,35 @@ def test_in_a_line_and_in_a_notebook_as_a_table() -> None:
     assert "nodes=59" in repr(workload)
     assert f"objective={plan.objective:.6g}" in repr(result)
     assert "violations=none" in repr(report)
+
+
+def test_problems_and_clusters_are_tables_in_a_notebook_and_keep_their_repr() -> None:
+    place = topology("ring:4")
+    cluster = Cluster((DeviceKind("<b>gpu</b>", 2, 2**30), DeviceKind("cpu", 1, host=True)))
+    for value, rows in (
+        (Throughput(split="contiguous"), 5),
+        (Latency(2), 1),
+        (Training(microbatches=4), 6),
+        (DeviceMapping(place, 2, 2), 9),
+        (place, 6),
+        (cluster, 3),
+    ):
+        table = value._repr_html_()
+        assert table.count("<tr>") == rows + 1, table
+        assert "<b>" not in table
+        assert repr(value).startswith(f"{type(value).__name__}(")
+        assert f"{value.summary()}"[1] == "'"
+    assert "<th>topology</th><td>ring:4</td>" in DeviceMapping(place, 2, 2)._repr_html_()
+    assert "&lt;b&gt;gpu" in cluster._repr_html_()
+    assert eval(repr(Throughput(split="contiguous"))) == Throughput(split="contiguous")
+
+
+def test_simulations_and_best_schedules_are_short_and_tables() -> None:
+    best = best_schedule(stage_chain([1.0, 1.0], [1.0, 1.0]), 2)
+    for value in (best, best.simulation):
+        assert len(repr(value)) < 300
+        assert value._repr_html_().count("<tr>") == len(value.summary()) + 1
+    assert "makespan=5" in repr(best)
 
 
 def test_names_from_files_are_no_markup() -> None:

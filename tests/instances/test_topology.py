@@ -179,7 +179,7 @@ def test_nvidia(tmp_path: Path) -> None:
         ("uniform_dist:8@sed=1", "unknown key"),
         ("ring:8@seed=1", "seed for random"),
         ("uniform_dist:8@seed=a", "not a whole number"),
-        ("ring:5@routing=fast", "use hops or widest"),
+        ("ring:5@routing=fast", "is not one of hops, widest"),
         ("ring:5@exclude=7", "beyond 0 to 4"),
         ("fattree:3", "even number of ports"),
         ("nothing.json", "no such file"),

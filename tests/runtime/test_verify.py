@@ -15,6 +15,7 @@ from cases import random_case
 
 from stagecut import (
     Plan,
+    Split,
     Throughput,
     VerificationError,
     Workload,
@@ -23,7 +24,6 @@ from stagecut import (
     verify,
 )
 from stagecut.instances import Placement, price
-from stagecut.instances.model.problem import Split
 from stagecut.runtime import evaluate
 
 PROBLEMS = [

@@ -19,6 +19,7 @@ from stagecut import (
     InputError,
     Latency,
     Limits,
+    Split,
     Throughput,
     Training,
     Workload,
@@ -26,7 +27,6 @@ from stagecut import (
     verify,
 )
 from stagecut.instances import Placement, Problem
-from stagecut.instances.model.problem import SPLITS
 from stagecut.runtime import evaluate
 from stagecut.solvers import METHODS
 
@@ -68,7 +68,7 @@ def test_the_verifier_is_brute_force(case: tuple[Workload, Cluster], problem: Th
     assert least == pytest.approx(best_max_load(workload, cluster, problem), rel=1e-9)
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", Split)
 @pytest.mark.parametrize("method", METHODS["throughput"])
 def test_throughput(method: str, split: str) -> None:
     @examples(20)

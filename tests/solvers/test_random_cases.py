@@ -9,8 +9,7 @@ import pytest
 from sweep import BIGS, DEFECTS, ORDINARY, VARIANTS, WIDE, Case, ask, case_of, judged, methods_of
 from wide_cases import three_never
 
-from stagecut import Result, Throughput, Workload, accelerators_and_cpus, solve
-from stagecut.instances.model.problem import SPLITS
+from stagecut import Result, Split, Throughput, Workload, accelerators_and_cpus, solve
 from stagecut.solvers import METHODS
 
 #: Cases of each variant: in CI, and in the slow test.
@@ -47,7 +46,7 @@ def test_many(variant: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS["throughput"])
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", Split)
 def test_transfers_that_nobody_pays_do_not_make_a_case_infeasible(method: str, split: str) -> None:
     workload, cluster = three_never()
     problem = Throughput(split=split)  # type: ignore[arg-type]

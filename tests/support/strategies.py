@@ -18,8 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from training_cases import random_training_case
 
-from stagecut import Cluster, DeviceKind, Latency, Throughput, Training, Workload
-from stagecut.instances.model.problem import SPLITS, Split
+from stagecut import Cluster, DeviceKind, Latency, Split, Throughput, Training, Workload
 
 #: Small whole numbers, which make ties, or others of about their size.
 AMOUNTS = st.one_of(st.integers(0, 5).map(float), st.floats(0.01, 5.0))
@@ -92,7 +91,7 @@ def throughputs(*splits: Split) -> st.SearchStrategy[Throughput]:
     """Problems of throughput with these splits; default: every one."""
     return st.builds(
         Throughput,
-        split=st.sampled_from(splits or SPLITS),
+        split=st.sampled_from(splits or tuple(Split)),
         cpu_split=st.sampled_from(["contiguous", "free"]),
         pipeline=st.sampled_from(["pipedream", "gpipe"]),
         overlap=st.booleans(),

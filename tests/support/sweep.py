@@ -28,6 +28,7 @@ from stagecut import (
     Latency,
     Limits,
     Result,
+    Split,
     Throughput,
     VerificationError,
     Workload,
@@ -36,7 +37,6 @@ from stagecut import (
     verify,
 )
 from stagecut.instances import DeviceMapping, Problem, stage_costs
-from stagecut.instances.model.problem import SPLITS, Split
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import OPTIMAL_GAP
 
@@ -104,18 +104,18 @@ def _relayed(seed: int) -> Case:
 
 def _linked(seed: int) -> Case:
     sizes = {"max_nodes": 7, "max_accelerators": 3, "max_kinds": 1 + seed % 2}
-    split = SPLITS[seed % 3]
+    split = tuple(Split)[seed % 3]
     return _throughput(*linked_case(seed, **sizes), _drawn(seed, split))
 
 
 def _big(big: float, where: Where, scale: float, seed: int) -> Case:
     workload, cluster = wide_case(seed, big, where, scale)
-    return _throughput(workload, cluster, Throughput(split=SPLITS[seed % 3]))
+    return _throughput(workload, cluster, Throughput(split=tuple(Split)[seed % 3]))
 
 
 def _any_split(seed: int) -> Case:
     """A case of any split with BIG numbers anywhere, and any rule."""
-    case = _ordinary(SPLITS[seed % 3], seed)
+    case = _ordinary(tuple(Split)[seed % 3], seed)
     workload = widened(case.workload, np.random.default_rng([seed, 5]))
     return _throughput(workload, case.cluster, case.problem)  # type: ignore[arg-type]
 
@@ -173,7 +173,7 @@ def _mapping(objective: str, wide: bool, seed: int) -> Case:
 BIGS = (1.0, 1e3, 1e5, 1e7, 1e8, 1e10, 1e12, 1e15)
 
 ORDINARY: dict[str, Callable[[int], Case]] = {
-    **{f"throughput {split}": partial(_ordinary, split) for split in SPLITS},
+    **{f"throughput {split}": partial(_ordinary, split) for split in Split},
     "throughput relayed": _relayed,
     "throughput links": _linked,
     "latency 1 call": partial(_latency, 1, False),

@@ -1,6 +1,5 @@
 """Architectures of today, described operator by operator, and what makes workloads of them."""
 
-from .accounting import Tied
 from .diffusion import stable_diffusion_unet
 from .language import bert_large, gpt2_xl, llama3_8b, mixtral_8x7b, t5_large
 from .lowering import Granularity, Via, to_workload
@@ -15,7 +14,6 @@ __all__ = [
     "Network",
     "Operator",
     "Tensor",
-    "Tied",
     "Via",
     "bert_large",
     "gpt2_xl",

@@ -30,14 +30,11 @@ read it. Scratch space and what is alive only between two operators is not count
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from ...model.arrays import Floats
+from ...model.choices import Tied
 from .network import Network, Operator
-
-Tied = Literal["colour", "copies"]
 
 #: Bytes per number of a tensor, and per parameter of a gradient and of Adam's state.
 NUMBER_BYTES = 2
@@ -134,7 +131,7 @@ def _moved(op: Operator) -> float:
 
 def _held(operators: list[Operator], tied: Tied) -> Floats:
     """Parameters that each operator holds."""
-    shared = tied == "copies"
+    shared = tied == Tied.COPIES
     return np.array([float(op.parameters + (op.shared if shared else 0)) for op in operators])
 
 

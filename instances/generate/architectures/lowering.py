@@ -20,15 +20,23 @@ from typing import Literal
 import numpy as np
 
 from ...model.arrays import Floats, Ints
+from ...model.choices import Choice, Tied
 from ...model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind
 from ...model.links import Link
 from ...model.workload import Workload
 from ..roofline import CPU_CORE, Machine
-from .accounting import NUMBER_BYTES, Columns, Tied, backward_costs, forward_costs, loss
+from .accounting import NUMBER_BYTES, Columns, backward_costs, forward_costs, loss
 from .network import Network, Operator
 
 Granularity = Literal["layers", "operators"]
-Via = Literal["peer", "host"]
+
+
+class Via(Choice):
+    """Where transfers between accelerators go."""
+
+    PEER = "peer"
+    HOST = "host"
+
 
 #: Columns that a node's memory is the sum of.
 MEMORY = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
@@ -45,8 +53,8 @@ def to_workload(
     *,
     granularity: Granularity = "layers",
     training: bool = False,
-    tied: Tied = "copies",
-    via: Via = "peer",
+    tied: Tied = Tied.COPIES,
+    via: Via = Via.PEER,
     accelerators: int | None = None,
     provenance: Mapping[str, str] | None = None,
 ) -> Workload:
@@ -90,7 +98,7 @@ def to_workload(
         nodes = [*nodes, *(f"{node}.backward" for node in reversed(nodes))]
         colours = np.concatenate([colours, colours[::-1]])
     memory = sum((columns[key] for key in MEMORY), start=np.zeros(len(nodes)))
-    link = machine.peer if via == "peer" else machine.host
+    link = machine.peer if via == Via.PEER else machine.host
     transfer = [1e3 * link.seconds(size) for size in columns["output_bytes"].tolist()]
     return Workload(
         name=name,
@@ -113,7 +121,7 @@ def to_workload(
             "accelerator": f"{machine.name}: {machine.source}",
             "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
             "cost_model": "roofline",
-            "link": "between accelerators" if via == "peer" else "to host memory",
+            "link": "between accelerators" if via == Via.PEER else "to host memory",
             **({"shared_weights": tied} if any(op.owner for op in operators) else {}),
             **(provenance or {}),
         },
@@ -187,7 +195,7 @@ def _colours(
     """Return the colour of each forward node, and the colours' names: where they begin."""
     at = {op.name: int(group[v]) for v, op in enumerate(operators)}
     leader = list(range(len(nodes)))
-    if tied == "colour":
+    if tied == Tied.COLOUR:
         for v, op in enumerate(operators):
             if op.owner:
                 leader[int(group[v])] = at[op.owner]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from .accounting import Tied
+from ...model.choices import Tied
 from .diffusion import stable_diffusion_unet
 from .language import bert_large, gpt2_xl, llama3_8b, mixtral_8x7b, t5_large
 from .network import Network
@@ -42,7 +42,7 @@ class Architecture:
     size: int
     parameters: int
     source: str
-    tied: Tied = "copies"
+    tied: Tied = Tied.COPIES
 
 
 ALL = (
@@ -81,7 +81,7 @@ ALL = (
         size=512,
         parameters=336_226_108,
         source="Devlin et al. 2019; checkpoint google-bert/bert-large-uncased, both heads",
-        tied="colour",
+        tied=Tied.COLOUR,
     ),
     Architecture(
         name="t5-large",
@@ -91,7 +91,7 @@ ALL = (
         size=512,
         parameters=737_668_096,
         source="Raffel et al. 2020; checkpoint google-t5/t5-large",
-        tied="colour",
+        tied=Tied.COLOUR,
     ),
     Architecture(
         name="vit-l16",

@@ -235,10 +235,21 @@ def guarded(
     show
         Shows an error that the thread that watches found; default: on standard error.
 
+    Returns
+    -------
+    context manager
+        Of the guard; of None without other ranks.
+
     Raises
     ------
     StagecutError
         The first error, where it came from.
+
+    Examples
+    --------
+    >>> with guarded() as guard:  # without torchrun there is one rank
+    ...     print(guard)
+    None
     """
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:

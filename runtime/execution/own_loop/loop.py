@@ -69,6 +69,23 @@ class Loop:
     Notes
     -----
     All ranks make it together: it makes groups of ranks.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    >>> inputs = (torch.zeros(2, 4),)
+    >>> workload = stagecut.profile(model, inputs, estimate="h100").workload
+    >>> cluster = workload.cluster.with_counts(accelerators=1, cpus=0)
+    >>> plan = stagecut.solve(workload, cluster, stagecut.Throughput("contiguous")).plan
+    >>> ready = stagecut.split_model(plan, model, inputs, workload=workload)
+    >>> schedule = stagecut.make_schedule("inference", ready.stages, 2)
+    >>> loop = Loop(ready.pieces, [[0]], schedule, training=False)
+    >>> loop.run(lambda microbatch: ready.inputs(inputs))
+    >>> len(loop.results)
+    2
+    >>> dist.destroy_process_group()
     """
 
     def __init__(
@@ -217,7 +234,28 @@ class Loop:
 
 
 def stage_chain(ranks: Ranks, world: int, *, training: bool) -> StageGraph:
-    """Return the pieces as they run: each hands its live set to the next."""
+    """Return the pieces as they run: each hands its live set to the next.
+
+    Parameters
+    ----------
+    ranks
+        Ranks of each piece.
+    world
+        Number of ranks.
+    training
+        Whether there are backward passes.
+
+    Returns
+    -------
+    StageGraph
+        Of passes that all take the time 1, without limits of memory.
+
+    Examples
+    --------
+    >>> stages = stage_chain([[0], [1, 2]], 3, training=True)
+    >>> stages.devices, stages.replicas
+    (('rank 0', 'rank 1', 'rank 2'), ((0,), (1, 2)))
+    """
     count = [1.0] * len(ranks)
     stages = chain(count, count if training else None, replicas=ranks)
     return replace(

@@ -45,12 +45,32 @@ def training_pieces(profile: Profile, workload: Workload, plan: Plan) -> Trainin
         Of the model, for training.
     workload
         What the plan was made for: its nodes are the profile's forward nodes, by id.
+    plan
+        For training, of tensor degree 1.
+
+    Returns
+    -------
+    TrainingPieces
+        The pieces, their ranks, and which of them recompute.
 
     Raises
     ------
     InputError
         If the plan is no training plan or made for something else, has a tensor degree above 1,
         or recomputes only some of the layers of a stage.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    >>> inputs = (torch.zeros(2, 4),)
+    >>> profile = stagecut.profile(model, inputs, training=True, estimate="h100")
+    >>> workload = stagecut.training_layers(profile.workload)
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> problem = stagecut.Training(microbatches=2, bandwidth=1e9, degrees=(1,))
+    >>> plan = stagecut.solve(workload, cluster, problem, method="data-parallel").plan
+    >>> training_pieces(profile, workload, plan).ranks
+    ((0, 1),)
     """
     plan.check_made_for(workload)
     solution = plan.solution

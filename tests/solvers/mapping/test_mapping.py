@@ -31,7 +31,8 @@ from stagecut.instances.model.stage_costs import check_weights, parameter_bytes
 from stagecut.instances.topologies.generators import random_blocks
 from stagecut.runtime import evaluate
 from stagecut.runtime.pictures.topology import draw_mapping
-from stagecut.runtime.verify.mapping import MappingReport, stage_reports
+from stagecut.runtime.verify.mapping import stage_reports
+from stagecut.runtime.verify.report import MappingReport
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import search as mapping_search
 from stagecut.solvers.mapping.annealing import anneal

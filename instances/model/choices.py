@@ -1,0 +1,314 @@
+"""The named options of problems, models and results: an enum each, its values the texts in files.
+
+Wherever one is asked for, its text will do: ``Throughput(split="contiguous")`` is
+``Throughput(split=Split.CONTIGUOUS)``. What the options mean stands with the fields that take them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self, TypeVar, Union
+
+from .errors import InputError, quote
+
+
+class Choice(StrEnum):
+    """One of a few named options; shows itself as its text, and equals it."""
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    @classmethod
+    def of(cls, option: str, value: object) -> Self:
+        """Return the choice that `value` is, or is the text of.
+
+        Raises
+        ------
+        InputError
+            If it is none; the message names `option` and lists the choices.
+
+        Examples
+        --------
+        >>> Split.of("split", "contiguous")
+        'contiguous'
+        """
+        try:
+            return cls(value)  # type: ignore[arg-type]  # what is no text is refused, too
+        except ValueError:
+            known = ", ".join(cls)
+            raise InputError(f"{option}: {quote(value)} is not one of {known}") from None
+
+
+C = TypeVar("C", bound=Choice)
+
+if TYPE_CHECKING:
+    OrText = Union[C, str]  # noqa: UP007  # what callers may pass for a choice
+else:
+
+    class OrText:
+        """At run time, a field has the type that it holds: readers of files go by that."""
+
+        def __class_getitem__(cls, choice: type[Choice]) -> type[Choice]:
+            return choice
+
+
+def choose(record: object, **choices: type[Choice]) -> None:
+    """Replace texts in the fields of a frozen dataclass by the choices that they name.
+
+    Parameters
+    ----------
+    choices
+        By field; called from ``__post_init__``.
+
+    Raises
+    ------
+    InputError
+        If a field is none of its choices.
+    """
+    for field, choice in choices.items():
+        object.__setattr__(record, field, choice.of(field, getattr(record, field)))
+
+
+class Split(Choice):
+    """What a device's nodes must be like; see `Throughput`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Throughput(split="per-device").split is Split.PER_DEVICE
+    True
+    """
+
+    CONTIGUOUS = "contiguous"
+    PER_DEVICE = "per-device"
+    NONCONTIGUOUS = "noncontiguous"
+
+
+class CpuSplit(Choice):
+    """What a CPU core's nodes must be like; see `Throughput`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Throughput(cpu_split="free").cpu_split is CpuSplit.FREE
+    True
+    """
+
+    CONTIGUOUS = "contiguous"
+    FREE = "free"
+
+
+class Pipeline(Choice):
+    """How forward and backward passes take turns; see `Throughput`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Throughput(pipeline="gpipe").pipeline is Pipeline.GPIPE
+    True
+    """
+
+    PIPEDREAM = "pipedream"
+    GPIPE = "gpipe"
+
+
+class PipelineSchedule(Choice):
+    """In which order a pipeline's devices work; see `Iteration`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Iteration(8, schedule="zb-h1").schedule is PipelineSchedule.ZB_H1
+    True
+    """
+
+    ONE_F_ONE_B = "1f1b"
+    GPIPE = "gpipe"
+    INTERLEAVED = "interleaved"
+    ZB_H1 = "zb-h1"
+    ZB_H2 = "zb-h2"
+
+
+class Recomputation(Choice):
+    """Whether layers compute activations again in the backward pass; see `Training`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Training(recomputation="off").recomputation is Recomputation.OFF
+    True
+    """
+
+    FREE = "free"
+    OFF = "off"
+    FORCED = "forced"
+
+
+class TrainingObjective(Choice):
+    """What a training plan minimises; see `Training`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Training(objective="batch").objective is TrainingObjective.BATCH
+    True
+    """
+
+    TIME_PER_SAMPLE = "time-per-sample"
+    BATCH = "batch"
+
+
+class TrainingSchedule(Choice):
+    """What a training plan keeps in memory, by its schedule; see `Training`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Training(schedule="2bw").schedule is TrainingSchedule.TWO_BW
+    True
+    """
+
+    ONE_F_ONE_B = "1f1b"
+    GPIPE = "gpipe"
+    PIPEDREAM = "pipedream"
+    TWO_BW = "2bw"
+
+
+class Optimizer(Choice):
+    """Whose state a training plan keeps per weight; see `Training`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Training(optimizer="adam").optimizer is Optimizer.ADAM
+    True
+    """
+
+    AS_GIVEN = "as-given"
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAM = "adam"
+
+
+class Precision(Choice):
+    """Of weights, gradients and optimizer state in a training plan; see `Training`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Training(precision="mixed").precision is Precision.MIXED
+    True
+    """
+
+    FP32 = "fp32"
+    MIXED = "mixed"
+
+
+class MappingMode(Choice):
+    """Which messages a mapping counts; see `DeviceMapping`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> ring = stagecut.topology("ring:4")
+    >>> problem = stagecut.DeviceMapping(ring, 2, 2, mode="both")
+    >>> problem.mode is MappingMode.BOTH
+    True
+    """
+
+    P2P = "p2p"
+    ALLR = "allr"
+    BOTH = "both"
+
+
+class Collective(Choice):
+    """How a mapping's all-reduces are done; see `DeviceMapping`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> ring = stagecut.topology("ring:4")
+    >>> problem = stagecut.DeviceMapping(ring, 2, 2, collective="ring")
+    >>> problem.collective is Collective.RING
+    True
+    """
+
+    RING = "ring"
+    CHEAPEST = "cheapest"
+
+
+class MappingObjective(Choice):
+    """What a mapping minimises the maximum of; see `DeviceMapping`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> ring = stagecut.topology("ring:4")
+    >>> problem = stagecut.DeviceMapping(ring, 2, 2, objective="busiest-link")
+    >>> problem.objective is MappingObjective.BUSIEST_LINK
+    True
+    """
+
+    STAGE_TIME = "stage-time"
+    BUSIEST_LINK = "busiest-link"
+
+
+class Routing(Choice):
+    """Which routes messages take; see `Topology`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.topology("ring:4@routing=widest").routing is Routing.WIDEST
+    True
+    """
+
+    HOPS = "hops"
+    WIDEST = "widest"
+
+
+class Tied(Choice):
+    """What weights that several operators use mean; see `profile`.
+
+    Examples
+    --------
+    >>> Tied("copies") is Tied.COPIES
+    True
+    """
+
+    COLOUR = "colour"
+    COPIES = "copies"
+
+
+class Status(Choice):
+    """What a search has found; see `Result`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> stagecut.solve("gpt2-xl", cluster, method="greedy").status is Status.FEASIBLE
+    True
+    """
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    NO_SOLUTION = "no solution"
+
+
+class Limit(Choice):
+    """What ended a search; see `Result`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> stagecut.solve("gpt2-xl", cluster, method="greedy").limit is Limit.NONE
+    True
+    """
+
+    NONE = "none"
+    TIME = "time"
+    NODES = "nodes"
+    INTERRUPT = "interrupt"

@@ -1,0 +1,97 @@
+"""Named options: an enum or its text will do; what is neither is refused with the choices."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+import stagecut
+from stagecut import (
+    DeviceMapping,
+    InputError,
+    LayerRule,
+    Link,
+    Schedule,
+    Split,
+    Throughput,
+    Training,
+    cli,
+    shared,
+    topology,
+)
+from stagecut.instances.model.choices import Choice
+
+RING = topology("ring:2")
+
+#: What takes choices, by field.
+TAKERS: list[tuple[str, type[Choice], Callable[..., object]]] = [
+    ("split", stagecut.Split, Throughput),
+    ("cpu_split", stagecut.CpuSplit, Throughput),
+    ("pipeline", stagecut.Pipeline, Throughput),
+    ("objective", stagecut.TrainingObjective, Training),
+    ("recomputation", stagecut.Recomputation, Training),
+    ("recomputation", stagecut.Recomputation, lambda **given: LayerRule(0, **given)),
+    ("schedule", stagecut.TrainingSchedule, Training),
+    ("optimizer", stagecut.Optimizer, Training),
+    ("precision", stagecut.Precision, Training),
+    ("mode", stagecut.MappingMode, lambda **given: DeviceMapping(RING, 2, 1, **given)),
+    ("collective", stagecut.Collective, lambda **given: DeviceMapping(RING, 2, 1, **given)),
+    ("versions", stagecut.WeightVersions, lambda **given: Schedule("none", 1, (), **given)),
+    ("sharing", stagecut.Sharing, lambda **given: shared(2, Link(0, 1), **given)),
+]
+IDS = [f"{taker[0]}-{i}" for i, taker in enumerate(TAKERS)]
+
+
+@pytest.mark.parametrize(("field", "choice", "make"), TAKERS, ids=IDS)
+def test_texts_become_the_choices_that_they_name(
+    field: str, choice: type[Choice], make: Callable[..., object]
+) -> None:
+    for one in choice:
+        assert getattr(make(**{field: one}), field) is one
+        assert getattr(make(**{field: one.value}), field) is one
+    for wrong in ("nonsense", 1, [], None if field != "collective" else 0):
+        if field == "recomputation" and wrong is None:
+            continue  # a rule without it
+        with pytest.raises(InputError) as error:
+            make(**{field: wrong})
+        assert str(error.value).endswith(f"is not one of {', '.join(choice)}")
+
+
+def test_a_choice_is_its_text_wherever_it_is_shown_or_written() -> None:
+    assert repr(Throughput(split="per-device")) == repr(Throughput(split=Split.PER_DEVICE))
+    assert "split='per-device'" in repr(Throughput(split="per-device"))
+    assert json.dumps([Split.PER_DEVICE]) == '["per-device"]'
+    assert f"{Split.PER_DEVICE}" == Split.PER_DEVICE == "per-device"
+    assert pickle.loads(pickle.dumps(Split.PER_DEVICE)) is Split.PER_DEVICE
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "choice"),
+    [
+        ("solve", "--split", stagecut.Split),
+        ("solve", "--cpu-split", stagecut.CpuSplit),
+        ("solve", "--pipeline", stagecut.Pipeline),
+        ("solve", "--recomputation", stagecut.Recomputation),
+        ("solve", "--schedule", stagecut.TrainingSchedule),
+        ("solve", "--optimizer", stagecut.Optimizer),
+        ("solve", "--precision", stagecut.Precision),
+        ("compare", "--split", stagecut.Split),
+        ("export-model", "--split", stagecut.Split),
+        ("map", "--mode", stagecut.MappingMode),
+        ("map", "--objective", stagecut.MappingObjective),
+        ("map", "--collective", stagecut.Collective),
+        ("simulate", "--sharing", stagecut.Sharing),
+        ("profile", "--tied", stagecut.Tied),
+        ("measure", "--links", stagecut.LinkDetail),
+    ],
+)
+def test_the_command_line_has_the_choices_of_the_enums(
+    command: str, option: str, choice: type[Choice], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run_command([command, option, "nonsense"]) == 2
+    said = capsys.readouterr().err
+    assert option in said
+    assert all(f"'{one}'" in said for one in choice), said
