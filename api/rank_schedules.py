@@ -76,8 +76,17 @@ def rank_schedules(
 
     Examples
     --------
-    >>> table = rank_schedules("gpt2-xl-training", microbatches=8)  # doctest: +SKIP
-    >>> table[["schedule", "makespan", "fits"]]  # doctest: +SKIP
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> limits = stagecut.Limits(gap=0.1)
+    >>> names = ["1f1b", "zb-h1"]
+    >>> table = rank_schedules(
+    ...     "resnet50-training", cluster, microbatches=4, schedules=names, limits=limits
+    ... )
+    >>> table[["schedule", "chunks", "fits"]]
+      schedule  chunks  fits
+    0    zb-h1       1  True
+    1     1f1b       1  True
     """
     if not isinstance(workload, Workload):
         workload = load(workload)
