@@ -140,8 +140,6 @@ def solve(
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    if objective == "training-batch":
-        ERR.print("objective training-batch is now called iteration; the old name will go")
     chosen = choose_objective(loaded, objective, microbatches)
     ranked = chosen == "iteration" and schedule == "all"
     pipeline_options = {"split": split, "overlap": overlap, "relayed": relayed}
@@ -204,6 +202,8 @@ def solve(
             from ..runtime.pictures.load_chart import draw_loads
 
             draw_loads(report, result.plan, plot)
+    if objective == "training-batch":
+        ERR.print("objective training-batch is now called iteration; the old name will go")
     facts = facts_of(loaded, result, objective_given=objective is not None)
     if as_json:
         answer = as_dict(loaded, problem, result, report, facts)
