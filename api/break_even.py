@@ -66,7 +66,7 @@ def break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | No
         middle = (low + high) // 2
         problem = Iteration(
             1 << middle,
-            schedule,  # type: ignore[arg-type]  # one of the two above
+            schedule,
             relayed=asked.relayed,
             overlap=asked.overlap,
         )

@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..instances import Cluster, InputError, Iteration, Plan, Workload
+from ..instances import (
+    Cluster,
+    InputError,
+    Iteration,
+    PipelineSchedule,
+    Plan,
+    Split,
+    Workload,
+)
 from ..instances.formats.files import load
-from ..instances.model.iteration import PIPELINE_SCHEDULES, PipelineSchedule
 from ..runtime.simulate.simulator import simulate
 from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
 from .solve import solve_with
@@ -27,7 +34,7 @@ def rank_schedules(
     problem: Iteration | None = None,
     *,
     microbatches: int | None = None,
-    schedules: Sequence[PipelineSchedule] | None = None,
+    schedules: Sequence[PipelineSchedule | str] | None = None,
     chunks: int | None = None,
     method: str = "auto",
     limits: Limits | None = None,
@@ -69,8 +76,17 @@ def rank_schedules(
 
     Examples
     --------
-    >>> table = rank_schedules("gpt2-xl-training", microbatches=8)  # doctest: +SKIP
-    >>> table[["schedule", "makespan", "fits"]]  # doctest: +SKIP
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> limits = stagecut.Limits(gap=0.1)
+    >>> names = ["1f1b", "zb-h1"]
+    >>> table = rank_schedules(
+    ...     "resnet50-training", cluster, microbatches=4, schedules=names, limits=limits
+    ... )
+    >>> table[["schedule", "chunks", "fits"]]
+      schedule  chunks  fits
+    0    zb-h1       1  True
+    1     1f1b       1  True
     """
     if not isinstance(workload, Workload):
         workload = load(workload)
@@ -86,7 +102,7 @@ def rank_schedules(
             f"{workload.name}: it has no backward pass, without which schedules do not differ"
         )
     limits = limits or DEFAULT_LIMITS[problem.name]
-    asked = _problems(problem, schedules or PIPELINE_SCHEDULES, chunks)
+    asked = _problems(problem, schedules or tuple(PipelineSchedule), chunks)
     begun = time.monotonic() if started is None else started
     rows = []
     for i, one in enumerate(asked):
@@ -105,14 +121,16 @@ def rank_schedules(
 
 
 def _problems(
-    problem: Iteration, schedules: Sequence[PipelineSchedule], chunks: int | None
+    problem: Iteration, schedules: Sequence[PipelineSchedule | str], chunks: int | None
 ) -> list[Iteration]:
     """Return the problem under each schedule that it can have."""
-    chain = problem.split == "contiguous" and not problem.relayed
+    chain = problem.split is Split.CONTIGUOUS and not problem.relayed
     return [
-        replace(problem, schedule=name, chunks=chunks if name == "interleaved" else None)
+        replace(
+            problem, schedule=name, chunks=chunks if name == PipelineSchedule.INTERLEAVED else None
+        )
         for name in schedules
-        if chain or name != "interleaved"
+        if chain or name != PipelineSchedule.INTERLEAVED
     ]
 
 

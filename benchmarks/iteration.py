@@ -36,8 +36,7 @@ from stagecut import (
     load,
     solve,
 )
-from stagecut.instances import Placement
-from stagecut.instances.model.iteration import PIPELINE_SCHEDULES, PipelineSchedule
+from stagecut.instances import PipelineSchedule, Placement
 from stagecut.instances.model.problem import Split
 from stagecut.solvers.iteration.methods import RULES
 
@@ -154,7 +153,9 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", default=WORKLOADS, help="without -training")
     parser.add_argument("--accelerators", nargs="+", type=int, default=ACCELERATORS)
     parser.add_argument("--factors", nargs="+", type=int, default=FACTORS, help="M / K")
-    parser.add_argument("--schedules", nargs="+", default=SCHEDULES, choices=PIPELINE_SCHEDULES)
+    parser.add_argument(
+        "--schedules", nargs="+", default=SCHEDULES, choices=tuple(PipelineSchedule)
+    )
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for a solve")
     parser.add_argument("--gap", type=float, default=1e-4, help="auto stops at this gap")
     parser.add_argument("--records", type=Path, default=Path("iteration.jsonl"))

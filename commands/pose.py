@@ -13,6 +13,7 @@ from ..instances import (
     Problem,
     Throughput,
     Training,
+    TrainingObjective,
     Workload,
     accelerators_and_cpus,
 )
@@ -103,5 +104,5 @@ def pose_problem(objective: str, options: Mapping[str, Mapping[str, object]]) ->
             raise InputError("--microbatches: say how many an iteration has")
         return Iteration(**given)  # type: ignore[arg-type]
     if objective == "training-batch":
-        given["objective"] = "batch"
+        given["objective"] = TrainingObjective.BATCH
     return Training(**given)  # type: ignore[arg-type]

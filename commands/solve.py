@@ -67,7 +67,7 @@ def solve(
     ] = None,
     split: Annotated[
         Split | None,
-        typer.Option(help="Default: contiguous for iteration, noncontiguous for throughput."),
+        typer.Option(help="Default: contiguous for an iteration, noncontiguous for throughput."),
     ] = None,
     cpu_split: Annotated[
         CpuSplit | None,
@@ -154,8 +154,6 @@ def solve(
             ERR.print(f"--tied: {loaded.name} names no tied weights", style="dim", highlight=False)
         loaded = tied_as(loaded, tied)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    if objective == "training-batch":
-        ERR.print("objective training-batch is now called iteration; the old name will go")
     chosen = choose_objective(loaded, objective, microbatches)
     ranked = chosen == "iteration" and schedule == "all"
     pipeline_options = {"split": split, "overlap": overlap, "relayed": relayed}
@@ -191,7 +189,7 @@ def solve(
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        given = {"--start": start, "--trace": trace, "--solver": solver, "--plot": plot}
+        given = {"--start": start, "--trace": trace, "--solver": solver}
         for option, value in given.items():
             if value:
                 raise InputError(f"{option}: not with --schedule all; leave it out")
@@ -218,6 +216,8 @@ def solve(
             from ..runtime.pictures.load_chart import draw_loads
 
             draw_loads(report, result.plan, plot)
+    if objective == "training-batch":
+        ERR.print("objective training-batch is now called iteration; the old name will go")
     facts = facts_of(loaded, result, objective_given=objective is not None)
     if as_json:
         answer = as_dict(loaded, problem, result, report, facts)

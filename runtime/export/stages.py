@@ -107,6 +107,7 @@ def module_stages(
     plan.check_made_for(workload)
     stages = _stages(workload, plan, target)
     _check_devices(plan, [stage.device for stage in stages], target)
+    schedule, microbatches = _schedule(plan, target, schedules)
     degrees = []
     for what in ("replicas", "degree"):
         values = {getattr(stage, what) for stage in stages}
@@ -128,7 +129,6 @@ def module_stages(
                 "on fewer devices"
             )
     ranks = _ranks(plan, [stage.device for stage in stages], target, rounds)
-    schedule, microbatches = _schedule(plan, target, schedules)
     return ModuleStages(
         modules=tuple(map(tuple, modules)),
         ranks=len(ranks),
@@ -296,12 +296,15 @@ def _schedule(plan: Plan, target: str, schedules: Sequence[str]) -> tuple[str, i
     """Return schedule and microbatches of a plan that says them to a launcher that is told them."""
     if not isinstance(plan.problem, Iteration) or not schedules:
         return "", 0
-    if plan.problem.schedule not in schedules:
+    schedule = plan.problem.schedule
+    if schedule == "interleaved" and plan.problem.chunks_per_device == 1:
+        schedule = "1f1b"
+    if schedule not in schedules:
         raise InputError(
-            f"{target}: the plan was made for {plan.problem.schedule}; it runs "
-            f"{' and '.join(schedules)}: plan with --schedule {schedules[0]}"
+            f"{target}: the plan was made for {schedule}; it runs {' and '.join(schedules)}: plan "
+            f"with --schedule {schedules[0]}"
         )
-    return plan.problem.schedule, plan.problem.microbatches
+    return schedule, plan.problem.microbatches
 
 
 def _recomputes(workload: Workload, plan: Plan, target: str) -> bool:

@@ -23,7 +23,7 @@ from ...instances.model.arrays import Ints
 from ..core.lattice import Lattice, chain, list_ideals
 from ..core.search import Search, Stoppable
 from ..core.share import Share
-from .branch import branch
+from .branch import Offer, branch
 from .chain import Chain
 from .chain_dp import Cheapest
 from .climb import Chains, climb
@@ -58,6 +58,15 @@ class _Run:
             placement = self.placement(paths.stages, found)
             if placement is not None:
                 self.search.offer(placement)
+
+    def taker(self, paths: StagePaths, part: float, target: float) -> Offer:
+        """Return what offers chains, and says below what others must be then."""
+
+        def take(found: Cheapest, makespan: float) -> float:
+            self.offer(paths, found, makespan)
+            return min(target, self.search.objective * part)
+
+        return take
 
     def placement(self, stages: StageList, found: Cheapest) -> PipelinePlacement | None:
         """Return the plan of a chain; None if the stages of a device have different kinds."""
@@ -209,7 +218,9 @@ def _prove(run: _Run) -> None:
         return
 
     def raise_bound() -> None:
-        search.raise_bound(min(plans.bound for plans in numbers), ORIGIN)
+        bound = min(plans.bound for plans in numbers)
+        if np.isfinite(bound):
+            search.raise_bound(bound, ORIGIN)
 
     raise_bound()
     until = Share(search, SHARE)
@@ -226,8 +237,11 @@ def _prove(run: _Run) -> None:
                 raise_bound()
     with search.phase("branch and bound"):
         _branch(run, numbers, raise_bound)
-    if search.best is None and all(np.isinf(plans.bound) for plans in numbers):
-        search.note("dp: no contiguous split fits into memory under this schedule")
+    if search.best is None and all(plans.bound == np.inf for plans in numbers):
+        search.prove_infeasible(
+            "no contiguous split fits into memory with the microbatches that this schedule has in "
+            "flight; give more memory or more devices, or take another schedule"
+        )
 
 
 def _branch(run: _Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> None:
@@ -236,12 +250,12 @@ def _branch(run: _Run, numbers: list[Sized], raise_bound: Callable[[], None]) ->
     A step is halved where branch and bound does not come to its end, and doubled where it does.
     """
     search = run.search
-    part = 1 - max(search.limits.gap, SLACK)
     step = {plans.size: 1.0 for plans in numbers}
     budget = NODES
 
     while not search.should_stop():
         plans = min(numbers, key=lambda plans: plans.bound)
+        part = 1 - max(search.next_gap, SLACK)
         aim = search.objective * part
         if plans.bound >= aim:
             break
@@ -251,13 +265,7 @@ def _branch(run: _Run, numbers: list[Sized], raise_bound: Callable[[], None]) ->
         for makespan, found in refute(plans, target, search):
             run.offer(plans.paths, found, makespan)
 
-        def take(
-            found: Cheapest, makespan: float, paths: StagePaths = plans.paths, most: float = target
-        ) -> float:
-            run.offer(paths, found, makespan)
-            return min(most, search.objective * part)
-
-        out = branch(plans, target, take, search, budget)
+        out = branch(plans, target, run.taker(plans.paths, part, target), search, budget)
         if out.complete:
             plans.bound = max(plans.bound, out.target)
             step[plans.size] = min(1.0, 2 * step[plans.size])
