@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ...instances.model.arrays import Ints
+from ...instances.model.kernel import inner, kernel
 from .search import Stoppable
 
 #: Ideals listed between two looks at the clock.
@@ -159,7 +159,7 @@ def _neighbours(size: int, edges: Ints) -> tuple[NDArray[np.int32], NDArray[np.i
     return heads, np.searchsorted(edges[order, 0], np.arange(size + 1)).astype(np.int64)
 
 
-@njit(cache=True)
+@kernel
 def _grow(members, start, unit, to, low, high, before_start, before, after_start, after, enough):
     """List the ideals level by level (by size) until there are `enough`; return what has grown.
 
@@ -239,7 +239,7 @@ def _grow(members, start, unit, to, low, high, before_start, before, after_start
     return members, start, unit, to, low, high
 
 
-@njit(cache=True)
+@inner
 def _longer(array, least):
     """Return a one-dimensional array of twice the length, and at least `least`."""
     longer = np.zeros(max(2 * len(array), least), array.dtype)
@@ -248,7 +248,7 @@ def _longer(array, least):
     return longer
 
 
-@njit(cache=True)
+@inner
 def _longer_rows(array):
     """Return an array of twice as many rows, the new ones 0."""
     longer = np.zeros((2 * len(array), array.shape[1]), array.dtype)

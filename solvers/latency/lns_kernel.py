@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ...formulations.latency.execute import execute
+from ...instances.model.kernel import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def random_moves(flat, slot, kind, device, before, room, calls, start, members, value, moves, seed):
     """Try random moves of units, and keep those that do not raise the latency.
 

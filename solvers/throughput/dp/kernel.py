@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from ....instances.model.kernel import inner, kernel
 
 #: A sum that has fallen by this factor is added up again: what was subtracted has left its rounding
 #: behind.
 FALLEN = 1e3
 
 
-@njit(cache=True)
+@kernel
 def windows(first, last, start, unit, to, weights, total, used, left, inside, alive):
     """Mark for ideals `first` … `last` − 1 the states that no plan within the limits can be in.
 
@@ -38,7 +39,7 @@ def windows(first, last, start, unit, to, weights, total, used, left, inside, al
                     break
 
 
-@njit(cache=True)
+@kernel
 def undominated(
     start, unit, to, row, value, origin, by, keep, state, stride, used, yields, incumbent, floor
 ):  # fmt: skip
@@ -83,7 +84,7 @@ def undominated(
     return kept
 
 
-@njit(cache=True)
+@kernel
 def splits(
     members, start, unit, to, pin_start, pin, of_start, of, net_weight, split
 ):  # fmt: skip
@@ -127,7 +128,7 @@ def splits(
                     )
 
 
-@njit(cache=True)
+@inner
 def _open(held, inside, pin_start, net_weight, n):
     """Return the weight in lane n of the nets not `inside` of which some pins are held."""
     total = 0.0
@@ -137,7 +138,7 @@ def _open(held, inside, pin_start, net_weight, n):
     return total
 
 
-@njit(cache=True)
+@kernel
 def relax(
     first, budget, members, start, unit, to,
     row, value, origin, by, keep, now, stride, may_use,
