@@ -151,7 +151,8 @@ def _try_all(flat, held, where, reach, kind, device, before, calls, few):
             value = execute(flat, slot, kind, device, before)[0]
             if value < best:
                 best = value
-                best_number[:] = number
+                for v in range(n):  # a slice takes seconds to compile
+                    best_number[v] = number[v]
             i -= 1
             continue
         v = held[i]

@@ -51,7 +51,8 @@ def knapsack(size, worth, free):
                 left -= size[order[i]]
                 if have > best:
                     best = have
-                    chosen[:] = taken
+                    for j in range(count):  # a slice takes seconds to compile
+                        chosen[j] = taken[j]
             i += 1
             continue
         i -= 1
