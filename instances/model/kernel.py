@@ -2,9 +2,9 @@
 
 Compiling takes one to two seconds for every hundred lines, once per machine. Interpreting takes
 some hundred times as long as compiled code, and for a graph of a hundred nodes that is still less.
-So the first turns of their loops are interpreted, up to half a second in all. A call that is
-interrupted there begins anew, compiled, as all later ones of its kernel. What comes out is the same
-either way.
+So the first turns of their loops are interpreted, up to a small part of the time that compiling
+takes. A call that is interrupted there begins anew, compiled, as all later ones of its kernel. What
+comes out is the same either way.
 
 A kernel has no annotations, as numba infers types; its arguments are arrays, numbers, and named
 tuples of them, and it changes nothing but those arrays. It may call other kernels.
@@ -24,12 +24,13 @@ from typing import Any
 
 import numpy as np
 
-#: Turns of loops that are interpreted before anything is compiled or loaded: some 0.5 s, which
-#: importing numba takes, too.
-TURNS = 400_000
+#: Turns of loops that are interpreted before anything is compiled or loaded: some 0.2 s, half of
+#: what importing numba takes.
+TURNS = 200_000
 
-#: The same for a kernel that has not been compiled yet on this machine, once those are used up.
-TURNS_OF_A_KERNEL = 50_000
+#: The same for a kernel that has not been compiled yet on this machine, once those are used up, for
+#: each byte of its code and of what it calls: some tenth of the time that compiling it takes.
+TURNS_PER_BYTE = 50
 
 #: Bytes of arguments above which nothing is interpreted.
 MOST_BYTES = 1 << 25
@@ -91,14 +92,17 @@ class Kernel:
         """Return how many turns of loops may be interpreted."""
         if _taken < TURNS:
             return TURNS - _taken
-        return 0 if self._cached else TURNS_OF_A_KERNEL - self.turns
+        if self._cached:
+            return 0
+        size = sum(len(part.function.__code__.co_code) for part in self._interpreted[1])
+        return TURNS_PER_BYTE * size - self.turns
 
     def _interpret(self, arguments: tuple[Any, ...], most: int) -> Any:
         """Call the function as Python; raises StopIteration after so many turns."""
         global _taken
         turns = iter(range(most))
         function, spaces = self._interpreted
-        for space in spaces:
+        for space in spaces.values():
             space[_TURNS] = turns
         try:
             with np.errstate(all="ignore"):
@@ -109,10 +113,10 @@ class Kernel:
         return tuple(map(_plain, result)) if type(result) is tuple else _plain(result)
 
     @cached_property
-    def _interpreted(self) -> tuple[Callable[..., Any], list[dict[str, Any]]]:
-        """The function as Python that counts turns, and the globals of all that it calls."""
+    def _interpreted(self) -> tuple[Callable[..., Any], dict[Kernel, dict[str, Any]]]:
+        """The function as Python that counts turns, and the globals of it and all that it calls."""
         spaces: dict[Kernel, dict[str, Any]] = {}
-        return _counted(self, spaces), list(spaces.values())
+        return _counted(self, spaces), spaces
 
     @cached_property
     def compiled(self) -> Any:

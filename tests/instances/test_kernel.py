@@ -46,7 +46,7 @@ def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limit(monkeypatch: pytest.MonkeyPatch, turns: int) -> None:
     monkeypatch.setattr(kernels, "TURNS", turns)
-    monkeypatch.setattr(kernels, "TURNS_OF_A_KERNEL", turns)
+    monkeypatch.setattr(kernels, "TURNS_PER_BYTE", 0)
 
 
 def test_what_has_little_to_do_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,9 @@ def test_numbers_are_those_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [type(value) for value in (best, last, small)] == [float, int, bool]
 
 
-def test_compiling_is_announced() -> None:
+def test_compiling_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 0)
+
     class Compiler:
         seen: ClassVar[list[bool]] = []
         typeof_pyval = type
@@ -100,7 +102,6 @@ def test_compiling_is_announced() -> None:
             self.seen.append(compiling())
 
     told = Kernel(descend.function)
-    told.__dict__ |= {"compiled": Compiler(), "_cached": False, "turns": kernels.TURNS_OF_A_KERNEL}
-    kernels._taken = kernels.TURNS
+    told.__dict__ |= {"compiled": Compiler(), "_cached": False}
     told(np.ones((2, 2)), np.zeros(2, np.int64), np.ones(1, np.uint64))
     assert Compiler.seen == [True, False]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ....instances.model.arrays import Bools, Floats, Ints
 from ....instances.model.kernel import inner, kernel
 
 #: A sum that has fallen by this factor is added up again: what was subtracted has left its rounding
@@ -11,8 +15,58 @@ from ....instances.model.kernel import inner, kernel
 FALLEN = 1e3
 
 
+class Steps(NamedTuple):
+    """The lattice of N ideals of U units, as in `Lattice`."""
+
+    members: NDArray[np.uint64]  # (N, words) bits
+    start: Ints  # (N + 1,)
+    unit: NDArray[np.int32]
+    to: NDArray[np.int32]
+
+
+class Table(NamedTuple):
+    """What is known of R reachable ideals in S states."""
+
+    row: Ints  # (N,) row of each ideal below; −1 for ideals out of reach
+    value: Floats  # (R, S) least max-load, −1 where the state is out of reach
+    origin: NDArray[np.int32]  # (R, S) the ideal that it came from, −1 for none
+    by: NDArray[np.int8]  # (R, S) the kind of device that the last stage is on
+    keep: Bools  # (R, S) whether to extend the plan
+
+
+class Lanes(NamedTuple):
+    """Rows of the statement by kind of device: L lanes, of which the first C pay for nets."""
+
+    kind: Ints  # (L,)
+    limit: Floats  # (L,)
+    counts: Bools  # (L,) whether it counts for the max-load
+    unit_weight: Floats  # (U, L)
+    net_weight: Floats  # (E, C)
+
+
+class Nets(NamedTuple):
+    """Units of each of E nets, and nets of each unit, in compressed rows."""
+
+    pin_start: Ints
+    pin: Ints
+    of_start: Ints
+    of: Ints
+
+
+class Stage(NamedTuple):
+    """The stage that is being grown: D = U + 1 depths, K kinds."""
+
+    held: Ints  # (E,) pins in the stage
+    inside: Bools  # (E,) whether a pin is in the ideal
+    fixed: Floats  # (D, L) load of units and of nets that are cut for good
+    loose: Floats  # (D, C) load of the other nets that are cut
+    most: Floats  # (D, C) the greatest `loose` since it was added up
+    fits: Bools  # (K,) whether a device of the kind may still hold it
+    load: Floats  # (K,)
+
+
 @kernel
-def windows(first, last, start, unit, to, weights, total, used, left, inside, alive):
+def windows(first, last, steps, weights, total, used, left, inside, alive):
     """Mark for ideals `first` … `last` − 1 the states that no plan within the limits can be in.
 
     Parameters
@@ -28,9 +82,9 @@ def windows(first, last, start, unit, to, weights, total, used, left, inside, al
     """
     questions, states = used.shape
     for ideal in range(first, last):
-        for step in range(start[ideal], start[ideal + 1]):
+        for step in range(steps.start[ideal], steps.start[ideal + 1]):
             for q in range(questions):
-                inside[to[step], q] = inside[ideal, q] + weights[q, unit[step]]
+                inside[steps.to[step], q] = inside[ideal, q] + weights[q, steps.unit[step]]
         for s in range(states):
             for q in range(questions):
                 weight = inside[ideal, q]
@@ -40,9 +94,7 @@ def windows(first, last, start, unit, to, weights, total, used, left, inside, al
 
 
 @kernel
-def undominated(
-    start, unit, to, row, value, origin, by, keep, state, stride, used, yields, incumbent, floor
-):  # fmt: skip
+def undominated(steps, table, state, stride, used, yields, incumbent, floor):
     """Mark in `keep` the ideals whose best plan in `state` must be extended; return how many.
 
     Not those where fewer devices do as well, nor those where a larger ideal does as well that
@@ -51,18 +103,21 @@ def undominated(
 
     Parameters
     ----------
+    stride
+        Shape (K,): what one more device of a kind adds to the number of a state.
     used
         Shape (K,): devices used in the state.
     yields
         Shape (U,): whether a unit may leave any stage whose first units it belongs to.
     """
-    size = len(start) - 1
+    row, value, origin = table.row, table.value, table.origin
+    size = len(steps.start) - 1
     beyond = np.full(size, np.inf)  # least value of the larger ideals, and of the ideal itself
     kept = 0
     for ideal in range(size - 1, -1, -1):
-        for step in range(start[ideal], start[ideal + 1]):
-            if yields[unit[step]]:
-                beyond[ideal] = min(beyond[ideal], beyond[to[step]])
+        for step in range(steps.start[ideal], steps.start[ideal + 1]):
+            if yields[steps.unit[step]]:
+                beyond[ideal] = min(beyond[ideal], beyond[steps.to[step]])
         mine = row[ideal]
         if mine < 0 or value[mine, state] < 0:
             continue
@@ -75,57 +130,65 @@ def undominated(
                 if fewer < value[mine, state]:  # leave one device of the kind empty
                     value[mine, state] = fewer
                     origin[mine, state] = ideal
-                    by[mine, state] = k
+                    table.by[mine, state] = k
         if origin[mine, state] >= 0:
             here = value[mine, state]
-            keep[mine, state] = needed and here < incumbent and beyond[ideal] > max(here, floor)
-            kept += keep[mine, state]
+            keep = needed and here < incumbent and beyond[ideal] > max(here, floor)
+            table.keep[mine, state] = keep
+            kept += keep
             beyond[ideal] = min(beyond[ideal], here)
     return kept
 
 
 @kernel
-def splits(
-    members, start, unit, to, pin_start, pin, of_start, of, net_weight, split
-):  # fmt: skip
-    """Fill in, shape (N, C), the weight of the nets that each ideal splits."""
-    one = np.uint64(1)
-    known = np.zeros(len(members), np.bool_)
+def splits(steps, nets, net_weight, split):
+    """Fill in, shape (N, C), the weight of the nets that each ideal splits.
+
+    Parameters
+    ----------
+    net_weight
+        Shape (E, C).
+    """
+    known = np.zeros(len(steps.members), np.bool_)
     most = np.zeros(split.shape)  # the greatest sum since it was added up
     held = np.zeros(len(net_weight), np.int64)
     none = np.zeros(len(net_weight), np.bool_)
-    for ideal in range(len(members)):
-        for step in range(start[ideal], start[ideal + 1]):
-            reached, v = to[step], unit[step]
+    for ideal in range(len(steps.members)):
+        for step in range(steps.start[ideal], steps.start[ideal + 1]):
+            reached, v = steps.to[step], steps.unit[step]
             if known[reached]:
                 continue
             known[reached] = True
             for n in range(split.shape[1]):
                 split[reached, n] = split[ideal, n]
                 most[reached, n] = most[ideal, n]
-            for a in range(of_start[v], of_start[v + 1]):
-                e = of[a]
-                inside = 0
-                for p in range(pin_start[e], pin_start[e + 1]):
-                    u = pin[p]
-                    inside += (members[ideal, u >> 6] >> np.uint64(u & 63)) & one
+            for a in range(nets.of_start[v], nets.of_start[v + 1]):
+                e = nets.of[a]
+                inside = _pins_in(steps.members, nets, ideal, e)
                 if inside == 0:
                     for n in range(split.shape[1]):
                         split[reached, n] += net_weight[e, n]
                         most[reached, n] = max(most[reached, n], split[reached, n])
-                elif inside == pin_start[e + 1] - pin_start[e] - 1:
+                elif inside == nets.pin_start[e + 1] - nets.pin_start[e] - 1:
                     for n in range(split.shape[1]):
                         split[reached, n] -= net_weight[e, n]
             for n in range(split.shape[1]):
                 if most[reached, n] > FALLEN * split[reached, n]:
                     for e in range(len(held)):
-                        held[e] = 0
-                        for p in range(pin_start[e], pin_start[e + 1]):
-                            u = pin[p]
-                            held[e] += (members[reached, u >> 6] >> np.uint64(u & 63)) & one
-                    split[reached, n] = most[reached, n] = _open(
-                        held, none, pin_start, net_weight, n
-                    )
+                        held[e] = _pins_in(steps.members, nets, reached, e)
+                    split[reached, n] = _open(held, none, nets.pin_start, net_weight, n)
+                    most[reached, n] = split[reached, n]
+
+
+@inner
+def _pins_in(members, nets, ideal, e):
+    """Return how many pins of net e are in an ideal."""
+    inside = 0
+    for p in range(nets.pin_start[e], nets.pin_start[e + 1]):
+        u = nets.pin[p]
+        if members[ideal, u >> 6] >> np.uint64(u & 63) & np.uint64(1):
+            inside += 1
+    return inside
 
 
 @inner
@@ -139,12 +202,7 @@ def _open(held, inside, pin_start, net_weight, n):
 
 
 @kernel
-def relax(
-    first, budget, members, start, unit, to,
-    row, value, origin, by, keep, now, stride, may_use,
-    lane_kind, lane_limit, lane_counts, unit_weight, net_weight,
-    pin_start, pin, of_start, of, split,
-):  # fmt: skip
+def relax(first, budget, steps, table, now, stride, may_use, lanes, nets, split):
     """Extend the plans of ideals `first`, … by one more stage; return the next ideal and the work.
 
     Stages S are grown from an ideal by adding units in increasing number, so that each is met
@@ -156,155 +214,160 @@ def relax(
     ----------
     budget
         Pairs of ideals after which to return.
-    row
-        Shape (N,): row of each ideal in `value`, `origin` and `by`; −1 for ideals out of reach.
-    value, origin, by
-        Shape (rows, S): least max-load; the ideal and the kind of device it came from. −1 where
-        the state is out of reach.
-    keep
-        Shape (rows, S): whether to extend the plan.
     now
         States to extend.
     stride
         Shape (K,): what one more device of a kind adds to the number of a state.
     may_use
         Shape (S, K): whether a device of the kind is left.
-    lane_kind, lane_limit, lane_counts
-        Shape (L,): rows by kind, their limits, and whether they count for the max-load.
-    unit_weight, net_weight
-        Shape (U, L), and (E, C) for the first C lanes; the others do not pay for nets.
-    pin_start, pin, of_start, of
-        Units of each net, and nets of each unit.
     split
         Shape (N, C): what crosses the boundary behind each ideal, which the stages on both sides
         pay; there are no nets then. Of no rows if nothing is relayed.
     """
-    size, units, nets = len(start) - 1, len(unit_weight), len(net_weight)
-    relayed = len(split) > 0
-    states, kinds, lanes = value.shape[1], len(stride), len(lane_kind)
-    charged = net_weight.shape[1]
-    one = np.uint64(1)
-    held = np.zeros(nets, np.int64)  # pins in the stage
-    inside = np.zeros(nets, np.bool_)  # whether a pin is in the ideal
+    units, charged = len(lanes.unit_weight), lanes.net_weight.shape[1]
+    stage = Stage(
+        np.zeros(len(lanes.net_weight), np.int64),
+        np.zeros(len(lanes.net_weight), np.bool_),
+        np.zeros((units + 1, len(lanes.kind))),
+        np.zeros((units + 1, charged)),
+        np.zeros((units + 1, charged)),
+        np.zeros(len(stride), np.bool_),
+        np.zeros(len(stride)),
+    )
     node = np.zeros(units + 1, np.int64)
     at = np.zeros(units + 1, np.int64)
     added = np.full(units + 1, -1, np.int64)
-    fixed = np.zeros((units + 1, lanes))
-    loose = np.zeros((units + 1, charged))
-    most = np.zeros((units + 1, charged))  # the greatest `loose` since it was added up
-    open_state = np.zeros(states, np.int64)
-    open_value = np.zeros(states)
-    fits = np.zeros(kinds, np.bool_)
-    load = np.zeros(kinds)
-    pairs = 0
-    ideal = first
-    while ideal < size and pairs < budget:
-        mine = row[ideal]
-        if mine < 0:
-            ideal += 1
-            continue
-        many = 0
-        for s in now:
-            if keep[mine, s]:
-                open_state[many] = s
-                open_value[many] = value[mine, s]
-                many += 1
+    states = np.zeros(len(now), np.int64)
+    pairs, ideal = 0, first
+    while ideal < len(steps.start) - 1 and pairs < budget:
+        many = _list_states(table, ideal, now, states)
         if many == 0:
             ideal += 1
             continue
-        for e in range(nets):
-            inside[e] = False
-            for p in range(pin_start[e], pin_start[e + 1]):
-                v = pin[p]
-                if (members[ideal, v >> 6] >> np.uint64(v & 63)) & one:
-                    inside[e] = True
-                    break
-        for n in range(charged if relayed else 0):
-            fixed[0, n] = split[ideal, n]
+        for e in range(len(stage.inside)):
+            stage.inside[e] = _pins_in(steps.members, nets, ideal, e) > 0
+        for n in range(charged if len(split) > 0 else 0):
+            stage.fixed[0, n] = split[ideal, n]
         depth = 0
         node[0] = ideal
-        at[0] = start[ideal + 1] - 1
+        at[0] = steps.start[ideal + 1] - 1
         while depth >= 0:
             step = at[depth]
-            if step < start[node[depth]] or unit[step] <= added[depth]:
+            if step < steps.start[node[depth]] or steps.unit[step] <= added[depth]:
                 if depth > 0:
-                    v = added[depth]
-                    for a in range(of_start[v], of_start[v + 1]):
-                        held[of[a]] -= 1
+                    _drop(stage, nets, added[depth])
                 depth -= 1
                 continue
             at[depth] = step - 1
-            v = unit[step]
-            reached = to[step]
             pairs += 1
-            deep = depth + 1
-            grows = False
-            for n in range(lanes):
-                fixed[deep, n] = fixed[depth, n] + unit_weight[v, n]
-            for k in range(kinds):
-                fits[k] = True
-            for n in range(lanes):
-                if fixed[deep, n] > lane_limit[n]:
-                    fits[lane_kind[n]] = False
-            for k in range(kinds):
-                grows |= fits[k]
-            if not grows:
+            if not _add(stage, lanes, nets, depth, steps.unit[step]):
                 continue
-            for n in range(charged):
-                loose[deep, n] = loose[depth, n]
-                most[deep, n] = most[depth, n]
-            for a in range(of_start[v], of_start[v + 1]):
-                e = of[a]
-                held[e] += 1
-                if held[e] == 1:
-                    if inside[e]:
-                        for n in range(charged):
-                            fixed[deep, n] += net_weight[e, n]
-                    else:
-                        for n in range(charged):
-                            loose[deep, n] += net_weight[e, n]
-                            most[deep, n] = max(most[deep, n], loose[deep, n])
-                elif held[e] == pin_start[e + 1] - pin_start[e]:
-                    for n in range(charged):
-                        loose[deep, n] -= net_weight[e, n]
-            grows = False
-            for n in range(charged):
-                if most[deep, n] > FALLEN * (fixed[deep, n] + loose[deep, n]):
-                    loose[deep, n] = most[deep, n] = _open(held, inside, pin_start, net_weight, n)
-            for n in range(charged):
-                if fixed[deep, n] > lane_limit[n]:
-                    fits[lane_kind[n]] = False
-            for k in range(kinds):
-                load[k] = 0.0
-                grows |= fits[k]
-            if not grows:
-                for a in range(of_start[v], of_start[v + 1]):
-                    held[of[a]] -= 1
+            reached = steps.to[step]
+            depth += 1
+            node[depth] = reached
+            added[depth] = steps.unit[step]
+            at[depth] = steps.start[reached + 1] - 1
+            if table.row[reached] < 0:
                 continue
-            theirs = row[reached]
-            if theirs >= 0:
-                for n in range(lanes):
-                    k = lane_kind[n]
-                    full = fixed[deep, n] + (loose[deep, n] if n < charged else 0.0)
-                    if relayed and n < charged:
-                        full += split[reached, n]
-                    if full > lane_limit[n]:
-                        fits[k] = False
-                    elif lane_counts[n] and full > load[k]:
-                        load[k] = full
-                for k in range(kinds):
-                    if fits[k]:
-                        for i in range(many):
-                            s = open_state[i]
-                            if may_use[s, k]:
-                                worst = max(open_value[i], load[k])
-                                if worst < value[theirs, s + stride[k]]:
-                                    value[theirs, s + stride[k]] = worst
-                                    origin[theirs, s + stride[k]] = ideal
-                                    by[theirs, s + stride[k]] = k
-            node[deep] = reached
-            added[deep] = v
-            at[deep] = start[reached + 1] - 1
-            depth = deep
+            _weigh(stage, lanes, split, reached, depth)
+            for k in range(len(stride)):
+                for i in range(many if stage.fits[k] else 0):
+                    if may_use[states[i], k]:
+                        _improve(table, ideal, reached, states[i], k, stride[k], stage.load[k])
         ideal += 1
     return ideal, pairs
+
+
+@inner
+def _list_states(table, ideal, now, states):
+    """List the states of `now` in which an ideal's plan is to be extended; return how many."""
+    many, mine = 0, table.row[ideal]
+    for s in now:
+        if mine >= 0 and table.keep[mine, s]:
+            states[many] = s
+            many += 1
+    return many
+
+
+@inner
+def _add(stage, lanes, nets, depth, v):
+    """Add unit v to the stage of so many units, if a device of any kind may then still hold it."""
+    deep = depth + 1
+    for k in range(len(stage.fits)):
+        stage.fits[k] = True
+    for n in range(len(lanes.kind)):
+        stage.fixed[deep, n] = stage.fixed[depth, n] + lanes.unit_weight[v, n]
+        if stage.fixed[deep, n] > lanes.limit[n]:
+            stage.fits[lanes.kind[n]] = False
+    grows = False
+    for k in range(len(stage.fits)):
+        grows |= stage.fits[k]
+    if not grows:
+        return False
+    charged = stage.loose.shape[1]
+    for n in range(charged):
+        stage.loose[deep, n] = stage.loose[depth, n]
+        stage.most[deep, n] = stage.most[depth, n]
+    for a in range(nets.of_start[v], nets.of_start[v + 1]):
+        e = nets.of[a]
+        stage.held[e] += 1
+        if stage.held[e] == 1:
+            for n in range(charged):
+                if stage.inside[e]:
+                    stage.fixed[deep, n] += lanes.net_weight[e, n]
+                else:
+                    stage.loose[deep, n] += lanes.net_weight[e, n]
+                    stage.most[deep, n] = max(stage.most[deep, n], stage.loose[deep, n])
+        elif stage.held[e] == nets.pin_start[e + 1] - nets.pin_start[e]:
+            for n in range(charged):
+                stage.loose[deep, n] -= lanes.net_weight[e, n]
+    grows = False
+    for n in range(charged):
+        if stage.most[deep, n] > FALLEN * (stage.fixed[deep, n] + stage.loose[deep, n]):
+            stage.loose[deep, n] = _open(
+                stage.held, stage.inside, nets.pin_start, lanes.net_weight, n
+            )
+            stage.most[deep, n] = stage.loose[deep, n]
+        if stage.fixed[deep, n] > lanes.limit[n]:
+            stage.fits[lanes.kind[n]] = False
+    for k in range(len(stage.fits)):
+        grows |= stage.fits[k]
+    if not grows:
+        _drop(stage, nets, v)
+    return grows
+
+
+@inner
+def _drop(stage, nets, v):
+    """Take unit v, added last, out of the stage."""
+    for a in range(nets.of_start[v], nets.of_start[v + 1]):
+        stage.held[nets.of[a]] -= 1
+
+
+@inner
+def _weigh(stage, lanes, split, reached, depth):
+    """Note the load of the stage up to the ideal `reached` on each kind, and which it fits."""
+    for k in range(len(stage.load)):
+        stage.load[k] = 0.0
+    for n in range(len(lanes.kind)):
+        full = stage.fixed[depth, n]
+        if n < stage.loose.shape[1]:
+            full += stage.loose[depth, n]
+            if len(split) > 0:
+                full += split[reached, n]
+        k = lanes.kind[n]
+        if full > lanes.limit[n]:
+            stage.fits[k] = False
+        elif lanes.counts[n] and full > stage.load[k]:
+            stage.load[k] = full
+
+
+@inner
+def _improve(table, ideal, reached, state, k, stride, load):
+    """Reach an ideal by a stage of that load on a device of kind k, if that is better."""
+    mine, theirs, after = table.row[ideal], table.row[reached], state + stride
+    worst = max(table.value[mine, state], load)
+    if worst < table.value[theirs, after]:
+        table.value[theirs, after] = worst
+        table.origin[theirs, after] = ideal
+        table.by[theirs, after] = k
