@@ -24,8 +24,8 @@ from ...instances import Solution, Stage, Training, in_stages
 from ...instances.model.arrays import Floats
 from ...instances.model.kernel import kernel
 from ..core.lattice import Lattice, chain, list_ideals
+from ..core.lattice_kernel import ideal_sums
 from ..core.search import Search
-from .kernels import ideal_sums
 
 #: States beyond which only those of one topological order are used: the effort is cubic.
 MOST_STATES = 700

@@ -15,17 +15,15 @@ from ...formulations.training.staging import STATE_PER_WEIGHT, Staging
 from ...instances import Solution, Training, in_stages
 from ...instances.model.arrays import Floats, Ints
 from ..core.lattice import Lattice
+from ..core.lattice_kernel import ideal_sums
 from ..core.search import Search
 from .kernels import (
     Query,
     TrainingData,
-    configure,
     extend_plans,
-    ideal_sums,
-    in_flight,
-    price_stage,
 )
 from .labels import Labels, no_labels
+from .options_kernel import configure, in_flight, no_options, price_stage
 
 #: Seconds between two looks at the clock.
 LOOK_S = 0.05
@@ -161,21 +159,17 @@ class Planner:
         inside = np.zeros(staging.size, np.bool_)
         inside[part.units] = True
         count = len(part.units)
-        item = np.zeros(count + 1, np.int64)
-        cost, size_a, size_b, weight = (np.zeros(len(data.time)) for _ in range(4))
+        listed = no_options(count, len(data.time))
         choice = np.zeros(count, np.int64)
         gave_up = np.zeros(1, np.int64)
-        transfer = price_stage(
-            data, part.units, count, inside, part.kind, part.degree,
-            item, cost, size_a, size_b, weight,
-        )  # fmt: skip
+        transfer = price_stage(data, part.units, count, inside, part.kind, part.degree, listed)
         least = configure(
-            data, item, cost, size_a, size_b, weight, data.kappa[part.degree, part.divisor],
+            data, listed, count, data.kappa[part.degree, part.divisor],
             in_flight(data, d, part.behind), staging.capacity[part.kind], math.inf, False,
             choice, gave_up,
         )  # fmt: skip
         options = [
-            staging.choices(unit, part.degree)[int(choice[i] - item[i])]
+            staging.choices(unit, part.degree)[int(choice[i] - listed.item[i])]
             for i, unit in enumerate(part.units.tolist())
         ]
         return float((least + transfer) / d), options
