@@ -10,11 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.model.arrays import Bools, Floats, Ints
 from ...instances.model.kernel import inner, kernel
-from .knapsack import ROUNDING
+from .knapsack import ROUNDING, least_cost, ratio_rule
 from .labels import dominated, push
-from .options_kernel import Options, configure, in_flight, look, price_stage
 
 #: More microbatches than can be in flight.
 UNKNOWN = 2**62
@@ -75,6 +73,56 @@ class Query(NamedTuple):
     rest: NDArray[np.float64]
 
 
+@kernel
+def price_stage(data, units, count, inside, k, t, item, cost, size_a, size_b, weight):
+    """Fill the options of a stage's units on kind k at degree number t; return the transfer time.
+
+    `cost` leaves the synchronisation of weights out, which depends on the replicas.
+    """
+    transfer = 0.0
+    options = 0
+    size = len(data.incident_start) - 1
+    for i in range(count):
+        u = units[i]
+        for at in range(data.incident_start[u], data.incident_start[u + 1]):
+            if not inside[data.other[at]]:
+                transfer += data.edge_time[data.incident[at]]
+        item[i] = options
+        for c in range(data.first[t * size + u], data.first[t * size + u + 1]):
+            cost[options] = data.time[c] * data.slowdown[k]
+            for at in range(data.sync_start[c], data.sync_start[c + 1]):
+                e = data.sync_edge[at]
+                if not inside[data.edges[e, 0] + data.edges[e, 1] - u]:
+                    cost[options] += data.sync_time[at]
+            size_a[options] = data.per_microbatch[c]
+            size_b[options] = data.fixed[c]
+            weight[options] = data.weight[c]
+            options += 1
+    item[count] = options
+    return transfer
+
+
+@kernel
+def configure(
+    data, item, cost, size_a, size_b, weight, kappa, y, capacity, limit, decide, choice, gave_up
+):  # fmt: skip
+    """Return the least Σ cost (times d: without transfer) of one option per unit."""
+    options = item[-1]
+    full = cost[:options] + kappa * weight[:options]
+    size = size_a[:options] * y + size_b[:options]
+    if data.greedy:
+        return ratio_rule(item, full, size, capacity, limit, choice)
+    return least_cost(item, full, size, capacity, limit, decide, choice, gave_up)
+
+
+@kernel
+def in_flight(data, d, behind):
+    """Return y of a stage of d replicas with `behind` replicas in the stages after it."""
+    if data.gpipe:
+        return -(-data.microbatches // d)
+    return -(-(behind + d) // d)
+
+
 @inner
 def left_over(data, used, k, more):
     """Return the speed of the devices left if `more` of kind k are taken too; −1 if too many."""
@@ -87,80 +135,58 @@ def left_over(data, used, k, more):
     return speed
 
 
-class Stage(NamedTuple):
-    """The stage that is being grown: D = U + 1 depths, T degrees, K kinds, P divisors."""
-
-    units: Ints  # (U,)
-    inside: Bools  # (U,)
-    fast: Floats  # (D, T) least time of its units
-    light: Floats  # (D, T) least size
-    moved: Floats  # (D,) transfer time, rounded: it only sorts out what is too slow
-    options: Options
-    choice: Ints  # (U,)
-    known: Bools  # (P,) whether the three below hold for a divisor
-    quick: Floats  # (P, 3) cost and sizes of the fastest options
-    fits_to: Ints  # (P,) most microbatches in flight that are known to fit
-    fails_from: Ints  # (P,) fewest that are known not to
-    devices: Ints  # (K,) room to work in
-    least_devices: Ints  # (K,) that any label of the ideal uses
-    least_replicas: Ints  # (1,) the same
-    rounding: float  # what `moved` may be off by
-
-
-@inner
-def _new_stage(data):
-    """Return room for a stage."""
-    size, kinds = len(data.incident_start) - 1, len(data.devices)
-    degrees, divisors, most = len(data.degrees), len(data.divisors), len(data.time)
-    return Stage(
-        np.zeros(size, np.int64),
-        np.zeros(size, np.bool_),
-        np.zeros((size + 1, degrees)),
-        np.zeros((size + 1, degrees)),
-        np.zeros(size + 1),
-        Options(
-            np.zeros(size + 1, np.int64),
-            np.zeros(most),
-            np.zeros(most),
-            np.zeros(most),
-            np.zeros(most),
-        ),
-        np.zeros(size, np.int64),
-        np.zeros(divisors, np.bool_),
-        np.zeros((divisors, 3)),
-        np.zeros(divisors, np.int64),
-        np.zeros(divisors, np.int64),
-        np.zeros(kinds, np.int64),
-        np.zeros(kinds, np.int64),
-        np.zeros(1, np.int64),
-        ROUNDING * data.edge_time.sum(),
-    )
-
-
 @kernel
 def extend_plans(low, high, data, query, labels, halt):
     """Extend the labels of ideals low … high − 1 by every stage; return the labels.
 
     It ends at once when another thread sets `halt`, shape (1,).
 
-    All supersets of an ideal are listed by adding units in increasing order: each is met once.
+    All supersets of an ideal are listed by adding units in increasing order: each is met once. It
+    is one function, as steps that are functions of their own are not inlined and take far longer.
     """
     size = len(data.incident_start) - 1
+    kinds = len(data.devices)
+    degrees = len(data.degrees)
+    divisors = len(data.divisors)
     slowest = data.slowdown.max()
-    stage = _new_stage(data)
+    least_devices = np.zeros(kinds, np.int64)
+    devices = np.zeros(kinds, np.int64)
+    within = query.within * (1 + ROUNDING)
+    rounding = ROUNDING * data.edge_time.sum()
+    plain = not query.sums and query.most_stages == 0
+    inside = np.zeros(size, np.bool_)
+    units = np.zeros(size, np.int64)
     at_ideal = np.zeros(size + 1, np.int64)
     at_step = np.zeros(size + 1, np.int64)
+    fast = np.zeros((size + 1, degrees))
+    light = np.zeros((size + 1, degrees))
+    moved = np.zeros(size + 1)  # transfer time, rounded: it only sorts out what is too slow
+    item = np.zeros(size + 1, np.int64)
+    most = len(data.time)
+    cost, size_a, size_b, weight = np.zeros(most), np.zeros(most), np.zeros(most), np.zeros(most)
+    choice = np.zeros(size, np.int64)
+    known = np.zeros(divisors, np.bool_)
+    quick = np.zeros((divisors, 3))
+    fits_to = np.zeros(divisors, np.int64)
+    fails_from = np.zeros(divisors, np.int64)
     mine = np.zeros(64, np.int64)
+    largest = data.divisors[divisors - 1]
+    full = len(labels.head) - 1
     for ideal in range(low, high):
-        own = _count_labels(data, labels, stage, ideal)
+        own = 0
+        least_devices[:] = data.devices + 1
+        least_replicas = UNKNOWN
+        label = labels.head[ideal]
+        while label >= 0:
+            if own == len(mine):
+                mine = np.append(mine, np.zeros(own, np.int64))
+            mine[own] = label
+            own += 1
+            least_devices[:] = np.minimum(least_devices, labels.devices[label])
+            least_replicas = min(least_replicas, labels.replicas[label])
+            label = labels.following[label]
         if own == 0:
             continue
-        if own > len(mine):
-            mine = np.zeros(2 * own, np.int64)
-        label = labels.head[ideal]
-        for a in range(own):
-            mine[a] = label
-            label = labels.following[label]
         depth = 0
         at_ideal[0] = ideal
         at_step[0] = data.start[ideal]
@@ -168,181 +194,150 @@ def extend_plans(low, high, data, query, labels, halt):
             if halt[0]:
                 return labels
             step = at_step[depth]
-            after = stage.units[depth - 1] if depth > 0 else -1
+            after = units[depth - 1] if depth > 0 else -1
             while step < data.start[at_ideal[depth] + 1] and data.unit[step] <= after:
                 step += 1
             if step == data.start[at_ideal[depth] + 1]:
                 depth -= 1
                 if depth >= 0:
-                    stage.inside[stage.units[depth]] = False
+                    inside[units[depth]] = False
                 continue
             at_step[depth] = step + 1
-            if not _add_unit(data, query, stage, depth, data.unit[step]):
+            unit, reached = data.unit[step], data.to[step]
+            alive = False
+            for t in range(degrees):
+                fast[depth + 1, t] = fast[depth, t] + data.fast[t, unit]
+                light[depth + 1, t] = light[depth, t] + data.light[t, unit]
+                for k in range(kinds):
+                    reach = min(largest, (data.devices[k] - least_devices[k]) // data.degrees[t])
+                    alive |= fast[depth + 1, t] * data.slowdown[k] <= within * reach and light[
+                        depth + 1, t
+                    ] <= query.capacity[k] * (1 + ROUNDING)
+            if not alive:
                 continue
-            reached = data.to[step]
+            moved[depth + 1] = moved[depth]
+            for at in range(data.incident_start[unit], data.incident_start[unit + 1]):
+                if inside[data.other[at]]:
+                    moved[depth + 1] -= data.edge_time[data.incident[at]]
+                else:
+                    moved[depth + 1] += data.edge_time[data.incident[at]]
+            units[depth] = unit
+            inside[unit] = True
             depth += 1
             at_ideal[depth] = reached
             at_step[depth] = data.start[reached]
-            if left_over(data, stage.least_devices, 0, 0) - 1 / slowest < query.rest[reached] * (
+            if left_over(data, least_devices, 0, 0) - 1 / slowest < query.rest[reached] * (
                 1 - ROUNDING
             ):
                 continue  # not even one device is left for this stage
-            for k in range(len(data.devices)):
-                for t in range(len(data.degrees)):
-                    q, transfer = _first_divisor(data, query, stage, labels, reached, depth, k, t)
-                    if q < len(data.divisors):
-                        labels = _close(
-                            data, query, stage, labels, mine[:own], reached, depth, (k, t, q),
-                            transfer,
-                        )  # fmt: skip
+            left = 1 if reached < full else 0
+            for k in range(kinds):
+                for t in range(degrees):
+                    degree = data.degrees[t]
+                    if light[depth, t] > query.capacity[k] * (1 + ROUNDING):
+                        continue
+                    quickest = fast[depth, t] * data.slowdown[k]
+                    if quickest == np.inf:
+                        continue
+                    q = 0
+                    least = quickest + moved[depth] - rounding
+                    transfer = -1.0
+                    for _ in range(2):  # with the transfers known roughly, then exactly
+                        while q < divisors and data.divisors[q] * within < least:
+                            q += 1
+                        if q == divisors:
+                            break
+                        d = data.divisors[q]
+                        if left_over(data, least_devices, k, d * degree) < query.rest[reached]:
+                            q = divisors
+                            break
+                        devices[:] = least_devices
+                        devices[k] += d * degree
+                        if plain and dominated(labels, reached, devices, least_replicas + d):
+                            q = divisors
+                            break
+                        if transfer < 0:
+                            transfer = price_stage(
+                                data, units, depth, inside, k, t, item, cost, size_a, size_b,
+                                weight,
+                            )  # fmt: skip
+                            least = quickest + transfer
+                    if q == divisors:
+                        continue
+                    known[:] = False
+                    for a in range(own):
+                        label = mine[a]
+                        if (
+                            query.most_stages > 0
+                            and labels.stages[label] + 1 + left > query.most_stages
+                        ):
+                            continue
+                        for p in range(q, divisors):
+                            d = data.divisors[p]
+                            devices[:] = labels.devices[label]
+                            if left_over(data, devices, k, d * degree) < query.rest[reached]:
+                                break
+                            devices[k] += d * degree
+                            replicas = labels.replicas[label] + d
+                            if replicas + left > data.most_replicas:
+                                break
+                            if not known[p]:
+                                known[p] = True
+                                _look(
+                                    data, p, t, units, depth, item, cost, size_a, size_b, weight,
+                                    quick,
+                                )  # fmt: skip
+                                fits_to[p] = 0
+                                fails_from[p] = UNKNOWN
+                            limit = within * d - transfer
+                            if quick[p, 0] > limit:
+                                continue
+                            y = in_flight(data, d, labels.replicas[label])
+                            found = quick[p, 0]
+                            if quick[p, 1] * y + quick[p, 2] > query.capacity[k]:
+                                if y >= fails_from[p]:
+                                    continue
+                                if item[depth] == depth:
+                                    continue  # there is nothing to choose
+                                if y > fits_to[p] or query.sums:
+                                    found = configure(
+                                        data, item[: depth + 1], cost, size_a, size_b, weight,
+                                        data.kappa[t, p], y, query.capacity[k], limit,
+                                        not query.sums, choice, labels.tally[1:],
+                                    )  # fmt: skip
+                                    if found == np.inf:
+                                        fails_from[p] = y
+                                        continue
+                                    fits_to[p] = y
+                            total = labels.total[label]
+                            if query.sums:
+                                total += (found + transfer) / d
+                                if total > query.most_total:
+                                    continue
+                            stages = labels.stages[label] + (1 if query.most_stages > 0 else 0)
+                            labels = push(
+                                labels, reached, devices, replicas, stages, total, label, k, t, p
+                            )
+                            if not query.sums:
+                                break  # more replicas would only cost more
     return labels
 
 
 @inner
-def _count_labels(data, labels, stage, ideal):
-    """Count the labels of an ideal, and note the least devices and replicas that any uses."""
-    count = 0
-    for k in range(len(data.devices)):
-        stage.least_devices[k] = data.devices[k] + 1
-    stage.least_replicas[0] = UNKNOWN
-    label = labels.head[ideal]
-    while label >= 0:
-        count += 1
-        for k in range(len(data.devices)):
-            stage.least_devices[k] = min(stage.least_devices[k], labels.devices[label, k])
-        stage.least_replicas[0] = min(stage.least_replicas[0], labels.replicas[label])
-        label = labels.following[label]
-    return count
-
-
-@inner
-def _add_unit(data, query, stage, depth, unit):
-    """Add a unit to the stage of `depth` units, if it may then still be fast and light enough."""
-    largest = data.divisors[len(data.divisors) - 1]
-    within = query.within * (1 + ROUNDING)
-    alive = False
-    for t in range(len(data.degrees)):
-        stage.fast[depth + 1, t] = stage.fast[depth, t] + data.fast[t, unit]
-        stage.light[depth + 1, t] = stage.light[depth, t] + data.light[t, unit]
-        for k in range(len(data.devices)):
-            reach = min(largest, (data.devices[k] - stage.least_devices[k]) // data.degrees[t])
-            quick = stage.fast[depth + 1, t] * data.slowdown[k] <= within * reach
-            alive |= quick and stage.light[depth + 1, t] <= query.capacity[k] * (1 + ROUNDING)
-    if not alive:
-        return False
-    stage.moved[depth + 1] = stage.moved[depth]
-    for at in range(data.incident_start[unit], data.incident_start[unit + 1]):
-        if stage.inside[data.other[at]]:
-            stage.moved[depth + 1] -= data.edge_time[data.incident[at]]
-        else:
-            stage.moved[depth + 1] += data.edge_time[data.incident[at]]
-    stage.units[depth] = unit
-    stage.inside[unit] = True
-    return True
-
-
-@inner
-def _first_divisor(data, query, stage, labels, reached, depth, k, t):
-    """Return the least divisor number that may do on kind k at degree number t, and the transfers.
-
-    The options of the units are then filled in. As many as there are divisors if none will do.
-    """
-    divisors, none = len(data.divisors), len(data.divisors)
-    within = query.within * (1 + ROUNDING)
-    quickest = stage.fast[depth, t] * data.slowdown[k]
-    if stage.light[depth, t] > query.capacity[k] * (1 + ROUNDING) or quickest == np.inf:
-        return none, 0.0
-    q, transfer = 0, -1.0
-    least = quickest + stage.moved[depth] - stage.rounding
-    for _ in range(2):  # with the transfers known roughly, then exactly
-        while q < divisors and data.divisors[q] * within < least:
-            q += 1
-        if q == divisors:
-            break
-        d = data.divisors[q]
-        more = d * data.degrees[t]
-        if left_over(data, stage.least_devices, k, more) < query.rest[reached]:
-            return none, 0.0
-        for i in range(len(stage.devices)):
-            stage.devices[i] = stage.least_devices[i] + (more if i == k else 0)
-        if not query.sums and query.most_stages == 0:
-            replicas = stage.least_replicas[0] + d
-            if dominated(labels, reached, stage.devices, replicas):
-                return none, 0.0
-        if transfer < 0:
-            transfer = price_stage(data, stage.units, depth, stage.inside, k, t, stage.options)
-            least = quickest + transfer
-    return q, transfer
-
-
-@inner
-def _close(data, query, stage, labels, mine, reached, depth, numbers, transfer):
-    """Extend the labels `mine` by the stage, on kind k at degree number t; return the labels.
-
-    `numbers` are k, t, and the least divisor number; `transfer` is the stage's transfer time.
-    """
-    k, t, q = numbers
-    left = 1 if reached < len(labels.head) - 1 else 0
-    for p in range(len(data.divisors)):
-        stage.known[p] = False
-    for label in mine:
-        if query.most_stages > 0 and labels.stages[label] + 1 + left > query.most_stages:
-            continue
-        for p in range(q, len(data.divisors)):
-            d = data.divisors[p]
-            for i in range(len(stage.devices)):
-                stage.devices[i] = labels.devices[label, i]
-            if left_over(data, stage.devices, k, d * data.degrees[t]) < query.rest[reached]:
-                break
-            stage.devices[k] += d * data.degrees[t]
-            replicas = labels.replicas[label] + d
-            if replicas + left > data.most_replicas:
-                break
-            y = in_flight(data, d, labels.replicas[label])
-            limit = query.within * (1 + ROUNDING) * d - transfer
-            found = _least(data, query, stage, labels, depth, (k, t, p), y, limit)
-            if found == np.inf:
-                continue
-            total = labels.total[label]
-            if query.sums:
-                total += (found + transfer) / d
-                if total > query.most_total:
-                    continue
-            stages = labels.stages[label] + (1 if query.most_stages > 0 else 0)
-            labels = push(labels, reached, stage.devices, replicas, stages, total, label, (k, t, p))
-            if not query.sums:
-                break  # more replicas would only cost more
-    return labels
-
-
-@inner
-def _least(data, query, stage, labels, depth, numbers, y, limit):
-    """Return what the stage costs at least with y microbatches in flight; `inf` above the limit.
-
-    Without `query.sums` any cost within the limit will do. `numbers` are those of kind, degree and
-    divisor.
-    """
-    k, t, p = numbers
-    if not stage.known[p]:
-        stage.known[p] = True
-        look(data, p, t, stage.units, depth, stage.options, stage.quick)
-        stage.fits_to[p] = 0
-        stage.fails_from[p] = UNKNOWN
-    found = stage.quick[p, 0]
-    if found > limit:
-        return np.inf
-    if stage.quick[p, 1] * y + stage.quick[p, 2] <= query.capacity[k]:
-        return found
-    # too large, and perhaps there is nothing to choose
-    if y >= stage.fails_from[p] or stage.options.item[depth] == depth:
-        return np.inf
-    if y > stage.fits_to[p] or query.sums:
-        found = configure(
-            data, stage.options, depth, data.kappa[t, p], y, query.capacity[k], limit,
-            not query.sums, stage.choice, labels.tally[1:],
-        )  # fmt: skip
-        if found == np.inf:
-            stage.fails_from[p] = y
-        else:
-            stage.fits_to[p] = y
-    return found
+def _look(data, p, t, units, count, item, cost, size_a, size_b, weight, quick):
+    """Note cost and sizes of the fastest options for divisor number p; `inf` if p is forbidden."""
+    kappa = data.kappa[t, p]
+    quick[p] = 0.0
+    for i in range(count):
+        if not data.allowed[units[i], p]:
+            quick[p, 0] = np.inf
+            return
+        best = item[i]
+        value = cost[best] + kappa * weight[best]
+        for o in range(item[i] + 1, item[i + 1]):
+            another = cost[o] + kappa * weight[o]
+            if another < value:
+                best, value = o, another
+        quick[p, 0] += value
+        quick[p, 1] += size_a[best]
+        quick[p, 2] += size_b[best]

@@ -58,11 +58,8 @@ def dominated(labels, ideal, devices, replicas):
 
 
 @inner
-def push(labels, ideal, devices, replicas, stages, total, parent, numbers):
-    """Add a label unless another one is at least as good; drop those it is better than.
-
-    `devices` has the shape (K,); `numbers` are those of the stage's kind, degree and divisor.
-    """
+def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, divisor):
+    """Add a label unless another one is at least as good; drop those it is better than."""
     before, other = -1, labels.head[ideal]
     while other >= 0:
         if (
@@ -89,13 +86,14 @@ def push(labels, ideal, devices, replicas, stages, total, parent, numbers):
     if new == len(labels.ideal):
         labels = _longer(labels)
     labels.ideal[new] = ideal
-    for k in range(len(devices)):
-        labels.devices[new, k] = devices[k]
+    labels.devices[new] = devices
     labels.replicas[new] = replicas
     labels.stages[new] = stages
     labels.total[new] = total
     labels.parent[new] = parent
-    labels.kind[new], labels.degree[new], labels.divisor[new] = numbers
+    labels.kind[new] = kind
+    labels.degree[new] = degree
+    labels.divisor[new] = divisor
     labels.following[new] = labels.head[ideal]
     labels.head[ideal] = new
     labels.tally[0] += 1

@@ -20,10 +20,12 @@ from ..core.search import Search
 from .kernels import (
     Query,
     TrainingData,
+    configure,
     extend_plans,
+    in_flight,
+    price_stage,
 )
 from .labels import Labels, no_labels
-from .options_kernel import configure, in_flight, no_options, price_stage
 
 #: Seconds between two looks at the clock.
 LOOK_S = 0.05
@@ -159,17 +161,21 @@ class Planner:
         inside = np.zeros(staging.size, np.bool_)
         inside[part.units] = True
         count = len(part.units)
-        listed = no_options(count, len(data.time))
+        item = np.zeros(count + 1, np.int64)
+        cost, size_a, size_b, weight = (np.zeros(len(data.time)) for _ in range(4))
         choice = np.zeros(count, np.int64)
         gave_up = np.zeros(1, np.int64)
-        transfer = price_stage(data, part.units, count, inside, part.kind, part.degree, listed)
+        transfer = price_stage(
+            data, part.units, count, inside, part.kind, part.degree,
+            item, cost, size_a, size_b, weight,
+        )  # fmt: skip
         least = configure(
-            data, listed, count, data.kappa[part.degree, part.divisor],
+            data, item, cost, size_a, size_b, weight, data.kappa[part.degree, part.divisor],
             in_flight(data, d, part.behind), staging.capacity[part.kind], math.inf, False,
             choice, gave_up,
         )  # fmt: skip
         options = [
-            staging.choices(unit, part.degree)[int(choice[i] - listed.item[i])]
+            staging.choices(unit, part.degree)[int(choice[i] - item[i])]
             for i, unit in enumerate(part.units.tolist())
         ]
         return float((least + transfer) / d), options

@@ -53,18 +53,6 @@ class Nets(NamedTuple):
     of: Ints
 
 
-class Stage(NamedTuple):
-    """The stage that is being grown: D = U + 1 depths, K kinds."""
-
-    held: Ints  # (E,) pins in the stage
-    inside: Bools  # (E,) whether a pin is in the ideal
-    fixed: Floats  # (D, L) load of units and of nets that are cut for good
-    loose: Floats  # (D, C) load of the other nets that are cut
-    most: Floats  # (D, C) the greatest `loose` since it was added up
-    fits: Bools  # (K,) whether a device of the kind may still hold it
-    load: Floats  # (K,)
-
-
 @kernel
 def windows(first, last, steps, weights, total, used, left, inside, alive):
     """Mark for ideals `first` … `last` − 1 the states that no plan within the limits can be in.
@@ -164,7 +152,7 @@ def splits(steps, nets, net_weight, split):
                 most[reached, n] = most[ideal, n]
             for a in range(nets.of_start[v], nets.of_start[v + 1]):
                 e = nets.of[a]
-                inside = _pins_in(steps.members, nets, ideal, e)
+                inside = _pins_in(steps.members, nets.pin_start, nets.pin, ideal, e)
                 if inside == 0:
                     for n in range(split.shape[1]):
                         split[reached, n] += net_weight[e, n]
@@ -175,17 +163,17 @@ def splits(steps, nets, net_weight, split):
             for n in range(split.shape[1]):
                 if most[reached, n] > FALLEN * split[reached, n]:
                     for e in range(len(held)):
-                        held[e] = _pins_in(steps.members, nets, reached, e)
+                        held[e] = _pins_in(steps.members, nets.pin_start, nets.pin, reached, e)
                     split[reached, n] = _open(held, none, nets.pin_start, net_weight, n)
                     most[reached, n] = split[reached, n]
 
 
 @inner
-def _pins_in(members, nets, ideal, e):
+def _pins_in(members, pin_start, pin, ideal, e):
     """Return how many pins of net e are in an ideal."""
     inside = 0
-    for p in range(nets.pin_start[e], nets.pin_start[e + 1]):
-        u = nets.pin[p]
+    for p in range(pin_start[e], pin_start[e + 1]):
+        u = pin[p]
         if members[ideal, u >> 6] >> np.uint64(u & 63) & np.uint64(1):
             inside += 1
     return inside
@@ -210,6 +198,9 @@ def relax(first, budget, steps, table, now, stride, may_use, lanes, nets, split)
     good as soon as S has one; this part of a load and the time of the units only grow, and S is
     dropped as soon as they pass the limits on every kind.
 
+    It is one function, as it takes five times as long when its steps are functions of their own,
+    which numba does not inline for so many arrays.
+
     Parameters
     ----------
     budget
@@ -224,150 +215,136 @@ def relax(first, budget, steps, table, now, stride, may_use, lanes, nets, split)
         Shape (N, C): what crosses the boundary behind each ideal, which the stages on both sides
         pay; there are no nets then. Of no rows if nothing is relayed.
     """
-    units, charged = len(lanes.unit_weight), lanes.net_weight.shape[1]
-    stage = Stage(
-        np.zeros(len(lanes.net_weight), np.int64),
-        np.zeros(len(lanes.net_weight), np.bool_),
-        np.zeros((units + 1, len(lanes.kind))),
-        np.zeros((units + 1, charged)),
-        np.zeros((units + 1, charged)),
-        np.zeros(len(stride), np.bool_),
-        np.zeros(len(stride)),
-    )
+    members, start, unit, to = steps
+    row, value, origin, by, keep = table
+    lane_kind, lane_limit, lane_counts, unit_weight, net_weight = lanes
+    pin_start, pin, of_start, of = nets
+    size, units = len(start) - 1, len(unit_weight)
+    relayed = len(split) > 0
+    states, kinds, lanes = value.shape[1], len(stride), len(lane_kind)
+    charged = net_weight.shape[1]
+    one = np.uint64(1)
+    held = np.zeros(len(net_weight), np.int64)  # pins in the stage
+    inside = np.zeros(len(net_weight), np.bool_)  # whether a pin is in the ideal
     node = np.zeros(units + 1, np.int64)
     at = np.zeros(units + 1, np.int64)
     added = np.full(units + 1, -1, np.int64)
-    states = np.zeros(len(now), np.int64)
-    pairs, ideal = 0, first
-    while ideal < len(steps.start) - 1 and pairs < budget:
-        many = _list_states(table, ideal, now, states)
+    fixed = np.zeros((units + 1, lanes))
+    loose = np.zeros((units + 1, charged))
+    most = np.zeros((units + 1, charged))  # the greatest `loose` since it was added up
+    open_state = np.zeros(states, np.int64)
+    open_value = np.zeros(states)
+    fits = np.zeros(kinds, np.bool_)
+    load = np.zeros(kinds)
+    pairs = 0
+    ideal = first
+    while ideal < size and pairs < budget:
+        mine = row[ideal]
+        if mine < 0:
+            ideal += 1
+            continue
+        many = 0
+        for s in now:
+            if keep[mine, s]:
+                open_state[many] = s
+                open_value[many] = value[mine, s]
+                many += 1
         if many == 0:
             ideal += 1
             continue
-        for e in range(len(stage.inside)):
-            stage.inside[e] = _pins_in(steps.members, nets, ideal, e) > 0
-        for n in range(charged if len(split) > 0 else 0):
-            stage.fixed[0, n] = split[ideal, n]
+        for e in range(len(net_weight)):
+            inside[e] = False
+            for p in range(pin_start[e], pin_start[e + 1]):
+                v = pin[p]
+                if (members[ideal, v >> 6] >> np.uint64(v & 63)) & one:
+                    inside[e] = True
+                    break
+        for n in range(charged if relayed else 0):
+            fixed[0, n] = split[ideal, n]
         depth = 0
         node[0] = ideal
-        at[0] = steps.start[ideal + 1] - 1
+        at[0] = start[ideal + 1] - 1
         while depth >= 0:
             step = at[depth]
-            if step < steps.start[node[depth]] or steps.unit[step] <= added[depth]:
+            if step < start[node[depth]] or unit[step] <= added[depth]:
                 if depth > 0:
-                    _drop(stage, nets, added[depth])
+                    v = added[depth]
+                    for a in range(of_start[v], of_start[v + 1]):
+                        held[of[a]] -= 1
                 depth -= 1
                 continue
             at[depth] = step - 1
+            v = unit[step]
+            reached = to[step]
             pairs += 1
-            if not _add(stage, lanes, nets, depth, steps.unit[step]):
+            deep = depth + 1
+            grows = False
+            for n in range(lanes):
+                fixed[deep, n] = fixed[depth, n] + unit_weight[v, n]
+            for k in range(kinds):
+                fits[k] = True
+            for n in range(lanes):
+                if fixed[deep, n] > lane_limit[n]:
+                    fits[lane_kind[n]] = False
+            for k in range(kinds):
+                grows |= fits[k]
+            if not grows:
                 continue
-            reached = steps.to[step]
-            depth += 1
-            node[depth] = reached
-            added[depth] = steps.unit[step]
-            at[depth] = steps.start[reached + 1] - 1
-            if table.row[reached] < 0:
+            for n in range(charged):
+                loose[deep, n] = loose[depth, n]
+                most[deep, n] = most[depth, n]
+            for a in range(of_start[v], of_start[v + 1]):
+                e = of[a]
+                held[e] += 1
+                if held[e] == 1:
+                    if inside[e]:
+                        for n in range(charged):
+                            fixed[deep, n] += net_weight[e, n]
+                    else:
+                        for n in range(charged):
+                            loose[deep, n] += net_weight[e, n]
+                            most[deep, n] = max(most[deep, n], loose[deep, n])
+                elif held[e] == pin_start[e + 1] - pin_start[e]:
+                    for n in range(charged):
+                        loose[deep, n] -= net_weight[e, n]
+            grows = False
+            for n in range(charged):
+                if most[deep, n] > FALLEN * (fixed[deep, n] + loose[deep, n]):
+                    loose[deep, n] = most[deep, n] = _open(held, inside, pin_start, net_weight, n)
+            for n in range(charged):
+                if fixed[deep, n] > lane_limit[n]:
+                    fits[lane_kind[n]] = False
+            for k in range(kinds):
+                load[k] = 0.0
+                grows |= fits[k]
+            if not grows:
+                for a in range(of_start[v], of_start[v + 1]):
+                    held[of[a]] -= 1
                 continue
-            _weigh(stage, lanes, split, reached, depth)
-            for k in range(len(stride)):
-                for i in range(many if stage.fits[k] else 0):
-                    if may_use[states[i], k]:
-                        _improve(table, ideal, reached, states[i], k, stride[k], stage.load[k])
+            theirs = row[reached]
+            if theirs >= 0:
+                for n in range(lanes):
+                    k = lane_kind[n]
+                    full = fixed[deep, n] + (loose[deep, n] if n < charged else 0.0)
+                    if relayed and n < charged:
+                        full += split[reached, n]
+                    if full > lane_limit[n]:
+                        fits[k] = False
+                    elif lane_counts[n] and full > load[k]:
+                        load[k] = full
+                for k in range(kinds):
+                    if fits[k]:
+                        for i in range(many):
+                            s = open_state[i]
+                            if may_use[s, k]:
+                                worst = max(open_value[i], load[k])
+                                if worst < value[theirs, s + stride[k]]:
+                                    value[theirs, s + stride[k]] = worst
+                                    origin[theirs, s + stride[k]] = ideal
+                                    by[theirs, s + stride[k]] = k
+            node[deep] = reached
+            added[deep] = v
+            at[deep] = start[reached + 1] - 1
+            depth = deep
         ideal += 1
     return ideal, pairs
-
-
-@inner
-def _list_states(table, ideal, now, states):
-    """List the states of `now` in which an ideal's plan is to be extended; return how many."""
-    many, mine = 0, table.row[ideal]
-    for s in now:
-        if mine >= 0 and table.keep[mine, s]:
-            states[many] = s
-            many += 1
-    return many
-
-
-@inner
-def _add(stage, lanes, nets, depth, v):
-    """Add unit v to the stage of so many units, if a device of any kind may then still hold it."""
-    deep = depth + 1
-    for k in range(len(stage.fits)):
-        stage.fits[k] = True
-    for n in range(len(lanes.kind)):
-        stage.fixed[deep, n] = stage.fixed[depth, n] + lanes.unit_weight[v, n]
-        if stage.fixed[deep, n] > lanes.limit[n]:
-            stage.fits[lanes.kind[n]] = False
-    grows = False
-    for k in range(len(stage.fits)):
-        grows |= stage.fits[k]
-    if not grows:
-        return False
-    charged = stage.loose.shape[1]
-    for n in range(charged):
-        stage.loose[deep, n] = stage.loose[depth, n]
-        stage.most[deep, n] = stage.most[depth, n]
-    for a in range(nets.of_start[v], nets.of_start[v + 1]):
-        e = nets.of[a]
-        stage.held[e] += 1
-        if stage.held[e] == 1:
-            for n in range(charged):
-                if stage.inside[e]:
-                    stage.fixed[deep, n] += lanes.net_weight[e, n]
-                else:
-                    stage.loose[deep, n] += lanes.net_weight[e, n]
-                    stage.most[deep, n] = max(stage.most[deep, n], stage.loose[deep, n])
-        elif stage.held[e] == nets.pin_start[e + 1] - nets.pin_start[e]:
-            for n in range(charged):
-                stage.loose[deep, n] -= lanes.net_weight[e, n]
-    grows = False
-    for n in range(charged):
-        if stage.most[deep, n] > FALLEN * (stage.fixed[deep, n] + stage.loose[deep, n]):
-            stage.loose[deep, n] = _open(
-                stage.held, stage.inside, nets.pin_start, lanes.net_weight, n
-            )
-            stage.most[deep, n] = stage.loose[deep, n]
-        if stage.fixed[deep, n] > lanes.limit[n]:
-            stage.fits[lanes.kind[n]] = False
-    for k in range(len(stage.fits)):
-        grows |= stage.fits[k]
-    if not grows:
-        _drop(stage, nets, v)
-    return grows
-
-
-@inner
-def _drop(stage, nets, v):
-    """Take unit v, added last, out of the stage."""
-    for a in range(nets.of_start[v], nets.of_start[v + 1]):
-        stage.held[nets.of[a]] -= 1
-
-
-@inner
-def _weigh(stage, lanes, split, reached, depth):
-    """Note the load of the stage up to the ideal `reached` on each kind, and which it fits."""
-    for k in range(len(stage.load)):
-        stage.load[k] = 0.0
-    for n in range(len(lanes.kind)):
-        full = stage.fixed[depth, n]
-        if n < stage.loose.shape[1]:
-            full += stage.loose[depth, n]
-            if len(split) > 0:
-                full += split[reached, n]
-        k = lanes.kind[n]
-        if full > lanes.limit[n]:
-            stage.fits[k] = False
-        elif lanes.counts[n] and full > stage.load[k]:
-            stage.load[k] = full
-
-
-@inner
-def _improve(table, ideal, reached, state, k, stride, load):
-    """Reach an ideal by a stage of that load on a device of kind k, if that is better."""
-    mine, theirs, after = table.row[ideal], table.row[reached], state + stride
-    worst = max(table.value[mine, state], load)
-    if worst < table.value[theirs, after]:
-        table.value[theirs, after] = worst
-        table.origin[theirs, after] = ideal
-        table.by[theirs, after] = k
