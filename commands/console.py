@@ -24,6 +24,7 @@ from rich.text import Text
 from ..instances import InputError
 from ..instances.formats.writing import PICTURES, check_target
 from ..instances.model.escape import plain
+from ..instances.model.kernel import compiling
 from ..solvers import Progress
 
 
@@ -194,6 +195,8 @@ class _Line:
         self.news, self.heard = news, time.monotonic()
 
     def __rich__(self) -> Text:
+        if compiling():
+            return Text("compiling, once per machine …", style="dim")
         if self.news is None:
             return Text("loading …", style="dim")
         point = self.news.point

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from ...instances.model.kernel import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def grow_stages(ideal, last, members, steps, unit_weight, net_weight, incidence, limit, out):
     """List the stages that begin at ideals `ideal`, … `last` − 1, until `out` is full.
 
@@ -106,7 +107,7 @@ def grow_stages(ideal, last, members, steps, unit_weight, net_weight, incidence,
     return ideal, filled
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def execute(first, table, duration, microbatches, counts):
     """Run a chain of stages in the order of `table`; return the makespan.
 

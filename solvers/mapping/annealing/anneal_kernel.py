@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from ....formulations.compiled import UNCOUNTED
+from .uncounted import UNCOUNTED
 
 
 def for_cost(kind: type, **kernels: Any) -> None:

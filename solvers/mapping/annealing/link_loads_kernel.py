@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....formulations.compiled import uncounted
 from ....instances.model.arrays import Floats, Ints
 from .anneal_kernel import for_cost
 from .state import (
@@ -25,6 +24,7 @@ from .state import (
     touched_edges,
     write_move,
 )
+from .uncounted import uncounted
 
 
 class LinkLoads(NamedTuple):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....formulations.compiled import uncounted
 from .state import EXCHANGE, RECEIVERS, REVERSE, edge_ends, write_move
+from .uncounted import uncounted
 from .violations_kernel import best_split, edge_cost, pair_cost
 
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....formulations.compiled import uncounted
 from ....formulations.mapping.collectives import allreduce_time
 from ....instances.model.arrays import Bools, Floats, Ints
 from .anneal_kernel import for_cost
 from .state import EXCHANGE, RECEIVERS, apply_move, touched_edges, write_move
+from .uncounted import uncounted
 
 
 class StageTimes(NamedTuple):

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....formulations.compiled import uncounted
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Ints
+from .uncounted import uncounted
 
 #: Moves: two devices d, e exchange their slots; replicas i, j of stage s exchange their receivers;
 #: `length` positions of the ring of stage s from `first` on are reversed, receivers with them.

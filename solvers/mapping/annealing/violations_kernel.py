@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....formulations.compiled import uncounted
 from ....instances.model.arrays import Bools, Floats, Ints
 from .state import apply_move, touched_edges
+from .uncounted import uncounted
 
 
 class Violations(NamedTuple):

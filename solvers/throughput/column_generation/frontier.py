@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.model.arrays import Bools, Floats, Ints
-from .frontier_kernels import build, greedy_order
-from .frontier_labels import arcs_backward, arcs_forward, extend
+from .arcs import Arcs, arcs_backward, arcs_forward
+from .frontier_kernels import build
+from .frontier_labels import extend
+from .orders import greedy_order
 
 T = TypeVar("T", bound=np.generic)
 
@@ -43,9 +45,6 @@ LABELS = 16_000_000
 
 #: Labels visited between two looks at the clock: some 0.05 s.
 SLICE = 4_000_000
-
-#: Steps between states: see `arcs_forward`.
-Arcs = tuple[Ints, Ints, Ints, Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +166,9 @@ def orders(shape: Incidence, rng: np.random.Generator) -> list[Ints]:
     found: dict[tuple[int, ...], float] = {}
     for _ in range(tries):
         start, noise = int(rng.integers(size)), 0.5 * rng.random(size)
-        order, cost = greedy_order(shape.unit_ptr, shape.unit_nets, shape.net_ptr, start, noise)
+        order, cost = greedy_order(
+            shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins, start, noise
+        )
         found[tuple(order.tolist())] = cost
     return [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
 
