@@ -22,7 +22,7 @@ from ..instances import (
 )
 from ..instances.formats.files import load, load_plan, save
 from ..instances.model.choices import Tied
-from ..instances.model.tied_weights import tied_as
+from ..instances.model.tied_weights import are_copied, tied_as
 from ..runtime import evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from .clock import STARTED
@@ -149,12 +149,13 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
-    if tied is not None:
-        if not loaded.ties:
-            ERR.print(f"--tied: {loaded.name} names no tied weights", style="dim", highlight=False)
-        loaded = tied_as(loaded, tied)
+    if tied is not None and not loaded.ties:
+        ERR.print(f"--tied: {loaded.name} names no tied weights", style="dim", highlight=False)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     chosen = choose_objective(loaded, objective, microbatches)
+    if tied is not None or (chosen == "iteration" and are_copied(loaded)):
+        form = Tied.COPIES if tied is None else tied
+        loaded = tied_as(loaded, form, microbatches or 1 if chosen == "iteration" else 1)
     ranked = chosen == "iteration" and schedule == "all"
     pipeline_options = {"split": split, "overlap": overlap, "relayed": relayed}
     batch_options = {

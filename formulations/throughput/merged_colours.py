@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ...instances import Throughput
+from ...instances import Iteration, Throughput
 from ...instances.model.arrays import Floats
 from ...instances.model.contiguity import pipeline_edges
 from ...instances.model.errors import quote
 from ..task import Task
 from .cheap_bounds import units_of_split
-from .hypergraph import colour_units
+from .hypergraph import colour_units, pipeline_units
 
 #: Colours and nodes of a colour that a note names.
 NAMED = 3
@@ -32,10 +32,15 @@ def colour_notes(task: Task[Any]) -> list[str]:
     -----
     O(C (n + m)) in the colours, nodes and edges; O(n + m) where no colour closes a cycle.
     """
-    if not isinstance(task.problem, Throughput) or task.problem.split != "contiguous":
+    problem = task.problem
+    if not isinstance(problem, Throughput | Iteration) or problem.split != "contiguous":
         return []
+    what, times = "max-load", 1
+    if isinstance(problem, Iteration):
+        what, times = "iteration", problem.microbatches
     workload, costs = task.workload, task.costs
-    before, after = colour_units(task), units_of_split(task)
+    before = colour_units(task)
+    after = pipeline_units(task) if isinstance(problem, Iteration) else units_of_split(task)
     if after.max() == before.max():
         return []
     present = np.flatnonzero(costs.count)
@@ -53,8 +58,8 @@ def colour_notes(task: Task[Any]) -> list[str]:
         remedy = "--tied copies or --split noncontiguous" if tied else "--split noncontiguous"
         notes.append(
             f"{words}: in a contiguous split {int(inside.sum())} of {workload.n} nodes with "
-            f"{100 * load / total:.1f} % of the compute share a device, so no max-load "
-            f"is below {load:.6g}{unit_name}; {remedy} divides them"
+            f"{100 * load / total:.1f} % of the compute share a device, so no {what} "
+            f"is below {times * load:.6g}{unit_name}; {remedy} divides them"
         )
     return notes
 
