@@ -5,20 +5,23 @@ used, so that ``import stagecut`` costs nothing.
 
 =================  ================================================================================
 workloads, files   `Workload`, `load`, `save`, `dumps`, `from_networkx`, `from_pandas`,
-                   `training_layers`; of a model `profile`, `counted_by_torch`
+                   `training_layers`, `tied_as`; of a model `profile`, `counted_by_torch`
 devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_and_cpus`,
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
                    `measure`, `to_cluster`
-problems           `Throughput`, `Latency`, `Training` with `LayerRule`, `DeviceMapping`
-choices            of problems `Split`, `CpuSplit`, `Pipeline`; `TrainingObjective`,
-                   `TrainingSchedule`, `Recomputation`, `Optimizer`, `Precision`;
+problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerRule`,
+                   `DeviceMapping`
+choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedule`;
+                   `TrainingObjective`, `TrainingSchedule`, `Recomputation`, `Optimizer`,
+                   `Precision`;
                    `MappingObjective`, `MappingMode`, `Collective`; of topologies `Routing`; of
                    results `Status`, `Limit`; of profiles `Tied`; of networks `Sharing`; of
                    schedules `WeightVersions`; of measured clusters `LinkDetail`. Their values
                    as texts will do.
-solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`
+solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
-                   `Placement`, `CallPlacement`, `StagePlacement` of `Stage`, `ReplicaPlacement`
+                   `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
+                   `ReplicaPlacement`
 verifying          `verify`, `check_bound`; `evaluate` gives a `Report` of `DeviceReport`,
                    `CallReport` or `StageReport`, a `MappingReport`; `stage_reports`, `StageCosts`
 schedules          `Schedule`, `SCHEDULES`, `make_schedule`, `best_schedule` (`BestSchedule`),
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from .api.best_schedule import best_schedule as best_schedule
     from .api.compare import compare as compare
     from .api.pareto import pareto as pareto
+    from .api.rank_schedules import rank_schedules as rank_schedules
     from .api.run import run as run
     from .api.solve import solve as solve
     from .api.splits import plan_from_split as plan_from_split
@@ -61,6 +65,7 @@ if TYPE_CHECKING:
     from .instances import DeviceMapping as DeviceMapping
     from .instances import InfeasibleError as InfeasibleError
     from .instances import InputError as InputError
+    from .instances import Iteration as Iteration
     from .instances import Latency as Latency
     from .instances import LayerRule as LayerRule
     from .instances import Limit as Limit
@@ -70,6 +75,8 @@ if TYPE_CHECKING:
     from .instances import Optimizer as Optimizer
     from .instances import PairLink as PairLink
     from .instances import Pipeline as Pipeline
+    from .instances import PipelinePlacement as PipelinePlacement
+    from .instances import PipelineSchedule as PipelineSchedule
     from .instances import Placement as Placement
     from .instances import Plan as Plan
     from .instances import Precision as Precision
@@ -101,6 +108,7 @@ if TYPE_CHECKING:
     from .instances.formats.files import load_plan as load_plan
     from .instances.formats.files import load_split as load_split
     from .instances.formats.files import save as save
+    from .instances.model.tied_weights import tied_as as tied_as
     from .instances.model.training_layers import training_layers as training_layers
     from .instances.pytorch.counts import counted_by_torch as counted_by_torch
     from .instances.pytorch.profile import profile as profile
@@ -158,19 +166,22 @@ _MODULES = {
     "api.best_schedule": "BestSchedule best_schedule",
     "api.compare": "compare",
     "api.pareto": "pareto",
+    "api.rank_schedules": "rank_schedules",
     "api.run": "run",
     "api.solve": "solve",
     "api.splits": "plan_from_split",
     "instances": (
         "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping "
-        "InfeasibleError InputError Latency LayerRule Limit Link MappingMode "
-        "MappingObjective Optimizer PairLink Pipeline Placement Plan Precision "
+        "InfeasibleError InputError Iteration Latency LayerRule Limit Link MappingMode "
+        "MappingObjective Optimizer PairLink Pipeline PipelinePlacement PipelineSchedule "
+        "Placement Plan Precision "
         "Recomputation ReplicaPlacement Routing Split Stage StageCosts StagePlacement "
         "StagecutError Status Throughput Tied Topology Training TrainingObjective "
         "TrainingSchedule VerificationError Workload accelerators_and_cpus topology"
     ),
     "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
     "instances.formats.files": "dumps load load_cluster load_plan load_split save",
+    "instances.model.tied_weights": "tied_as",
     "instances.model.training_layers": "training_layers",
     "instances.pytorch.counts": "counted_by_torch",
     "instances.pytorch.profile": "profile",

@@ -24,7 +24,7 @@ from ..instances.model.errors import quote
 from ..instances.model.escape import csv
 from ..solvers import method_of
 from .case_record import DAMAGED, RECORD, cut_off, line, read_record
-from .compare import Row, tabulate
+from .compare import Row, tabulate, why_no_plan
 
 OBJECTIVE = "--objective"
 
@@ -162,7 +162,8 @@ def run_case(case: Case) -> Row:
     if done.stdout.startswith("{"):
         answer = json.loads(done.stdout)
         kept = ("objective", "bound", "gap", "status", "limit", "seconds", "verified", "trace")
-        return row | {key: answer[key] for key in kept} | {"found_by": answer["method"]}
+        row |= {key: answer[key] for key in kept} | {"found_by": answer["method"]}
+        return row | why_no_plan(row["objective"] is not None, answer["reason"], answer["notes"])
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
     return {**row, "status": "crashed", "error": f"exit code {done.returncode}: {lines[-1]}"}
 

@@ -56,8 +56,8 @@ def compare(
     pandas.DataFrame
         One row per case: workload, problem, method; status, limit, objective, bound, gap and
         seconds as of its `Result`; ratio, the objective over the best bound for the workload
-        and problem; verified; found_by, the method that found the plan; error, if it was one;
-        trace, a list of (seconds, objective, bound); and plan.
+        and problem; verified; found_by, the method that found the plan; error, if it was one, or
+        why there is no plan; trace, a list of (seconds, objective, bound); and plan.
 
     Raises
     ------
@@ -160,6 +160,7 @@ def _row(workload: Workload, problem: Problem, result: Result) -> Row:
         for key in ("status", "limit", "objective", "bound", "gap", "seconds", "plan")
     }
     row["found_by"] = result.method
+    row |= why_no_plan(result.plan is not None, result.reason, result.notes)
     row["trace"] = [
         [value if math.isfinite(value) else None for value in (p.seconds, p.objective, p.bound)]
         for p in result.trace
@@ -169,6 +170,48 @@ def _row(workload: Workload, problem: Problem, result: Result) -> Row:
         report = evaluate(workload, result.plan.cluster, problem, result.plan.solution)
         row["verified"] = not report.violations
     return row
+
+
+def why_no_plan(found: bool, reason: str, notes: Sequence[str]) -> Row:
+    """Return the column that says why there is no plan: what is infeasible, or the last remark."""
+    because = reason or "".join(notes[-1:])
+    return {} if found or not because else {"error": because}
+
+
+def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto") -> list[str]:
+    """Return for each workload and problem, in one line, how a method compares with the others.
+
+    Parameters
+    ----------
+    table
+        From `compare`.
+    units
+        By the names of the workloads, the units of their times.
+
+    Examples
+    --------
+    >>> table = compare("gpt2-xl", Throughput(), ["single", "greedy"])
+    >>> summaries(table, {"gpt2-xl": "ms"}, "greedy")
+    ['gpt2-xl: greedy 17.94 ms, 73.6 % faster than single, the best other method']
+    """
+    lines = []
+    for (workload, _), rows in table.groupby(["workload", "problem"], sort=False):
+        found = rows[rows["objective"].notna()]
+        mine, others = found[found["method"] == method], found[found["method"] != method]
+        if mine.empty or len(rows) < 2:
+            continue
+        time = float(mine["objective"].min())
+        line = f"{workload}: {method} {time:.4g} {units[str(workload)]}"
+        if others.empty:
+            lines.append(f"{line}; no other method has a plan")
+            continue
+        least = float(others["objective"].min())
+        best = others.loc[others["objective"] == least, "method"].iloc[0]
+        part = 1 - time / least if least else 0.0
+        how = f"{abs(part):.1%}".replace("%", " %") + (" faster" if part > 0 else " slower")
+        how = f"{how} than" if abs(part) >= 5e-4 else "as fast as"
+        lines.append(f"{line}, {how} {best}, the best other method")
+    return lines
 
 
 def tabulate(rows: Sequence[Row]) -> pd.DataFrame:

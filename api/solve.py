@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..formulations.task import Task, pose
+from ..formulations.throughput.merged_colours import colour_notes
 from ..instances import (
     Cluster,
     DeviceMapping,
@@ -73,8 +74,9 @@ def solve(
     method
         ``auto`` chooses and says what it chose; others: `stagecut.METHODS`.
     limits
-        How long and how well; default: 60 s and a gap of 1 %, for mappings of 0, as
-        `stagecut.solvers.DEFAULT_LIMITS` says. ``Limits()`` is without limits.
+        How long and how well; default: 60 s and a gap of 1 %, or of 0.01 % while that is cheap
+        (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
+        ``Limits()`` is without limits.
     start
         A plan to start from.
     on_progress
@@ -179,14 +181,17 @@ def solve_with(
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")
         _run_beside(partial(_solve, run, task, search), search)
+    search.say_gap()
     return _result(workload, cluster, problem, search)
 
 
 def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
-    """Raise the bounds that cost nothing, then let the method go on.
+    """Say what colours cost, raise the bounds that cost nothing, then let the method go on.
 
     It begins even where the time is up: its first plan comes before it looks at the clock.
     """
+    for note in colour_notes(task):
+        search.note(note)
     raise_first_bounds(task, search)
     if not search.done:
         run(task, search)

@@ -7,7 +7,7 @@ case is run again, with details, by
 
     python benchmarks/random_cases.py --only "BIG 1e+08 transfers" --seed 17 [--method milp]
 
-The whole sweep, 3,000 ordinary cases per problem and 500 for each range of numbers:
+The whole sweep, 3,000 ordinary cases per problem, at least 500 of each variant:
 
     python benchmarks/random_cases.py --records records.jsonl --workers 2 > table.csv
 """
@@ -28,7 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from sweep import DEFECTS, ORDINARY, VARIANTS, WORDS, ask, case_of, methods_of
 
-#: Cases of each variant: 3,000 of each problem's ordinary variants together, 500 of each range.
+#: Cases: 3,000 of each problem's ordinary variants together, and at least 500 of every variant.
 OF_PROBLEM, OF_RANGE = 3000, 500
 
 
@@ -113,7 +113,7 @@ def main() -> None:
     sizes = {
         name: int(
             options.part
-            * (OF_PROBLEM // problems[name.split()[0]] if name in ORDINARY else OF_RANGE)
+            * max(OF_RANGE, OF_PROBLEM // problems[name.split()[0]] if name in ORDINARY else 0)
         )
         for name in chosen
     }

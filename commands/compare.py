@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import pandas as pd
 import typer
 from rich.live import Live
 from rich.table import Table
 
 from ..api.case_record import RECORD
-from ..api.cases import cases, run_cases
-from ..api.compare import Row
+from ..api.cases import Case, cases, run_cases
+from ..api.compare import Row, summaries
 from ..instances import InputError, Split, Throughput, Workload
 from ..instances.formats.files import load
-from ..solvers import METHODS, Limits
-from ..solvers.core.limits import DEFAULT_GAP, DEFAULT_SECONDS
+from ..solvers import METHODS
+from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
+from ..solvers.iteration.methods import RULES
 from .console import ERR, OUT, check_outputs, parse_bytes
-from .solve import choose_cluster, pose_problem
+from .pose import choose_cluster, choose_objective, pose_problem
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
@@ -25,24 +29,41 @@ DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
 
 def compare(
     workloads: Annotated[list[str], typer.Argument(help="Files, or names of shipped workloads.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The table, as CSV.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The table, as CSV; resumed if it exists.")
+    ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
             help="Methods, separated by commas; default: of auto, dp, milp, greedy and "
-            "local-search those that the objective has."
+            "local-search those that the objective has, of iteration auto and what frameworks do."
         ),
     ] = None,
     objective: Annotated[
         str | None,
-        typer.Option(
-            help="throughput, latency, training or training-batch; default: as for solve."
-        ),
+        typer.Option(help="throughput, iteration, latency or training; default: as for solve."),
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option(help="Iteration, training: in a batch.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Iteration, training: as for solve; default: 1f1b.")
+    ] = None,
+    chunks: Annotated[
+        int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")
+    ] = None,
+    max_stages: Annotated[
+        int | None, typer.Option(help="Iteration, training: at most so many.")
     ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
-    gap: Annotated[float, typer.Option(help="A case stops at this gap.")] = DEFAULT_GAP,
+    gap: Annotated[
+        float | None, typer.Option(help="A case stops at this gap; default: as for solve.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    split: Annotated[Split | None, typer.Option(help="Default: noncontiguous.")] = None,
+    split: Annotated[
+        Split | None,
+        typer.Option(help="Default: contiguous for iteration, noncontiguous for throughput."),
+    ] = None,
     accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
     cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
     memory: Annotated[
@@ -61,28 +82,57 @@ def compare(
     aside, and their cases run again. A case that crashes is a row of the table.
     """
     check_outputs(output)
-    record = output.with_name(output.name + RECORD)
+    record = None if output is None else output.with_name(output.name + RECORD)
     check_outputs(output, record, pictures=[plot], inputs=[*workloads, cluster])
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
     loaded = {name: load(name) for name in workloads}
-    objective = objective or _objective_of(loaded)
-    options = ["--gap", str(gap), "--seed", str(seed)]
-    Limits(seconds=time_limit, gap=gap, seed=seed)  # these raise here, not in every case
+    objective = _objective_of(loaded, objective, microbatches)
+    batch = {"microbatches": microbatches, "schedule": schedule, "max_stages": max_stages}
     problem = pose_problem(
-        objective, {"throughput": {"split": split}, "latency": {}, "training": {}}
+        objective,
+        {
+            "throughput": {"split": split},
+            "iteration": {"split": split, **batch, "chunks": chunks},
+            "latency": {},
+            "training": batch,
+        },
     )
+    limits_for(problem.name, time_limit, gap, seed=seed)  # raises here, not in every case
+    options = ["--seed", str(seed), *(() if gap is None else ("--gap", str(gap)))]
     if isinstance(problem, Throughput):
         options += ["--split", problem.split]
+    else:
+        options += _typed({"split": split, **batch, "chunks": chunks})
     for known in loaded.values():
         choose_cluster(known, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    for option, value in (("accelerators", accelerators), ("cpus", cpus), ("memory", memory)):
-        options += [] if value is None else [f"--{option}", str(value)]
+    options += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
     if methods is None:
-        names = [method for method in DEFAULT_METHODS if method in METHODS[problem.name]]
+        usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS
+        names = [method for method in usual if method in METHODS[problem.name]]
     else:
         names = [m.strip() for m in methods.split(",") if m.strip()]
     todo = cases(workloads, names, options, time_limit, objective=objective, cluster=cluster)
+    result = _run(todo, output, jobs or 1, scheduler)
+    units = {case.name: loaded[case.workload].time_unit for case in todo}
+    for line in summaries(result, units):
+        OUT.print(line, highlight=False, soft_wrap=True)
+    if plot is not None:
+        from ..runtime.pictures.comparison_chart import draw_comparison
+
+        draw_comparison(result, plot)
+    for path in (output, plot):
+        if path is not None:
+            OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
+
+
+def _run(
+    todo: Sequence[Case], output: Path | None, jobs: int, scheduler: str | None
+) -> pd.DataFrame:
+    """Run the cases and show the table as it grows; without output nothing of it is kept."""
+    if output is None:
+        with TemporaryDirectory() as folder:
+            return _run(todo, Path(folder) / "table.csv", jobs, scheduler)
     table = _empty_table()
     shown: list[Row] = []
     notices: list[str] = []
@@ -97,26 +147,30 @@ def compare(
 
         live.transient = True  # nothing is left of it if there is an error
         result = run_cases(
-            todo, output, jobs=jobs or 1, scheduler=scheduler, on_row=show, on_notice=notices.append
+            todo, output, jobs=jobs, scheduler=scheduler, on_row=show, on_notice=notices.append
         )
         live.transient = False
     for notice in notices:
         ERR.print(notice, highlight=False, soft_wrap=True)
-    if plot is not None:
-        from ..runtime.pictures.comparison_chart import draw_comparison
-
-        draw_comparison(result, plot)
-    OUT.print(f"written: {output}" + (f", {plot}" if plot else ""), highlight=False, soft_wrap=True)
+    return result
 
 
-def _objective_of(workloads: dict[str, Workload]) -> str:
+def _typed(values: Mapping[str, object]) -> list[str]:
+    """Return options of `solve` as typed, those left out that are not given."""
+    given = [(key, value) for key, value in values.items() if value is not None]
+    return [word for key, value in given for word in (f"--{key.replace('_', '-')}", str(value))]
+
+
+def _objective_of(
+    workloads: Mapping[str, Workload], asked: str | None, microbatches: int | None
+) -> str:
     """Return what `solve` plans all workloads for."""
-    layered = {workload.layers is not None for workload in workloads.values()}
-    if len(layered) > 1:
+    chosen = {choose_objective(workload, asked, microbatches) for workload in workloads.values()}
+    if len(chosen) > 1:
         raise InputError(
-            "--objective: some workloads have layer configurations, others not; give it"
+            f"--objective: for some workloads it is {', for others '.join(sorted(chosen))}; give it"
         )
-    return "training" if layered == {True} else "throughput"
+    return chosen.pop() if chosen else "throughput"
 
 
 def _empty_table() -> Table:

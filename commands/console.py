@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,11 +18,13 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from ..instances import InputError
 from ..instances.formats.writing import PICTURES, check_target
 from ..instances.model.escape import plain
+from ..instances.model.kernel import compiling
 from ..solvers import Progress
 
 
@@ -115,6 +117,15 @@ def file_of(reference: str) -> str | None:
     return behind if before == "nvidia" else before
 
 
+def new_table(title: str, first: str, titles: Iterable[str]) -> Table:
+    """Return an empty table: a column of names, then columns of numbers."""
+    table = Table(title=title)
+    table.add_column(first, no_wrap=True)
+    for name in titles:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
 def show_bytes(size: float) -> str:
     """Return a size as people read it.
 
@@ -184,6 +195,8 @@ class _Line:
         self.news, self.heard = news, time.monotonic()
 
     def __rich__(self) -> Text:
+        if compiling():
+            return Text("compiling, once per machine …", style="dim")
         if self.news is None:
             return Text("loading …", style="dim")
         point = self.news.point

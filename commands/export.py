@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ..instances import InputError, Placement, Plan, Workload
-from ..instances.formats.files import load, load_plan
+from ..instances import InputError, PipelinePlacement, Placement, Plan, Workload
+from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.writing import write_whole
 from ..instances.model.escape import shell
 from .console import OUT, check_outputs, file_of, need
@@ -42,10 +42,13 @@ def export(
     ] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(help="python, csv: gpipe, 1f1b (default), interleaved, zb-h1 or zb-h2."),
+        typer.Option(
+            help="python, csv: gpipe, 1f1b, interleaved, zb-h1 or zb-h2; default: the plan's, "
+            "else 1f1b."
+        ),
     ] = None,
     microbatches: Annotated[
-        int | None, typer.Option(help="python, csv: per step; default: 8.", min=1)
+        int | None, typer.Option(help="python, csv: per step; default: the plan's, else 8.", min=1)
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="python: module:factory or file.py:factory, as profiled.")
@@ -68,14 +71,15 @@ def export(
             raise InputError(
                 "--model: the script makes the model; name its factory: my_model.py:make"
             )
-        said = _write_python(plan, loaded, model, batch, schedule, microbatches or 8, output)
+        said = _write_python(plan, loaded, model, batch, schedule, microbatches, output)
     elif loaded is None:
         raise InputError(f"--workload: {to.value} needs what the plan was made for; name its file")
     elif to is To.csv:
-        made = load_plan(plan, loaded)
-        said = _write_csv(loaded, made, schedule, microbatches or 8, output)
+        loaded, made = load_plan_with_form(plan, loaded)
+        said = _write_csv(loaded, made, schedule, microbatches, output)
     else:
-        said = _write_launcher(loaded, load_plan(plan, loaded), to, output)
+        loaded, made = load_plan_with_form(plan, loaded)
+        said = _write_launcher(loaded, made, to, output)
     for line in said:
         OUT.print(line, highlight=False, soft_wrap=True)
     OUT.print(f"written: {output}", highlight=False, soft_wrap=True)
@@ -98,13 +102,13 @@ def _write_launcher(workload: Workload, plan: Plan, to: To, output: Path) -> lis
 
 
 def _write_csv(
-    workload: Workload, plan: Plan, schedule: str | None, microbatches: int, output: Path
+    workload: Workload, plan: Plan, schedule: str | None, microbatches: int | None, output: Path
 ) -> list[str]:
     from ..runtime.export.torch_csv import torch_csv, torch_schedule
 
     made, devices = torch_schedule(workload, plan, schedule, microbatches)
     write_whole(output, torch_csv(made))
-    return [f"{made.name}, {microbatches} microbatches, a row per rank"] + [
+    return [f"{made.name}, {made.microbatches} microbatches, a row per rank"] + [
         f"rank {r}: {plan.device_names[d]}, stages "
         + ", ".join(map(str, sorted({action.stage for action in made.of(r)})))
         for r, d in enumerate(devices)
@@ -117,7 +121,7 @@ def _write_python(
     model: str,
     batch: int | None,
     schedule: str | None,
-    microbatches: int,
+    microbatches: int | None,
     output: Path,
 ) -> list[str]:
     need("torch", "runtime")
@@ -125,20 +129,22 @@ def _write_python(
     from ..runtime.execution.chain import executed_schedule
     from ..runtime.execution.prepare import split_model
     from ..runtime.export.python_script import python_script
+    from ..runtime.simulate.plan_stages import schedule_to_run
 
     made = make(model, batch=batch)
     if made.kwargs and made.args:
         raise InputError(f"{model}: give its inputs all by position, or all by name")
     ready = split_model(plan, made.model, made.args, made.kwargs, workload)
-    if not isinstance(ready.plan.solution, Placement):
+    if not isinstance(ready.plan.solution, Placement | PipelinePlacement):
         raise InputError(
             f"python: the plan is for {ready.plan.problem.name}; a script runs placements: plan "
-            "with --objective throughput"
+            "with --objective iteration or throughput"
         )
+    schedule, microbatches = schedule_to_run(ready.plan, schedule, microbatches)
     text = python_script(
         made.model,
         ready.pieces,
-        executed_schedule(schedule or "1f1b", ready.stages, microbatches),
+        executed_schedule(schedule, ready.stages, microbatches),
         factory=model,
         call=call_text(model, batch),
         training=ready.training,

@@ -8,10 +8,19 @@ from typing import Annotated
 import typer
 
 from ..formulations.task import pose
-from ..instances import CpuSplit, Pipeline, Split, Throughput
+from ..instances import (
+    CpuSplit,
+    InputError,
+    Iteration,
+    Pipeline,
+    PipelineSchedule,
+    Split,
+    Throughput,
+)
 from ..instances.formats.files import load
+from ..solvers.registry import method_of
 from .console import OUT, check_outputs, parse_bytes
-from .solve import choose_cluster, pose_problem
+from .pose import choose_cluster, pose_problem
 
 
 def export_model(
@@ -21,25 +30,64 @@ def export_model(
     cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory of each accelerator.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
-    split: Annotated[Split, typer.Option(help="As for solve.")] = Split.NONCONTIGUOUS,
-    cpu_split: Annotated[CpuSplit, typer.Option(help="As for solve.")] = CpuSplit.CONTIGUOUS,
-    pipeline: Annotated[Pipeline, typer.Option(help="As for solve.")] = Pipeline.PIPEDREAM,
-    overlap: Annotated[bool, typer.Option(help="Transfers run beside compute.")] = False,
+    objective: Annotated[
+        str | None,
+        typer.Option(help="throughput, or iteration (default with --microbatches)."),
+    ] = None,
+    split: Annotated[Split | None, typer.Option(help="As for solve.")] = None,
+    cpu_split: Annotated[CpuSplit | None, typer.Option(help="As for solve.")] = None,
+    pipeline: Annotated[Pipeline | None, typer.Option(help="As for solve.")] = None,
+    overlap: Annotated[
+        bool | None, typer.Option("--overlap", help="Transfers run beside compute.")
+    ] = None,
+    relayed: Annotated[
+        bool | None, typer.Option("--relayed", help="Iteration: data goes from stage to stage.")
+    ] = None,
+    microbatches: Annotated[int | None, typer.Option(help="Iteration: in a batch.")] = None,
+    schedule: Annotated[
+        PipelineSchedule | None, typer.Option(help="Iteration; default: 1f1b.")
+    ] = None,
+    chunks: Annotated[int | None, typer.Option(help="Iteration: stages per device.")] = None,
+    max_stages: Annotated[int | None, typer.Option(help="Iteration: at most so many.")] = None,
 ) -> None:
-    """Write the compact integer program of a throughput problem as MPS or LP file.
+    """Write the integer program of a throughput or iteration problem as MPS or LP file.
 
     For plans see export.
     """
-    from ..solvers.throughput.milp import (
-        export_model as write_model,  # Pyomo takes a second to import
-    )
-
     check_outputs(output, inputs=[workload, cluster])
     loaded = load(workload)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    options: dict[str, object] = {"split": split, "cpu_split": cpu_split}
-    options |= {"pipeline": pipeline, "overlap": overlap}
-    problem = pose_problem("throughput", {"throughput": options})
-    assert isinstance(problem, Throughput)
-    write_model(pose(loaded, devices, problem), output)
+    chosen = objective or ("throughput" if microbatches is None else "iteration")
+    if chosen not in ("throughput", "iteration"):
+        raise InputError(f"--objective: {chosen!r} is not throughput or iteration")
+    problem = pose_problem(
+        chosen,
+        {
+            "throughput": {
+                "split": split,
+                "cpu_split": cpu_split,
+                "pipeline": pipeline,
+                "overlap": overlap,
+            },
+            "iteration": {
+                "split": split,
+                "overlap": overlap,
+                "relayed": relayed,
+                "microbatches": microbatches,
+                "schedule": schedule,
+                "chunks": chunks,
+                "max_stages": max_stages,
+            },
+        },
+    )
+    method_of(problem.name, "milp").check("milp", pose(loaded, devices, problem))
+    # Pyomo takes a second to import
+    if isinstance(problem, Iteration):
+        from ..solvers.iteration.milp import export_model as write_iteration
+
+        write_iteration(pose(loaded, devices, problem), output)
+    elif isinstance(problem, Throughput):
+        from ..solvers.throughput.milp import export_model as write_throughput
+
+        write_throughput(pose(loaded, devices, problem), output)
     OUT.print(f"written: {output}", highlight=False)

@@ -31,8 +31,8 @@ def profile(
         str | None, typer.Option(help="Group by modules so many calls deep: 1, 2, …, or auto.")
     ] = None,
     tied: Annotated[
-        Tied, typer.Option(help="Weights used twice: of one colour, or copied.")
-    ] = Tied.COLOUR,
+        Tied, typer.Option(help="Weights used twice: copies, or colour (one device).")
+    ] = Tied.COPIES,
     device: Annotated[str | None, typer.Option(help="Measure on it: cpu, cuda, cuda:1.")] = None,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads that torch measures with.", min=1)

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from ..instances import Plan
-from ..instances.formats.files import load, load_plan, save
+from ..instances.formats.files import load, load_plan_with_form, save
 from ..instances.formats.writing import write_whole
 from ..instances.model.escape import csv as csv_cell
 from .console import OUT, check_outputs, print_json
@@ -27,8 +27,12 @@ def report(
     plan: Annotated[Path, typer.Argument(help="A plan file.")],
     recording: Annotated[Path, typer.Argument(help="What stagecut run --record wrote.")],
     weight_share: Annotated[
-        float, typer.Option(help="Part of a backward pass that computes weight gradients.")
-    ] = 0.5,
+        float | None,
+        typer.Option(
+            help="Part of a backward pass that computes weight gradients; default: the plan's, "
+            "else 0.5."
+        ),
+    ] = None,
     network: Annotated[str, typer.Option(help="Of the simulation: host, p2p or bus.")] = "host",
     bandwidth: Annotated[str | None, typer.Option(help="Of p2p links or the bus.")] = None,
     latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
@@ -62,8 +66,7 @@ def report(
     from ..runtime.simulate.plan_stages import stages_of
 
     check_outputs(trace, csv, calibrate, pictures=[plot], inputs=[workload, plan, recording])
-    loaded = load(workload)
-    made = load_plan(plan, loaded)
+    loaded, made = load_plan_with_form(plan, load(workload))
     stages = stages_of(loaded, made)
     moves = choose_network(stages, made, network, bandwidth, latency, None, overlap)
     comparison = compare_run(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances import InputError
-from ..instances.formats.files import load, load_plan
+from ..instances.formats.files import load, load_plan_with_form
 from ..instances.model.errors import quote
 from .console import OUT, check_outputs, file_of, need
 
@@ -30,12 +30,12 @@ def run(
         str | None,
         typer.Option(
             help="gpipe, 1f1b, interleaved, zb-h1, zb-h2; asynchronous: pipedream, 2bw. "
-            "Default: a training plan's, else 1f1b."
+            "Default: what the plan was made for, else 1f1b."
         ),
     ] = None,
     microbatches: Annotated[
         int | None,
-        typer.Option(help="Per batch and replica; default: a training plan's, else 8."),
+        typer.Option(help="Per batch and replica; default: what the plan was made for, else 8."),
     ] = None,
     batch: Annotated[
         int | None, typer.Option(help="Samples per microbatch, as for profile.", min=1)
@@ -126,7 +126,8 @@ def run(
         from ..runtime.execution.recording_file import load_recording
         from .report import print_report
 
-        print_report(compare_run(known, load_plan(plan, known), load_recording(record)))
+        known, made = load_plan_with_form(plan, known)
+        print_report(compare_run(known, made, load_recording(record)))
 
 
 def _show(step: Step) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from rich.table import Table
 
-from ..instances import Problem, Workload
+from ..instances import Iteration, PipelinePlacement, Problem, Workload
 from ..runtime import CallReport, DeviceReport, Report, StageReport
 from ..solvers import Result
-from .console import ERR, OUT, show_bytes, show_gap, show_time
+from .console import ERR, OUT, new_table, show_bytes, show_gap, show_time
+from .show_pipeline import Facts, facts_json, facts_rows, iteration_table
 
 
 def as_dict(
-    workload: Workload, problem: Problem, result: Result, report: Report | None
+    workload: Workload,
+    problem: Problem,
+    result: Result,
+    report: Report | None,
+    facts: Facts | None = None,
 ) -> dict[str, Any]:
     """Return what `--json` prints; times in the workload's unit, sizes in bytes."""
     answer: dict[str, Any] = {
@@ -40,6 +46,8 @@ def as_dict(
         ]
         if report.calls:
             answer["calls"] = [_call(call) for call in report.calls if call.number]
+    if facts is not None:
+        answer |= facts_json(facts, result)
     return answer
 
 
@@ -48,6 +56,8 @@ def _device(device: DeviceReport) -> dict[str, Any]:
         "name": device.name,
         "kind": device.kind,
         "load": device.load,
+        "forward": device.forward,
+        "backward": device.backward,
         "compute": device.compute,
         "transfer": device.transfer,
         "memory": device.memory_bytes,
@@ -89,10 +99,12 @@ def _call(call: CallReport) -> dict[str, Any]:
     }
 
 
-def print_result(workload: Workload, result: Result, report: Report | None) -> None:
+def print_result(
+    workload: Workload, result: Result, report: Report | None, facts: Facts | None = None
+) -> None:
     """Print the table of devices, stages or calls, then objective, bound, gap, method, time."""
     unit = workload.time_unit
-    what = "per sample"
+    what = "per sample" if facts is None else "per sample, a microbatch as profiled"
     if report is not None:
         of_unit = "" if unit == "unspecified" else f" ({unit})"
         title = f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges"
@@ -101,13 +113,32 @@ def print_result(workload: Workload, result: Result, report: Report | None) -> N
         elif report.calls:
             OUT.print(_call_table(report, title, of_unit))
             what = "for one request"
+        elif (
+            result.plan is not None
+            and isinstance(result.plan.problem, Iteration)
+            and isinstance(result.plan.solution, PipelinePlacement)
+        ):
+            problem = result.plan.problem
+            OUT.print(iteration_table(report, problem, result.plan.solution, title, of_unit))
+            each = show_time(report.objective / problem.microbatches, unit)
+            what = (
+                f"per iteration of {problem.microbatches} microbatches under {problem.schedule}, "
+                f"{each} per microbatch as profiled"
+            )
         else:
             OUT.print(_device_table(report, title, of_unit))
-    print_end(workload, result, report, what)
+    rows = {} if facts is None else facts_rows(facts, unit)
+    print_end(workload, result, report, what, rows)
 
 
-def print_end(workload: Workload, result: Result, report: Report | None, what: str) -> None:
-    """Print notes, objective (`what` it is of), bound, gap, method and time; or why not."""
+def print_end(
+    workload: Workload,
+    result: Result,
+    report: Report | None,
+    what: str,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Print notes, objective (`what` it is of), bound, gap, method, time and `more`; or why not."""
     unit = workload.time_unit
     for note in result.notes:
         OUT.print(note, style="dim", highlight=False)
@@ -133,22 +164,15 @@ def print_end(workload: Workload, result: Result, report: Report | None, what: s
         "method": result.method,
         "time": f"{result.seconds:.2f} s"
         + (f", stopped by {result.limit}" if result.limit != "none" else ""),
+        **more,
     }
     for name, value in rows.items():
         OUT.print(f"{name:>9}  {value}", highlight=False)
 
 
-def _table(title: str, first: str, titles: Iterable[str]) -> Table:
-    table = Table(title=title)
-    table.add_column(first, no_wrap=True)
-    for name in titles:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
 def _device_table(report: Report, title: str, of_unit: str) -> Table:
     titles = ("nodes", f"load{of_unit}", "compute", "transfers", "memory", "of")
-    table = _table(title, "device", titles)
+    table = new_table(title, "device", titles)
     for device in report.devices:
         table.add_row(
             device.name,
@@ -165,7 +189,7 @@ def _device_table(report: Report, title: str, of_unit: str) -> Table:
 
 def _stage_table(report: Report, title: str, of_unit: str) -> Table:
     titles = ("nodes", "data", "tensor", "recomp.", f"time{of_unit}", "memory", "of")
-    table = _table(title, "stage", titles)
+    table = new_table(title, "stage", titles)
     several = len({stage.kind for stage in report.stages}) > 1
     for stage in report.stages:
         table.add_row(
@@ -184,7 +208,7 @@ def _stage_table(report: Report, title: str, of_unit: str) -> Table:
 
 def _call_table(report: Report, title: str, of_unit: str) -> Table:
     titles = ("call", "nodes", f"start{of_unit}", "finish", "in", "compute", "out")
-    table = _table(title, "device", titles)
+    table = new_table(title, "device", titles)
     for call in report.calls:
         if call.number:
             table.add_row(

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from ..instances import InputError, Link, Plan, Workload
-from ..instances.formats.files import load, load_plan
+from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
@@ -34,15 +34,19 @@ def simulate(
         typer.Option(
             help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
             "or a CSV file with a row of actions such as 0F0,0B0 per device. "
-            "Default: 1f1b, for latency plans single, for training plans their own."
+            "Default: 1f1b, for latency plans single, for iteration and training plans their own."
         ),
     ] = None,
     microbatches: Annotated[
         int | None, typer.Option(help="Samples or microbatches; default: the plan's batch, else 8.")
     ] = None,
     weight_share: Annotated[
-        float, typer.Option(help="Part of a backward pass that computes weight gradients.")
-    ] = 0.5,
+        float | None,
+        typer.Option(
+            help="Part of a backward pass that computes weight gradients; default: the plan's, "
+            "else 0.5."
+        ),
+    ] = None,
     network: Annotated[
         str | None,
         typer.Option(
@@ -93,10 +97,9 @@ def simulate(
     check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
     if plot is not None:
         check_target(plot, (*PICTURES, *PAGES))
-    if not 0 <= weight_share <= 1:
+    if weight_share is not None and not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
-    loaded = load(workload)
-    made = load_plan(plan, loaded)
+    loaded, made = load_plan_with_form(plan, load(workload))
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
     schedule = schedule or usual_schedule(made)

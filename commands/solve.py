@@ -9,33 +9,38 @@ import typer
 
 from ..api.solve import solve_with
 from ..instances import (
-    Cluster,
     CpuSplit,
     InputError,
-    Latency,
+    Iteration,
     Optimizer,
     Pipeline,
     Precision,
-    Problem,
     Recomputation,
     Split,
     Status,
     Throughput,
-    Training,
-    TrainingObjective,
-    TrainingSchedule,
-    Workload,
-    accelerators_and_cpus,
 )
-from ..instances.formats.files import load, load_cluster, load_plan, save
+from ..instances.formats.files import load, load_plan, save
+from ..instances.model.choices import Tied
+from ..instances.model.tied_weights import are_copied, tied_as
 from ..runtime import evaluate
-from ..solvers import Limits
-from ..solvers.core.limits import DEFAULT_GAP, DEFAULT_SECONDS
+from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from .clock import STARTED
-from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, parse_bytes, print_json, progress
+from .console import (
+    ERR,
+    INFEASIBLE,
+    NO_PLAN,
+    OUT,
+    check_outputs,
+    end,
+    parse_bytes,
+    print_json,
+    progress,
+)
+from .pose import choose_cluster, choose_objective, parse_degrees, pose_problem
+from .rank import rank
+from .show_pipeline import facts_of
 from .show_plan import as_dict, print_result
-
-OBJECTIVES = ("throughput", "latency", "training", "training-batch")
 
 
 def solve(
@@ -46,14 +51,24 @@ def solve(
         str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
+    tied: Annotated[
+        Tied | None,
+        typer.Option(
+            help="Weights used twice: copies, or colour (one device). Default: as the file has it."
+        ),
+    ] = None,
     objective: Annotated[
         str | None,
         typer.Option(
-            help="throughput, latency, training or training-batch (fill and drain counted). "
-            "Default: training for files with layer configurations, else throughput."
+            help="throughput, iteration (of --microbatches, fill and drain counted), latency or "
+            "training. Default: training for files with layer configurations; else iteration for "
+            "training workloads with --microbatches, and throughput."
         ),
     ] = None,
-    split: Annotated[Split | None, typer.Option(help="Default: noncontiguous.")] = None,
+    split: Annotated[
+        Split | None,
+        typer.Option(help="Default: contiguous for an iteration, noncontiguous for throughput."),
+    ] = None,
     cpu_split: Annotated[
         CpuSplit | None,
         typer.Option(help="free: a CPU core's nodes lie anywhere. Default: contiguous."),
@@ -71,7 +86,12 @@ def solve(
         ),
     ] = None,
     calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
-    microbatches: Annotated[int | None, typer.Option(help="Training: per batch.")] = None,
+    microbatches: Annotated[
+        int | None, typer.Option(help="Iteration, training: in a batch.")
+    ] = None,
+    chunks: Annotated[
+        int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")
+    ] = None,
     bandwidth: Annotated[
         str | None, typer.Option(help="Training: of each device, such as 25GiB.")
     ] = None,
@@ -84,9 +104,15 @@ def solve(
     recomputation: Annotated[
         Recomputation | None, typer.Option(help="Training; default: free.")
     ] = None,
-    max_stages: Annotated[int | None, typer.Option(help="Training: at most so many.")] = None,
+    max_stages: Annotated[
+        int | None, typer.Option(help="Iteration, training: at most so many.")
+    ] = None,
     schedule: Annotated[
-        TrainingSchedule | None, typer.Option(help="Training; default: 1f1b.")
+        str | None,
+        typer.Option(
+            help="Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; or all, for a "
+            "table. Training: 1f1b (default), gpipe, pipedream or 2bw."
+        ),
     ] = None,
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="Training; default: as-given.")
@@ -98,7 +124,10 @@ def solve(
         typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
     ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds.")] = DEFAULT_SECONDS,
-    gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = DEFAULT_GAP,
+    gap: Annotated[
+        float | None,
+        typer.Option(help="Stop at this gap; default: 0.01 (1 %), or 0.0001 while that is cheap."),
+    ] = None,
     node_limit: Annotated[int | None, typer.Option(help="Stop after so many nodes.")] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
@@ -120,27 +149,36 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
+    if tied is not None and not loaded.ties:
+        ERR.print(f"--tied: {loaded.name} names no tied weights", style="dim", highlight=False)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    chosen = objective or ("throughput" if loaded.layers is None else "training")
+    chosen = choose_objective(loaded, objective, microbatches)
+    if tied is not None or (chosen == "iteration" and are_copied(loaded)):
+        form = Tied.COPIES if tied is None else tied
+        loaded = tied_as(loaded, form, microbatches or 1 if chosen == "iteration" else 1)
+    ranked = chosen == "iteration" and schedule == "all"
+    pipeline_options = {"split": split, "overlap": overlap, "relayed": relayed}
+    batch_options = {
+        "microbatches": microbatches,
+        "schedule": None if ranked else schedule,
+        "max_stages": max_stages,
+    }
     problem = pose_problem(
         chosen,
         {
-            "throughput": {
-                "split": split,
-                "cpu_split": cpu_split,
-                "pipeline": pipeline,
-                "overlap": overlap,
-                "relayed": relayed,
+            "throughput": {**pipeline_options, "cpu_split": cpu_split, "pipeline": pipeline},
+            "iteration": {
+                **pipeline_options,
+                **batch_options,
+                "chunks": None if ranked else chunks,
             },
             "latency": {"calls": calls},
             "training": {
-                "microbatches": microbatches,
+                **batch_options,
                 "bandwidth": parse_bytes(bandwidth, "--bandwidth"),
                 "replicas": parse_degrees(replicas, "--replicas"),
                 "degrees": parse_degrees(degrees, "--degrees"),
                 "recomputation": recomputation,
-                "max_stages": max_stages,
-                "schedule": schedule,
                 "optimizer": optimizer,
                 "precision": precision,
             },
@@ -149,8 +187,15 @@ def solve(
     check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
     if plot is not None and not isinstance(problem, Throughput):
         raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
-    limits = Limits(seconds=time_limit, gap=gap, nodes=node_limit, seed=seed)
+    limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
+    if ranked and isinstance(problem, Iteration):
+        given = {"--start": start, "--trace": trace, "--solver": solver}
+        for option, value in given.items():
+            if value:
+                raise InputError(f"{option}: not with --schedule all; leave it out")
+        rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
+        return
     with progress(loaded.time_unit) as on_progress:
         result = solve_with(
             loaded,
@@ -172,80 +217,17 @@ def solve(
             from ..runtime.pictures.load_chart import draw_loads
 
             draw_loads(report, result.plan, plot)
+    if objective == "training-batch":
+        ERR.print("objective training-batch is now called iteration; the old name will go")
+    facts = facts_of(loaded, result, objective_given=objective is not None)
     if as_json:
-        answer = as_dict(loaded, problem, result, report)
+        answer = as_dict(loaded, problem, result, report, facts)
         if trace:
             answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
         print_json(answer)
     else:
-        print_result(loaded, result, report)
+        print_result(loaded, result, report, facts)
         for path in (output, plot) if report is not None else ():
             if path is not None:
                 OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
     end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))
-
-
-def choose_cluster(
-    workload: Workload,
-    path: Path | None,
-    accelerators: int | None,
-    cpus: int | None,
-    memory_bytes: float | None,
-) -> Cluster:
-    """Return the cluster that file and options give together; options win."""
-    for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
-        if count is not None and count < 0:
-            raise InputError(f"{option}: {count}; it must be at least 0")
-    cluster = workload.cluster if path is None else load_cluster(path)
-    if cluster is None:
-        if accelerators is None and cpus is None:
-            raise InputError(
-                f"{workload.name}: it suggests no cluster; give --accelerators, or --cluster FILE"
-            )
-        cluster = accelerators_and_cpus(1, 0)
-    return cluster.with_counts(accelerators, cpus, memory_bytes)
-
-
-def parse_degrees(text: str | None, option: str) -> tuple[int, ...] | None:
-    """Return the whole numbers in a text such as ``1,2,4``."""
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"{option}: {text!r} is no list of whole numbers; write for example 1,2,4"
-        ) from None
-
-
-def pose_problem(objective: str, options: dict[str, dict[str, object]]) -> Problem:
-    """Return the problem that the options ask for.
-
-    Parameters
-    ----------
-    options
-        By the problem they belong to; None where an option is not given.
-
-    Raises
-    ------
-    InputError
-        If the objective does not exist, or an option belongs to another one.
-    """
-    if objective not in OBJECTIVES:
-        raise InputError(f"--objective: {objective!r} is not one of {', '.join(OBJECTIVES)}")
-    mine = objective.removesuffix("-batch")
-    for problem, values in options.items():
-        for name, value in values.items():
-            if value is not None and problem != mine:
-                raise InputError(
-                    f"--{name.replace('_', '-')}: it belongs to --objective {problem}, "
-                    f"and the objective is {mine}; leave it out"
-                )
-    given = {name: value for name, value in options[mine].items() if value is not None}
-    if mine == "throughput":
-        return Throughput(**given)  # type: ignore[arg-type]  # the problem checks its fields
-    if mine == "latency":
-        return Latency(**given)  # type: ignore[arg-type]
-    if objective == "training-batch":
-        given["objective"] = TrainingObjective.BATCH
-    return Training(**given)  # type: ignore[arg-type]

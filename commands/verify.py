@@ -10,7 +10,7 @@ import typer
 from ..api.splits import plan_from_split
 from ..instances import Plan, Workload
 from ..instances.formats.expert_json import is_split
-from ..instances.formats.files import load, load_plan
+from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
 from ..runtime import Report
 from ..runtime import verify as verify_plan
@@ -32,8 +32,10 @@ def verify(
     not prove its bound.
     """
     loaded = load(workload)
-    source = read_source(plan)
-    checked = plan_from_split(plan, loaded) if is_split(source) else load_plan(plan, loaded)
+    if is_split(read_source(plan)):
+        checked = plan_from_split(plan, loaded)
+    else:
+        loaded, checked = load_plan_with_form(plan, loaded)
     report = verify_plan(loaded, checked)
     if bound:
         check_bound(loaded, checked)

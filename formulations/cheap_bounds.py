@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..instances import Problem
+from .iteration.cheap_bounds import iteration_cheap_bounds
 from .latency.cheap_bounds import latency_cheap_bounds
 from .mapping.cheap_bounds import mapping_cheap_bounds
 from .task import Task
@@ -15,6 +16,7 @@ from .training.cheap_bounds import training_cheap_bounds
 #: Problem → its bounds.
 _BOUNDS: dict[str, Callable[[Task[Any]], Iterator[tuple[float, str]]]] = {
     "throughput": throughput_cheap_bounds,
+    "iteration": iteration_cheap_bounds,
     "latency": latency_cheap_bounds,
     "training": training_cheap_bounds,
     "mapping": mapping_cheap_bounds,

@@ -11,6 +11,7 @@ from ..instances import (
     Cluster,
     Costs,
     DeviceMapping,
+    Iteration,
     Latency,
     Plan,
     Problem,
@@ -18,6 +19,7 @@ from ..instances import (
     price,
     without_links,
 )
+from ..instances.model.iteration import check_two_passes
 from ..instances.model.stage_costs import check_weights
 
 P = TypeVar("P", bound=Problem)
@@ -79,4 +81,6 @@ def pose(
     """
     if isinstance(problem, DeviceMapping):
         check_weights(workload, problem)
+    if isinstance(problem, Iteration):
+        check_two_passes(workload, problem)
     return Task(workload, cluster, problem, start, options or {})

@@ -8,6 +8,7 @@ from .model.choices import (
     MappingObjective,
     Optimizer,
     Pipeline,
+    PipelineSchedule,
     Precision,
     Recomputation,
     Routing,
@@ -20,12 +21,14 @@ from .model.choices import (
 from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
 from .model.costs import Costs, price, without_links
 from .model.errors import InfeasibleError, InputError, StagecutError, VerificationError
+from .model.iteration import Iteration
 from .model.layers import Layers
 from .model.links import Link, PairLink
 from .model.plan import Plan, gap_between
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
 from .model.solution import (
     CallPlacement,
+    PipelinePlacement,
     Placement,
     ReplicaPlacement,
     Solution,
@@ -53,6 +56,7 @@ __all__ = [
     "DeviceMapping",
     "InfeasibleError",
     "InputError",
+    "Iteration",
     "Latency",
     "LayerRule",
     "Layers",
@@ -64,6 +68,8 @@ __all__ = [
     "Optimizer",
     "PairLink",
     "Pipeline",
+    "PipelinePlacement",
+    "PipelineSchedule",
     "Placement",
     "Plan",
     "Precision",

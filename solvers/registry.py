@@ -8,6 +8,7 @@ from ..formulations.task import Task
 from ..instances import InputError, Problem
 from ..instances.model.errors import quote
 from .core.method import Method, Solver
+from .iteration import methods as iteration
 from .latency import methods as latency
 from .mapping import methods as mapping
 from .throughput import methods as throughput
@@ -16,6 +17,7 @@ from .training import methods as training
 #: Problem → name → method.
 METHODS: dict[str, dict[str, Method[Any]]] = {
     "throughput": throughput.METHODS,
+    "iteration": iteration.METHODS,
     "mapping": mapping.METHODS,
     "training": training.METHODS,
     "latency": latency.METHODS,

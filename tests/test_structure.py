@@ -22,7 +22,7 @@ MAY_IMPORT = {
 #: What a room has in common, and its problems build on: it imports nothing else of the room.
 COMMON = {
     "instances": {"model"},
-    "formulations": {"task", "program", "linear", "compiled"},
+    "formulations": {"task", "program", "linear"},
     "solvers": {"core"},
 }
 #: Not in a room, but named by commands.
@@ -84,7 +84,8 @@ def test_no_circle_of_imports() -> None:
 def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether numba compiles a function."""
     called = [d.func if isinstance(d, ast.Call) else d for d in function.decorator_list]
-    return any(isinstance(name, ast.Name) and name.id in ("njit", "inner") for name in called)
+    compilers = ("njit", "inner", "uncounted", "kernel")
+    return any(isinstance(name, ast.Name) and name.id in compilers for name in called)
 
 
 def test_kernels_alone_have_no_annotations() -> None:

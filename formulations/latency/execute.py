@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from ...instances import CallPlacement, Latency
 from ...instances.model.arrays import Floats, Ints, rows
-from ..compiled import inner
+from ...instances.model.kernel import inner, kernel
 from ..task import Task
 from .graph import LatencyGraph
 
@@ -81,7 +80,7 @@ def call_loads(flat, slot, kind, device):
     return load
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def execute(flat, slot, kind, device, before):
     """Run the calls as soon as they can.
 

@@ -5,16 +5,15 @@ The definition as arrays; that of the verifier is `runtime.verify.mapping.allred
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 
 @njit(cache=True)
-def allreduce_time(latency, inverse, island, row, size):
+def allreduce_time(latency, inverse, island, row, size, room):
     """Return the seconds of an all-reduce of `size` bytes among the devices `row`; O(R) time.
 
     Device i's parent in the tree is device ⌊(i−1)/2⌋. Hierarchical rings need as many devices in
-    each island: the j-th of all islands form a ring.
+    each island: the j-th of all islands form a ring. `room` is two whole numbers for each device.
     """
     replicas = len(row)
     if replicas == 1 or size == 0:
@@ -36,8 +35,8 @@ def allreduce_time(latency, inverse, island, row, size):
     if k == 1 or k == replicas or replicas % k:
         return best
     g = replicas // k
-    members = np.empty((g, k), np.int64)
-    counts = np.zeros(g, np.int64)
+    members, counts = room[:replicas].reshape(g, k), room[replicas : replicas + g]
+    counts[:] = 0
     count = 0
     for d in row:
         group = 0

@@ -100,12 +100,67 @@ def message_program(
     counts
         Shape (S, B): how many devices of each block serve each stage, at most.
     """
+    shape = _shape(admitted, fits, block)
+    build = LinearBuilder()
+    total = build.columns(1, float(len(block))) if replicas is None else np.empty(0, np.int64)
+    most = float(len(block) if replicas is None else replicas)
+    gate, fill = _columns(build, shape, fits, block, most)
+    members: dict[tuple[int, int], Ints] = {}
+    for s in shape.used:
+        for b in range(fill.shape[1]):
+            places = np.r_[gate[s, block == b], fill[s, b]]
+            members[s, b] = places[places >= 0]
+            if counts is not None and len(members[s, b]):
+                build.row(f"given[{s},{b}]", members[s, b], 1.0, 0, float(counts[s, b]))
+        own = np.concatenate([members[s, b] for b in range(fill.shape[1])])
+        ones = np.ones(len(own))
+        if replicas is None:
+            build.row(f"full[{s}]", np.r_[own, total], np.r_[ones, -1.0], 0, 0)
+        else:
+            build.row(f"full[{s}]", own, ones, most, most)
+    for d in range(len(block)):
+        places = gate[gate[:, d] >= 0, d]
+        if len(places) > 1:
+            build.row(f"once[{d}]", places, 1.0, 0, 1)
+    sizes = np.bincount(block, minlength=fill.shape[1])
+    for b in range(fill.shape[1]):
+        places = np.concatenate([members[s, b] for s in shape.used])
+        if len(places):
+            build.row(f"size[{b}]", places, 1.0, 0, float(sizes[b]))
+    for s in shape.pairs:
+        _boundary(build, s, shape, gate, members, block)
+    return MessageProgram(build.build(), gate, fill, block, fits)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """What is told apart: stages in the program, pairs between cells, gates.
+
+    Parameters
+    ----------
+    used
+        Stages in the program.
+    pairs
+        By boundary, the ends of the admitted pairs between cells.
+    is_cell
+        By boundary, shape (B,): blocks that are cells of it.
+    is_split
+        Shape (S, B): blocks all of whose devices are gates of the stage.
+    is_gate
+        Shape (S, D).
+    """
+
+    used: list[int]
+    pairs: dict[int, tuple[Ints, Ints]]
+    is_cell: dict[int, Bools]
+    is_split: Bools
+    is_gate: Bools
+
+
+def _shape(admitted: dict[int, Bools], fits: Bools, block: Ints) -> _Shape:
     stages, size = fits.shape
     blocks = int(block.max()) + 1
-    build = LinearBuilder()
-    total = build.columns(1, float(size)) if replicas is None else np.empty(0, np.int64)
-    most = float(size if replicas is None else replicas)
-    split = np.zeros((stages, blocks), np.bool_)  # all its devices are gates of the stage
+    split = np.zeros((stages, blocks), np.bool_)
     is_gate = np.zeros((stages, size), np.bool_)
     used = sorted({t for s in admitted for t in (s, s + 1)})
     pairs: dict[int, tuple[Ints, Ints]] = {}
@@ -125,53 +180,49 @@ def message_program(
         rows = rows[rows.any(axis=1)]
         split[:, b] |= bool((rows != rows[:1]).any())  # fill might not find devices that fit
     is_gate[used] |= split[used][:, block]
-    is_gate &= fits
-    gate = np.full((stages, size), -1)
-    fill = np.full((stages, blocks), -1)
-    for s in used:
-        at = np.flatnonzero(is_gate[s])
+    return _Shape(used, pairs, is_cell, split, is_gate & fits)
+
+
+def _columns(
+    build: LinearBuilder, shape: _Shape, fits: Bools, block: Ints, most: float
+) -> tuple[Ints, Ints]:
+    """Add the columns x and f; return their numbers, shapes (S, D) and (S, B), −1 for none."""
+    gate: Ints = np.full(fits.shape, -1)
+    fill: Ints = np.full(shape.is_split.shape, -1)
+    for s in shape.used:
+        at = np.flatnonzero(shape.is_gate[s])
         gate[s, at] = build.columns(len(at))
-        capacity = np.bincount(block[fits[s]], minlength=blocks)
-        for b in np.flatnonzero(~split[s] & (capacity > 0)).tolist():
+        capacity = np.bincount(block[fits[s]], minlength=fill.shape[1])
+        for b in np.flatnonzero(~shape.is_split[s] & (capacity > 0)).tolist():
             fill[s, b] = build.columns(1, min(most, float(capacity[b])))[0]
-    members: dict[tuple[int, int], Ints] = {}
-    for s in used:
-        for b in range(blocks):
-            places = np.r_[gate[s, block == b], fill[s, b]]
-            members[s, b] = places[places >= 0]
-            if counts is not None and len(members[s, b]):
-                build.row(f"given[{s},{b}]", members[s, b], 1.0, 0, float(counts[s, b]))
-        own = np.concatenate([members[s, b] for b in range(blocks)])
-        ones = np.ones(len(own))
-        if replicas is None:
-            build.row(f"full[{s}]", np.r_[own, total], np.r_[ones, -1.0], 0, 0)
-        else:
-            build.row(f"full[{s}]", own, ones, most, most)
-    for d in range(size):
-        places = gate[gate[:, d] >= 0, d]
-        if len(places) > 1:
-            build.row(f"once[{d}]", places, 1.0, 0, 1)
-    sizes = np.bincount(block, minlength=blocks)
-    for b in range(blocks):
-        places = np.concatenate([members[s, b] for s in used])
-        if len(places):
-            build.row(f"size[{b}]", places, 1.0, 0, float(sizes[b]))
-    for s, (a, c) in pairs.items():
-        y = build.columns(len(a))
-        for name, t, ends in (("sends", s, a), ("receives", s + 1, c)):
-            for d in np.flatnonzero(gate[t] >= 0).tolist():
-                sent = y[ends == d]
-                alone = not is_cell[s][block[d]]
-                if alone or len(sent):
-                    factors = np.r_[np.ones(len(sent)), -1.0]
-                    low = 0 if alone else -np.inf
-                    build.row(f"{name}[{s},{d}]", np.r_[sent, gate[t, d]], factors, low, 0)
-        for b in np.flatnonzero(is_cell[s]).tolist():
-            parts = members[s, b], y[block[a] == b], members[s + 1, b], y[block[c] == b]
-            signs = np.repeat([1.0, -1.0, -1.0, 1.0], [len(part) for part in parts])
-            if len(signs):
-                build.row(f"rest[{s},{b}]", np.concatenate(parts), signs, 0, 0)
-    return MessageProgram(build.build(), gate, fill, block, fits)
+    return gate, fill
+
+
+def _boundary(
+    build: LinearBuilder,
+    s: int,
+    shape: _Shape,
+    gate: Ints,
+    members: dict[tuple[int, int], Ints],
+    block: Ints,
+) -> None:
+    """Add the messages of boundary s: the columns y, and equations (5) to (7)."""
+    a, c = shape.pairs[s]
+    is_cell = shape.is_cell[s]
+    y = build.columns(len(a))
+    for name, t, ends in (("sends", s, a), ("receives", s + 1, c)):
+        for d in np.flatnonzero(gate[t] >= 0).tolist():
+            sent = y[ends == d]
+            alone = not is_cell[block[d]]
+            if alone or len(sent):
+                factors = np.r_[np.ones(len(sent)), -1.0]
+                low = 0 if alone else -np.inf
+                build.row(f"{name}[{s},{d}]", np.r_[sent, gate[t, d]], factors, low, 0)
+    for b in np.flatnonzero(is_cell).tolist():
+        parts = members[s, b], y[block[a] == b], members[s + 1, b], y[block[c] == b]
+        signs = np.repeat([1.0, -1.0, -1.0, 1.0], [len(part) for part in parts])
+        if len(signs):
+            build.row(f"rest[{s},{b}]", np.concatenate(parts), signs, 0, 0)
 
 
 def _cells(able: Bools, senders: Bools, receivers: Bools, block: Ints, blocks: int) -> Bools:

@@ -7,6 +7,7 @@ import numpy as np
 
 from ...instances import Throughput
 from ...instances.model.arrays import Ints
+from ...instances.model.contiguity import pipeline_edges
 from ..task import Task
 from .hypergraph import hypergraph, merge_cycles, pipeline_units
 
@@ -41,4 +42,4 @@ def layer_units(task: Task[Throughput]) -> Ints:
     layer = np.empty(graph.size, dtype=np.int64)
     for i, together in enumerate(nx.connected_components(merged)):
         layer[list(together)] = i
-    return merge_cycles(task, layer[units])
+    return merge_cycles(layer[units], pipeline_edges(task.workload))

@@ -12,7 +12,7 @@ Nets within one unit cost nothing and are dropped; nets with equal pins are adde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -84,27 +84,39 @@ def pipeline_units(task: Task[Problem]) -> Ints:
     Exact for contiguous splits (with contiguous CPUs): units on a cycle of pipeline edges cannot
     be on different devices.
     """
-    return merge_cycles(task, colour_units(task))
+    return merge_cycles(colour_units(task), pipeline_edges(task.workload))
 
 
-def merge_cycles(task: Task[Problem], units: Ints) -> Ints:
-    """Return the units with those merged that lie on a cycle of pipeline edges; shape (n,)."""
+def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]]) -> Ints:
+    """Return the units with those merged that lie on a cycle; shape (n,).
+
+    Parameters
+    ----------
+    edges
+        Pairs of nodes.
+    """
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(int(units.max()) + 1))
-    graph.add_edges_from((int(units[u]), int(units[v])) for u, v in pipeline_edges(task.workload))
+    graph.add_edges_from((int(units[u]), int(units[v])) for u, v in edges)
     component = np.empty(graph.number_of_nodes(), dtype=np.int64)
     for c, nodes in enumerate(nx.strongly_connected_components(graph)):
         component[list(nodes)] = c
     return _renumber(component[units])
 
 
-def hypergraph(task: Task[Problem], unit_of: Ints | None = None) -> Hypergraph:
+def hypergraph(
+    task: Task[Problem],
+    unit_of: Ints | None = None,
+    order: Iterable[tuple[int, int]] | None = None,
+) -> Hypergraph:
     """Return the hypergraph form of a task.
 
     Parameters
     ----------
     unit_of
         Shape (n,): unit of each node, 0 … U−1; default: colours merged.
+    order
+        Pairs of nodes of which the first must not come later; default: `pipeline_edges`.
     """
     units = colour_units(task) if unit_of is None else unit_of
     workload, costs = task.workload, task.costs
@@ -130,20 +142,21 @@ def hypergraph(task: Task[Problem], unit_of: Ints | None = None) -> Hypergraph:
             pins = tuple(sorted({unit[u], *(unit[v] for v in successors)}))
             if len(pins) > 1:
                 nets.setdefault(pins, []).append(u)
-    order = sorted(nets)
-    weights = np.zeros((kinds, 2, len(order)))
-    sources = [(e, u) for e, pins in enumerate(order) for u in nets[pins]]
+    listed = sorted(nets)
+    weights = np.zeros((kinds, 2, len(listed)))
+    sources = [(e, u) for e, pins in enumerate(listed) for u in nets[pins]]
     which, source = np.array(sources, dtype=np.int64).reshape(-1, 2).T
     for k in range(kinds):
         np.add.at(weights[k], (side[source], which), costs.transfer[k, source])
-    between = {(unit[u], unit[v]) for u, v in pipeline_edges(workload)}
+    order = pipeline_edges(workload) if order is None else order
+    between = {(unit[u], unit[v]) for u, v in order}
     edges = sorted((a, b) for a, b in between if a != b)
     return Hypergraph(
         unit_of=units,
         members=tuple(map(tuple, members)),
         compute=frozen(compute, np.float64),
         memory_bytes=frozen(memory, np.float64),
-        pins=tuple(order),
+        pins=tuple(listed),
         weight=frozen(weights, np.float64),
         edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
     )

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..generate.catalogue import shipped
+from ..model.choices import Tied
 from ..model.cluster import Cluster
 from ..model.errors import InputError, quote
 from ..model.plan import Plan
 from ..model.problem import Problem
 from ..model.solution import Placement
+from ..model.tied_weights import tied_as
 from ..model.units import NodeId
 from ..model.workload import Workload
 from . import (
@@ -158,6 +160,24 @@ def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = No
     True
     """
     return plan_json.read_plan(read_source(path), workload, cluster)
+
+
+def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload, Plan]:
+    """Return the workload in the form that a plan file is for, and the plan.
+
+    Forms of a workload differ in what becomes of its tied weights; see `tied_as`.
+
+    Raises
+    ------
+    InputError
+        If the file is broken, was changed, or was made for something else.
+    """
+    source = read_source(path)
+    if workload.ties:
+        fingerprint, microbatches = plan_json.made_for(source)
+        forms = (tied_as(workload, tied, microbatches) for tied in Tied)
+        workload = next((w for w in (workload, *forms) if w.fingerprint == fingerprint), workload)
+    return workload, plan_json.read_plan(source, workload)
 
 
 def load_plan_for_model(

@@ -85,11 +85,12 @@ def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[Nod
     """Return the parts of a solution that a plan can be told by: devices, or stages."""
     solution = file.solution
     try:
-        if "stages" in solution:
-            return [_stage(number, part) for number, part in enumerate(solution["stages"])]
+        stages = solution.get("stages", [])
+        if stages and "device" not in stages[0]:
+            return [_stage(number, part) for number, part in enumerate(stages)]
         cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
         nodes: list[set[NodeId]] = [set() for _ in cluster.devices]
-        for part in solution["devices" if "devices" in solution else "calls"]:
+        for part in stages or solution["devices" if "devices" in solution else "calls"]:
             if not 0 <= part["device"] < cluster.size:
                 source.fail(
                     f"solution: device {quote(part['device'])} is not one of the cluster's "

@@ -9,7 +9,7 @@ import numpy as np
 from ..model.cluster import Cluster
 from ..model.errors import InputError, quote
 from ..model.problem import MAX_CALLS
-from ..model.solution import CallPlacement, Placement
+from ..model.solution import CallPlacement, PipelinePlacement, Placement
 from ..model.units import NodeId
 from ..model.workload import Workload
 from .source import Record, plain_id
@@ -31,6 +31,12 @@ class PlacementRecord(Record):
 
     devices: list[DeviceRecord]
     order: list[int]
+
+
+class PipelineRecord(Record):
+    """Solution of an iteration problem: the stages, of a chain in the order of the pipeline."""
+
+    stages: list[DeviceRecord]
 
 
 class CallRecord(Record):
@@ -71,6 +77,26 @@ def decode_placement(record: PlacementRecord, workload: Workload, cluster: Clust
     return Placement(device, tuple(record.order))
 
 
+def encode_pipeline(
+    pipeline: PipelinePlacement, workload: Workload, cluster: Cluster
+) -> PipelineRecord:
+    """Return the stages in their order."""
+    nodes: list[list[NodeId]] = [[] for _ in pipeline.devices]
+    for node, stage in zip(workload.ids, pipeline.stage.tolist(), strict=True):
+        nodes[stage].append(node)
+    return PipelineRecord(
+        [DeviceRecord(d, cluster.devices[d].name, nodes[s]) for s, d in enumerate(pipeline.devices)]
+    )
+
+
+def decode_pipeline(
+    record: PipelineRecord, workload: Workload, cluster: Cluster
+) -> PipelinePlacement:
+    """Return the stages; raises InputError if nodes or devices are wrong."""
+    stage = np.array(_part_of(record.stages, workload, cluster))
+    return PipelinePlacement(stage, tuple(part.device for part in record.stages))
+
+
 def encode_calls(calls: CallPlacement, workload: Workload, cluster: Cluster) -> CallsRecord:
     """Return calls in the order of devices, then of calls."""
     nodes: dict[tuple[int, int], list[NodeId]] = {}
@@ -101,7 +127,9 @@ def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> C
 
 
 def _part_of(
-    parts: Sequence[DeviceRecord | CallRecord], workload: Workload, cluster: Cluster
+    parts: Sequence[DeviceRecord | CallRecord],
+    workload: Workload,
+    cluster: Cluster,
 ) -> list[int]:
     """Return which part each node is in, by its number."""
     part_of = [-1] * workload.n

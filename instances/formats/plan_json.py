@@ -17,6 +17,7 @@ import numpy as np
 
 from ..model.cluster import Cluster
 from ..model.errors import InputError, prefix_errors, quote
+from ..model.iteration import Iteration
 from ..model.plan import Plan
 from ..model.problem import DeviceMapping, Latency, Problem, Throughput
 from ..model.solution import Solution
@@ -29,10 +30,13 @@ from .certificate import PRICES, price_certificate
 from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
 from .placed_json import (
     CallsRecord,
+    PipelineRecord,
     PlacementRecord,
     decode_calls,
+    decode_pipeline,
     decode_placement,
     encode_calls,
+    encode_pipeline,
     encode_placement,
 )
 from .source import Record, Source, explain, plain_id
@@ -227,6 +231,19 @@ def read_plan(
     return plan
 
 
+def made_for(source: Source) -> tuple[str, int]:
+    """Return the fingerprint of the workload that a plan was made for, and microbatches per batch.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format.
+    """
+    file = read_file(source, PlanFile, PLAN)
+    given = file.problem.get("microbatches")
+    return file.workload.fingerprint, max(1, given) if isinstance(given, int) else 1
+
+
 def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
     """Return the problem of the plan in one of our files, and the ids of the nodes it places.
 
@@ -289,6 +306,7 @@ def _convert(source: Source, values: object, kind: type[Any], where: str) -> Any
 #: Problem → how its solutions are written and read.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
+    "iteration": Codec(Iteration, PipelineRecord, encode_pipeline, decode_pipeline),
     "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
     "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
     "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),

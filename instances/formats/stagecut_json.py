@@ -21,6 +21,7 @@ from ..model.units import NodeId
 from ..model.workload import Workload
 from .layers_json import ConfigurationRecord, LayersRecord, read_layers, write_layers
 from .source import Record, Source, plain_id
+from .ties_json import TieRecord, read_tie, write_tie
 from .versions import CLUSTER, NEWEST, WORKLOAD, upgraded
 
 T = TypeVar("T")
@@ -89,6 +90,7 @@ class WorkloadFile(Record):
     cluster_links: list[PairLinkRecord] = msgspec.field(default_factory=list)
     provenance: dict[str, str] = msgspec.field(default_factory=dict)
     layers: LayersRecord | None = None
+    ties: list[TieRecord] = msgspec.field(default_factory=list)
 
 
 def format_name(source: Source) -> str:
@@ -205,6 +207,7 @@ def read_workload(source: Source) -> Workload:
             if file.cluster is None
             else make_cluster(source, file.cluster, file.cluster_links),
             provenance=file.provenance,
+            ties=tuple(read_tie(source, tie, index) for tie in file.ties),
         )
 
 
@@ -238,6 +241,8 @@ def write_workload(workload: Workload) -> dict[str, object]:
         shared["layers"], configurations = write_layers(workload, workload.layers)
         for record, given in zip(nodes, configurations, strict=True):
             record["configurations"] = given
+    if workload.ties:
+        shared["ties"] = [write_tie(tie, workload.ids) for tie in workload.ties]
     return {
         "format": WORKLOAD,
         "version": NEWEST[WORKLOAD],

@@ -90,7 +90,7 @@ def build(
     batch: int | None = None,
     size: int | None = None,
     accelerators: int | None = None,
-    tied: Tied | str | None = None,
+    tied: Tied | str = Tied.COPIES,
     via: Via | str = Via.PEER,
 ) -> Workload:
     """Generate a shipped workload, possibly with other dimensions than the catalogue's.
@@ -106,9 +106,8 @@ def build(
     accelerators
         How many the suggested cluster has; default: at least 4, and enough for its memory.
     tied
-        ``colour``: nodes that use one weight matrix share a device. ``copies``: each has a copy.
-        Default: copies for GPT-2 XL, whose pipelines would otherwise bite their own tail; a
-        colour for BERT-Large and T5-Large.
+        ``copies``: nodes that use one weight matrix have a copy each. ``colour``: they share a
+        device.
     via
         ``peer``: the suggested cluster's accelerators send over their own fast links. ``host``:
         through host memory.
@@ -127,7 +126,6 @@ def build(
     architecture = ARCHITECTURES[_architecture_of(name)]
     batch = architecture.batch if batch is None else batch
     size = architecture.size if size is None else size
-    tied = architecture.tied if tied is None else tied
     for option, value in (("batch", batch), ("size", size), ("accelerators", accelerators)):
         if value is not None and value < 1:
             raise InputError(f"{option}: {value}; it must be at least 1")

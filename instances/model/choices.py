@@ -112,6 +112,23 @@ class Pipeline(Choice):
     GPIPE = "gpipe"
 
 
+class PipelineSchedule(Choice):
+    """In which order a pipeline's devices work; see `Iteration`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.Iteration(8, schedule="zb-h1").schedule is PipelineSchedule.ZB_H1
+    True
+    """
+
+    ONE_F_ONE_B = "1f1b"
+    GPIPE = "gpipe"
+    INTERLEAVED = "interleaved"
+    ZB_H1 = "zb-h1"
+    ZB_H2 = "zb-h2"
+
+
 class Recomputation(Choice):
     """Whether layers compute activations again in the backward pass; see `Training`.
 

@@ -15,6 +15,7 @@ from .choices import (
     choose,
 )
 from .errors import InputError
+from .iteration import Iteration
 from .options import check_count
 from .summary import ByFields
 from .topology import Topology
@@ -232,4 +233,4 @@ class DeviceMapping(ByFields):
         return "mapping"
 
 
-Problem = Throughput | Latency | Training | DeviceMapping
+Problem = Throughput | Iteration | Latency | Training | DeviceMapping

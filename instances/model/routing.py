@@ -8,7 +8,6 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
@@ -16,6 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from .arrays import Floats, Ints
 from .few_routes import Found, fewest_hops_between
 from .grids import grid_hops, is_even_grid
+from .kernel import kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +214,7 @@ def route(
     )
 
 
-@njit(cache=True)
+@kernel
 def _fewest_hops(devices, nodes, start, target, latency, bandwidth):
     """Return routes of fewest links; of those the widest, then the fastest.
 
@@ -269,7 +269,7 @@ def _fewest_hops(devices, nodes, start, target, latency, bandwidth):
     return lat, band, previous
 
 
-@njit(cache=True)
+@kernel
 def _widest(devices, nodes, start, target, latency, bandwidth):
     """Return routes of greatest bandwidth; arguments and results as of `_fewest_hops`."""
     lat = np.zeros((devices, devices))

@@ -38,6 +38,37 @@ class Placement:
 
 
 @dataclass(frozen=True, eq=False)
+class PipelinePlacement:
+    """Solution of an iteration problem.
+
+    Parameters
+    ----------
+    stage
+        Shape (n,): number of the stage of each node. With a contiguous split the stages are
+        numbered in the order of the pipeline; else each is the part of one device, in any order.
+    devices
+        Number of the device of each stage.
+
+    Examples
+    --------
+    >>> PipelinePlacement([0, 0, 1], devices=(2, 0)).device.tolist()
+    [2, 2, 0]
+    """
+
+    stage: Ints
+    devices: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stage", frozen(self.stage, "int64"))
+        object.__setattr__(self, "devices", tuple(int(d) for d in self.devices))
+
+    @property
+    def device(self) -> Ints:
+        """Shape (n,): number of the device of each node."""
+        return frozen(np.asarray(self.devices, np.int64)[self.stage], "int64")
+
+
+@dataclass(frozen=True, eq=False)
 class CallPlacement:
     """Solution of a latency problem.
 
@@ -189,4 +220,4 @@ class ReplicaPlacement:
         return first
 
 
-Solution = Placement | CallPlacement | StagePlacement | ReplicaPlacement
+Solution = Placement | PipelinePlacement | CallPlacement | StagePlacement | ReplicaPlacement

@@ -27,6 +27,7 @@ from .check_workload import (
 from .errors import InputError, quote
 from .layers import Layers
 from .summary import Summarised
+from .ties import Tie, check_ties
 from .units import TIME_UNITS as TIME_UNITS
 from .units import UNSPECIFIED, NodeId
 
@@ -81,6 +82,8 @@ class Workload(Summarised):
         What each node can be configured to (tensor degree, recomputation), for training plans.
     cluster
         The devices that the file suggests, if it does.
+    ties
+        The weights that several nodes use; `tied_as` has them copied or kept once.
     provenance
         Where it comes from: ``source``, ``licence``, ``generator``, ….
 
@@ -120,6 +123,7 @@ class Workload(Summarised):
     layers: Layers | None = None
     cluster: Cluster | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
+    ties: tuple[Tie, ...] = ()
 
     def __post_init__(self) -> None:
         put = partial(object.__setattr__, self)
@@ -349,5 +353,6 @@ def _check(workload: Workload) -> None:
         raise InputError(f"{where}: colours must be −1 or number one of the colour labels")
     check_edges(where, workload.ids, workload.edges)
     workload.order  # noqa: B018  # raises on a cycle
+    check_ties(where, workload.backward, workload.ties)
     if workload.layers is not None:
         check_layers(where, workload.ids, workload.edges, workload.layers)

@@ -17,12 +17,13 @@ from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import CPU_CORE, machine
 from ..model.choices import Tied
 from ..model.errors import InputError, quote
+from ..model.tied_weights import with_ties
 from ..model.workload import Workload
 from ..pytorch.layers import by_layer, by_operator, fitting_depth
 from ..pytorch.operators.operators import operator_graph
 from ..pytorch.prices.estimate import estimated_ms
 from ..pytorch.recording.recording import Kernel, Parameter, Read, Recording, Step
-from ..pytorch.to_workload import Times, memory_bytes, to_workload
+from ..pytorch.to_workload import Times, memory_bytes, ties_of, to_workload
 from .flops import FLOPS
 from .shapes import load_with_shapes
 
@@ -50,7 +51,7 @@ def read_onnx(
     *,
     batch: int | None = None,
     depth: int | Literal["auto"] | None = None,
-    tied: Tied | str = Tied.COLOUR,
+    tied: Tied | str = Tied.COPIES,
     name: str = "",
 ) -> Workload:
     """Return the inference workload in an ONNX file.
@@ -72,7 +73,7 @@ def read_onnx(
     tied = Tied.of("tied", tied)
     target = machine(estimate)
     recording = _Reader(load_with_shapes(path, batch or 1), str(path)).recording()
-    graph = operator_graph(recording, training=False, copies=tied == Tied.COPIES)
+    graph = operator_graph(recording, training=False)
     if not graph.operators:
         raise InputError(f"{path}: it computes nothing; nothing to plan")
     if depth == "auto":
@@ -90,9 +91,10 @@ def read_onnx(
             "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
         },
     )
-    return to_workload(
+    grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
+    once = to_workload(
         graph,
-        by_operator(graph) if depth is None else by_layer(graph, depth),
+        grouping,
         times,
         name=name or Path(path).stem,
         cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
@@ -100,9 +102,9 @@ def read_onnx(
             "generator": "stagecut.instances.onnx.file",
             "pass": "inference",
             "granularity": "operators" if depth is None else f"modules, depth {depth}",
-            "shared_weights": tied,
         },
     )
+    return with_ties(once, ties_of(graph, grouping, once, times.link), tied)
 
 
 class _Reader:

@@ -46,7 +46,7 @@ def matching(
     named = dict(kwargs or {})
     model = plain(model, args, named)
     with unchanged(model, (args, named)):
-        parts = take_apart(model, args, named, training, Tied.COPIES if layers else Tied.COLOUR)
+        parts = take_apart(model, args, named, training)
     graph = parts.graph
     target = next(iter(MACHINES.values()))
     wanted = set(ids)
@@ -58,9 +58,15 @@ def matching(
             for node, op in zip(grouping.node, graph.operators, strict=True)
             if not (layers and op.backward)
         }
-        if wanted == named_nodes:
-            cluster = suggested_cluster(target, target.peer, memory_bytes(graph))
-            return put_together(parts, grouping, depth, estimated_times(graph, target), cluster)
+        if not named_nodes <= wanted:
+            continue
+        cluster = suggested_cluster(target, target.peer, memory_bytes(graph))
+        times = estimated_times(graph, target)
+        for tied in (Tied.COPIES, Tied.COLOUR):
+            found = put_together(parts, grouping, depth, times, cluster, tied=tied)
+            own = zip(found.workload.ids, found.workload.backward.tolist(), strict=True)
+            if wanted == {node for node, backward in own if not (layers and backward)}:
+                return found
     raise InputError(_unknown(parts, ids))
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from ..model.choices import Tied
 from ..model.cluster import Cluster
 from ..model.errors import InputError
+from ..model.tied_weights import with_ties
 from ..model.units import NodeId
 from ..model.workload import Workload
 from .layers import Grouping
@@ -20,7 +21,7 @@ from .operators.graph import Graph
 from .operators.operators import operator_graph
 from .recording.record import record
 from .recording.recording import Recording
-from .to_workload import Times, to_workload
+from .to_workload import Times, ties_of, to_workload
 from .tracing.trace import trace
 from .tracing.traced import Traced
 
@@ -64,7 +65,7 @@ class Parts:
         What was traced.
     traced, recording, graph
         The same, step by step.
-    training, tied
+    training
         As in `profile`.
     """
 
@@ -73,7 +74,6 @@ class Parts:
     recording: Recording
     graph: Graph
     training: bool
-    tied: Tied
 
 
 def plain(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
@@ -86,7 +86,7 @@ def plain(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 
 def take_apart(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool, tied: Tied
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool
 ) -> Parts:
     """Trace and record a model, which `plain` returned; it is left in the mode asked for.
 
@@ -99,10 +99,10 @@ def take_apart(
         model.train(training)
     traced = trace(model, args, kwargs, training)
     recording = record(traced, training)
-    graph = operator_graph(recording, training, copies=tied == Tied.COPIES)
+    graph = operator_graph(recording, training)
     if not graph.operators:
         raise InputError(f"{type(model).__name__}: it computes nothing; nothing to plan")
-    return Parts(model, traced, recording, graph, training, tied)
+    return Parts(model, traced, recording, graph, training)
 
 
 def put_together(
@@ -112,6 +112,7 @@ def put_together(
     times: Times,
     cluster: Cluster,
     *,
+    tied: Tied = Tied.COPIES,
     name: str = "",
     notes: tuple[str, ...] = (),
 ) -> Profile:
@@ -121,17 +122,20 @@ def put_together(
     ----------
     depth
         What `grouping` was made by; None for operators.
+    tied
+        As in `profile`.
     name
         Of the workload; default: the model's class.
     """
     name = name or type(parts.model).__name__
-    workload = to_workload(
+    once = to_workload(
         parts.graph, grouping, times, name=name, cluster=cluster,
         provenance=_provenance(parts, depth),
     )  # fmt: skip
+    workload = with_ties(once, ties_of(parts.graph, grouping, once, times.link), tied)
     return Profile(
         workload=workload,
-        fx_nodes=_fx_nodes(parts.graph, grouping),
+        fx_nodes=_fx_nodes(parts.graph, grouping, workload.ids),
         anywhere=parts.graph.anywhere,
         traced=parts.traced,
         recording=parts.recording,
@@ -147,7 +151,6 @@ def _provenance(parts: Parts, depth: int | None) -> dict[str, str]:
         "traced_by": parts.traced.how,
         "pass": "training" if parts.training else "inference",
         "granularity": "operators" if depth is None else f"modules, depth {depth}",
-        "shared_weights": parts.tied,
         "torch": torch.__version__,
     }
     if parts.traced.because:
@@ -157,8 +160,10 @@ def _provenance(parts: Parts, depth: int | None) -> dict[str, str]:
     return kept
 
 
-def _fx_nodes(graph: Graph, grouping: Grouping) -> Mapping[NodeId, tuple[str, ...]]:
-    parts: dict[NodeId, list[str]] = {name: [] for name in grouping.names}
+def _fx_nodes(
+    graph: Graph, grouping: Grouping, ids: tuple[NodeId, ...]
+) -> Mapping[NodeId, tuple[str, ...]]:
+    parts: dict[NodeId, list[str]] = {node: [] for node in ids}
     for v, op in enumerate(graph.operators):
         parts[grouping.names[grouping.node[v]]] += op.parts
     return MappingProxyType({node: tuple(names) for node, names in parts.items()})

@@ -32,7 +32,7 @@ def profile(
     training: bool = False,
     estimate: str | None = None,
     depth: int | Literal["auto"] | None = None,
-    tied: Tied | str = Tied.COLOUR,
+    tied: Tied | str = Tied.COPIES,
     cache: Path | None = None,
 ) -> Profile:
     """Trace a model for example inputs and return it as a workload with times.
@@ -55,7 +55,8 @@ def profile(
         None: nodes are operators. d: nodes are the modules d calls below the model; see
         `layers.by_layer`. ``auto``: the smallest depth with at least 8 forward nodes.
     tied
-        ``colour``: operators that read one parameter share a device. ``copies``: each has a copy.
+        ``copies``: nodes that read one parameter have a copy each. ``colour``: they share a device.
+        `tied_as` turns the one into the other later.
     cache
         Folder for measurements; default: the user's cache folder.
 
@@ -78,11 +79,12 @@ def profile(
     """
     if isinstance(depth, int) and depth < 1:
         raise InputError(f"depth: {depth}; it must be at least 1")
+    tied = Tied.of("tied", tied)
     target = None if estimate is None else machine(estimate)
     named = dict(kwargs or {})
     model = plain(model, args, named)
     with unchanged(model, (args, named)):
-        parts = take_apart(model, args, named, training, Tied.of("tied", tied))
+        parts = take_apart(model, args, named, training)
         if target is None:
             times, notes = measured_times(parts, args, named, cache)
             cluster = Cluster(
@@ -97,4 +99,6 @@ def profile(
     if parts.traced.because:
         why = f"torch.export failed: {parts.traced.because}; used {parts.traced.how}"
         notes = [why, *notes]
-    return put_together(parts, grouping, depth, times, cluster, name=name, notes=tuple(notes))
+    return put_together(
+        parts, grouping, depth, times, cluster, tied=tied, name=name, notes=tuple(notes)
+    )

@@ -10,9 +10,10 @@ import numpy as np
 from ..model.arrays import Floats
 from ..model.cluster import ACCELERATOR, CPU, Cluster
 from ..model.links import Link
+from ..model.ties import Copy, Tie
 from ..model.workload import Workload
 from .layers import Grouping
-from .operators.graph import Graph
+from .operators.graph import Graph, SharedWeight
 
 #: Columns that a node's memory is the sum of.
 MEMORY = (
@@ -66,6 +67,7 @@ def to_workload(
 ) -> Workload:
     """Return the workload whose nodes are the groups of `grouping`.
 
+    Weights that several nodes read are there once; colours say nothing of that, but `ties_of`.
     A node's output is what others read of the tensors that it makes: parts that several read
     count once, and no more of a tensor than there is.
     """
@@ -106,6 +108,56 @@ def to_workload(
         cluster=cluster,
         provenance={**provenance, **times.provenance},
     )
+
+
+def ties_of(graph: Graph, grouping: Grouping, once: Workload, link: Link) -> list[Tie]:
+    """Return the weights that several nodes read which need not share a device for other reasons.
+
+    Weights of the same users make up one tie.
+
+    Parameters
+    ----------
+    once
+        The workload of the graph's nodes, as `to_workload` makes it.
+    """
+    position = {v: k for k, v in enumerate(once.order)}
+    found: dict[tuple[Copy, ...], list[SharedWeight]] = {}
+    for weight in graph.shared:
+        users: dict[tuple[int, ...], tuple[int, list[int]]] = {}
+        for op in weight.readers:
+            v = grouping.node[op]
+            users.setdefault(_together(once, v), (v, []))
+        for op in weight.deliverers:
+            v = grouping.node[op]
+            if _together(once, v) in users:
+                users[_together(once, v)][1].append(v)
+        copies = tuple(
+            Copy(nodes, holder, max(late, key=position.__getitem__, default=None))
+            for nodes, (holder, late) in users.items()
+        )
+        if len(copies) > 1:
+            found.setdefault(copies, []).append(weight)
+    ties = []
+    for copies, weights in found.items():
+        gradient = sum(weight.gradient_bytes for weight in weights)
+        more = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
+        ties.append(
+            Tie(
+                weight=weights[0].name + more,
+                copies=copies,
+                weight_bytes=sum(weight.weight_bytes for weight in weights),
+                gradient_bytes=gradient,
+                optimizer_bytes=sum(weight.optimizer_bytes for weight in weights),
+                exchange_time=1e3 * link.seconds(2 * gradient),
+            )
+        )
+    return ties
+
+
+def _together(workload: Workload, v: int) -> tuple[int, ...]:
+    """Return the nodes of a node's colour."""
+    colour = int(workload.colours[v])
+    return (v,) if colour < 0 else workload.colour_classes[colour]
 
 
 def outputs(graph: Graph, grouping: Grouping) -> Floats:

@@ -9,15 +9,16 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ...instances import InputError, Placement, Plan, Throughput, Workload
+from ...instances import InputError, PipelinePlacement, Placement, Plan, Workload
 from ...instances.model.units import TIME_UNITS, UNSPECIFIED
 from ..execution.chain import Payload, executed_stages
 from ..execution.recording_file import Done, RunRecording
 from ..pictures.timeline import boxes
 from ..schedules import Schedule, schedule_of
 from ..schedules.actions import Action, Kind
-from ..simulate.network import HostMemory, Network
-from ..simulate.pieces import forward_pieces_of
+from ..simulate.network import Network
+from ..simulate.pieces import forward_pieces_of, groups_of
+from ..simulate.plan_stages import usual_network
 from ..simulate.result import Simulation
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import StageGraph
@@ -159,7 +160,7 @@ def compare_run(
     recording: RunRecording,
     *,
     network: Network | None = None,
-    weight_share: float = 0.5,
+    weight_share: float | None = None,
     warm_up: int | None = None,
 ) -> Comparison:
     """Simulate what was run, and join the two.
@@ -200,7 +201,7 @@ def compare_run(
     >>> round(stagecut.compare_run(workload, plan, recording).error, 6)
     -0.5
     """
-    if not isinstance(plan.solution, Placement):
+    if not isinstance(plan.solution, Placement | PipelinePlacement):
         raise InputError(f"report: the plan is for {plan.problem.name}; only placements are run")
     if not np.array_equal(recording.placement, plan.placement):
         raise InputError(
@@ -212,9 +213,8 @@ def compare_run(
             "compared with it; set its time_unit"
         )
     stages = stages_run(workload, plan, weight_share)
-    moves = HostMemory(isinstance(plan.problem, Throughput) and plan.problem.overlap)
     schedule = _schedule(stages, recording)
-    simulation = simulate_stages(stages, schedule, network=network or moves)
+    simulation = simulate_stages(stages, schedule, network=network or usual_network(plan))
     return join(simulation, recording, warm_up)
 
 
@@ -232,13 +232,12 @@ def join(simulation: Simulation, recording: RunRecording, warm_up: int | None = 
     return found
 
 
-def stages_run(workload: Workload, plan: Plan, weight_share: float = 0.5) -> StageGraph:
+def stages_run(workload: Workload, plan: Plan, weight_share: float | None = None) -> StageGraph:
     """Return the stages as the runtime runs them: a chain, what is needed later relayed.
 
     What passes is what nodes give, as far as the workload knows.
     """
-    where = plan.placement.tolist()
-    pieces = forward_pieces_of(workload, where)
+    pieces = forward_pieces_of(workload, *groups_of(plan))
     stages = executed_stages(
         workload, plan, [Payload(0.0, 0.0)] * len(pieces), weight_share=weight_share
     )

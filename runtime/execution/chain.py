@@ -12,7 +12,7 @@ from ...instances.model.contiguity import representatives
 from ...instances.model.units import TIME_UNITS
 from ..schedules import Schedule, make_schedule, validate
 from ..schedules.actions import schedule_of
-from ..simulate.pieces import Passes, forward_pieces_of, order_of, stage_graph
+from ..simulate.pieces import Passes, forward_pieces_of, groups_of, stage_graph, weight_share_of
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 
 #: Schedules that are one batch after the other, so that torch can run them.
@@ -27,7 +27,11 @@ class Payload(NamedTuple):
 
 
 def executed_stages(
-    workload: Workload, plan: Plan, payloads: Sequence[Payload], *, weight_share: float = 0.5
+    workload: Workload,
+    plan: Plan,
+    payloads: Sequence[Payload],
+    *,
+    weight_share: float | None = None,
 ) -> StageGraph:
     """Return the stages of a placement as the runtime executes them, relayed bytes included.
 
@@ -40,14 +44,19 @@ def executed_stages(
     ----------
     payloads
         Of every piece, in order; the last one's does not count.
+    weight_share
+        The part of a backward pass that computes gradients of weights; default: the plan's, else
+        a half.
 
     Notes
     -----
     O(n + m) in the nodes and edges.
     """
     where = plan.placement.tolist()
-    pieces = forward_pieces_of(workload, where, order_of(plan))
-    piece_of = _pieces_of_all(workload, pieces, where)
+    weight_share = weight_share_of(plan) if weight_share is None else weight_share
+    groups, order = groups_of(plan)
+    pieces = forward_pieces_of(workload, groups, order)
+    piece_of = _pieces_of_all(workload, pieces, groups)
     costs = price(workload, plan.cluster)
     device = [where[members[0]] for members in pieces]
     count, training = len(pieces), bool(workload.backward.any())
@@ -106,18 +115,18 @@ def ranks_of(stages: StageGraph) -> list[int]:
 
 
 def _pieces_of_all(
-    workload: Workload, pieces: Sequence[Sequence[int]], where: Sequence[int]
+    workload: Workload, pieces: Sequence[Sequence[int]], group: Sequence[int]
 ) -> np.ndarray:
     """Return the piece of every node, shape (n,): of a backward node that which it undoes."""
     piece_of = np.full(workload.n, -1, np.int64)
     for p, members in enumerate(pieces):
         piece_of[list(members)] = p
     stands_for = representatives(workload).tolist()
-    last = {where[members[0]]: p for p, members in enumerate(pieces)}
+    last = {group[members[0]]: p for p, members in enumerate(pieces)}
     for v in np.flatnonzero(workload.backward).tolist():
         before = [u for u in workload.predecessors[v] if not workload.backward[u]]
-        own = [int(piece_of[u]) for u in (*before, stands_for[v]) if where[u] == where[v]]
-        piece_of[v] = max((p for p in own if p >= 0), default=last.get(where[v], len(pieces) - 1))
+        own = [int(piece_of[u]) for u in (*before, stands_for[v]) if group[u] == group[v]]
+        piece_of[v] = max((p for p in own if p >= 0), default=last.get(group[v], len(pieces) - 1))
     return piece_of
 
 

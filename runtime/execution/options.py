@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from ...instances import InputError, Plan, Training, Workload, layers_of
+from ..simulate.plan_stages import DEFAULT_MICROBATCHES, schedule_to_run
 from .chain import SYNCHRONOUS
 from .guard.failures import TIMEOUT_S
 from .trainer import ASYNCHRONOUS, MakeOptimizer
@@ -30,7 +31,8 @@ class Options:
     steps
         Batches.
     schedule, microbatches
-        Default: those that a training plan was made for, else ``1f1b`` and 8. Microbatches count
+        Default: those that the plan was made for, if it is one for an iteration or for training,
+        else ``1f1b`` and 8; an iteration's plan is run with no other. Microbatches count
         per replica of the whole pipeline; a training plan's stages share theirs.
     replicas, recompute
         See `Pipeline`.
@@ -104,23 +106,21 @@ class Options:
         Raises
         ------
         InputError
-            If something was said that training plans do not run with.
+            If something was said that the plan does not run with.
         """
-        schedule, microbatches = "1f1b", 8
         if isinstance(plan.problem, Training):
             if self.replicas > 1:
                 raise InputError("replicas: the plan says them for each stage; leave them out")
             if self.record is not None:
                 raise InputError("record: no recording of training plans; leave --record out")
-            schedule = plan.problem.schedule
-            microbatches = (
-                plan.problem.microbatches or layers_of(workload).microbatches or microbatches
+            batch = plan.problem.microbatches or layers_of(workload).microbatches
+            return replace(
+                self,
+                schedule=self.schedule or plan.problem.schedule,
+                microbatches=self.microbatches or batch or DEFAULT_MICROBATCHES,
             )
-        return replace(
-            self,
-            schedule=self.schedule or schedule,
-            microbatches=self.microbatches or microbatches,
-        )
+        schedule, microbatches = schedule_to_run(plan, self.schedule, self.microbatches)
+        return replace(self, schedule=schedule, microbatches=microbatches)
 
     def _check_asynchronous(self) -> None:
         if self.replicas > 1:

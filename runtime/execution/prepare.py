@@ -12,13 +12,15 @@ import torch
 from torch import nn
 
 from ...instances import InputError, Plan, Problem, StagePlacement, Training, Workload
-from ...instances.formats.files import load_plan, load_plan_for_model
+from ...instances.formats.files import load_plan_for_model, load_plan_with_form
+from ...instances.model.choices import Tied
+from ...instances.model.tied_weights import tied_as
 from ...instances.model.training_layers import training_layers
 from ...instances.model.units import NodeId
 from ...instances.pytorch.matching import matching
 from ...instances.pytorch.profile import Profile
 from ...instances.pytorch.tracing.trace import inputs_as_traced
-from ..simulate.pieces import order_of
+from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
 from .chain import Payload, executed_stages, ranks_of
 from .own_loop.loop import stage_chain
@@ -141,7 +143,10 @@ def split_model(
     if isinstance(plan, Plan) and workload is None:
         raise InputError("run: a plan that is no file needs its workload")
     if workload is not None:
-        made = load_plan(plan, workload) if isinstance(plan, Path) else plan
+        if isinstance(plan, Path):
+            workload, made = load_plan_with_form(plan, workload)
+        else:
+            made = plan
         made.check_made_for(workload)
         staged = isinstance(made.solution, StagePlacement)
         training = staged or bool(workload.backward.any())
@@ -160,8 +165,10 @@ def split_model(
     named = tuple(kwargs or {})
     if isinstance(made.solution, StagePlacement):
         return _staged(model, profile, workload, made, named)
-    where = {node: int(d) for node, d in zip(workload.ids, made.placement.tolist(), strict=True)}
-    pieces = split(profile, [where[node] for node in profile.workload.ids], order_of(made))
+    groups, order = groups_of(made)
+    here = [workload.index[node] for node in profile.workload.ids]
+    device, group = made.placement[here].tolist(), [groups[v] for v in here]
+    pieces = split(profile, device, order, group)
     training = bool(workload.backward.any())
     stages = executed_stages(workload, made, [payload(piece, training) for piece in pieces])
     devices = tuple(ranks_of(stages))
@@ -187,13 +194,14 @@ def payload(piece: PieceModule, training: bool) -> Payload:
 
 
 def check_same(found: Workload, planned: Workload) -> None:
-    """Check that a model traced again is the one that a workload was made of.
+    """Check that a model traced again is the one that a workload was made of, whatever its ties.
 
     Raises
     ------
     InputError
         With the first node that differs.
     """
+    found, planned = tied_as(found, Tied.COLOUR), tied_as(planned, Tied.COLOUR)
     order = [found.index[node] for node in planned.ids]
     for what in ("output_bytes", "backward"):
         mine, theirs = getattr(found, what), getattr(planned, what)

@@ -62,7 +62,10 @@ class PieceModule:
 
 
 def split(
-    profile: Profile, device: Sequence[int], order: Sequence[int] = ()
+    profile: Profile,
+    device: Sequence[int],
+    order: Sequence[int] = (),
+    groups: Sequence[int] | None = None,
 ) -> tuple[PieceModule, ...]:
     """Cut a traced model into its pieces, in the order in which they can run.
 
@@ -73,7 +76,9 @@ def split(
     device
         Device of each node of its workload, colours together.
     order
-        The devices in the order of their pieces, one each, where a plan says so.
+        The groups in the order of their pieces, one each, where a plan says so.
+    groups
+        What the pieces are cut by, as `groups_of` says; default: the devices.
 
     Returns
     -------
@@ -91,7 +96,8 @@ def split(
     O(pieces · nodes). A tensor that came from an earlier piece is copied before it is changed in
     place: autograd allows no changes to what it began with.
     """
-    pieces = forward_pieces_of(profile.workload, list(device), order)
+    groups = device if groups is None else groups
+    pieces = forward_pieces_of(profile.workload, list(groups), order)
     training = profile.workload.provenance.get("pass") == "training"
     cut = _Cut(profile, pieces, values_of(profile.traced, training))
     needs = [cut.needs(p) for p in range(len(pieces))]

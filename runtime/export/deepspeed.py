@@ -32,6 +32,8 @@ LAYERS = (
 PARTS = {parts}
 PIPELINE, DATA, TENSOR = {ranks}, {replicas}, {degree}
 RECOMPUTES = {recomputes}
+# gradient_accumulation_steps of the configuration; 0 where the plan does not say it.
+MICROBATCHES = {microbatches}
 
 
 class PlannedPipeline(PipelineModule):
@@ -65,11 +67,12 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
     InputError
         If DeepSpeed cannot express the plan.
     """
+    runs = ("1f1b",)
     with suppress(InputError):  # what the nodes cannot, the layers around them may
-        stages = module_stages(workload, plan, NAME, str)
+        stages = module_stages(workload, plan, NAME, str, schedules=runs)
         if not _skip(workload, stages, str):
             return stages
-    stages = module_stages(workload, plan, NAME, first_number)
+    stages = module_stages(workload, plan, NAME, first_number, schedules=runs)
     if not _skip(workload, stages, first_number):
         return stages
     together: dict[str, str] = {}
@@ -82,7 +85,7 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
         layer = first_number(path)
         return together.get(layer, layer)
 
-    stages = module_stages(workload, plan, NAME, unit_of)
+    stages = module_stages(workload, plan, NAME, unit_of, schedules=runs)
     if pair := _skip(workload, stages, unit_of):
         raise InputError(
             f"{NAME}: {pair[0]} feeds {pair[1]} past other modules; its layers take what the one "
@@ -112,6 +115,7 @@ def write(stages: ModuleStages) -> str:
         replicas=stages.replicas,
         degree=stages.degree,
         recomputes=stages.recomputes,
+        microbatches=stages.microbatches,
     )
 
 
@@ -133,4 +137,6 @@ def read(text: str, _modules: Sequence[str]) -> ModuleStages:
         replicas=values["DATA"],
         degree=values["TENSOR"],
         recomputes=values["RECOMPUTES"],
+        schedule="1f1b" if values["MICROBATCHES"] else "",
+        microbatches=values["MICROBATCHES"],
     )

@@ -26,7 +26,9 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
     InputError
         If Megatron-LM cannot express the plan.
     """
-    stages = module_stages(workload, plan, NAME, first_number, rounds=True)
+    stages = module_stages(
+        workload, plan, NAME, first_number, rounds=True, schedules=("1f1b", "interleaved")
+    )
     _, counts = stack(stages, NAME)
     for what, column in (("before the first layer", 0), ("after the last layer", 2)):
         places = [s for s, count in enumerate(counts) if count[column]]
@@ -53,6 +55,9 @@ def write(stages: ModuleStages) -> str:
         f"--pipeline-model-parallel-size {stages.ranks}",
         f"--pipeline-model-parallel-layout {shell(layout)}",
     ]
+    if stages.microbatches:  # of one sample each, unless both sizes are multiplied
+        batch = stages.microbatches * stages.replicas
+        arguments.append(f"--micro-batch-size 1 --global-batch-size {batch}")
     if stages.recomputes:
         arguments.append(
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
@@ -60,6 +65,8 @@ def write(stages: ModuleStages) -> str:
     lines = [
         f"# {one_line(stages.in_words)}; the data-parallel degree follows from the number of ranks."
     ]
+    if stages.microbatches:
+        lines.append(f"# {stages.microbatches} microbatches; of n samples: n times both sizes.")
     lines += [f"WORLD_SIZE={world}", "MEGATRON_ARGS=("]
     lines += [f"    {argument}" for argument in arguments]
     return "\n".join([*lines, ")"]) + "\n"
@@ -87,13 +94,18 @@ def read(text: str, modules: Sequence[str]) -> ModuleStages:
         middle = layers[taken : taken + count]
         taken += count
         own.append((*before * (_EMBEDDING in part), *middle, *after * (_LOSS in part)))
+    replicas = world // (ranks * degree)
+    microbatches = int(value.get("--global-batch-size", 0)) // replicas
+    interleaved = len(parts) > ranks
     return ModuleStages(
         modules=tuple(own),
         ranks=ranks,
         devices=(),
-        replicas=world // (ranks * degree),
+        replicas=replicas,
         degree=degree,
         recomputes="--recompute-granularity" in words,
+        schedule="" if not microbatches else "interleaved" if interleaved else "1f1b",
+        microbatches=microbatches,
     )
 
 

@@ -6,9 +6,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...instances import InputError, Placement, Plan, ReplicaPlacement, StagePlacement, Workload
+from ...instances import (
+    InputError,
+    Iteration,
+    PipelinePlacement,
+    Placement,
+    Plan,
+    ReplicaPlacement,
+    StagePlacement,
+    Workload,
+)
 from ...instances.model.units import ROOT_MODULE
-from ..simulate.pieces import forward_pieces_of, order_of
+from ..simulate.pieces import forward_pieces_of, groups_of
 
 _FURTHER_CALL = re.compile(r"#\d+$")
 
@@ -29,6 +38,8 @@ class ModuleStages:
         Data-parallel and tensor-parallel degree, of every stage.
     recomputes
         Whether activations are computed again in the backward pass.
+    schedule, microbatches
+        Those of a plan for an iteration, where the launcher is told them; else empty and 0.
     """
 
     modules: tuple[tuple[str, ...], ...]
@@ -37,6 +48,8 @@ class ModuleStages:
     replicas: int = 1
     degree: int = 1
     recomputes: bool = False
+    schedule: str = ""
+    microbatches: int = 0
 
     @property
     def where(self) -> dict[str, int]:
@@ -71,6 +84,7 @@ def module_stages(
     unit: Callable[[str], str],
     *,
     rounds: bool = False,
+    schedules: Sequence[str] = (),
 ) -> ModuleStages:
     """Return the stages of a plan for a launcher that cuts a model between modules.
 
@@ -82,6 +96,8 @@ def module_stages(
         The module that the launcher keeps whole, from the path of one inside it.
     rounds
         Whether the launcher can run several stages per rank, round after round.
+    schedules
+        Those that it can run, where it is told which.
 
     Raises
     ------
@@ -91,6 +107,7 @@ def module_stages(
     plan.check_made_for(workload)
     stages = _stages(workload, plan, target)
     _check_devices(plan, [stage.device for stage in stages], target)
+    schedule, microbatches = _schedule(plan, target, schedules)
     degrees = []
     for what in ("replicas", "degree"):
         values = {getattr(stage, what) for stage in stages}
@@ -119,6 +136,8 @@ def module_stages(
         replicas=degrees[0],
         degree=degrees[1],
         recomputes=_recomputes(workload, plan, target),
+        schedule=schedule,
+        microbatches=microbatches,
     )
 
 
@@ -186,9 +205,9 @@ def feeds(workload: Workload, own: Mapping[int, str]) -> set[tuple[str, str]]:
 
 def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
     solution = plan.solution
-    if isinstance(solution, Placement):
+    if isinstance(solution, Placement | PipelinePlacement):
         where = plan.placement.tolist()
-        pieces = forward_pieces_of(workload, where, order_of(plan))
+        pieces = forward_pieces_of(workload, *groups_of(plan))
         return [_Stage(nodes, where[nodes[0]]) for nodes in pieces]
     if isinstance(solution, StagePlacement):
         return [
@@ -211,7 +230,7 @@ def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
         ]
     raise InputError(
         f"{target}: the plan is for the latency of one request, not for a pipeline; plan with "
-        "--objective throughput or training"
+        "--objective iteration, throughput or training"
     )
 
 
@@ -271,6 +290,21 @@ def _ranks(plan: Plan, devices: Sequence[int], target: str, rounds: bool) -> lis
             f"{target}: {len(devices)} stages on {len(ranks)} devices; it puts as many on each"
         )
     return ranks
+
+
+def _schedule(plan: Plan, target: str, schedules: Sequence[str]) -> tuple[str, int]:
+    """Return schedule and microbatches of a plan that says them to a launcher that is told them."""
+    if not isinstance(plan.problem, Iteration) or not schedules:
+        return "", 0
+    schedule = plan.problem.schedule
+    if schedule == "interleaved" and plan.problem.chunks_per_device == 1:
+        schedule = "1f1b"
+    if schedule not in schedules:
+        raise InputError(
+            f"{target}: the plan was made for {schedule}; it runs {' and '.join(schedules)}: plan "
+            f"with --schedule {schedules[0]}"
+        )
+    return schedule, plan.problem.microbatches
 
 
 def _recomputes(workload: Workload, plan: Plan, target: str) -> bool:

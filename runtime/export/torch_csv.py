@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances import InputError, Plan, Workload
+from ...instances import InputError, Iteration, Plan, Workload
 from ..schedules import Schedule, make_schedule, read_csv, write_csv
 from ..schedules.actions import Kind
-from ..simulate.plan_stages import stages_of, usual_schedule
+from ..simulate.plan_stages import schedule_to_run, stages_of, usual_schedule
 
 #: What a row may hold; torch adds transfers itself.
 COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
 
 
 def torch_schedule(
-    workload: Workload, plan: Plan, name: str | None = None, microbatches: int = 8
+    workload: Workload, plan: Plan, name: str | None = None, microbatches: int | None = None
 ) -> tuple[Schedule, tuple[int, ...]]:
     """Return the schedule that torch runs, a row per rank, and the plan's device of each rank.
 
@@ -27,7 +27,9 @@ def torch_schedule(
         If torch cannot run the schedule, or it does not fit the plan.
     """
     stages = stages_of(workload, plan)
-    name = name or usual_schedule(plan)
+    if not isinstance(plan.problem, Iteration):
+        name = name or usual_schedule(plan)
+    name, microbatches = schedule_to_run(plan, name, microbatches)
     made = make_schedule(name, stages, microbatches)
     if made.versions != "one":
         raise InputError(

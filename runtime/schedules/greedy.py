@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from ...instances.model.arrays import Ints
+from ...instances.model.kernel import kernel
 from ..simulate.stages import StageGraph
 from .actions import Kind, Schedule
 from .patterns import held
@@ -91,7 +91,7 @@ def list_schedule(
     )
 
 
-@njit(cache=True)
+@kernel
 def _list_schedule(
     first, owner, replica, number, where, replicas, duration, present, edge_at, edge_to, waits,
     rank, m, limit, weight_limit, split,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
-from numba import njit
 
 from ...instances import InputError
 from ...instances.model.arrays import Ints
+from ...instances.model.kernel import kernel
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import TRANSFERS, Action, Kind, Schedule
 
@@ -54,7 +54,7 @@ def execution_steps(schedule: Schedule, stages: StageGraph) -> tuple[list[Ints],
     return [step[first[d] : first[d + 1]] for d in range(len(first) - 1)], reached
 
 
-@njit(cache=True)
+@kernel
 def _steps(first, table, before_at, before_to, count, m):
     """Run the lists of all devices in steps of one action each.
 

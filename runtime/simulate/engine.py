@@ -11,9 +11,9 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 import numpy as np
-from numba import njit
 
 from ...instances.model.arrays import Floats, Ints
+from ...instances.model.kernel import inner, kernel
 from .flows import SLACK, advance, fill, time_to_end
 from .program import Program
 
@@ -43,14 +43,14 @@ def execute(
     return result
 
 
-@njit(cache=True)
+@inner
 def _device(replicas_at, replicas_to, stage, j):
     """Return the device of the stage's replica that takes microbatch j."""
     number = replicas_at[stage + 1] - replicas_at[stage]
     return replicas_to[replicas_at[stage] + j % number]
 
 
-@njit(cache=True)
+@kernel
 def _execute(
     first, template, microbatch, duration, gate, rendezvous, waits, gate_stage, gate_job, feed_at,
     feed_to, replicas_at, replicas_to, job_from, job_to, job_pair, job_work, route, route_at,

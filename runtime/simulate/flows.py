@@ -8,13 +8,14 @@ Bertsekas and Gallager, "Data Networks", 2nd edition, 1992, section 6.5.2: progr
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from ...instances.model.kernel import inner
 
 #: Relative differences that are rounding.
 SLACK = 1e-12
 
 
-@njit(cache=True)
+@inner
 def fill(
     flows, count, route_of, route_at, route_to, rate, speed, stopping, room, users
 ):  # fmt: skip
@@ -66,14 +67,14 @@ def fill(
         left -= stopped
 
 
-@njit(cache=True)
+@inner
 def advance(flows, count, rest, speed, elapsed):
     """Let the flows run for a time: `rest` is the work left of each."""
     for f in range(count):
         rest[flows[f]] = max(0.0, rest[flows[f]] - elapsed * speed[flows[f]])
 
 
-@njit(cache=True)
+@inner
 def time_to_end(flows, count, rest, speed):
     """Return in what time the first flow ends."""
     least = np.inf

@@ -21,11 +21,11 @@ import numpy as np
 
 from ...instances import DeviceMapping, Plan, ReplicaPlacement, Workload, stage_costs
 from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.model.kept_bytes import kept_bytes
 from ...instances.model.stage_costs import accelerator_seconds
 from ...instances.model.units import TIME_UNITS
 from ..verify.mapping import link_table, stage_reports
 from .network import Links
-from .pieces import kept_bytes
 from .stages import BACKWARD, FORWARD, StageGraph
 
 
@@ -72,7 +72,7 @@ def stages_of_mapping(
     present[:, BACKWARD] = trains
     rank = np.zeros(2 * count, np.int64)
     rank[0::2], rank[1::2] = np.arange(count), 2 * count - 1 - np.arange(count)
-    weight, activation = kept_bytes(workload)
+    weight, resident, activation = kept_bytes(workload)
     reports = stage_reports(costs, problem, solution.slots, solution.sends_to)
     nodes = [np.flatnonzero(solution.stage == s) for s in range(count)]
 
@@ -90,8 +90,8 @@ def stages_of_mapping(
         payload_bytes=frozen([edges[pair] for pair in pairs_of_tasks], np.float64),
         rank=frozen(rank, np.int64),
         weight_bytes=summed(weight),
-        activation_bytes=summed(np.where(workload.backward, 0.0, activation)),
-        resident_bytes=summed(weight),
+        activation_bytes=summed(activation),
+        resident_bytes=summed(resident),
         nodes=tuple((_of_side(own, side, FORWARD), _of_side(own, side, BACKWARD)) for own in nodes),
         capacity_bytes=frozen(
             [plan.cluster.kinds[device.kind].memory_bytes for device in plan.cluster.devices],

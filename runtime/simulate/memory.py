@@ -79,7 +79,9 @@ def memory_over_time(
         times = np.concatenate((starts[d][begin], ends[d][last]))
         owner = np.concatenate((stage[begin], stage[last]))
         change = np.concatenate((np.ones(int(begin.sum())), -np.ones(int(last.sum()))))
-        order = np.lexsort((change, times))  # what ends at a time goes before what begins
+        # at one time, in the order of the actions: one that takes no time begins before it ends
+        place = np.concatenate((2 * np.flatnonzero(begin), 2 * np.flatnonzero(last) + 1))
+        order = np.lexsort((place, times))
         times, owner, change = times[order], owner[order], change[order]
         held = np.cumsum(change * stages.activation_bytes[owner])
         flying = _most(owner, change)

@@ -7,13 +7,23 @@ piece with the backward piece that undoes it; either may be missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ...instances import Costs, InputError, Placement, Plan, Workload, price
+from ...instances import (
+    Costs,
+    InputError,
+    Iteration,
+    PipelinePlacement,
+    Placement,
+    Plan,
+    Workload,
+    price,
+)
 from ...instances.model.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.contiguity import representatives
+from ...instances.model.kept_bytes import kept_bytes
 from .stages import BACKWARD, FORWARD, StageGraph
 
 #: Nodes of a stage's forward and backward pass.
@@ -23,10 +33,11 @@ Passes = tuple[tuple[int, ...], tuple[int, ...]]
 def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
     """Return the stages of a placement, one per convex piece.
 
-    A contiguous plan gives one stage per device in use. Weights are `extra["weight_bytes"]`, else
-    all of a node's memory; activations are `extra["activation_bytes"]`, else the outputs of the
-    forward nodes where their bytes are known, else nothing. A backward piece waits for the forward
-    piece that it undoes, even where the graph has no such edge, as in the published layer graphs.
+    A contiguous plan gives one stage per device in use. Activations are
+    `extra["activation_bytes"]`, else the outputs of the forward nodes where their bytes are known,
+    else nothing; the rest of a node's memory is there all the time (`kept_bytes`). A backward
+    piece waits for the forward piece that it undoes, even where the graph has no such edge, as in
+    the published layer graphs.
 
     Raises
     ------
@@ -39,7 +50,8 @@ def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGr
     O(n + m) in the nodes and edges.
     """
     stages, rank = convex_stages(workload, plan)
-    return _priced(workload, plan, stages, rank, weight_share)
+    present = np.array([[bool(nodes) for nodes in passes] for passes in stages])
+    return price_stages(workload, plan, stages, present, rank, weight_share)
 
 
 def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
@@ -51,7 +63,7 @@ def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
         As `cut`.
     """
     plan.check_made_for(workload)
-    if not isinstance(plan.solution, Placement):
+    if not isinstance(plan.solution, Placement | PipelinePlacement):
         raise InputError(
             f"plan: it is for {plan.problem.name}; only placements can be cut into pieces"
         )
@@ -83,38 +95,51 @@ def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
     return stages, rank
 
 
-def kept_bytes(workload: Workload) -> tuple[Floats, Floats]:
-    """Return what each node keeps in memory, shape (n,): weights, and activations of a forward."""
-    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
-    activations = workload.extra.get("activation_bytes", workload.output_bytes)
-    return weights, np.zeros(workload.n) if activations is None else activations
-
-
 def forward_pieces_of(
-    workload: Workload, where: Sequence[int], order: Sequence[int] = ()
+    workload: Workload, group: Sequence[int], order: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
     """Return the convex pieces of the forward pass, in an order in which they can be executed.
 
     Parameters
     ----------
-    where
-        Device of each node.
+    group
+        Of each node: its device, or as `groups_of` says; a piece is of one group.
     order
-        The devices in the order of their pieces, one each, where a plan says so.
+        The groups in the order of their pieces, one each, where a plan says so.
 
     Notes
     -----
     O(n + m) in the nodes and edges.
     """
-    pieces = _pieces(workload, np.flatnonzero(~workload.backward).tolist(), where)
+    pieces = _pieces(workload, np.flatnonzero(~workload.backward).tolist(), group)
     if order:
-        pieces.sort(key=lambda piece: list(order).index(where[piece[0]]))
+        pieces.sort(key=lambda piece: list(order).index(group[piece[0]]))
     return pieces
 
 
-def order_of(plan: Plan) -> tuple[int, ...]:
-    """Return the order that a plan for relayed data gives its devices; else ()."""
-    return plan.solution.order if isinstance(plan.solution, Placement) else ()
+def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
+    """Return what the pieces of a placement are cut by, and the order that the plan gives them.
+
+    Returns
+    -------
+    groups
+        Of each node its stage in a chain of stages for an iteration, else its device.
+    order
+        The groups in the order of the pipeline, one piece each; () where the plan does not say it.
+    """
+    if isinstance(plan.solution, PipelinePlacement) and _is_chain(plan):
+        return plan.solution.stage.tolist(), tuple(range(len(plan.solution.devices)))
+    order = plan.solution.order if isinstance(plan.solution, Placement) else ()
+    return plan.placement.tolist(), order
+
+
+def weight_share_of(plan: Plan) -> float:
+    """Return the part of a backward pass that computes gradients of weights, as the plan counts."""
+    return plan.problem.weight_share if isinstance(plan.problem, Iteration) else 0.5
+
+
+def _is_chain(plan: Plan) -> bool:
+    return isinstance(plan.problem, Iteration) and plan.problem.split == "contiguous"
 
 
 def _pieces(
@@ -185,9 +210,26 @@ def _backward_groups(
     return group
 
 
-def _priced(
-    workload: Workload, plan: Plan, stages: list[Passes], rank: Ints, weight_share: float
+def price_stages(
+    workload: Workload,
+    plan: Plan,
+    stages: Sequence[Passes],
+    present: Bools,
+    rank: Ints,
+    weight_share: float,
+    waits: Iterable[tuple[int, int]] = (),
 ) -> StageGraph:
+    """Return the stages of a placement whose data moves straight to whoever needs it.
+
+    Parameters
+    ----------
+    present
+        Shape (P, 2): whether the stage has the pass.
+    rank
+        Shape (2P,): a topological position of each task.
+    waits
+        Pairs of tasks of which the second waits for the first though no data passes.
+    """
     costs = price(workload, plan.cluster)
     where = plan.placement.tolist()
     task_of = np.zeros(workload.n, dtype=np.int64)
@@ -196,7 +238,7 @@ def _priced(
             task_of[list(nodes)] = 2 * s + side
     receive, send = (np.zeros((len(stages), 2)) for _ in range(2))
     out_bytes = workload.output_bytes
-    moved: dict[tuple[int, int], float] = {}
+    moved: dict[tuple[int, int], float] = dict.fromkeys(waits, 0.0)
     for u, successors in enumerate(workload.successors):
         own = int(task_of[u])
         users: dict[int, set[int]] = {}
@@ -214,7 +256,6 @@ def _priced(
             for t in others:
                 moved.setdefault((first, t), 0.0)
         send[own // 2, own % 2] += costs.sent(u, where[u], users.keys() - {where[u]})
-    present = np.array([[bool(nodes) for nodes in passes] for passes in stages])
     for s in np.flatnonzero(present.all(axis=1)).tolist():
         moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
     return stage_graph(
@@ -255,8 +296,7 @@ def stage_graph(
     if not np.isfinite(compute).all():
         raise InputError("plan: a node is on a device that does not support it; verify the plan")
     edges = sorted(moved)
-    weight, activation = kept_bytes(workload)
-    weights = frozen([weight[nodes].sum() for nodes in everything], np.float64)
+    weight, resident, activation = kept_bytes(workload)
     return StageGraph(
         devices=tuple(device.name for device in plan.cluster.devices),
         replicas=tuple((d,) for d in device),
@@ -267,9 +307,9 @@ def stage_graph(
         edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
         payload_bytes=frozen([moved[edge] for edge in edges], np.float64),
         rank=frozen(rank, np.int64),
-        weight_bytes=weights,
+        weight_bytes=frozen([weight[nodes].sum() for nodes in everything], np.float64),
         activation_bytes=frozen([activation[list(a)].sum() for a, _ in stages], np.float64),
-        resident_bytes=weights,
+        resident_bytes=frozen([resident[nodes].sum() for nodes in everything], np.float64),
         nodes=tuple(stages),
         capacity_bytes=frozen(costs.capacity_bytes[costs.kind_of], np.float64),
         weight_share=weight_share,

@@ -6,7 +6,9 @@ from ...instances import (
     CallPlacement,
     DeviceMapping,
     InputError,
+    Iteration,
     Latency,
+    PipelinePlacement,
     Plan,
     ReplicaPlacement,
     StagePlacement,
@@ -15,23 +17,32 @@ from ...instances import (
     Workload,
 )
 from .calls import stages_of_calls
+from .iteration_stages import stages_of_iteration
 from .mapped_stages import stages_of_mapping, topology_links
 from .network import HostMemory, Network
-from .pieces import cut
+from .pieces import cut, weight_share_of
 from .relay import cut_relayed
 from .stages import StageGraph
 from .training_stages import stages_of_training
 
+#: How many microbatches are simulated, and run, unless the plan or the caller says otherwise.
+DEFAULT_MICROBATCHES = 8
+
 
 def stages_of(
-    workload: Workload, plan: Plan, *, weight_share: float = 0.5, relayed: bool | None = None
+    workload: Workload,
+    plan: Plan,
+    *,
+    weight_share: float | None = None,
+    relayed: bool | None = None,
 ) -> StageGraph:
     """Return the stages of a plan: its convex pieces, its calls, or those that it lists.
 
     Parameters
     ----------
     weight_share
-        The part of a backward pass that computes gradients of weights.
+        The part of a backward pass that computes gradients of weights; default: the plan's, else
+        a half.
     relayed
         Whether pieces of a placement talk to their neighbours only; default: as the plan's
         problem says.
@@ -46,6 +57,7 @@ def stages_of(
             f"relayed: the plan is for {plan.problem.name}; only placements are relayed"
         )
     plan.check_made_for(workload)
+    weight_share = weight_share_of(plan) if weight_share is None else weight_share
     match plan.problem, plan.solution:
         case Latency(), CallPlacement(device, call):
             return stages_of_calls(workload, plan.cluster, device, call)
@@ -53,6 +65,8 @@ def stages_of(
             return stages_of_training(workload, plan, problem, solution, weight_share=weight_share)
         case DeviceMapping() as problem, ReplicaPlacement() as solution:
             return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
+        case Iteration() as problem, PipelinePlacement() as solution:
+            return stages_of_iteration(workload, plan, problem, solution, weight_share=weight_share)
         case Throughput() as problem, _ if problem.relayed if relayed is None else relayed:
             return cut_relayed(workload, plan, weight_share=weight_share)
         case _:
@@ -61,9 +75,33 @@ def stages_of(
 
 def usual_schedule(plan: Plan) -> str:
     """Return the schedule that a plan is simulated with unless another is asked for."""
-    if isinstance(plan.problem, Training):
+    if isinstance(plan.problem, Training | Iteration):
         return plan.problem.schedule
     return "single" if isinstance(plan.problem, Latency) else "1f1b"
+
+
+def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) -> tuple[str, int]:
+    """Return schedule and microbatches that a plan is run with, given what is asked for.
+
+    What a plan for an iteration was made for is what runs. Default of others: ``1f1b`` and 8.
+
+    Raises
+    ------
+    InputError
+        If something else is asked for than the plan was made for.
+    """
+    if not isinstance(plan.problem, Iteration):
+        return schedule or "1f1b", microbatches or DEFAULT_MICROBATCHES
+    planned = plan.problem.schedule, plan.problem.microbatches
+    for what, asked, own in zip(
+        ("schedule", "microbatches"), (schedule, microbatches), planned, strict=True
+    ):
+        if asked is not None and asked != own:
+            raise InputError(
+                f"{what}: {asked}; the plan was made for {own}: leave it out, or plan with "
+                f"--{what} {asked}"
+            )
+    return planned
 
 
 def usual_network(plan: Plan) -> Network:
@@ -74,4 +112,4 @@ def usual_network(plan: Plan) -> Network:
     """
     if isinstance(plan.problem, DeviceMapping) and isinstance(plan.solution, ReplicaPlacement):
         return topology_links(plan.problem, plan.solution)
-    return HostMemory(isinstance(plan.problem, Throughput) and plan.problem.overlap)
+    return HostMemory(isinstance(plan.problem, Throughput | Iteration) and plan.problem.overlap)

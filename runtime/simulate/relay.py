@@ -18,8 +18,8 @@ import networkx as nx
 import numpy as np
 
 from ...instances import InputError, Plan, Workload, price
-from ...instances.model.arrays import Ints
-from .pieces import Passes, convex_stages, order_of, stage_graph
+from ...instances.model.arrays import Bools, Ints
+from .pieces import Passes, convex_stages, groups_of, stage_graph
 from .stages import BACKWARD, FORWARD, StageGraph
 
 
@@ -37,8 +37,43 @@ def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) ->
     O(n + m + values · stages).
     """
     passes, rank = convex_stages(workload, plan)
-    order = order_of(plan)
+    _, order = groups_of(plan)
     stages = _by_device(workload, plan, order) if order else _in_line(workload, passes, rank)
+    return relay_line(workload, plan, stages, weight_share=weight_share)
+
+
+def line_of(count: int, trains: bool) -> tuple[list[tuple[int, int]], Bools, Ints]:
+    """Return what a chain of stages is: its waits, the passes it has, and the tasks' positions.
+
+    Returns
+    -------
+    waits
+        Pairs of tasks: forward up the line, backward down it, forward before backward.
+    present
+        Shape (P, 2): every stage takes part in both passes, if there are two.
+    rank
+        Shape (2P,): a topological position of each task.
+    """
+    waits = [(2 * a, 2 * b) for a, b in pairwise(range(count))]
+    if trains:
+        waits += [(2 * b + 1, 2 * a + 1) for a, b in pairwise(range(count))]
+        waits += [(2 * s, 2 * s + 1) for s in range(count)]
+    present = np.ones((count, 2), np.bool_)
+    present[:, BACKWARD] = trains
+    line = np.arange(count)
+    return waits, present, np.stack((line, 2 * count - 1 - line), axis=1).ravel()
+
+
+def relay_line(
+    workload: Workload, plan: Plan, stages: list[Passes], *, weight_share: float
+) -> StageGraph:
+    """Return a chain of stages that talk to their neighbours only.
+
+    Raises
+    ------
+    InputError
+        If data would have to go against the line.
+    """
     count = len(stages)
     costs = price(workload, plan.cluster)
     where = plan.placement.tolist()
@@ -47,12 +82,9 @@ def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) ->
     for s, both in enumerate(stages):
         place[[*both[FORWARD], *both[BACKWARD]]] = s
     _check_line(workload, place)
-    trains = bool(workload.backward.any())
+    waits, present, rank = line_of(count, bool(workload.backward.any()))
     receive, send = np.zeros((count, 2)), np.zeros((count, 2))
-    moved = {(2 * a, 2 * b): 0.0 for a, b in pairwise(range(count))}
-    if trains:
-        moved |= {(2 * b + 1, 2 * a + 1): 0.0 for a, b in pairwise(range(count))}
-        moved |= {(2 * s, 2 * s + 1): 0.0 for s in range(count)}
+    moved = dict.fromkeys(waits, 0.0)
     for u, successors in enumerate(workload.successors):
         own = int(place[u])
         users = [int(place[v]) for v in successors]
@@ -65,12 +97,8 @@ def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) ->
             receive[b, side] += costs.received(u, device[a], device[b])
             if workload.output_bytes is not None:
                 moved[2 * a + side, 2 * b + side] += float(workload.output_bytes[u])
-    line = np.arange(count)
-    new_rank = np.stack((line, 2 * count - 1 - line), axis=1).ravel()
-    present = np.ones((count, 2), np.bool_)
-    present[:, BACKWARD] = trains
     return stage_graph(
-        workload, plan, costs, stages, present, receive, send, moved, new_rank, weight_share
+        workload, plan, costs, stages, present, receive, send, moved, rank, weight_share
     )
 
 

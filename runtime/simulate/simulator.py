@@ -14,14 +14,11 @@ from ..schedules.validate import check_actions
 from .engine import execute
 from .memory import memory_over_time
 from .network import HostMemory, Network, settle
-from .plan_stages import stages_of, usual_network, usual_schedule
+from .plan_stages import DEFAULT_MICROBATCHES, stages_of, usual_network, usual_schedule
 from .program import compile_program
 from .result import Simulation
 from .stages import StageGraph
 from .steady_state import last_of, time_per_sample
-
-#: How many microbatches are simulated unless the plan or the caller says otherwise.
-DEFAULT_MICROBATCHES = 8
 
 
 def simulate(
@@ -31,7 +28,7 @@ def simulate(
     microbatches: int | None = None,
     *,
     network: Network | None = None,
-    weight_share: float = 0.5,
+    weight_share: float | None = None,
     relayed: bool | None = None,
 ) -> Simulation:
     """Simulate a plan: what every device does over time.
@@ -44,7 +41,7 @@ def simulate(
         ``gpipe``, ``1f1b``, ``interleaved``, ``pipedream``, ``2bw``, ``zb-h1``, ``zb-h2``,
         ``single`` or ``inference``; or a `stagecut.runtime.schedules.Schedule`, whose own number
         of microbatches then counts; default: ``1f1b``, for latency plans ``single``, for
-        training plans the one that they were made for.
+        iteration and training plans the one that they were made for.
     microbatches
         How many samples or microbatches to run; default: the plan's batch, else 8; 1 for
         ``single``.
@@ -54,7 +51,7 @@ def simulate(
         cost.
     weight_share
         The part of a backward pass that computes gradients of weights, where a schedule splits
-        it.
+        it; default: the plan's, else a half.
     relayed
         Whether the pieces of a placement talk to their neighbours only, as PyTorch runs them;
         default: as the plan's problem says.

@@ -86,7 +86,7 @@ def check(
         *unsupported(workload, cluster, costs, where),
         *torn_colours(workload, [cluster.devices[d].name for d in where]),
         *over_memory(devices),
-        *_not_contiguous(workload, cluster, costs, problem, placement),
+        *not_contiguous(workload, cluster, costs, problem, placement),
     ]
     return Report(objective, devices, tuple(violations))
 
@@ -117,9 +117,10 @@ def _wrong_order(workload: Workload, cluster: Cluster, solution: Placement) -> l
     return []
 
 
-def _not_contiguous(
+def not_contiguous(
     workload: Workload, cluster: Cluster, costs: Costs, problem: Throughput, placement: Ints
 ) -> list[str]:
+    """Say where a placement breaks the rule of its split."""
     names = [device.name for device in cluster.devices]
     host = costs.host[costs.kind_of]
     alone = problem.cpu_split == "free"  # then each node on a CPU is a piece of its own

@@ -8,7 +8,9 @@ from ...instances import (
     CallPlacement,
     Cluster,
     DeviceMapping,
+    Iteration,
     Latency,
+    PipelinePlacement,
     Placement,
     Plan,
     Problem,
@@ -21,7 +23,7 @@ from ...instances import (
     Workload,
     price,
 )
-from . import latency, mapping, throughput, training
+from . import iteration, latency, mapping, throughput, training
 from .report import Report
 
 #: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
@@ -62,6 +64,9 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
         case Throughput(), Placement():
             costs = price(workload, cluster)
             return throughput.check(workload, cluster, costs, problem, solution)
+        case Iteration(), PipelinePlacement():
+            costs = price(workload, cluster)
+            return iteration.check(workload, cluster, costs, problem, solution)
         case Training(), StagePlacement():
             return training.check(workload, cluster, problem, solution)
         case Latency(), CallPlacement():

@@ -124,7 +124,7 @@ def run_highs(
     nodes = search.limits.nodes if nodes is None else nodes
     settings: dict[str, bool | int | float | str] = {
         "random_seed": search.limits.seed,
-        "mip_rel_gap": search.limits.gap if gap is None else gap,
+        "mip_rel_gap": search.limits.least_gap if gap is None else gap,
         **({} if nodes is None else {"mip_max_nodes": nodes}),
         **(options or {}),
     }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ...instances.model.arrays import Ints
+from .lattice_kernel import Edges, grow
 from .search import Stoppable
 
 #: Ideals listed between two looks at the clock.
@@ -86,6 +87,7 @@ def list_ideals(
     edges = np.argsort(order)[edges]
     before, before_start = _neighbours(size, edges[:, ::-1])
     after, after_start = _neighbours(size, edges)
+    neighbours = Edges(before_start, before, after_start, after)
     ready = np.flatnonzero(np.diff(before_start) == 0).astype(np.int32)
     members = np.zeros((expected + 1, (size + 63) // 64), np.uint64)
     start = np.zeros(expected + 2, np.int64)
@@ -95,12 +97,31 @@ def list_ideals(
     to = np.zeros(len(unit), np.int32)
     low, high = 0, 1
     while low < high <= most and not search.should_stop():
-        members, start, unit, to, low, high = _grow(
-            members, start, unit, to, low, high,
-            before_start, before, after_start, after, min(high + SLICE, most + 1),
-        )  # fmt: skip
+        members, start, unit, to, low, high = grow(
+            members, start, unit, to, low, high, neighbours, min(high + SLICE, most + 1)
+        )
     steps = int(start[high])
     return Lattice(order, members[:high], start[: high + 1], unit[:steps], to[:steps])
+
+
+def incidence_of(pins: Sequence[Sequence[int]], order: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the units of each net and the nets of each unit, by position in `order`.
+
+    Returns
+    -------
+    pin_start, pin, net_start, net
+        Where each net begins in `pin`, and each unit in `net`.
+    """
+    rank = np.argsort(order)
+    pin = rank[np.array([v for net in pins for v in net], dtype=np.int64)]
+    net = np.repeat(np.arange(len(pins)), [len(net) for net in pins])
+    by_unit = np.argsort(pin, kind="stable")
+    return (
+        np.searchsorted(net, np.arange(len(pins) + 1)),
+        pin,
+        np.searchsorted(pin[by_unit], np.arange(len(order) + 1)),
+        net[by_unit],
+    )
 
 
 def count_ideals(size: int, edges: Ints, effort: int) -> tuple[int, bool]:
@@ -157,102 +178,3 @@ def _neighbours(size: int, edges: Ints) -> tuple[NDArray[np.int32], NDArray[np.i
     order = np.lexsort((edges[:, 1], edges[:, 0]))
     heads = edges[order, 1].astype(np.int32)
     return heads, np.searchsorted(edges[order, 0], np.arange(size + 1)).astype(np.int64)
-
-
-@njit(cache=True)
-def _grow(members, start, unit, to, low, high, before_start, before, after_start, after, enough):
-    """List the ideals level by level (by size) until there are `enough`; return what has grown.
-
-    Ideals low … high−1 form the newest level; their `unit` is known, their `to` is not. Ideals
-    of one size are told apart by a hash table of that level alone.
-    """
-    one = np.uint64(1)
-    words = members.shape[1]
-    steps = start[high]
-    while low < high < enough:
-        slots = 8
-        while slots < 2 * (start[high] - start[low]):
-            slots *= 2
-        table = np.full(slots, -1, np.int32)
-        found = high
-        for ideal in range(low, high):
-            for step in range(start[ideal], start[ideal + 1]):
-                v = unit[step]
-                home, bit = v >> 6, one << np.uint64(v & 63)
-                key = np.uint64(0)
-                for w in range(words):
-                    word = members[ideal, w]
-                    if w == home:
-                        word |= bit
-                    key = (key ^ word) * np.uint64(0x9E3779B97F4A7C15)
-                    key ^= key >> np.uint64(32)
-                slot = np.int64(key & np.uint64(slots - 1))
-                while table[slot] >= 0:
-                    other = table[slot]
-                    same = True
-                    for w in range(words):
-                        word = members[ideal, w]
-                        if w == home:
-                            word |= bit
-                        if members[other, w] != word:
-                            same = False
-                            break
-                    if same:
-                        break
-                    slot = (slot + 1) & (slots - 1)
-                if table[slot] < 0:
-                    table[slot] = found
-                    if found + 1 >= len(members):
-                        members = _longer_rows(members)
-                        start = _longer(start, 2 * len(start))
-                    width = start[ideal + 1] - start[ideal] + after_start[v + 1] - after_start[v]
-                    if steps + width > len(unit):
-                        unit = _longer(unit, steps + width)
-                        to = _longer(to, steps + width)
-                    for w in range(words):
-                        members[found, w] = members[ideal, w]
-                    members[found, home] |= bit
-                    first = steps
-                    for s in range(start[ideal], start[ideal + 1]):
-                        if unit[s] != v:
-                            unit[steps] = unit[s]
-                            steps += 1
-                    for a in range(after_start[v], after_start[v + 1]):
-                        x = after[a]
-                        ready = True
-                        for b in range(before_start[x], before_start[x + 1]):
-                            u = before[b]
-                            if not (members[found, u >> 6] >> np.uint64(u & 63)) & one:
-                                ready = False
-                                break
-                        if ready:
-                            at = steps
-                            while at > first and unit[at - 1] > x:
-                                unit[at] = unit[at - 1]
-                                at -= 1
-                            unit[at] = x
-                            steps += 1
-                    found += 1
-                    start[found] = steps
-                to[step] = table[slot]
-        low, high = high, found
-    return members, start, unit, to, low, high
-
-
-@njit(cache=True)
-def _longer(array, least):
-    """Return a one-dimensional array of twice the length, and at least `least`."""
-    longer = np.zeros(max(2 * len(array), least), array.dtype)
-    for i in range(len(array)):  # a slice would compile four times as long
-        longer[i] = array[i]
-    return longer
-
-
-@njit(cache=True)
-def _longer_rows(array):
-    """Return an array of twice as many rows, the new ones 0."""
-    longer = np.zeros((2 * len(array), array.shape[1]), array.dtype)
-    for i in range(len(array)):
-        for j in range(array.shape[1]):
-            longer[i, j] = array[i, j]
-    return longer

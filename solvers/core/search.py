@@ -18,6 +18,9 @@ S = TypeVar("S")
 #: Relative gap up to which a plan is called optimal: the tolerance of the solvers' arithmetic.
 OPTIMAL_GAP = 1e-6
 
+#: Seconds on the way from one gap to the next that are worth a note.
+SHOWN_S = 0.01
+
 
 @dataclass(frozen=True)
 class Point:
@@ -105,6 +108,7 @@ class Search(Generic[S]):
         self._on_progress = on_progress
         self._started = time.monotonic() if started is None else started
         self._interrupted_at: float | None = None
+        self._near_at: float | None = None  # seconds after which the limits' gap was reached
         self._lock = threading.Lock()
         self._closed = False
 
@@ -272,8 +276,39 @@ class Search(Generic[S]):
 
     @property
     def done(self) -> bool:
-        """Whether the gap asked for is reached, or no solution exists."""
-        return self.infeasible_because is not None or self.gap <= max(self.limits.gap, 1e-12)
+        """Whether the gap asked for is reached, or no solution exists.
+
+        The gap asked for is the limits' `gap`, and their `cheap_gap` for as long as their
+        `patience` lasts.
+        """
+        if self.infeasible_because is not None or self.gap <= max(self.limits.least_gap, 1e-12):
+            return True
+        near = self.seconds if self._near_at is None else self._near_at
+        return self._near and self.seconds >= near + self.limits.patience(near)
+
+    @property
+    def next_gap(self) -> float:
+        """The gap to reach next: the limits' `gap`, and after it their `least_gap`."""
+        return self.limits.least_gap if self._near else self.limits.gap
+
+    @property
+    def _near(self) -> bool:
+        return self.gap <= max(self.limits.gap, 1e-12)
+
+    def say_gap(self) -> None:
+        """Note whether the search went on beyond the limits' `gap`, and how far."""
+        gap, least = (f"{100 * g:g} %" for g in (self.limits.gap, self.limits.least_gap))
+        if self._near_at is None or not self._near or gap == least:
+            return
+        reached = f"gap: {gap} after {self._near_at:.2f} s"
+        if self.gap <= self.limits.least_gap:
+            if self.trace[-1].seconds - self._near_at > SHOWN_S:
+                self.note(f"{reached}, {least} after {self.trace[-1].seconds:.2f} s")
+        elif self.hit == Limit.NONE and self.done:
+            self.note(
+                f"{reached}; {least} is dear: not reached in {self.seconds - self._near_at:.2f} s "
+                f"more (--gap {self.limits.least_gap:g} goes on)"
+            )
 
     def stop_for(self, limit: Limit | str) -> None:
         """Note that a solver stopped at a limit of its own accord."""
@@ -307,5 +342,7 @@ class Search(Generic[S]):
             self.notes.append(text)
 
     def _record(self) -> None:
+        if self._near_at is None and self._near:
+            self._near_at = self.seconds
         self.trace.append(Point(self.seconds, self.objective, self.bound))
         self.tick()

@@ -32,14 +32,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
-from ...formulations.compiled import inner
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import hypergraph
 from ...instances import Latency
 from ...instances.model.arrays import Bools, Floats, Ints
+from ...instances.model.kernel import inner, kernel
 from .mincut import INSIDE, OUTSIDE, UNDECIDED, least_load
 from .paths import path_cpu, path_transfer
 
@@ -191,7 +190,7 @@ def _chain(choice: Ints, split: Ints, calls: int) -> list[tuple[int, int]]:
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rest(load, cpu, calls, inner, before, largest):
     """D by the recurrence; the end of the chosen interval (−1: a CPU) and the split of a pair."""
     size = len(cpu)
@@ -236,7 +235,7 @@ def _rest(load, cpu, calls, inner, before, largest):
     return np.minimum(rest, second), bound, choice, split
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _weak_row(a, path, reach, compute, memory, capacity, tie, tie_memory, transfer, load):
     """Bound L(a, b) for all b by computing times and the transfers on the path itself."""
     kinds = len(compute)
@@ -263,7 +262,7 @@ def _weak_row(a, path, reach, compute, memory, capacity, tie, tie_memory, transf
             return
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _interval(
     a, b, path, reach, compute, weight, pin_start, pins, net_start, nets, memory, capacity, tie,
     tie_memory,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
 from ...formulations.latency.execute import execute, flatten
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...instances import CallPlacement, Latency
 from ...instances.model.arrays import Bools, Ints
+from ...instances.model.kernel import kernel
 
 #: Divisions that are tried one by one, if there are no more; and visits of nodes and edges.
 FEW, MOST_VISITS = 50_000, 20_000_000
@@ -130,7 +130,7 @@ def _first(task: Task[Latency], where: Ints, calls: int) -> Ints | None:
     return number
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _try_all(flat, held, where, reach, kind, device, before, calls, few):
     """Try every division whose calls follow the edges; give up beyond `few` of them."""
     size, n = len(held), len(where)
@@ -151,7 +151,8 @@ def _try_all(flat, held, where, reach, kind, device, before, calls, few):
             value = execute(flat, slot, kind, device, before)[0]
             if value < best:
                 best = value
-                best_number[:] = number
+                for v in range(n):  # a slice takes seconds to compile
+                    best_number[v] = number[v]
             i -= 1
             continue
         v = held[i]

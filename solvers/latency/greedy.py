@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...instances import CallPlacement, Latency, Solution, Throughput
 from ...instances.model.arrays import Ints
-from ..core.limits import Limits
+from ..core.part_search import PartSearch
 from ..core.search import Search
 from ..core.share import Share
+from ..throughput.max_load import max_load as load_of_busiest
 from ..throughput.methods import METHODS as THROUGHPUT_METHODS
 from .divide import divide
 
@@ -104,19 +103,6 @@ def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
     return device
 
 
-class _Part(Search[Solution]):
-    """A search for another problem, in a share of the time of the one that it is part of."""
-
-    def __init__(self, share: Share, judge: Callable[[Solution], float]) -> None:
-        left = share.seconds_left
-        super().__init__(Limits(seconds=None if np.isinf(left) else max(left, 1e-3)), judge)
-        self._share = share
-
-    def should_stop(self) -> bool:
-        """Whether to stop soon, as the whole search must too."""
-        return self._share.should_stop() or super().should_stop()
-
-
 def max_load(task: Task[Latency], search: Search[Solution], part: float = 1.0) -> None:
     """Split for throughput, contiguously, by the DP over ideals; then execute one request.
 
@@ -131,23 +117,11 @@ def max_load(task: Task[Latency], search: Search[Solution], part: float = 1.0) -
     throughput = Task(task.workload, task.cluster, problem)
 
     def judge(solution: Solution) -> float:
-        return _max_load(throughput, solution.device)
+        return load_of_busiest(throughput, solution.device)
 
-    inner = _Part(share, judge)
+    inner = PartSearch(share, judge)
     THROUGHPUT_METHODS["dp"].solve(throughput, inner)
     if inner.best is not None:
         plan, _ = divide(task, graph, inner.best.device, share.should_stop)
         if plan is not None:
             search.offer(plan)
-
-
-def _max_load(task: Task[Throughput], device: Ints) -> float:
-    """Load of the busiest device, by the definition of throughput for inference."""
-    load = np.zeros(len(task.costs.kind_of))
-    for u, successors in enumerate(task.workload.successors):
-        own = int(device[u])
-        load[own] += task.costs.compute[task.costs.kind_of[own], u]
-        others = {int(device[v]) for v in successors} - {own}
-        for d in (own, *others) if others else ():
-            load[d] += task.costs.transfer[task.costs.kind_of[d], u]
-    return float(load.max())

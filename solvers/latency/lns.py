@@ -79,10 +79,8 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
             search.stop_for("nodes")
             return
         rounds += 1
-        seed = int(rng.integers(2**31))
-        new = random_moves(
-            flat, slot, kind, on, before, room, calls, start, members, value, moves, seed
-        )
+        draws = rng.random((moves, 4))
+        new = random_moves(flat, slot, kind, on, before, room, calls, start, members, value, draws)
         failed = 0 if new < value else failed + moves
         if new < value:
             value = new

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ...formulations.latency.execute import execute
+from ...instances.model.kernel import kernel
 
 
-@njit(cache=True, nogil=True)
-def random_moves(flat, slot, kind, device, before, room, calls, start, members, value, moves, seed):
+@kernel
+def random_moves(flat, slot, kind, device, before, room, calls, start, members, value, draws):
     """Try random moves of units, and keep those that do not raise the latency.
 
     Parameters
@@ -30,35 +30,34 @@ def random_moves(flat, slot, kind, device, before, room, calls, start, members, 
         Shapes (G+1,) and (n,): the nodes of each unit.
     value
         Latency now.
-    moves, seed
-        How many moves, and the seed of the generator.
+    draws
+        Shape (moves, 4): random numbers from 0 to below 1.
 
     Returns
     -------
     float
         Latency of `slot`.
     """
-    np.random.seed(seed)  # numba's own generator
     groups = len(start) - 1
     used = np.zeros(len(room))
     for v in range(len(slot)):
         if slot[v] >= 0:
             used[slot[v] // calls] += flat.memory[v]
     kept = np.empty(len(slot), np.int64)
-    for _ in range(moves):
-        g = np.random.randint(groups)
+    for m in range(len(draws)):
+        g = int(draws[m, 0] * groups)
         low, high = start[g], start[g + 1]
         # where to: the call of a neighbour, a call next to it, or the CPUs
-        v = members[low + np.random.randint(high - low)]
+        v = members[low + int(draws[m, 1] * (high - low))]
         ins = flat.pred_start[v + 1] - flat.pred_start[v]
         outs = flat.succ_start[v + 1] - flat.succ_start[v]
-        pick = np.random.randint(ins + outs + 1)
+        pick = int(draws[m, 2] * (ins + outs + 1))
         if pick < ins:
             to = slot[flat.pred[flat.pred_start[v] + pick]]
         elif pick < ins + outs:
             to = slot[flat.succ[flat.succ_start[v] + pick - ins]]
         else:
-            to = np.random.randint(len(kind) + 1) - 1
+            to = int(draws[m, 3] * (len(kind) + 1)) - 1
         if to == slot[v] and calls == 1:
             continue
         size, possible, same = 0.0, True, True

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formulations.compiled import inner
+from ...instances.model.kernel import inner
 
 UNDECIDED, INSIDE, OUTSIDE = 0, 1, 2
 
@@ -178,7 +178,8 @@ def _max_flow(first, following, to, room):
                 e = following[e]
         if level[1] < 0:
             return flow
-        at[:] = first
+        for v in range(size):  # a slice takes seconds to compile
+            at[v] = first[v]
         depth, v = 0, 0
         while True:
             if v == 1:

@@ -1,1 +1,1 @@
-"""Searches for mappings: `strategy` tells which come after which."""
+"""Searches for mappings: `auto` tells the strategy."""

@@ -1,31 +1,107 @@
-"""The methods `auto` and `layouts`, for either objective of mappings."""
+"""The strategy for mappings, on one page.
+
+The workload is cut into stages first (`partition.py`), and these are mapped. A mapping is known at
+once (`first.py`); from then on incumbent and bound close in on each other:
+
+1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule.
+2. *Bounds* (`search.py`): each stage alone; stages that blocks of near devices keep together
+   (`segments.py`), whose packings are offered.
+3. *Programs* (`programs/`), where messages alone or all-reduces alone count, and more than 16
+   devices: the least threshold at which the tight stages have their rings, or their messages, is
+   proved and completed to a mapping.
+4. *Thresholds* (`search.py`): the least threshold at which necessary conditions hold, then counts
+   of devices per block. On many devices a little annealing comes before: with a better incumbent
+   the bisections are shorter.
+5. *Exact* (`exact/`): up to 16 devices every set of devices, after a little annealing.
+6. *Annealing* until the limit (`annealing/`): a target between bound and incumbent is tried from
+   several starts in turn (`targets.py`): from block counts that are likely to fit, from counts of a
+   program, from the incumbent, on from the last. Where other all-reduces
+   than rings count, in turn with descents on the stage times.
+
+All annealing is one loop (`anneal_kernel.py`) over one state and its moves (`state.py`), for three
+costs: edges above their bounds (`violations_kernel.py`), stage times, the loads of links. In the
+end ties are broken (`ties.py`): the sum of the stage times falls, the longest stays.
+
+The bound is for the mapping of these stages: another partition may have a better one. For
+`busiest-link` the parts are those of `links.py`.
+"""
 
 from __future__ import annotations
 
 from ...formulations.task import Task
-from ...instances import DeviceMapping, Solution
-from ..core.search import Search
-from . import strategy
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
+from ..core.search import OPTIMAL_GAP, Search
+from .annealing.targets import anneal, descents, start_strategies
+from .exact.exact import exact
 from .links import busiest_link
+from .parameters import EARLY_ROUNDS, EXACT_ROUNDS, MAX_EXACT_DEVICES
+from .programs.messages import messages_first
+from .programs.rings import rings_first
+from .search import MappingSearch
 from .ties import break_ties
 
 
 def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Map for what the problem minimises; break ties of stage times by their sum."""
-    if _of_links(task):
+    if task.problem.objective == "busiest-link":
         busiest_link(task, search)
     else:
-        strategy.auto(task, search)
+        stage_times(task, search)
         break_ties(task, search)
 
 
 def layouts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Take the best construction, with a bound, for what the problem minimises."""
-    if _of_links(task):
+    if task.problem.objective == "busiest-link":
         busiest_link(task, search, anneal=False)
+        return
+    mapping = MappingSearch(task, search)
+    mapping.layouts()
+    mapping.bound_stages()
+    mapping.bound_thresholds()
+
+
+def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
+    """Map so that the longest stage is short: the strategy above, but for ties."""
+    mapping = MappingSearch(task, search)
+    with mapping.step("layouts"):
+        mapping.layouts()
+        mapping.bound_stages()
+    if not isinstance(search.best, ReplicaPlacement) or search.should_stop():
+        return
+    devices = mapping.costs.size
+    if devices > MAX_EXACT_DEVICES:
+        with mapping.step("rings"):
+            rings_first(mapping)
+    starts = start_strategies(mapping)
+    if devices > 2 * MAX_EXACT_DEVICES:
+        with mapping.step("annealing"):
+            anneal(mapping, starts, rounds=EARLY_ROUNDS)
+    mapping.bound_thresholds()
+    if devices > MAX_EXACT_DEVICES:
+        with mapping.step("messages"):
+            messages_first(mapping)
+    if devices <= MAX_EXACT_DEVICES and search.gap > OPTIMAL_GAP:
+        with mapping.step("annealing"):
+            anneal(mapping, starts, rounds=EXACT_ROUNDS)
+        with mapping.step("exact"):
+            _exact(mapping)
+    if mapping.rings_only:
+        with mapping.step("annealing"):
+            anneal(mapping, starts)
     else:
-        strategy.layouts_only(task, search)
+        descents(mapping, starts)
 
 
-def _of_links(task: Task[DeviceMapping]) -> bool:
-    return task.problem.objective == "busiest-link"
+def _exact(mapping: MappingSearch) -> None:
+    """Search to the end over sets of devices."""
+    search = mapping.search
+    with search.phase("exact"):
+        bound, found, finished = exact(
+            mapping.costs, mapping.lower_bounds, mapping.bound_s, mapping.objective_s, search
+        )
+        for slots, sends_to in found:
+            mapping.offer(slots, sends_to)
+        if finished and mapping.rings_only:
+            bound = mapping.objective_s
+        mapping.raise_bound(bound, "all sets of devices")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...instances.model.arrays import Ints
-from .annealing.anneal import best_routes, new_state, repair
+from .annealing.anneal_kernel import anneal
+from .annealing.state import new_moves, state_of
+from .annealing.violations import sampled_splits, violations
 from .layouts import matched
 from .parameters import COMPLETE_COLD, COMPLETE_HOT
 from .search import MappingSearch
@@ -29,18 +31,10 @@ def repair_and_offer(
 ) -> None:
     """Repair a mapping by annealing at a threshold, and offer the result."""
     costs = mapping.costs
-    state = new_state(costs, slots, matched(costs, slots), best_routes(costs))
+    state = state_of(costs, slots, matched(costs, slots))
+    upper_bounds = sampled_splits(costs, mapping.lower_bounds, threshold)
+    cost = violations(costs, mapping.order, mapping.block, upper_bounds, threshold)
     seed = (mapping.search.limits.seed * 7919 + attempt) % 2**31
-    repair(
-        costs,
-        mapping.lower_bounds,
-        state,
-        mapping.block,
-        threshold,
-        steps,
-        seed,
-        COMPLETE_HOT,
-        COMPLETE_COLD,
-    )
-    slots = state.slots(costs)
+    anneal(cost, state, new_moves(state), steps, seed, COMPLETE_HOT, COMPLETE_COLD)
+    slots = state.slots()
     mapping.offer(slots, matched(costs, slots))

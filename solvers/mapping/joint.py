@@ -18,7 +18,7 @@ from ...instances.model.units import TIME_UNITS
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
-from . import strategy
+from .auto import stage_times
 from .parameters import TWO_PHASE_SHARE
 
 
@@ -28,7 +28,7 @@ def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     The program knows no collectives but rings, and no links.
     """
     _two_phases(task, search)
-    solve_program(lambda: _program(task, search), search, gap=min(search.limits.gap, 1e-7))
+    solve_program(lambda: _program(task, search), search, gap=min(search.limits.least_gap, 1e-7))
 
 
 def _program(task: Task[DeviceMapping], search: Search[Solution]) -> Program[Solution]:
@@ -76,7 +76,7 @@ def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     )
     inner: Search[Solution] = Search(limits, search.value)
     with search.phase("two phases"):
-        strategy.auto(task, inner)
+        stage_times(task, inner)
     if inner.best is not None:
         search.offer(inner.best)
         search.note(

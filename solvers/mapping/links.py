@@ -15,7 +15,9 @@ from ...formulations.mapping.links import (
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
-from .links_kernel import descend
+from .annealing.anneal_kernel import anneal as anneal_state
+from .annealing.link_loads_kernel import LinkLoads
+from .annealing.state import new_moves, new_state
 from .parameters import (
     ISLAND_COUNT_SHARE,
     ISLAND_SECONDS,
@@ -32,7 +34,7 @@ def busiest_link(
 ) -> None:
     """Partition the workload into stages and map them so that the busiest link carries least.
 
-    The partition and what the bound holds for are those of `strategy.auto`.
+    The partition and what the bound holds for are those of `auto.stage_times`.
     """
     mapping = MappingSearch(task, search)
     with mapping.step("layouts"):
@@ -102,39 +104,39 @@ def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBound
 
 def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
     search, problem = mapping.search, mapping.problem
-    best = search.best
-    if not isinstance(best, ReplicaPlacement):
+    if not isinstance(search.best, ReplicaPlacement):
         return
     usable = problem.topology.usable
-    sends_to = np.zeros(best.slots.shape, np.int64)
     turn = 0
     while not search.should_stop() and search.gap > OPTIMAL_GAP:
         if search.limits.nodes is not None and turn >= search.limits.nodes:
             search.stop_for("nodes")
             return
         assert isinstance(search.best, ReplicaPlacement)
-        best = search.best
-        slot = np.concatenate([best.slots.ravel(), np.setdiff1d(usable, best.slots)])
-        sends_to[:-1] = best.sends_to
+        state = new_state(usable, search.best.slots, search.best.sends_to)
+        moves = new_moves(state)
         for k in range(LINK_SLICES):
+            cost = _loads(traffic, mapping.objective_s, problem.replicas)
             seed = (search.limits.seed * 7919 + turn * LINK_SLICES + k) % 2**31
-            descend(
-                traffic.forward,
-                traffic.backward,
-                traffic.ring,
-                traffic.previous,
-                traffic.via,
-                traffic.ends,
-                1.0 / traffic.bytes_per_s,
-                slot,
-                sends_to,
-                mapping.objective_s,
-                LINK_SLICE_STEPS,
-                0.5 * (1 - k / LINK_SLICES) ** 2 / (1 + turn % 4),
-                seed,
-            )
-            found = slot[: best.slots.size].reshape(best.slots.shape).copy()
-            search.offer(ReplicaPlacement(mapping.stage, found, sends_to[:-1].copy()))
+            heat = 0.5 * (1 - k / LINK_SLICES) ** 2 / (1 + turn % 4)
+            anneal_state(cost, state, moves, LINK_SLICE_STEPS, seed, heat, heat)
+            found = ReplicaPlacement(mapping.stage, state.slots(), state.sends_to[:-1].copy())
+            search.offer(found)
             if search.should_stop():
                 return
         turn += 1
+
+
+def _loads(traffic: LinkTraffic, scale: float, replicas: int) -> LinkLoads:
+    """Return the loads of the links as a cost for the annealing; `scale` is in seconds."""
+    return LinkLoads(
+        traffic.forward,
+        traffic.backward,
+        traffic.ring,
+        traffic.previous,
+        traffic.via,
+        traffic.ends,
+        1.0 / traffic.bytes_per_s / scale,
+        np.zeros(2 * len(traffic.ends)),
+        np.zeros(max(16, replicas + 1), np.int64),
+    )

@@ -129,12 +129,14 @@ PENALTY = 0.3
 #: Decay, per update, of prices (factor) and weights (power).
 DECAY = 0.9
 
-# Descents (annealing/cheapest.py, annealing/descents.py, ties.py, search.py)
+# Descents (annealing/stage_times.py, annealing/targets.py, ties.py, search.py)
 
 #: Power of a stage's time in the objective of descents, so that the longest stages rule.
 TIME_POWER = 8
 #: Steps of one descent, and temperatures at which descents begin, in turn.
 DESCENT_STEPS, DESCENT_HEATS = 100_000, (0.0, 0.1, 0.3, 1.0)
+#: Temperature at which a descent ends, over that at which it begins.
+COOLING = 0.01
 #: Rounds of annealing between two series of descents.
 ROUNDS_BETWEEN_DESCENTS = 2
 #: Steps per device for improving the orders of stages for other all-reduces than rings.

@@ -265,17 +265,19 @@ def refine(
     nets = rows(units.pins, net, units.size)
     weight = coefficient * units.net_bytes
     result = stage.copy()
-    value = _refine(units.seconds, *after, *before, *nets, units.net_start, units.pins, weight,
-                    result, stages, sweeps)  # fmt: skip
+    of_net = units.net_start, units.pins
+    value = _refine(units.seconds, after, before, nets, of_net, weight, result, stages, sweeps)
     return result, float(value)
 
 
 @njit(cache=True)
-def _refine(
-    seconds, after_at, after, before_at, before, nets_at, nets, net_start, pins, weight,
-    stage, stages, sweeps,
-):  # fmt: skip
-    """Move single units between stages, in place, at most `sweeps` times over all units."""
+def _refine(seconds, successors, predecessors, nets_of, pins_of, weight, stage, stages, sweeps):
+    """Move single units between stages, in place, at most `sweeps` times over all units.
+
+    Lists of units and nets are pairs: where the list of each one begins, and the lists.
+    """
+    (after_at, after), (before_at, before) = successors, predecessors
+    (nets_at, nets), (net_start, pins) = nets_of, pins_of
     units = len(seconds)
     load = np.zeros(stages)
     cut = np.zeros(stages + 1)

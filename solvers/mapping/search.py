@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...formulations.mapping.blocks import find_blocks
 from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
@@ -17,7 +18,8 @@ from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, 
 from ...instances.model.arrays import Floats, Ints
 from ...instances.model.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
-from .annealing.cheapest import descend
+from .annealing.stage_times import descend
+from .annealing.violations import best_routes
 from .first import first_mapping
 from .layouts import layouts, matched
 from .parameters import BLOCK_SECONDS, BLOCK_SHARE, BLOCK_WIDTH, ORDER_STEPS, SEGMENT_TARGETS
@@ -56,6 +58,11 @@ class MappingSearch:
     def block(self) -> Ints:
         """Block of each device, shape (D,); found when first asked for, after the layouts."""
         return find_blocks(self.costs)
+
+    @cached_property
+    def order(self) -> NDArray[np.int32]:
+        """Other devices of each, best route first, shape (D, D−1); found when first asked for."""
+        return best_routes(self.costs)
 
     @cached_property
     def test(self) -> BlockTest[Solution]:
@@ -192,10 +199,9 @@ class MappingSearch:
                 if segments is None or segments in done or search.should_stop():
                     continue
                 done.append(segments)
-                for each in (segments, test.merged(costs, self.block, segments)):
-                    slots = test.pack(costs, self.block, each)
-                    if slots is not None:
-                        self.offer(slots, matched(costs, slots))
+                slots = test.pack(costs, self.block, segments)
+                if slots is not None:
+                    self.offer(slots, matched(costs, slots))
 
 
 def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:

@@ -109,16 +109,6 @@ class SegmentTest:
                 best = min(best, inside + across)
         return max(alone, best)
 
-    def merged(self, costs: MappingCosts, block: Ints, segments: Segments) -> Segments:
-        """Return longer segments that can still be packed; the costliest crossings go first."""
-        ends = [last for _, last in segments[:-1]]
-        for end in sorted(ends, key=lambda s: -self._message[s] - costs.base[s]):
-            k = next(i for i, (_, last) in enumerate(segments) if last == end)
-            longer = [*segments[:k], (segments[k][0], segments[k + 1][1]), *segments[k + 2 :]]
-            if self.pack(costs, block, longer) is not None:
-                segments = longer
-        return segments
-
     def pack(self, costs: MappingCosts, block: Ints, segments: Segments) -> Ints | None:
         """Return slots, (S, R), with each copy of a segment in one block; None without a packing.
 

@@ -7,13 +7,13 @@ takes time in the size of the nets of one unit, so millions of them fit into a s
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ...formulations.task import Task
 from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
 from ...instances import Throughput
 from ...instances.model.arrays import Ints
+from ...instances.model.kernel import inner, kernel
 from ..core.search import Stoppable
 from .column_generation.frontier import Incidence
 
@@ -49,18 +49,19 @@ def anneal(
     room = (task.costs.capacity_bytes * (1 + PROOF_MARGIN))[kind]
     compute = np.ascontiguousarray(graph.compute.sum(axis=1)[kind])
     weight = np.ascontiguousarray(graph.weight.sum(axis=1)[kind])
+    rng = np.random.default_rng(seed)
     least, scale, done = np.inf, 0.0, 0
     while done < steps and not clock.should_stop():
         now = min(SLICE, steps - done)
         least, scale = _anneal(
             where, best, least, scale, compute, graph.memory_bytes, room, weight, shape.unit_ptr,
-            shape.unit_nets, shape.net_ptr, shape.net_pins, done, now, steps, seed + done,
+            shape.unit_nets, shape.net_ptr, shape.net_pins, done, steps, rng.random((now, 5)),
         )  # fmt: skip
         done += now
     return best
 
 
-@njit(cache=True)
+@inner
 def _norm(loads, scale):
     """Return the 16-norm of the loads."""
     total = 0.0
@@ -73,13 +74,15 @@ def _norm(loads, scale):
     return scale * total**0.0625
 
 
-@njit(cache=True)
+@kernel
 def _anneal(
     where, best, least, scale, compute, memory, room, weight, unit_ptr, unit_nets, net_ptr,
-    net_pins, done, steps, all_steps, seed,
+    net_pins, done, all_steps, draws,
 ):  # fmt: skip
-    """Go on with `where`, keep the best split in `best`; return its max-load and the start's."""
-    np.random.seed(seed)  # noqa: NPY002
+    """Go on with `where`, keep the best split in `best`; return its max-load and the start's.
+
+    Takes a step for each row of `draws`, random numbers from 0 to below 1; shape (steps, 5).
+    """
     devices, units = compute.shape
     inside = np.zeros((len(net_ptr) - 1, devices), np.int32)
     load, used = np.zeros(devices), np.zeros(devices)
@@ -98,13 +101,14 @@ def _anneal(
     if scale == 0.0:
         return least, scale
     value = _norm(load, scale)
-    for i in range(steps):
-        v = np.random.randint(units)  # noqa: NPY002
-        a = where[v]
-        b = np.random.randint(devices)  # noqa: NPY002
-        if np.random.random() < 0.9 and unit_ptr[v + 1] > unit_ptr[v]:  # noqa: NPY002
-            e = unit_nets[np.random.randint(unit_ptr[v], unit_ptr[v + 1])]  # noqa: NPY002
-            b = where[net_pins[np.random.randint(net_ptr[e], net_ptr[e + 1])]]  # noqa: NPY002
+    for i in range(len(draws)):
+        v = int(draws[i, 0] * units)
+        a, b = where[v], int(draws[i, 2] * devices)
+        first, nets = unit_ptr[v], unit_ptr[v + 1] - unit_ptr[v]
+        if draws[i, 1] < 0.9 and nets > 0:
+            e = unit_nets[first + int(draws[i, 2] * nets)]
+            pins = net_ptr[e + 1] - net_ptr[e]
+            b = where[net_pins[net_ptr[e] + int(draws[i, 3] * pins)]]
         if a == b or compute[b, v] == np.inf or used[b] + memory[v] > room[b]:
             continue
         old_a, old_b = load[a], load[b]
@@ -123,7 +127,7 @@ def _anneal(
                 load[b] -= weight[b, e]
         after = _norm(load, scale)
         heat = scale * HOT * (COLD / HOT) ** ((done + i) / all_steps)
-        if after > value and np.random.random() >= np.exp((value - after) / heat):  # noqa: NPY002
+        if after > value and draws[i, 4] >= np.exp((value - after) / heat):
             load[a], load[b] = old_a, old_b
             continue
         value = after

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from ...formulations.task import Task
 from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
 from ...instances import Throughput
 from ...instances.model.arrays import Ints
+from ...instances.model.kernel import kernel
 from .column_generation.frontier import Incidence
 
 
@@ -51,7 +51,7 @@ def linear_split(
     return where
 
 
-@njit(cache=True)
+@kernel
 def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):
     """Return the best cut of `order`: the segment of each unit, and the max-load or `inf`.
 

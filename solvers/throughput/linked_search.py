@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...instances import Placement, Solution, Throughput
 from ...instances.model.arrays import Floats, Ints, rows
+from ...instances.model.kernel import inner, kernel
 from ..core.search import Search
 from ..core.swaps import swap_devices
 from .loads_kernel import value_of_loads
@@ -73,7 +73,7 @@ def improve_linked(task: Task[Throughput], search: Search[Solution]) -> None:
         search.offer(Placement(graph.expand(where)))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _value(g, where, entered):
     """Objective and sum of squared loads; `entered`, shape (D,), is room to work in."""
     devices = len(g.capacity)
@@ -102,7 +102,7 @@ def _value(g, where, entered):
     return value_of_loads(work, moved, g.gpipe, g.overlap)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def descend(g, where, order):
     """Move units of `where` while that helps; first improvement, in the given order.
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
-from numpy.typing import NDArray
+from ...instances.model.kernel import inner
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def value_of_loads(
-    work: NDArray[np.float64], moved: NDArray[np.float64], gpipe: bool, overlap: bool
-) -> tuple[float, float]:
-    """Objective and sum of squared loads."""
+@inner
+def value_of_loads(work, moved, gpipe, overlap):
+    """Return the objective and the sum of squared loads.
+
+    Parameters
+    ----------
+    work, moved
+        Shape (D, 2): computing and transfer times of each device, forward and backward.
+    gpipe, overlap
+        As the problem says.
+    """
     forward, backward, total, squares = 0.0, 0.0, 0.0, 0.0
     for d in range(len(work)):
         if overlap:

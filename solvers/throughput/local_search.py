@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import (
@@ -17,6 +16,7 @@ from ...formulations.throughput.hypergraph import (
 )
 from ...instances import Placement, Solution, Throughput
 from ...instances.model.arrays import Ints
+from ...instances.model.kernel import inner, kernel
 from ..core.search import Search
 from .linked_search import descend as linked_descend
 from .linked_search import linked_loads
@@ -103,7 +103,7 @@ def _arrays(task: Task[Throughput], graph: Hypergraph) -> tuple[Any, ...]:
     )
 
 
-@njit(cache=True)
+@inner
 def _shift(unit, a, b, count, moved, weight, starts, nets, sizes):
     """Move `unit` from device a to b in the pin counts and transfer loads."""
     for i in range(starts[unit], starts[unit + 1]):
@@ -118,7 +118,7 @@ def _shift(unit, a, b, count, moved, weight, starts, nets, sizes):
                 moved[d, 1] += sign * weight[d, 1, e]
 
 
-@njit(cache=True)
+@kernel
 def _descend(where, order, compute, memory, capacity, weight, starts, nets, sizes, gpipe, overlap):
     """Move units of `where` while that helps; first improvement, in the given order."""
     devices = len(capacity)

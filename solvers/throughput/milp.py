@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from pyomo.common.gc_manager import PauseGC
@@ -16,17 +15,16 @@ from ...formulations.task import Task
 from ...formulations.throughput.compact import compact as state
 from ...formulations.throughput.hypergraph import hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
-from ...instances import InputError, Placement, Solution, Throughput
+from ...instances import Placement, Solution, Throughput
 from ...instances.model.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, TimeIsUp, solve_program
+from ..core.model_file import write_model
 from ..core.other_solvers import check_solver
 from ..core.search import Search
 from .greedy import greedy
 from .milp_slots import improve_slots
 from .packing import packing
-
-FORMATS = (".mps", ".lp")
 
 
 def compact(task: Task[Throughput], search: Search[Solution]) -> None:
@@ -90,25 +88,13 @@ def _reference(task: Task[Throughput]) -> float:
 
 
 def export_model(task: Task[Throughput], path: str | Path) -> None:
-    """Write the compact program, in the workload's time unit, as MPS or LP by the file's ending.
-
-    The file appears whole or not at all.
+    """Write the compact program, in the workload's time unit, as `write_model` does.
 
     Raises
     ------
     InputError
-        If the ending is another, or the file cannot be written.
+        As `write_model`.
     InfeasibleError
         If some node fits on no device.
     """
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"{path}: unknown ending {path.suffix!r}; use .mps or .lp")
-    stated = state(task)
-    try:
-        with TemporaryDirectory(dir=path.parent, prefix=".stagecut-") as folder:
-            whole = Path(folder) / f"model{path.suffix.lower()}"
-            stated.model.write(str(whole), io_options={"symbolic_solver_labels": True})
-            whole.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    write_model(lambda: state(task).model, path)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ...instances.model.kernel import kernel
 from .column_generation.frontier_kernels import build
 
 #: Most labels of one split: some 0.2 s.
 MOST_WORK = 10_000_000
 
 
-@njit(cache=True)
+@kernel
 def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used):
     """Write the load and the used memory of each device.
 
@@ -44,7 +44,7 @@ def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used
                 load[d] += weight[kind_of[d], e]
 
 
-@njit(cache=True)
+@kernel
 def resplit(
     where, free, a, b, order, unit_ptr, unit_nets, net_ptr, net_pins, compute_a, compute_b,
     weight_a, weight_b, memory, room_a, room_b, most, least_sum, buckets, width,
@@ -110,15 +110,16 @@ def resplit(
         if fixed[e] & 2 and (outside[e] or fixed[e] & 1):
             base_b += weight_b[e]
     layer_ptr, step, cost_a, cost_b, _ = build(
-        sub, unit_ptr, unit_nets, left, fixed, outside, weight_a, weight_b, True,
-        2 * most * (1 + 1e-9) - (base_a + base_b + compute), width, 64 * width, False,
+        sub, unit_ptr, unit_nets, left, fixed, outside, weight_a, weight_b,
+        np.bool_(True), 2 * most * (1 + 1e-9) - (base_a + base_b + compute), width, 64 * width,
+        np.bool_(False),  # a constant would be compiled for as such
     )  # fmt: skip
     if len(layer_ptr) == 0:
         return -1, 0.0, 0.0
     states = layer_ptr[size]
 
     # togo[r, x]: least t_r·(load of A) + (1 − t_r)·(load of B) that completes x
-    tilt = np.array([0.5, 0.3, 0.7, 0.1, 0.9])
+    tilt = (0.5, 0.3, 0.7, 0.1, 0.9)
     togo = np.zeros((len(tilt), states + 1))
     for i in range(size - 1, -1, -1):
         v = sub[i]

@@ -244,7 +244,7 @@ class _Targets:
 
     @property
     def _asked(self) -> float:
-        return max(self._search.limits.gap * (1 - 1e-6), OPTIMAL_GAP / 2)
+        return max(self._search.next_gap * (1 - 1e-6), OPTIMAL_GAP / 2)
 
     def next(self) -> float | None:
         """Return the next target; None if no target that could be proved is left."""

@@ -81,6 +81,8 @@ def _minimise(planner: Planner, search: Search[Solution], exact: bool) -> None:
     """Minimise the problem's objective; raise bounds only if `exact`."""
     if float(np.max(np.min(planner.data.light, axis=0))) > planner.staging.capacity.max():
         return  # one layer alone does not fit
+    if math.isinf(least_stage_time(planner.staging)):
+        return  # or fits on no device that could take it
     if planner.staging.problem.objective == "batch":
         _minimise_batch(planner, search, exact)
     else:

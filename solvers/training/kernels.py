@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ...instances.model.kernel import inner, kernel
 from .knapsack import ROUNDING, least_cost, ratio_rule
 from .labels import dominated, push
 
@@ -73,7 +73,7 @@ class Query(NamedTuple):
     rest: NDArray[np.float64]
 
 
-@njit(cache=True)
+@kernel
 def price_stage(data, units, count, inside, k, t, item, cost, size_a, size_b, weight):
     """Fill the options of a stage's units on kind k at degree number t; return the transfer time.
 
@@ -102,7 +102,7 @@ def price_stage(data, units, count, inside, k, t, item, cost, size_a, size_b, we
     return transfer
 
 
-@njit(cache=True)
+@kernel
 def configure(
     data, item, cost, size_a, size_b, weight, kappa, y, capacity, limit, decide, choice, gave_up
 ):  # fmt: skip
@@ -115,7 +115,7 @@ def configure(
     return least_cost(item, full, size, capacity, limit, decide, choice, gave_up)
 
 
-@njit(cache=True)
+@kernel
 def in_flight(data, d, behind):
     """Return y of a stage of d replicas with `behind` replicas in the stages after it."""
     if data.gpipe:
@@ -123,7 +123,7 @@ def in_flight(data, d, behind):
     return -(-(behind + d) // d)
 
 
-@njit(cache=True)
+@inner
 def left_over(data, used, k, more):
     """Return the speed of the devices left if `more` of kind k are taken too; −1 if too many."""
     speed = 0.0
@@ -135,13 +135,14 @@ def left_over(data, used, k, more):
     return speed
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def extend_plans(low, high, data, query, labels, halt):
     """Extend the labels of ideals low … high − 1 by every stage; return the labels.
 
     It ends at once when another thread sets `halt`, shape (1,).
 
-    All supersets of an ideal are listed by adding units in increasing order: each is met once.
+    All supersets of an ideal are listed by adding units in increasing order: each is met once. It
+    is one function, as steps that are functions of their own are not inlined and take far longer.
     """
     size = len(data.incident_start) - 1
     kinds = len(data.devices)
@@ -322,7 +323,7 @@ def extend_plans(low, high, data, query, labels, halt):
     return labels
 
 
-@njit(cache=True)
+@inner
 def _look(data, p, t, units, count, item, cost, size_a, size_b, weight, quick):
     """Note cost and sizes of the fastest options for divisor number p; `inf` if p is forbidden."""
     kappa = data.kappa[t, p]
@@ -340,13 +341,3 @@ def _look(data, p, t, units, count, item, cost, size_a, size_b, weight, quick):
         quick[p, 0] += value
         quick[p, 1] += size_a[best]
         quick[p, 2] += size_b[best]
-
-
-@njit(cache=True)
-def ideal_sums(start, unit, to, value):
-    """Return Σ value over the units of each ideal."""
-    sums = np.zeros(len(start) - 1)
-    for ideal in range(len(start) - 1):
-        for step in range(start[ideal], start[ideal + 1]):
-            sums[to[step]] = sums[ideal] + value[unit[step]]
-    return sums

@@ -9,7 +9,8 @@ some dozens on layers of neural networks; beyond `MOST` the search gives up and 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from ...instances.model.kernel import inner, kernel
 
 #: Relative slack of comparisons: rounding of sums.
 ROUNDING = 1e-12
@@ -17,7 +18,7 @@ ROUNDING = 1e-12
 MOST = 500_000
 
 
-@njit(cache=True)
+@kernel
 def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):
     """Return the least cost of one option per item within `capacity`; `inf` if above `limit`.
 
@@ -88,7 +89,7 @@ def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):
     )  # fmt: skip
 
 
-@njit(cache=True)
+@inner
 def _undominated(low, high, cost, size, order, count):
     """Append the undominated options low … high − 1 to `order`, by increasing size."""
     begin = count
@@ -110,7 +111,7 @@ def _undominated(low, high, cost, size, order, count):
     return kept
 
 
-@njit(cache=True)
+@inner
 def _hull_steps(head, order, cost, size):
     """Return the steps of each item's convex hull, by decreasing gain per size."""
     items = len(head) - 1
@@ -146,7 +147,7 @@ def _hull_steps(head, order, cost, size):
     return item[:steps][by], width[:steps][by], gain[:steps][by], to[:steps][by], steps
 
 
-@njit(cache=True)
+@inner
 def _search(
     items, head, order, cost, size, capacity, limit, best, choice, gave_up,
     light_size, light_cost, step_item, step_size, step_gain, steps,
@@ -225,7 +226,7 @@ def _search(
     return best
 
 
-@njit(cache=True)
+@kernel
 def ratio_rule(start, cost, size, capacity, limit, choice):
     """Return the cost that a greedy rule finds; arguments as of `least_cost`.
 

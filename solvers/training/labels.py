@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ...instances.model.kernel import inner
 
 
 class Labels(NamedTuple):
@@ -36,7 +37,7 @@ class Labels(NamedTuple):
     tally: NDArray[np.int64]
 
 
-@njit(cache=True)
+@inner
 def no_more(some, other):
     """Whether `some` devices are no more than the `other` ones, of every kind."""
     for k in range(len(some)):  # noqa: SIM110  # numba takes no generators
@@ -45,7 +46,7 @@ def no_more(some, other):
     return True
 
 
-@njit(cache=True)
+@inner
 def dominated(labels, ideal, devices, replicas):
     """Whether an ideal has a label with at most so many devices and replicas."""
     label = labels.head[ideal]
@@ -56,7 +57,7 @@ def dominated(labels, ideal, devices, replicas):
     return False
 
 
-@njit(cache=True)
+@inner
 def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, divisor):
     """Add a label unless another one is at least as good; drop those it is better than."""
     before, other = -1, labels.head[ideal]
@@ -99,7 +100,7 @@ def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, 
     return labels
 
 
-@njit(cache=True)
+@inner
 def _longer(labels):
     """Return the labels in arrays of twice the length."""
     more = np.zeros(len(labels.ideal), np.int64)

@@ -17,15 +17,15 @@ section 3.1: states are the antichains of the layer graph, that is, its ideals.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ...formulations.task import Task
 from ...formulations.training.staging import Staging, state_staging
 from ...instances import Solution, Stage, Training, in_stages
 from ...instances.model.arrays import Floats
+from ...instances.model.kernel import kernel
 from ..core.lattice import Lattice, chain, list_ideals
+from ..core.lattice_kernel import ideal_sums
 from ..core.search import Search
-from .kernels import ideal_sums
 
 #: States beyond which only those of one topological order are used: the effort is cubic.
 MOST_STATES = 700
@@ -111,7 +111,7 @@ def _unfold(
     return stages
 
 
-@njit(cache=True)
+@kernel
 def _level(time, weight, inside, workers, sync):
     """Return A, and for each entry the state k and the m' of its last stage."""
     states = len(time)

@@ -15,13 +15,13 @@ from ...formulations.training.staging import STATE_PER_WEIGHT, Staging
 from ...instances import Solution, Training, in_stages
 from ...instances.model.arrays import Floats, Ints
 from ..core.lattice import Lattice
+from ..core.lattice_kernel import ideal_sums
 from ..core.search import Search
 from .kernels import (
     Query,
     TrainingData,
     configure,
     extend_plans,
-    ideal_sums,
     in_flight,
     price_stage,
 )

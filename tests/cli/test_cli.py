@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 from cli_cases import placement_file
+from conformance import chain
 from project import ROOT
+
+from stagecut.instances.formats.files import save
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "COLUMNS": "120"}
 
@@ -211,6 +214,18 @@ def test_export_model_writes_what_other_solvers_read(tmp_path: Path) -> None:
         done = stagecut("export-model", path, "-o", tmp_path / name)
         assert done.returncode == 0, done.stderr
         assert word in (tmp_path / name).read_text()
+
+
+def test_export_model_of_an_iteration(tmp_path: Path) -> None:
+    save(chain([1.0, 2.0, 3.0]), tmp_path / "w.json")
+    model = tmp_path / "model.lp"
+    asked = ["export-model", tmp_path / "w.json", "-o", model, "--microbatches", "4"]
+    done = stagecut(*asked, "--accelerators", "2", "--schedule", "gpipe")
+    assert done.returncode == 0, done.stderr
+    assert "placed_once(0_2)" in model.read_text()
+    done = stagecut(*asked, "--accelerators", "2", "--cpus", "1")
+    assert done.returncode == 2
+    assert "devices of one kind" in done.stderr
 
 
 def test_instances_list_show_and_convert(tmp_path: Path) -> None:

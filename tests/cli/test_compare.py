@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from stagecut import (
     DeviceMapping,
     InputError,
+    Iteration,
     Latency,
     Throughput,
     Workload,
@@ -24,7 +25,7 @@ from stagecut import (
 )
 from stagecut.api.case_record import read_record
 from stagecut.api.cases import cases, run_cases
-from stagecut.api.compare import Row
+from stagecut.api.compare import Row, summaries, tabulate
 from stagecut.cli import app
 from stagecut.instances import Cluster, DeviceKind
 from stagecut.runtime.pictures.comparison_chart import draw_comparison
@@ -213,3 +214,50 @@ def test_the_command_compares_for_other_objectives(tmp_path: Path) -> None:
         CliRunner().invoke(app, [*arguments, "--methods", "dpl"], catch_exceptions=False)
     with pytest.raises(InputError, match="--split: it belongs to --objective throughput"):
         CliRunner().invoke(app, [*arguments, "--split", "contiguous"], catch_exceptions=False)
+
+
+def test_iterations_are_compared_with_what_frameworks_do(tmp_path: Path) -> None:
+    path = tmp_path / "net.json"
+    names = tuple(f"layers.{v}.mlp" for v in range(5))
+    workload = Workload(
+        name="net",
+        ids=names,
+        edges=np.array([(v, v + 1) for v in range(4)]),
+        times={"accelerator": np.array([1.0, 3.0, 1.0, 1.0, 2.0])},
+        memory_bytes=np.ones(5),
+        transfer=np.zeros(5),
+        time_unit="ms",
+        cluster=accelerators_and_cpus(2),
+    )
+    save(workload, path)
+    options = ["--objective", "iteration", "--microbatches", "4", "--time-limit", str(SECONDS)]
+    options += ["--gap", "0", "--methods", "auto,vllm,megatron"]
+    done = CliRunner().invoke(app, ["compare", str(path), *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    # stages of 4 and 4 against 5 and 3
+    assert done.stdout == "net: auto 20 ms, 13.0 % faster than vllm, the best other method\n"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(InputError, match="--microbatches: say how many"):
+        CliRunner().invoke(app, ["compare", str(path), *options[:2]], catch_exceptions=False)
+
+
+def test_a_method_without_a_plan_says_why() -> None:
+    table = compare(chain(), Iteration(4), ["vllm"], cluster=accelerators_and_cpus(2))
+    assert list(table["status"]) == ["no solution"]
+    assert table["error"][0].startswith("vllm: the names of the nodes name no modules")
+
+
+def test_what_a_method_gains_in_one_line() -> None:
+    def said(*objectives: float | None) -> list[str]:
+        rows: list[Row] = [
+            {"workload": "net", "problem": "p", "method": method, "objective": objective}
+            for method, objective in zip(("auto", "a", "b"), objectives, strict=False)
+        ]
+        return summaries(tabulate(rows), {"net": "ms"})
+
+    assert said(3.0, 4.0, 5.0) == ["net: auto 3 ms, 25.0 % faster than a, the best other method"]
+    assert said(3.0, 4.0, 2.5) == ["net: auto 3 ms, 20.0 % slower than b, the best other method"]
+    assert said(3.0, 3.0) == ["net: auto 3 ms, as fast as a, the best other method"]
+    assert said(0.0, 0.0) == ["net: auto 0 ms, as fast as a, the best other method"]
+    assert said(3.0, None) == ["net: auto 3 ms; no other method has a plan"]
+    assert said(None, 3.0) == said(3.0) == []

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
+import shlex
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +19,20 @@ def test_the_example_of_the_readme_runs_and_is_short() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(example.strip().splitlines()) <= 12
     exec(compile(example, "README.md", "exec"), {})
+
+
+def test_the_examples_of_the_page_on_iterations_run(tmp_path: Path) -> None:
+    """Its commands, where Stagecut is installed, and its Python."""
+    page = (ROOT / "docs" / "iteration.md").read_text()
+    (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
+    for command in commands.strip().splitlines():
+        words = [sys.executable, "-m", *shlex.split(command)]
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "timeline.svg").exists()
+    exec(compile(example, "docs/iteration.md", "exec"), {})
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)

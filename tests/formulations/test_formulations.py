@@ -13,11 +13,13 @@ import numpy as np
 import pyomo.environ as pyo
 import pytest
 from brute import best_max_load
+from brute_iteration import SCHEDULES, training_case
 from brute_mapping import stages_of
 from cases import linked_case, random_case
 from training_cases import random_training_case
 
-from stagecut import InfeasibleError, Latency, Limits, Throughput
+from stagecut import InfeasibleError, Iteration, Latency, Limits, Throughput
+from stagecut.formulations.iteration import milp as iteration_milp
 from stagecut.formulations.latency import links, milp, potentials
 from stagecut.formulations.linear import Linear
 from stagecut.formulations.mapping import counts as mapping_counts
@@ -102,6 +104,14 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
             staging = state_staging(pose(*parts))
             stated_training = training_milp.training_milp(staging, 1.0)
             yield f"training {seed}", (training_milp,), stated_training.model
+        workload, cluster = training_case(np.random.default_rng(seed), kinds=1)
+        schedule = SCHEDULES[seed % len(SCHEDULES)]
+        ordered = Iteration(2 + seed % 3, schedule, relayed=seed % 4 == 0)
+        with suppress(InfeasibleError):
+            stated_chains = iteration_milp.iteration_model(
+                pose(workload, cluster, ordered), floor=0.1
+            )
+            yield f"iteration {seed}", (iteration_milp,), stated_chains.model
         workload, cluster = random_case(seed, max_nodes=5)
         task = pose(workload, cluster, Throughput())
         stated_sets = set_partitioning.model(task, hypergraph(task))
@@ -151,6 +161,7 @@ def test_every_variable_and_every_equation_stands_in_the_text() -> None:
             assert numbers.setdefault(said[1], constraint.name) == constraint.name, where
         seen.setdefault(where.split()[0], set()).update(numbers)
     counts = {"compact": 27, "latency": 23, "training": 15, "set": 3, "schedule": 5}
+    counts |= {"iteration": 17}
     counts |= {"mapping": 11, "links": 11, "joint": 22, "islands": 8}
     assert {name: len(rules) for name, rules in seen.items()} == counts
 

@@ -16,7 +16,7 @@ from stagecut.formulations.mapping.values import possible_values
 from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
 from stagecut.instances.model.arrays import Ints
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.mapping import strategy
+from stagecut.solvers.mapping import auto
 from stagecut.solvers.mapping.layouts import matched
 from stagecut.solvers.mapping.programs.message_feasibility import MessageTest
 from stagecut.solvers.mapping.programs.ring_feasibility import RingTest
@@ -89,7 +89,7 @@ def test_programs_against_brute_force(mode: str, first: int) -> None:
 def test_searches_by_programs_against_brute_force(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strategy, "MAX_EXACT_DEVICES", 0)  # no search over sets of devices
+    monkeypatch.setattr(auto, "MAX_EXACT_DEVICES", 0)  # no search over sets of devices
     for seed in range(200, 216):
         workload, problem, _, optimum = small_case(seed, mode)
         result = solve(workload, problem=problem, limits=Limits(nodes=20))

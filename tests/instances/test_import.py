@@ -12,7 +12,7 @@ import pytest
 from project import ROOT
 
 import stagecut
-from stagecut import InputError, Workload
+from stagecut import InputError, Workload, tied_as
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
@@ -126,7 +126,9 @@ def test_what_is_imported_is_what_torch_does(
     name: str, training: bool, depth: int | None, tmp_path: Path
 ) -> None:
     model, x = MODELS[name]()
-    done = profile(model, (x,), training=training, depth=depth, estimate="h100", cache=tmp_path)
+    done = profile(
+        model, (x,), training=training, depth=depth, estimate="h100", cache=tmp_path, tied="colour"
+    )  # each weight once, as torch counts
     check(done, model)
     counts = counted_by_torch(model, (x,), training=training)
     assert done.workload.extra["flops"].sum() == counts.flops
@@ -146,7 +148,7 @@ def together(workload: Workload, *ids: str) -> bool:
 
 def test_operators_of_a_gpt() -> None:
     model, ids = gpt()
-    done = profile(model, (ids,), estimate="h100")
+    done = profile(model, (ids,), estimate="h100", tied="colour")
     workload = done.workload
     assert together(workload, "embedding", "linear_12")  # the tied weight
     assert "dropout" not in workload.ids  # does nothing in evaluation
@@ -154,7 +156,8 @@ def test_operators_of_a_gpt() -> None:
     assert any(name.startswith("view") for name in done.fx_nodes["linear"])
     assert workload.output_bytes is not None
     assert workload.output_bytes[workload.index["linear"]] == 2 * 12 * 48 * 4
-    copies = profile(model, (ids,), estimate="h100", tied="copies").workload
+    copies = profile(model, (ids,), estimate="h100").workload
+    assert copies.fingerprint == tied_as(workload, "copies").fingerprint
     assert not copies.colour_labels
     tied = 40 * 16 * 4
     weights = copies.extra["weight_bytes"].sum() - workload.extra["weight_bytes"].sum()

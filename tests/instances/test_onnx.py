@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stagecut
-from stagecut import InputError
+from stagecut import InputError, tied_as
 
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 
@@ -83,7 +83,9 @@ def test_onnx_files(tmp_path: Path) -> None:
     assert workload.extra["flops"].tolist() == [conv, 0, 0, product, product]
     assert workload.output_bytes is not None
     assert workload.output_bytes.tolist() == [4 * 6 * 64 * 4] * 2 + [4 * 6 * 4] * 3
-    assert workload.colour_classes == ((3, 4),)
+    assert workload.colour_classes == ()
+    assert [copy.nodes for tie in workload.ties for copy in tie.copies] == [(3,), (4,)]
+    assert read_onnx(path, "h100", batch=4, tied="colour").colour_classes == ((3, 4),)
     assert read_onnx(path, "h100", depth=1).ids == ("stem", "model", "head")
     result = stagecut.solve(workload, method="greedy")
     assert result.plan is not None
@@ -198,7 +200,7 @@ def test_a_transformer_block_with_computed_shapes(tmp_path: Path, opset: int) ->
     ]  # fmt: skip
     inputs = {"ids": (INT64, ["batch", s])}
     path = written(tmp_path / "block.onnx", nodes, inputs, ("y",), weights, opset)
-    workload = read_onnx(path, "h100", batch=b)
+    workload = read_onnx(path, "h100", batch=b, tied="colour")
     products = [2 * b * s * w * 3 * w, 2 * b * s * s * w, 2 * b * s * s * w, 2 * b * s * w * v]
     assert workload.extra["flops"].sum() == sum(products)
     assert workload.extra["parameters"].sum() == v * w + 3 * w * w + w
@@ -230,7 +232,9 @@ def test_quantised_weights_are_parameters(tmp_path: Path) -> None:
     workload = read_onnx(path, "h100")
     assert workload.extra["flops"].sum() == 2 * 2 * 4 * 9 * 12 + 2 * 2 * 5 * 36
     assert workload.extra["parameters"].sum() == 4 * 12 + 36 * 5 + 1  # one scale, too
-    assert workload.extra["weight_bytes"].sum() == 4 * 12 + 36 * 5 + 4
+    assert workload.extra["weight_bytes"].sum() == 4 * 12 + 36 * 5 + 3 * 4
+    once = tied_as(workload, "colour")  # the scale, which they all read
+    assert once.extra["weight_bytes"].sum() == 4 * 12 + 36 * 5 + 4
 
 
 def test_other_operators_that_multiply(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_deepspeed_takes_parts_of_layers_in_a_chain_and_layers_otherwise() -> No
 @pytest.mark.parametrize("name", ["torchtitan", "megatron", "deepspeed", "accelerate"])
 def test_training_workloads_are_cut_by_their_forward_passes(name: str) -> None:
     workload = load("gpt2-xl-training")
-    where = {"embedding": 0, "head": 2, "loss": 2}
+    where = {"embedding": 0, "head": 2, "loss": 2, "embedding.tokens.exchange": 2}
     where |= {f"block.{k}": min(2, k // 15) for k in range(48)}
     devices = [where[first_number(n.removesuffix(".backward"))] for n in workload.ids]
     _, stages = launcher_file(workload, placed(workload, devices, 3), name)

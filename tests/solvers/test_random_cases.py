@@ -92,3 +92,9 @@ def test_what_is_wrong_is_seen() -> None:
 
     assert said(right, 0.9 * optimum) == "bound above the optimum"
     assert said(right, 1.1 * optimum) == "better than brute force"
+
+
+@pytest.mark.parametrize("seed", [49, 52])
+def test_layers_that_fit_on_no_device_claim_no_bound(seed: int) -> None:
+    """The least stage time of such a layer is infinite, and a batch's bound was inf or NaN."""
+    assert not defects("wide training", range(seed, seed + 1))

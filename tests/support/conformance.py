@@ -10,6 +10,7 @@ import numpy as np
 from stagecut import (
     Cluster,
     DeviceKind,
+    Iteration,
     Latency,
     Plan,
     Throughput,
@@ -21,6 +22,7 @@ from stagecut.instances import (
     CallPlacement,
     DeviceMapping,
     Layers,
+    PipelinePlacement,
     Placement,
     Problem,
     ReplicaPlacement,
@@ -66,6 +68,21 @@ def _placed(
     return Task(workload, accelerators_and_cpus(2, cpus, room), problem)
 
 
+def _iterated(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
+    """A forward and a backward pass, of modules that are numbered."""
+    n, pairs = len(seconds), np.array(edges).reshape(-1, 2)
+    own = np.stack((np.arange(n), np.arange(n) + n), axis=1)
+    both = np.tile(scale * np.array(seconds), 2)
+    workload = chain(
+        list(both),
+        edges=np.concatenate((pairs, own, pairs[:, ::-1] + n)).reshape(-1, 2),
+        transfer=0.1 * both,
+        backward=np.arange(2 * n) >= n,
+        names=tuple(f"layers.{v}.mlp{side}" for side in ("", ".backward") for v in range(n)),
+    )
+    return Task(workload, accelerators_and_cpus(2, memory_bytes=room), Iteration(4))
+
+
 def _trained(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
     n = len(seconds)
     layers = Layers(
@@ -109,6 +126,7 @@ def _mapped(seconds: Sequence[float], edges: Edges, scale: float, room: float) -
 #: `dp` for contiguous splits alone.
 EXACT = {
     "throughput": ("auto", "milp"),
+    "iteration": ("auto", "dp", "milp"),
     "latency": ("auto", "dp", "milp", "milp-big-m"),
     "training": ("auto", "dp", "milp"),
     "mapping": ("auto", "milp", "joint"),
@@ -118,6 +136,7 @@ EXACT = {
 #: and devices have `room` for so many bytes, of which each node takes one or more.
 TASKS: dict[str, Callable[[Sequence[float], Edges, float, float], Task]] = {
     "throughput": lambda *of: _placed(Throughput(), *of),
+    "iteration": _iterated,
     "latency": lambda *of: _placed(Latency(), *of),
     "training": _trained,
     "mapping": _mapped,
@@ -142,6 +161,8 @@ def torn(plan: Plan) -> Plan:
     match plan.solution:
         case Placement(device=device):
             return replace(plan, solution=Placement(0 * device))
+        case PipelinePlacement(stage=stage, devices=devices):
+            return replace(plan, solution=PipelinePlacement(stage, devices * 2))
         case CallPlacement(device=device, call=call):
             return replace(plan, solution=CallPlacement(0 * device, 0 * call))
         case StagePlacement(stages=stages):

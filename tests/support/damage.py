@@ -13,11 +13,21 @@ from typing import Any, Literal
 
 import numpy as np
 from sample_files import cluster, placement, plan, workload
+from tied_chain import chain
 
 import stagecut
+from stagecut import tied_as
 from stagecut.api.case_record import line, read_record
 from stagecut.api.cases import Case
-from stagecut.instances import DeviceMapping, Latency, Plan, Training, Workload, topology
+from stagecut.instances import (
+    DeviceMapping,
+    Iteration,
+    Latency,
+    Plan,
+    Training,
+    Workload,
+    topology,
+)
 from stagecut.instances.formats.files import dumps, load, load_cluster, load_plan, load_split
 from stagecut.instances.formats.outline import read_outline
 from stagecut.instances.formats.source import read_source
@@ -79,6 +89,10 @@ def samples(folder: Path) -> dict[str, Sample]:
     layered = _layered()
     made = {
         "workload": written(dumps(own), lambda path: dumps(load(path))),
+        "tied workload": written(dumps(chain()), lambda path: dumps(load(path))),
+        "tied workload, other form": Sample(
+            dumps(chain()), lambda path: dumps(tied_as(load(path), "colour"))
+        ),
         "layers": written(dumps(layered), lambda path: dumps(load(path))),
         "cluster": written(dumps(_linked()), lambda path: dumps(load_cluster(path))),
         "placement": written(json.dumps(placement()), workload_of),
@@ -106,6 +120,7 @@ def samples(folder: Path) -> dict[str, Sample]:
     }
     for problem, of in (
         (Latency(calls=2), own),
+        (Iteration(3), own),
         (Training(microbatches=4, bandwidth=1e3), layered),
         (DeviceMapping(topology("mesh2d:2x2"), 2, 2), weighted()),
     ):

@@ -17,7 +17,7 @@ from training_cases import random_training_case
 
 import stagecut
 from stagecut import Cluster, Limits, Plan, Workload
-from stagecut.instances import DeviceMapping, Latency, Problem, Throughput, topology
+from stagecut.instances import DeviceMapping, Iteration, Latency, Problem, Throughput, topology
 from stagecut.instances.formats.files import dumps, load_plan
 from stagecut.instances.model.errors import InputError, VerificationError
 from stagecut.runtime import verify
@@ -35,6 +35,8 @@ def plans() -> list[tuple[Workload, Plan]]:
         for problem in (Throughput(), Throughput(split="contiguous", overlap=True), Latency()):
             method = "greedy"
             found.append((workload, _plan(workload, cluster, problem, method)))
+        if seed % 4 == 0:
+            found.append((workload, _plan(workload, cluster, Iteration(3), "dp")))
         layered, devices, training = random_training_case(seed)
         found.append((layered, _plan(layered, devices, training, "dp")))
     for name in ("mesh2d:2x2", "ring:5"):

@@ -16,6 +16,7 @@ from typing import get_args
 
 import numpy as np
 from brute import best_max_load
+from brute_iteration import SCHEDULES, least_makespan, training_case
 from brute_latency import least_latency
 from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
 from cases import linked_case, random_case
@@ -25,6 +26,7 @@ from wide_cases import Where, wide_case, widened
 from stagecut import (
     Cluster,
     InputError,
+    Iteration,
     Latency,
     Limits,
     Result,
@@ -37,6 +39,7 @@ from stagecut import (
     verify,
 )
 from stagecut.instances import DeviceMapping, Problem, stage_costs
+from stagecut.instances.model.arrays import Floats
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import OPTIMAL_GAP
 
@@ -141,6 +144,49 @@ def _training(wide: bool, seed: int) -> Case:
     return Case(workload, cluster, problem, partial(best_objective, workload, cluster, problem))
 
 
+def _iteration(
+    schedule: str | None,
+    split: str,
+    seed: int,
+    *,
+    change: Callable[[Workload, np.random.Generator], Workload] | None = None,
+) -> Case:
+    """A case of any rule; memory may bind in a third. Default: schedules in turn."""
+    rng = np.random.default_rng([seed, 9])
+    others = [s for s in SCHEDULES if s != "interleaved" or split == "contiguous"]
+    schedule = schedule or others[seed % len(others)]
+    interleaved, contiguous = schedule == "interleaved", split == "contiguous"
+    if rng.random() < 0.3 and not interleaved:
+        sizes = {"max_nodes": 5, "max_accelerators": 2, "max_kinds": 1 + seed % 2}
+        workload, cluster = random_case(seed, **sizes)
+    else:
+        inference = bool(rng.random() < 0.15) and not interleaved
+        workload, cluster = training_case(rng, inference=inference, tight=seed % 3 == 0)
+    if change is not None:
+        workload = change(workload, rng)
+    problem = Iteration(
+        int(rng.integers(1, 6)),
+        schedule,
+        split,
+        relayed=bool(rng.random() < 0.25) and contiguous,
+        overlap=bool(rng.random() < 0.2),
+        max_stages=2 if rng.random() < 0.15 else None,
+        weight_share=float(rng.choice([0.5, 0.3, 1.0])),
+    )
+    return Case(workload, cluster, problem, partial(least_makespan, workload, cluster, problem))
+
+
+def _enlarged(big: float, scale: float, workload: Workload, rng: np.random.Generator) -> Workload:
+    """Return the workload with BIG in place of a third of its times and transfers; all scaled."""
+
+    def drawn(numbers: Floats) -> Floats:
+        return scale * np.where(rng.random(len(numbers)) < 0.35, big, numbers)
+
+    assert workload.transfer is not None
+    times = {kind: drawn(numbers) for kind, numbers in workload.times.items()}
+    return replace(workload, times=times, transfer=drawn(workload.transfer))
+
+
 SHAPES = [(1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (4, 1), (1, 5), (5, 1)]
 
 
@@ -178,6 +224,12 @@ ORDINARY: dict[str, Callable[[int], Case]] = {
     "throughput links": _linked,
     "latency 1 call": partial(_latency, 1, False),
     "latency 2 calls": partial(_latency, 2, False),
+    **{
+        f"iteration {schedule}": partial(_iteration, schedule, "contiguous")
+        for schedule in SCHEDULES
+    },
+    "iteration per-device": partial(_iteration, None, "per-device"),
+    "iteration noncontiguous": partial(_iteration, None, "noncontiguous"),
     "training": partial(_training, False),
     "mapping stage-time": partial(_mapping, "stage-time", False),
     "mapping busiest-link": partial(_mapping, "busiest-link", False),
@@ -190,7 +242,20 @@ WIDE: dict[str, Callable[[int], Case]] = {
     },
     **{f"scale {scale:g}": partial(_big, 1.0, "all", scale) for scale in (1e-12, 1e12)},
     **{f"scale {scale:g} BIG": partial(_big, 1e5, "all", scale) for scale in (1e-12, 1e12)},
+    **{
+        f"iteration BIG {big:g}": partial(
+            _iteration, None, "contiguous", change=partial(_enlarged, big, 1.0)
+        )
+        for big in BIGS
+    },
+    **{
+        f"iteration scale {scale:g}": partial(
+            _iteration, None, "contiguous", change=partial(_enlarged, 1.0, scale)
+        )
+        for scale in (1e-12, 1e12)
+    },
     "wide throughput": _any_split,
+    "wide iteration": partial(_iteration, None, "contiguous", change=widened),
     "wide latency": partial(_latency, 1, True),
     "wide latency 2 calls": partial(_latency, 2, True),
     "wide training": partial(_training, True),

@@ -33,7 +33,6 @@ from __future__ import annotations
 import numpy as np
 
 from ...model.arrays import Floats
-from ...model.choices import Tied
 from .network import Network, Operator
 
 #: Bytes per number of a tensor, and per parameter of a gradient and of Adam's state.
@@ -70,7 +69,7 @@ def loss(network: Network) -> Operator:
     )
 
 
-def forward_costs(operators: list[Operator], training: bool, tied: Tied) -> Columns:
+def forward_costs(operators: list[Operator], training: bool) -> Columns:
     """Return what the forward pass of each operator costs.
 
     Returns
@@ -88,14 +87,14 @@ def forward_costs(operators: list[Operator], training: bool, tied: Tied) -> Colu
         "moved_bytes": np.array([_moved(op) for op in operators]),
         "launches": np.ones(len(operators)),
         "parameters": np.array([float(op.parameters) for op in operators]),
-        "weight_bytes": NUMBER_BYTES * _held(operators, tied),
+        "weight_bytes": NUMBER_BYTES * _held(operators),
         "gradient_bytes": nothing,
         "optimizer_bytes": nothing,
         "activation_bytes": held,
     }
 
 
-def backward_costs(operators: list[Operator], tied: Tied) -> Columns:
+def backward_costs(operators: list[Operator]) -> Columns:
     """Return what the backward pass of each operator costs; columns as of `forward_costs`."""
     flops, moved, launches = [], [], []
     for op in operators:
@@ -110,7 +109,7 @@ def backward_costs(operators: list[Operator], tied: Tied) -> Columns:
             flops.append(op.backward_flops)
             moved.append(_moved(op) + NUMBER_BYTES * (inputs + output))
             launches.append(1.0)
-    held = _held(operators, tied)
+    held = _held(operators)
     nothing = np.zeros(len(operators))
     return {
         "flops": np.array(flops),
@@ -129,10 +128,9 @@ def _moved(op: Operator) -> float:
     return float(NUMBER_BYTES * (op.input_elements + op.weights_read + op.output_elements))
 
 
-def _held(operators: list[Operator], tied: Tied) -> Floats:
-    """Parameters that each operator holds."""
-    shared = tied == Tied.COPIES
-    return np.array([float(op.parameters + (op.shared if shared else 0)) for op in operators])
+def _held(operators: list[Operator]) -> Floats:
+    """Parameters that each operator holds, each tied one once."""
+    return np.array([float(op.parameters) for op in operators])
 
 
 def _saved(operators: list[Operator]) -> set[int]:

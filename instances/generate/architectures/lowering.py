@@ -5,11 +5,8 @@ the tensors that its forward node received from others; a sum sends one gradient
 The gradients that several nodes send for one tensor are added up where the tensor came from, so
 operators may send more between devices than the layers that they make up.
 
-*Colours*: a backward node shares its forward node's, and nodes that use one weight matrix share
-one (``tied="colour"``): the matrix exists once. With ``tied="copies"`` each of them has the matrix,
-its gradient and its optimizer state, as pipelines do whose first and last stage keep a copy each
-(Narayanan et al., "Efficient large-scale language model training on GPU clusters using
-Megatron-LM", SC 2021); adding up the two gradients once per batch is left out.
+*Colours*: a backward node shares its forward node's. Nodes that use one weight matrix are a tie
+(`instances/model/ties.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +20,19 @@ from ...model.arrays import Floats, Ints
 from ...model.choices import Choice, Tied
 from ...model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind
 from ...model.links import Link
+from ...model.tied_weights import with_ties
+from ...model.ties import Copy, Tie
 from ...model.workload import Workload
 from ..roofline import CPU_CORE, Machine
-from .accounting import NUMBER_BYTES, Columns, backward_costs, forward_costs, loss
+from .accounting import (
+    GRADIENT_BYTES,
+    NUMBER_BYTES,
+    OPTIMIZER_BYTES,
+    Columns,
+    backward_costs,
+    forward_costs,
+    loss,
+)
 from .network import Network, Operator
 
 Granularity = Literal["layers", "operators"]
@@ -65,7 +72,7 @@ def to_workload(
     machine
         The accelerator that times and cluster are for.
     tied
-        What weights used twice mean; see above.
+        What weights used twice mean; see `instances/model/ties.py`.
     via
         What the suggested cluster's accelerators send over: ``peer``, the fast links between
         them, or ``host``, host memory. Both ends pay either way, each on a link of its own, as
@@ -84,12 +91,13 @@ def to_workload(
     operators = [*network.operators, *([loss(network)] if training else [])]
     group, nodes = _groups(operators, granularity)
     count = len(nodes)
-    columns = _columns(forward_costs(operators, training, tied), machine, group, count)
+    columns = _columns(forward_costs(operators, training), machine, group, count)
     columns["output_bytes"] = _outputs(operators, group, count)
     edges = _edges(operators, group)
-    colours, labels = _colours(operators, group, nodes, training, tied)
+    colours = np.arange(count) if training else np.full(count, -1)
+    labels = tuple(nodes) if training else ()
     if training:  # backward nodes come last, in reverse: v's is numbered 2·count − 1 − v
-        mirror = _columns(backward_costs(operators, tied), machine, group, count)
+        mirror = _columns(backward_costs(operators), machine, group, count)
         mirror["output_bytes"] = _gradients(operators, group, count)
         columns = {key: np.concatenate([columns[key], mirror[key][::-1]]) for key in columns}
         last = 2 * count - 1
@@ -100,7 +108,7 @@ def to_workload(
     memory = sum((columns[key] for key in MEMORY), start=np.zeros(len(nodes)))
     link = machine.peer if via == Via.PEER else machine.host
     transfer = [1e3 * link.seconds(size) for size in columns["output_bytes"].tolist()]
-    return Workload(
+    once = Workload(
         name=name,
         ids=tuple(nodes),
         edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
@@ -122,10 +130,10 @@ def to_workload(
             "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
             "cost_model": "roofline",
             "link": "between accelerators" if via == Via.PEER else "to host memory",
-            **({"shared_weights": tied} if any(op.owner for op in operators) else {}),
             **(provenance or {}),
         },
     )
+    return with_ties(once, _ties(operators, group, count if training else 0, link), tied)
 
 
 def _groups(operators: list[Operator], granularity: Granularity) -> tuple[Ints, list[str]]:
@@ -189,23 +197,39 @@ def _gradients(operators: list[Operator], group: Ints, count: int) -> Floats:
     return total
 
 
-def _colours(
-    operators: list[Operator], group: Ints, nodes: list[str], training: bool, tied: Tied
-) -> tuple[Ints, tuple[str, ...]]:
-    """Return the colour of each forward node, and the colours' names: where they begin."""
+def _ties(operators: list[Operator], group: Ints, backward: int, link: Link) -> list[Tie]:
+    """Return the weights that several nodes use.
+
+    Parameters
+    ----------
+    backward
+        Number of backward nodes.
+    """
     at = {op.name: int(group[v]) for v, op in enumerate(operators)}
-    leader = list(range(len(nodes)))
-    if tied == Tied.COLOUR:
-        for v, op in enumerate(operators):
-            if op.owner:
-                leader[int(group[v])] = at[op.owner]
-    alike = [training or leader.count(lead) > 1 for lead in leader]
-    numbers: dict[int, int] = {}
-    colours = [
-        numbers.setdefault(lead, len(numbers)) if shared else -1
-        for lead, shared in zip(leader, alike, strict=True)
-    ]
-    return np.array(colours, dtype=np.int64), tuple(nodes[lead] for lead in numbers)
+    users: dict[str, dict[int, int]] = {}
+    for v, op in enumerate(operators):
+        if op.owner:
+            users.setdefault(op.owner, {at[op.owner]: 0})[int(group[v])] = op.shared
+    ties = []
+    for owner, sizes in users.items():
+        if len(sizes) < 2:
+            continue
+        size = max(sizes.values())
+        gradient = float(GRADIENT_BYTES * size) if backward else 0.0
+        last = 2 * backward - 1
+        ties.append(
+            Tie(
+                weight=owner,
+                copies=tuple(
+                    Copy((v, last - v), v, last - v) if backward else Copy((v,), v) for v in sizes
+                ),
+                weight_bytes=float(NUMBER_BYTES * size),
+                gradient_bytes=gradient,
+                optimizer_bytes=float(OPTIMIZER_BYTES * size) if backward else 0.0,
+                exchange_time=1e3 * link.seconds(2 * gradient),
+            )
+        )
+    return ties
 
 
 def suggested_cluster(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ...model.choices import Tied
 from .diffusion import stable_diffusion_unet
 from .language import bert_large, gpt2_xl, llama3_8b, mixtral_8x7b, t5_large
 from .network import Network
@@ -31,8 +30,6 @@ class Architecture:
         How many it has, as published.
     source
         Where that number is from.
-    tied
-        How weights used twice are shipped: ``copies`` or ``colour``, see `accounting`.
     """
 
     name: str
@@ -42,7 +39,6 @@ class Architecture:
     size: int
     parameters: int
     source: str
-    tied: Tied = Tied.COPIES
 
 
 ALL = (
@@ -81,7 +77,6 @@ ALL = (
         size=512,
         parameters=336_226_108,
         source="Devlin et al. 2019; checkpoint google-bert/bert-large-uncased, both heads",
-        tied=Tied.COLOUR,
     ),
     Architecture(
         name="t5-large",
@@ -91,7 +86,6 @@ ALL = (
         size=512,
         parameters=737_668_096,
         source="Raffel et al. 2020; checkpoint google-t5/t5-large",
-        tied=Tied.COLOUR,
     ),
     Architecture(
         name="vit-l16",

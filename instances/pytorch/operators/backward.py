@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .draft import Draft
 from .graph import Flow, Operator
+from .held_memory import hold_parameters
 
 
 def add_backward(draft: Draft) -> None:
@@ -27,17 +28,15 @@ def add_backward(draft: Draft) -> None:
         )
         if partner >= 0:
             draft.together([partner, number[i]])
-    delivered: set[int] = set()
     for i in range(len(steps)):
         if i in number:
             for target, slot, tensor in steps[i].feeds:
                 for j, at in _reached(draft, target, slot, number):
                     draft.flows.append(Flow(number[i], number[j], tensor, (j, at)))
+    deliverers: dict[int, list[int]] = {}
     for i, storage in _gradients(draft, number):
-        if not draft.copies and storage in delivered:
-            continue
-        delivered.add(storage)
-        _hold_gradient(draft, number.get(i, -1), storage)
+        deliverers.setdefault(storage, []).append(number.get(i, -1))
+    hold_parameters(draft, deliverers)
 
 
 def _partner(draft: Draft, step: int) -> int:
@@ -72,20 +71,3 @@ def _gradients(draft: Draft, number: dict[int, int]) -> list[tuple[int, int]]:
             source[target] = giver
         pairs += [(giver, storage) for storage in step.accumulates]
     return pairs
-
-
-def _hold_gradient(draft: Draft, v: int, storage: int) -> None:
-    parameter = draft.recording.parameters.get(storage)
-    if parameter is None:
-        return
-    op = draft.operators[v if v >= 0 else draft.owner([storage])]
-    op.gradient_bytes += parameter.size_bytes
-    op.optimizer_bytes += optimizer_bytes(parameter.elements, parameter.size_bytes)
-
-
-def optimizer_bytes(elements: float, size_bytes: float) -> float:
-    """Return the bytes of Adam's state: two 32-bit moments, and a 32-bit copy of shorter weights.
-
-    Rajbhandari et al., "ZeRO", SC 2020, section 3.1.
-    """
-    return elements * (12.0 if size_bytes < 4 * elements else 8.0)

@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..recording.recording import Recording
-from .graph import Flow, Graph, Operator
+from .graph import Flow, Graph, Operator, SharedWeight
 
 
 class Draft:
-    """What the passes over a recording share.
+    """What the passes over a recording share."""
 
-    Parameters
-    ----------
-    copies
-        Every operator that reads a tied parameter has a copy of it.
-    """
-
-    def __init__(self, recording: Recording, training: bool, copies: bool) -> None:
+    def __init__(self, recording: Recording, training: bool) -> None:
         self.recording = recording
         self.training = training
-        self.copies = copies
         self.operators: list[Operator] = []
         self.flows: list[Flow] = []
+        self.shared: list[SharedWeight] = []
         self.anywhere: list[str] = []
         self.of_step: dict[int, int] = {}
         self.writer: dict[int, int] = {}
@@ -73,5 +67,6 @@ class Draft:
             flows=tuple(self.flows),
             sizes=self.recording.sizes,
             colours=tuple(tuple(c) for c in classes.values() if len(c) > 1),
+            shared=tuple(self.shared),
             anywhere=tuple(self.anywhere),
         )

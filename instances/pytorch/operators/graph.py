@@ -58,6 +58,28 @@ class Flow:
 
 
 @dataclass(frozen=True)
+class SharedWeight:
+    """A parameter that several operators read; it is held once.
+
+    Parameters
+    ----------
+    name
+        In the model.
+    readers, deliverers
+        Forward operators that read it, and backward operators that deliver its gradient, in order.
+    weight_bytes, gradient_bytes, optimizer_bytes
+        Of the parameter; 0 for what is not there.
+    """
+
+    name: str
+    readers: tuple[int, ...]
+    deliverers: tuple[int, ...]
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+
+
+@dataclass(frozen=True)
 class Graph:
     """Operators in the order of execution; all forward ones before the backward ones.
 
@@ -66,7 +88,10 @@ class Graph:
     sizes
         Bytes of each storage.
     colours
-        Operators that share a device, each at most in one class of at least two.
+        Operators that share a device, each at most in one class of at least two; for the weights
+        that they share alone, none do.
+    shared
+        The weights that several operators read.
     anywhere
         Names of the fx nodes that are constants.
     """
@@ -75,6 +100,7 @@ class Graph:
     flows: tuple[Flow, ...]
     sizes: tuple[float, ...]
     colours: tuple[tuple[int, ...], ...]
+    shared: tuple[SharedWeight, ...]
     anywhere: tuple[str, ...]
 
     def edges(self) -> list[tuple[int, int]]:

@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from .draft import Draft
+from .graph import SharedWeight
+
+
+def hold_parameters(draft: Draft, deliverers: Mapping[int, Sequence[int]]) -> None:
+    """Hold each parameter by its first reader, its gradient and optimizer state behind that.
+
+    Parameters
+    ----------
+    deliverers
+        Of the gradient of each parameter, by storage: backward operators, −1 for none.
+    """
+    for storage, parameter in draft.recording.parameters.items():
+        readers = list(dict.fromkeys(draft.readers.get(storage, [])))
+        given = deliverers.get(storage, [])
+        late = [v for v in given if v >= 0]
+        gradient = parameter.size_bytes if given else 0.0
+        state = optimizer_bytes(parameter.elements, parameter.size_bytes) if given else 0.0
+        for v in readers[:1]:
+            draft.operators[v].weight_bytes += parameter.size_bytes
+            draft.operators[v].parameters += parameter.elements
+        if given:
+            behind = [v for v in late if draft.find(v) == draft.find(readers[0])] if readers else []
+            holder = draft.operators[(behind or late or [draft.owner([storage])])[0]]
+            holder.gradient_bytes += gradient
+            holder.optimizer_bytes += state
+        if len(readers) > 1:
+            draft.shared.append(
+                SharedWeight(
+                    parameter.name, tuple(readers), tuple(late), parameter.size_bytes, gradient,
+                    state,
+                )
+            )  # fmt: skip
+
+
+def optimizer_bytes(elements: float, size_bytes: float) -> float:
+    """Return the bytes of Adam's state: two 32-bit moments, and a 32-bit copy of shorter weights.
+
+    Rajbhandari et al., "ZeRO", SC 2020, section 3.1.
+    """
+    return elements * (12.0 if size_bytes < 4 * elements else 8.0)
 
 
 def hold_memory(draft: Draft) -> None:
-    """Hold each parameter, constant and saved tensor by one operator."""
+    """Hold each constant and saved tensor by one operator."""
     recording, kept = draft.recording, {s for step in draft.recording.steps for s in step.saved}
     inner = {
         s: draft.of_step[i]
@@ -14,14 +56,6 @@ def hold_memory(draft: Draft) -> None:
         for s in step.saved
         if i in draft.of_step
     }
-    for storage, parameter in recording.parameters.items():
-        users = list(dict.fromkeys(draft.readers.get(storage, [])))
-        for v in users if draft.copies else users[:1]:
-            draft.operators[v].weight_bytes += parameter.size_bytes
-        for v in users[:1]:
-            draft.operators[v].parameters += parameter.elements
-        if not draft.copies:
-            draft.together(users)
     for storage, size in enumerate(recording.sizes):
         made = draft.writer.get(storage, -1)
         owner = draft.owner([storage])

@@ -10,9 +10,9 @@ steps that compute nothing hand their gradients on.
 
 Who shares a device
 -------------------
-Operators that read one parameter (unless it is copied), operators that change one tensor in place
-together with whoever reads it before the last change, users of state that changes, and a backward
-operator with its forward operator.
+Operators that change one tensor in place together with whoever reads it before the last change,
+users of state that changes, and a backward operator with its forward operator. Operators that read
+one parameter are listed, as they may share a device or have copies (`instances/model/ties.py`).
 """
 
 from __future__ import annotations
@@ -25,20 +25,14 @@ from .graph import Graph
 from .held_memory import hold_memory
 
 
-def operator_graph(recording: Recording, training: bool, copies: bool = False) -> Graph:
+def operator_graph(recording: Recording, training: bool) -> Graph:
     """Return the operator graph of a recording.
-
-    Parameters
-    ----------
-    copies
-        Every operator that reads a tied parameter has a copy of it, with gradient and optimizer
-        state; else they share a device.
 
     Notes
     -----
     Linear in what was recorded.
     """
-    draft = Draft(recording, training, copies)
+    draft = Draft(recording, training)
     add_forward(draft)
     hold_memory(draft)
     add_backward(draft)

@@ -7,7 +7,7 @@ import hashlib
 import torch
 from torch import nn
 
-from ....instances import Plan, StagePlacement
+from ....instances import PipelinePlacement, Plan, StagePlacement
 from ....instances.pytorch.tracing.traced import Traced
 
 #: Numbers of each parameter that count for the hash of the weights.
@@ -18,6 +18,8 @@ def plan_hash(plan: Plan) -> str:
     """Return a hash of what a plan decides."""
     digest = hashlib.sha256(repr((plan.problem, plan.cluster)).encode())
     digest.update(plan.placement.tobytes())
+    if isinstance(plan.solution, PipelinePlacement):
+        digest.update(plan.solution.stage.tobytes())
     if isinstance(plan.solution, StagePlacement):
         digest.update(repr(plan.solution.stages).encode())
     return digest.hexdigest()

@@ -8,15 +8,14 @@ caller can enlarge it. See `dp.py` for what is computed, and why it is exact.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from ....formulations.compiled import inner
+from ....instances.model.kernel import inner, kernel
 from . import arrays as col
 from .extend_call import extend_call, undo
 from .steps import close_call, cpu_step
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run(g, s, w, single, budget):
     """Work until done, out of budget, or out of room in an array; return which.
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from ....formulations.compiled import inner
+from ....instances.model.kernel import inner, kernel
 from . import arrays as col
 
 #: Steps after which the search is left; many alike things to take make it exponential.
 MOST_STEPS = 20_000
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def knapsack(size, worth, free):
     """Return the largest worth within `free`, and what to take for it.
 
@@ -52,7 +51,8 @@ def knapsack(size, worth, free):
                 left -= size[order[i]]
                 if have > best:
                     best = have
-                    chosen[:] = taken
+                    for j in range(count):  # a slice takes seconds to compile
+                        chosen[j] = taken[j]
             i += 1
             continue
         i -= 1

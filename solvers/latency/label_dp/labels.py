@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from ....formulations.compiled import inner
+from ....instances.model.kernel import inner, kernel
 from . import arrays as col
 
 
@@ -35,7 +34,7 @@ def find(s, key):
     return s.table[_slot(s.table, s.key, key)]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rehash(table, key, count):
     """Enter the first `count` states into an empty hash table."""
     for state in range(count):

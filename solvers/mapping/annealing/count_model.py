@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.model.arrays import Floats, Ints
 from ..layouts import paired
 from ..parameters import DECAY, PENALTY, RARE_NATS, RESTART_RATE, VIOLATION_FACTOR
-from .anneal import State, new_state, sampled_splits
 from .block_counts import (
     Links,
     first_counts,
@@ -25,6 +23,8 @@ from .block_counts import (
     sample_links,
     scarcity,
 )
+from .state import State, state_of
+from .violations import sampled_splits
 
 
 @dataclass(eq=False)
@@ -109,9 +109,7 @@ def hard_upper_bounds(
     return messages, rings
 
 
-def realise(
-    model: CountModel, costs: MappingCosts, order: NDArray[np.int32], rng: np.random.Generator
-) -> State:
+def realise(model: CountModel, costs: MappingCosts, rng: np.random.Generator) -> State:
     """Return a random mapping with the model's counts."""
     slots: list[list[int]] = [[] for _ in range(costs.stages)]
     for b in rng.permutation(len(model.counts)).tolist():
@@ -120,7 +118,7 @@ def realise(
             slots[s] += devices[:count]
             del devices[:count]
     chosen = np.array(slots)
-    return new_state(costs, chosen, paired(costs, chosen), order)
+    return state_of(costs, chosen, paired(costs, chosen))
 
 
 def read_counts(model: CountModel, costs: MappingCosts, state: State) -> None:
@@ -143,7 +141,7 @@ def update_weights(
         As `likely_upper_bounds` returns them.
     """
     messages, rings = upper_bounds
-    slots = state.slots(costs)
+    slots = state.slots()
     model.weights = model.weights**DECAY
     model.prices *= DECAY
     block = model.block

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -16,6 +15,8 @@ from ..parameters import (
     BLOCK_WIDTH,
     COUNT_STEPS,
     COUNT_WORK,
+    DESCENT_HEATS,
+    DESCENT_STEPS,
     EXCHANGE_RATE,
     FIRST_STEPS,
     FIXED_COUNT_COLD,
@@ -25,13 +26,13 @@ from ..parameters import (
     REPAIR_COLD,
     REPAIR_COOL,
     REPAIR_HOT,
+    ROUNDS_BETWEEN_DESCENTS,
     SLICE_STEPS,
     STEPS_GROWTH,
     TARGET_STRIDE,
 )
 from ..search import MappingSearch
-from .anneal import State, best_routes, new_state, repair
-from .anneal_fixed_counts import anneal_fixed_counts
+from .anneal_kernel import anneal as anneal_state
 from .count_model import (
     CountModel,
     choose_counts,
@@ -42,6 +43,10 @@ from .count_model import (
     realise,
     update_weights,
 )
+from .stage_times import descend
+from .state import State, new_moves, state_of
+from .violations import sampled_splits, violation_left, violations
+from .violations_kernel import Violations
 
 
 @dataclass
@@ -87,7 +92,7 @@ class StartStrategy:
 def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
     """Return the start strategies that the incumbent and the blocks allow."""
     costs, low = mapping.costs, mapping.bound_s
-    incumbent = _incumbent(mapping, best_routes(costs))
+    incumbent = _incumbent(mapping)
     starts = [
         StartStrategy(_continue, incumbent, REPAIR_HOT, low),
         StartStrategy(_from_incumbent, incumbent, REPAIR_COOL, low),
@@ -99,10 +104,7 @@ def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
         def from_count_model(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
             _from_count_model(mapping, start, model, seed)
 
-        starts = [
-            StartStrategy(run, incumbent, REPAIR_COOL, low)
-            for run in (_from_segments, _from_counts)
-        ] + starts
+        starts.insert(0, StartStrategy(_from_counts, incumbent, REPAIR_COOL, low))
         both = bool((costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any())
         starts.insert(
             0,
@@ -154,21 +156,7 @@ def _continue(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
 
 def _from_incumbent(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
     """Repair the incumbent."""
-    start.state = _incumbent(mapping, start.state.order)
-    _continue(mapping, start, seed)
-
-
-def _from_segments(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
-    """Repair a mapping that packs unsplittable segments into blocks."""
-    assert mapping.segments is not None
-    segments = mapping.segments(mapping.costs, mapping.lower_bounds, start.target)
-    if segments is not None:
-        segments = mapping.segments.merged(mapping.costs, mapping.block, segments)
-        slots = mapping.segments.pack(mapping.costs, mapping.block, segments)
-        if slots is not None:
-            start.state = new_state(
-                mapping.costs, slots, paired(mapping.costs, slots), start.state.order
-            )
+    start.state = _incumbent(mapping)
     _continue(mapping, start, seed)
 
 
@@ -184,7 +172,7 @@ def _from_counts(mapping: MappingSearch, start: StartStrategy, seed: int) -> Non
     if slots is not None:
         pairs = [matched(costs, slots), paired(costs, slots)]
         fits = stage_times(costs, slots, pairs[0]).max() <= start.target
-        start.state = new_state(costs, slots, pairs[0 if fits else 1], start.state.order)
+        start.state = state_of(costs, slots, pairs[0 if fits else 1])
     _continue(mapping, start, seed)
 
 
@@ -200,29 +188,28 @@ def _from_count_model(
     steps = COUNT_STEPS * len(model.counts) * model.counts.size
     choose_counts(model, costs, least, start.target, steps, rng)
     start.work += COUNT_WORK * steps
-    start.state = realise(model, costs, start.state.order, rng)
-    upper_bounds = hard_upper_bounds(model, costs, least, start.target)
-    part = partial(
-        anneal_fixed_counts,
+    start.state = realise(model, costs, rng)
+    cost = violations(
         costs,
-        upper_bounds,
-        start.state,
+        mapping.order,
         model.block,
+        hard_upper_bounds(model, costs, least, start.target),
         start.target,
+        keeps_counts=True,
         exchange_rate=EXCHANGE_RATE,
     )
     steps = FIXED_COUNT_STEPS * costs.size // 3
-    _sliced(mapping, start, steps, (REPAIR_HOT, FIXED_COUNT_COLD), int(rng.integers(2**31)), part)
+    _sliced(mapping, start, cost, steps, (REPAIR_HOT, FIXED_COUNT_COLD), int(rng.integers(2**31)))
     read_counts(model, costs, start.state)
     left = 0.0
     while left == 0 and mapping.search.gap > OPTIMAL_GAP and not mapping.search.should_stop():
         upper_bounds = likely_upper_bounds(model, costs, least, start.target)
-        part = partial(
-            anneal_fixed_counts, costs, upper_bounds, start.state, model.block, start.target
+        cost = violations(
+            costs, mapping.order, model.block, upper_bounds, start.target, keeps_counts=True
         )
         heats = FIXED_COUNT_HOT, FIXED_COUNT_COLD
         left = _sliced(
-            mapping, start, FIXED_COUNT_STEPS * costs.size, heats, int(rng.integers(2**31)), part
+            mapping, start, cost, FIXED_COUNT_STEPS * costs.size, heats, int(rng.integers(2**31))
         )
         _offer(mapping, start, left)
         if left:
@@ -232,33 +219,36 @@ def _from_count_model(
 
 def _repair(mapping: MappingSearch, start: StartStrategy, seed: int) -> float:
     """Repair the strategy's state at its target; return the violation left."""
-    part = partial(
-        repair, mapping.costs, mapping.lower_bounds, start.state, mapping.block, start.target
-    )
-    return _sliced(
-        mapping, start, int(start.effort * FIRST_STEPS), (start.heat, REPAIR_COLD), seed, part
-    )
+    upper_bounds = sampled_splits(mapping.costs, mapping.lower_bounds, start.target)
+    cost = violations(mapping.costs, mapping.order, mapping.block, upper_bounds, start.target)
+    steps = int(start.effort * FIRST_STEPS)
+    return _sliced(mapping, start, cost, steps, (start.heat, REPAIR_COLD), seed)
 
 
 def _sliced(
     mapping: MappingSearch,
     start: StartStrategy,
+    cost: Violations,
     steps: int,
     heats: tuple[float, float],
     seed: int,
-    part: Callable[[int, int, float, float], float],
 ) -> float:
     """Anneal in slices, so that the clock is looked at; return the violation left."""
     hot, cold = heats
     slices = max(1, -(-steps // SLICE_STEPS))
+    moves = new_moves(start.state)
     left = 1.0
     for k in range(slices):
-        left = part(
+        anneal_state(
+            cost,
+            start.state,
+            moves,
             steps // slices,
             (seed + k) % 2**31,
             hot * (cold / hot) ** (k / slices),
             hot * (cold / hot) ** ((k + 1) / slices),
         )
+        left = violation_left(cost)
         start.work += steps / slices
         if left == 0 or mapping.search.should_stop():
             break
@@ -266,11 +256,41 @@ def _sliced(
 
 
 def _offer(mapping: MappingSearch, start: StartStrategy, left: float) -> None:
-    slots, sends_to = start.state.slots(mapping.costs), start.state.sends_to[:-1].copy()
+    slots, sends_to = start.state.slots(), start.state.sends_to[:-1].copy()
     mapping.offer(slots, matched(mapping.costs, slots) if left else sends_to)
 
 
-def _incumbent(mapping: MappingSearch, order: np.ndarray) -> State:
+def _incumbent(mapping: MappingSearch) -> State:
     best = mapping.search.best
     assert isinstance(best, ReplicaPlacement)
-    return new_state(mapping.costs, mapping.costs.numbers(best.slots), best.sends_to, order)
+    return state_of(mapping.costs, mapping.costs.numbers(best.slots), best.sends_to)
+
+
+def descents(mapping: MappingSearch, starts: list[StartStrategy]) -> None:
+    """Descend from the incumbent and anneal in turns until a limit; for all-reduces of any kind."""
+    search = mapping.search
+    turn = 0
+    while not search.should_stop() and search.gap > OPTIMAL_GAP:
+        for heat in DESCENT_HEATS:
+            with mapping.step("descent"):
+                _descent(mapping, heat, turn)
+            if search.should_stop() or search.gap <= OPTIMAL_GAP:
+                return
+            turn += 1
+        if search.limits.nodes is not None and turn >= search.limits.nodes:
+            search.stop_for("nodes")
+            return
+        with mapping.step("annealing"):
+            anneal(mapping, starts, rounds=ROUNDS_BETWEEN_DESCENTS)
+
+
+def _descent(mapping: MappingSearch, heat: float, turn: int) -> None:
+    search, costs = mapping.search, mapping.costs
+    best = search.best
+    assert isinstance(best, ReplicaPlacement)
+    with search.phase("descents"):
+        seed = (search.limits.seed * 7919 + turn) % 2**31
+        slots, _ = descend(
+            costs, costs.numbers(best.slots), best.sends_to, DESCENT_STEPS, seed, hot=heat
+        )
+        mapping.offer(slots, matched(costs, slots))

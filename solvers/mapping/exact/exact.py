@@ -9,19 +9,47 @@ below the incumbent: a success makes the mapping found the incumbent, a failure 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit, types
 from numba.typed import Dict
+from numpy.typing import NDArray
 
 from ....formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, fitting
 from ....formulations.mapping.costs import MappingCosts, stage_times
-from ....instances.model.arrays import Floats, Ints
+from ....instances.model.arrays import Bools, Floats, Ints
 from ...core.search import Stoppable
 from .. import layouts
 from ..parameters import EXACT_SLICE, REMEMBERED_PAIRS
 from .collectives import by_island, hierarchical_bounds, tree_order, tree_times
 from .set_rings import best_ring, set_rings
+
+
+class Tables(NamedTuple):
+    """What is known of sets of devices at a target; sets are bits, 2^D of them.
+
+    C sets have R devices.
+    """
+
+    rings: Floats  # (S, 2^D) least all-reduce
+    pairs: Floats  # (S, D, D) cost of a message
+    slack: Floats  # (S,)
+    allowed: Ints  # (S,) devices that fit the stage
+    holds: Bools  # (S, 2^D) may be the stage
+    later: Bools  # (S, 2^D) contain a set that may be the stage
+    rank: NDArray[np.int32]  # (2^D,) number of a set of R devices
+    matched: NDArray[np.int8]  # (S, C, C) whether two sets match, −1 where not known; or empty
+
+
+class Walk(NamedTuple):
+    """Where the search stands: the stages placed, and what is left to try."""
+
+    path: Ints  # (S,) set of each stage
+    free: Ints  # (S,) devices for the stage
+    at: Ints  # (S,) subset of those, to be tried next
+    level: Ints  # (1,) stage to be placed
+    near: Ints  # (S, D) devices to which each device of a stage may send
 
 
 def exact(
@@ -119,22 +147,18 @@ def _decide(
     shape = (costs.stages, len(sets), len(sets)) if remembered else (0, 0, 0)
     matched = np.full(shape, -1, np.int8)
     failed = Dict.empty(types.int64, types.boolean)
-    path = np.zeros(costs.stages, np.int64)
-    free = np.zeros(costs.stages, np.int64)
-    free[0] = allowed[0]
-    at = np.zeros(costs.stages, np.int64)
-    at[0] = (1 << costs.replicas) - 1
-    level = np.zeros(1, np.int64)
-    near = np.zeros((costs.stages, costs.size + 1), np.int64)
+    none = np.zeros(costs.stages, np.int64)
+    near = np.zeros((costs.stages, costs.size), np.int64)
+    tables = Tables(rings, pairs, slack, allowed, holds, later, rank, matched)
+    walk = Walk(none.copy(), none.copy(), none.copy(), np.zeros(1, np.int64), near)
+    walk.free[0] = allowed[0]
+    walk.at[0] = (1 << costs.replicas) - 1
     while True:
         if clock.should_stop():
             return None
-        end = _place(
-            rings, pairs, slack, allowed, holds, later, rank, matched, failed,
-            path, free, at, level, near, EXACT_SLICE, costs.replicas,
-        )  # fmt: skip
+        end = _place(tables, walk, failed, EXACT_SLICE, costs.replicas)
         if end >= 0:
-            return path if end == 1 else nothing
+            return walk.path if end == 1 else nothing
 
 
 @njit(cache=True)
@@ -181,18 +205,15 @@ def _within(holds, size):
 
 
 @njit(cache=True)
-def _place(
-    rings, pairs, slack, allowed, holds, later, rank, matched, failed,
-    path, free, at, level, near, steps, replicas,
-):  # fmt: skip
+def _place(tables, walk, failed, steps, replicas):
     """Depth-first search from where it stood: 1 found, 0 refuted, −1 out of steps.
 
     Stage s takes a set of R devices out of free[s]: at[s] runs over the R-subsets of as many bits,
-    in increasing order. near[s, d] is the set of devices to which device d of stage s may send,
-    near[s, −1] their union.
+    in increasing order.
     """
-    stages = len(path)
-    size = near.shape[1] - 1
+    rings, pairs, slack, allowed, holds, later, rank, matched = tables
+    path, free, at, level, near = walk
+    stages, size = len(path), pairs.shape[1]
     members = np.empty(size, np.int64)
     s = level[0]
     while steps > 0:
@@ -212,18 +233,8 @@ def _place(
             for k in range(count):
                 if bits >> k & 1:
                     mask |= 1 << members[k]
-            lowest = bits & -bits  # the next larger number with as many bits
-            ripple = bits + lowest
-            at[s] = ripple | (((bits ^ ripple) >> 2) // lowest)
-            if not holds[s, mask]:
-                continue
-            left = (1 << size) - 1 & ~(used | mask)
-            for t in range(s + 1, stages):
-                if not later[t, left]:
-                    placed = True  # there is no room for stage t
-                    break
-            if placed:
-                placed = False
+            at[s] = _next_subset(bits)
+            if not holds[s, mask] or not _leaves_room(later, s, (1 << size) - 1 & ~(used | mask)):
                 continue
             if s > 0:
                 known = -1
@@ -244,19 +255,9 @@ def _place(
             if s + 1 == stages:
                 return 1
             # the ring is paid; what is left is for the messages
-            upper_bound = slack[s] - rings[s, path[s]]
-            reach = 0
-            left = 0
-            for a in range(size):
-                near[s, a] = 0
-                if path[s] >> a & 1:
-                    for b in range(size):
-                        if a != b and pairs[s, a, b] <= upper_bound:
-                            near[s, a] |= 1 << b
-                    reach |= near[s, a]
-            left = allowed[s + 1] & reach & ~(used | path[s])
+            reach = _receivers(path[s], pairs[s], slack[s] - rings[s, path[s]], near[s])
+            free[s + 1] = allowed[s + 1] & reach & ~(used | path[s])
             s += 1
-            free[s] = left
             at[s] = (1 << replicas) - 1
         else:
             if s == 0:
@@ -265,6 +266,37 @@ def _place(
             failed[(used << 16) | path[s]] = True
         level[0] = s
     return -1
+
+
+@njit(cache=True)
+def _next_subset(bits):
+    """The next larger number with as many bits."""
+    lowest = bits & -bits
+    ripple = bits + lowest
+    return ripple | (((bits ^ ripple) >> 2) // lowest)
+
+
+@njit(cache=True)
+def _leaves_room(later, s, left):
+    """Whether each stage after s may be a set of the devices left."""
+    t = s + 1
+    while t < len(later) and later[t, left]:
+        t += 1
+    return t == len(later)
+
+
+@njit(cache=True)
+def _receivers(mask, pairs, upper_bound, near):
+    """Write the devices to which each of a set may send to `near`, shape (D,); return the union."""
+    reach = 0
+    for a in range(len(near)):
+        near[a] = 0
+        if mask >> a & 1:
+            for b in range(len(near)):
+                if a != b and pairs[a, b] <= upper_bound:
+                    near[a] |= 1 << b
+            reach |= near[a]
+    return reach
 
 
 @njit(cache=True)

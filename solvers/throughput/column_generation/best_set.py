@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....instances.model.arrays import Bools, Floats, Ints
-from .frontier import Arcs, Frontier
+from .arcs import Arcs
+from .frontier import Frontier
 from .frontier_labels import extend, hope
 
 T = TypeVar("T", bound=np.generic)

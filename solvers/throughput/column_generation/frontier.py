@@ -17,8 +17,9 @@ import numpy as np
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.model.arrays import Bools, Floats, Ints
-from .frontier_kernels import build, greedy_order, leave_out
-from .frontier_labels import arcs_backward, arcs_forward
+from .arcs import Arcs, arcs_backward, arcs_forward
+from .frontier_kernels import build, leave_out
+from .orders import greedy_order
 
 T = TypeVar("T", bound=np.generic)
 
@@ -33,9 +34,6 @@ RELAXED_WIDTH = 500
 
 #: Orders whose states are counted, while they are no more than so many.
 TRIES, FEW = 8, 20_000
-
-#: Steps between states: see `arcs_forward`.
-Arcs = tuple[Ints, Ints, Ints, Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +106,9 @@ def orders(shape: Incidence, rng: np.random.Generator) -> list[Ints]:
     found: dict[tuple[int, ...], float] = {}
     for _ in range(tries):
         start, noise = int(rng.integers(size)), 0.5 * rng.random(size)
-        order, cost = greedy_order(shape.unit_ptr, shape.unit_nets, shape.net_ptr, start, noise)
+        order, cost = greedy_order(
+            shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins, start, noise
+        )
         found[tuple(order.tolist())] = cost
     return [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
 

@@ -1,76 +1,13 @@
-"""Inner loops of the frontier: elimination order and automaton, compiled."""
+"""The inner loop of the frontier: the states between the units of an order."""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from ....instances.model.kernel import inner, kernel
 
 
-@njit(cache=True)
-def greedy_order(unit_ptr, unit_nets, net_ptr, start, noise):
-    """Order the units: next is the one that opens the fewest nets and closes the most.
-
-    Parameters
-    ----------
-    unit_ptr, unit_nets
-        Nets of each unit, as compressed rows.
-    net_ptr
-        Where the units of each net begin in such rows.
-    start
-        First unit.
-    noise
-        Shape (U,): breaks ties.
-
-    Returns
-    -------
-    order, cost
-        The order, and the sum over layers of 2 ** (open nets).
-    """
-    size = len(unit_ptr) - 1
-    left = np.empty(len(net_ptr) - 1, np.int64)
-    for e in range(len(left)):
-        left[e] = net_ptr[e + 1] - net_ptr[e]
-    full = left.copy()
-    order = np.empty(size, np.int64)
-    done = np.zeros(size, np.bool_)
-    cost = 0.0
-    now_open = 0
-    for i in range(size):
-        best, best_score = -1, np.inf
-        if i == 0:
-            best = start
-        else:
-            for v in range(size):
-                if done[v]:
-                    continue
-                score = noise[v]
-                near = False
-                for j in range(unit_ptr[v], unit_ptr[v + 1]):
-                    e = unit_nets[j]
-                    if left[e] == full[e]:
-                        score += 1.0
-                    else:
-                        near = True
-                    if left[e] == 1:
-                        score -= 1.0
-                if not near and now_open > 0:
-                    score += 1e6
-                if score < best_score:
-                    best, best_score = v, score
-        order[i] = best
-        done[best] = True
-        for j in range(unit_ptr[best], unit_ptr[best + 1]):
-            e = unit_nets[j]
-            if left[e] == full[e]:
-                now_open += 1
-            left[e] -= 1
-            if left[e] == 0:
-                now_open -= 1
-        cost += 2.0 ** min(now_open, 1000)
-    return order, cost
-
-
-@njit(cache=True)
+@kernel
 def build(
     order, unit_ptr, unit_nets, pins_left, fixed, outside, weight_in, weight_out, both, most,
     width, room, relax,
@@ -119,7 +56,7 @@ def build(
     layer_ptr = np.zeros(size + 2, np.int64)
     layer_ptr[1] = 1
     capacity = 1024
-    step = np.empty((capacity, 2), np.int32)
+    step = np.empty((capacity, 2), np.int64)
     cost_in = np.empty((capacity, 2))
     cost_out = np.empty((capacity, 2))
     on_a = np.zeros(1, np.uint64)
@@ -241,7 +178,7 @@ def build(
             bit = one << np.uint64(least)
             given_up |= bit
             table[:] = -1
-            merged = np.empty(found, np.int32)
+            merged = np.empty(found, np.int64)
             kept = 0
             for x in range(found):
                 a1 = next_a[x] | bit
@@ -275,7 +212,7 @@ def build(
     return layer_ptr, step[:states], cost_in[:states], cost_out[:states], exact
 
 
-@njit(cache=True)
+@kernel
 def leave_out(layer_ptr, step, cost, most):
     """Return states and steps without those on no way from the first to the last for `most`.
 
@@ -294,7 +231,7 @@ def leave_out(layer_ptr, step, cost, most):
             y = step[x, choice]
             if y >= 0:
                 behind[x] = min(behind[x], cost[x, choice] + behind[y])
-    number = np.full(layer_ptr[-1], -1, np.int32)
+    number = np.full(layer_ptr[-1], -1, np.int64)
     left = np.zeros_like(layer_ptr)
     kept = 0
     for i in range(len(layer_ptr) - 1):
@@ -303,7 +240,7 @@ def leave_out(layer_ptr, step, cost, most):
                 number[x] = kept
                 kept += 1
         left[i + 1] = kept
-    steps = np.full((left[-2], 2), -1, np.int32)
+    steps = np.full((left[-2], 2), -1, np.int64)
     costs = np.zeros((left[-2], 2))
     for x in range(len(step)):
         if number[x] < 0:
@@ -316,7 +253,7 @@ def leave_out(layer_ptr, step, cost, most):
     return left, steps, costs
 
 
-@njit(cache=True)
+@inner
 def _slot(table, mask, on_a, on_b, a, b):
     """Place in the hash table of the state (a, b), or the free place where it belongs."""
     key = (a * np.uint64(0x9E3779B97F4A7C15)) ^ (b * np.uint64(0xC2B2AE3D27D4EB4F))
@@ -328,7 +265,7 @@ def _slot(table, mask, on_a, on_b, a, b):
     return at
 
 
-@njit(cache=True)
+@inner
 def _grown(array, capacity):
     """Return an array of shape (capacity, 2) that begins with `array`."""
     grown = np.empty((capacity, 2), array.dtype)

@@ -1,69 +1,13 @@
-"""Inner loops of the frontier: labels of partial sets, compiled."""
+"""The inner loop of the frontier: labels of partial sets."""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from ....instances.model.kernel import kernel
 
 
-@njit(cache=True)
-def arcs_forward(layer_ptr, step, cost):
-    """Return the steps into each state, as compressed rows.
-
-    Returns
-    -------
-    ptr, source, taken, cost
-        Steps into state x are ptr[x] … ptr[x + 1] − 1: state before, place in the order of the
-        unit that is taken (−1 if it is left out), transfer time that this adds.
-    """
-    states = layer_ptr[-1]
-    ptr = np.zeros(states + 1, np.int64)
-    for x in range(len(step)):
-        for choice in range(2):
-            if step[x, choice] >= 0:
-                ptr[step[x, choice] + 1] += 1
-    for x in range(states):
-        ptr[x + 1] += ptr[x]
-    fill = ptr[:-1].copy()
-    source = np.empty(ptr[-1], np.int64)
-    taken = np.empty(ptr[-1], np.int64)
-    paid = np.empty(ptr[-1])
-    for i in range(len(layer_ptr) - 2):
-        for x in range(layer_ptr[i], layer_ptr[i + 1]):
-            for choice in range(2):
-                if step[x, choice] < 0:
-                    continue
-                at = fill[step[x, choice]]
-                fill[step[x, choice]] += 1
-                source[at] = x
-                taken[at] = i if choice else -1
-                paid[at] = cost[x, choice]
-    return ptr, source, taken, paid
-
-
-@njit(cache=True)
-def arcs_backward(layer_ptr, step, cost):
-    """Return the steps out of each state, in the form of `arcs_forward`."""
-    ptr = np.zeros(layer_ptr[-1] + 1, np.int64)
-    for x in range(len(step)):
-        ptr[x + 1] = ptr[x] + (step[x, 0] >= 0) + (step[x, 1] >= 0)
-    ptr[len(step) + 1 :] = ptr[len(step)]
-    source = np.empty(ptr[-1], np.int64)
-    taken = np.empty(ptr[-1], np.int64)
-    paid = np.empty(ptr[-1])
-    at = 0
-    for i in range(len(layer_ptr) - 2):
-        for x in range(layer_ptr[i], layer_ptr[i + 1]):
-            for choice in range(2):
-                if step[x, choice] >= 0:
-                    source[at] = step[x, choice]
-                    taken[at] = i if choice else -1
-                    paid[at] = cost[x, choice]
-                    at += 1
-    return ptr, source, taken, paid
-
-
-@njit(cache=True)
+@kernel
 def hope(forward, ptr, source, taken, cost, price, load, allowed, charge, transfer_price, slope):
     """Return the most that the part of a set before each state (after, if not `forward`) is worth.
 
@@ -85,7 +29,7 @@ def hope(forward, ptr, source, taken, cost, price, load, allowed, charge, transf
     return best
 
 
-@njit(cache=True)
+@kernel
 def extend(
     forward, ptr, source, taken, cost, price, load, allowed, charge, transfer_price, limit, floor,
     buckets, slopes, hopes,

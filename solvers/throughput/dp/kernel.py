@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
+
+from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.model.kernel import inner, kernel
 
 #: A sum that has fallen by this factor is added up again: what was subtracted has left its rounding
 #: behind.
 FALLEN = 1e3
 
 
-@njit(cache=True)
-def windows(first, last, start, unit, to, weights, total, used, left, inside, alive):
+class Steps(NamedTuple):
+    """The lattice of N ideals of U units, as in `Lattice`."""
+
+    members: NDArray[np.uint64]  # (N, words) bits
+    start: Ints  # (N + 1,)
+    unit: NDArray[np.int32]
+    to: NDArray[np.int32]
+
+
+class Table(NamedTuple):
+    """What is known of R reachable ideals in S states."""
+
+    row: Ints  # (N,) row of each ideal below; −1 for ideals out of reach
+    value: Floats  # (R, S) least max-load, −1 where the state is out of reach
+    origin: NDArray[np.int32]  # (R, S) the ideal that it came from, −1 for none
+    by: NDArray[np.int8]  # (R, S) the kind of device that the last stage is on
+    keep: Bools  # (R, S) whether to extend the plan
+
+
+class Lanes(NamedTuple):
+    """Rows of the statement by kind of device: L lanes, of which the first C pay for nets."""
+
+    kind: Ints  # (L,)
+    limit: Floats  # (L,)
+    counts: Bools  # (L,) whether it counts for the max-load
+    unit_weight: Floats  # (U, L)
+    net_weight: Floats  # (E, C)
+
+
+class Nets(NamedTuple):
+    """Units of each of E nets, and nets of each unit, in compressed rows."""
+
+    pin_start: Ints
+    pin: Ints
+    of_start: Ints
+    of: Ints
+
+
+@kernel
+def windows(first, last, steps, weights, total, used, left, inside, alive):
     """Mark for ideals `first` … `last` − 1 the states that no plan within the limits can be in.
 
     Parameters
@@ -27,9 +70,9 @@ def windows(first, last, start, unit, to, weights, total, used, left, inside, al
     """
     questions, states = used.shape
     for ideal in range(first, last):
-        for step in range(start[ideal], start[ideal + 1]):
+        for step in range(steps.start[ideal], steps.start[ideal + 1]):
             for q in range(questions):
-                inside[to[step], q] = inside[ideal, q] + weights[q, unit[step]]
+                inside[steps.to[step], q] = inside[ideal, q] + weights[q, steps.unit[step]]
         for s in range(states):
             for q in range(questions):
                 weight = inside[ideal, q]
@@ -38,10 +81,8 @@ def windows(first, last, start, unit, to, weights, total, used, left, inside, al
                     break
 
 
-@njit(cache=True)
-def undominated(
-    start, unit, to, row, value, origin, by, keep, state, stride, used, yields, incumbent, floor
-):  # fmt: skip
+@kernel
+def undominated(steps, table, state, stride, used, yields, incumbent, floor):
     """Mark in `keep` the ideals whose best plan in `state` must be extended; return how many.
 
     Not those where fewer devices do as well, nor those where a larger ideal does as well that
@@ -50,18 +91,21 @@ def undominated(
 
     Parameters
     ----------
+    stride
+        Shape (K,): what one more device of a kind adds to the number of a state.
     used
         Shape (K,): devices used in the state.
     yields
         Shape (U,): whether a unit may leave any stage whose first units it belongs to.
     """
-    size = len(start) - 1
+    row, value, origin = table.row, table.value, table.origin
+    size = len(steps.start) - 1
     beyond = np.full(size, np.inf)  # least value of the larger ideals, and of the ideal itself
     kept = 0
     for ideal in range(size - 1, -1, -1):
-        for step in range(start[ideal], start[ideal + 1]):
-            if yields[unit[step]]:
-                beyond[ideal] = min(beyond[ideal], beyond[to[step]])
+        for step in range(steps.start[ideal], steps.start[ideal + 1]):
+            if yields[steps.unit[step]]:
+                beyond[ideal] = min(beyond[ideal], beyond[steps.to[step]])
         mine = row[ideal]
         if mine < 0 or value[mine, state] < 0:
             continue
@@ -74,60 +118,68 @@ def undominated(
                 if fewer < value[mine, state]:  # leave one device of the kind empty
                     value[mine, state] = fewer
                     origin[mine, state] = ideal
-                    by[mine, state] = k
+                    table.by[mine, state] = k
         if origin[mine, state] >= 0:
             here = value[mine, state]
-            keep[mine, state] = needed and here < incumbent and beyond[ideal] > max(here, floor)
-            kept += keep[mine, state]
+            keep = needed and here < incumbent and beyond[ideal] > max(here, floor)
+            table.keep[mine, state] = keep
+            kept += keep
             beyond[ideal] = min(beyond[ideal], here)
     return kept
 
 
-@njit(cache=True)
-def splits(
-    members, start, unit, to, pin_start, pin, of_start, of, net_weight, split
-):  # fmt: skip
-    """Fill in, shape (N, C), the weight of the nets that each ideal splits."""
-    one = np.uint64(1)
-    known = np.zeros(len(members), np.bool_)
+@kernel
+def splits(steps, nets, net_weight, split):
+    """Fill in, shape (N, C), the weight of the nets that each ideal splits.
+
+    Parameters
+    ----------
+    net_weight
+        Shape (E, C).
+    """
+    known = np.zeros(len(steps.members), np.bool_)
     most = np.zeros(split.shape)  # the greatest sum since it was added up
     held = np.zeros(len(net_weight), np.int64)
     none = np.zeros(len(net_weight), np.bool_)
-    for ideal in range(len(members)):
-        for step in range(start[ideal], start[ideal + 1]):
-            reached, v = to[step], unit[step]
+    for ideal in range(len(steps.members)):
+        for step in range(steps.start[ideal], steps.start[ideal + 1]):
+            reached, v = steps.to[step], steps.unit[step]
             if known[reached]:
                 continue
             known[reached] = True
             for n in range(split.shape[1]):
                 split[reached, n] = split[ideal, n]
                 most[reached, n] = most[ideal, n]
-            for a in range(of_start[v], of_start[v + 1]):
-                e = of[a]
-                inside = 0
-                for p in range(pin_start[e], pin_start[e + 1]):
-                    u = pin[p]
-                    inside += (members[ideal, u >> 6] >> np.uint64(u & 63)) & one
+            for a in range(nets.of_start[v], nets.of_start[v + 1]):
+                e = nets.of[a]
+                inside = _pins_in(steps.members, nets.pin_start, nets.pin, ideal, e)
                 if inside == 0:
                     for n in range(split.shape[1]):
                         split[reached, n] += net_weight[e, n]
                         most[reached, n] = max(most[reached, n], split[reached, n])
-                elif inside == pin_start[e + 1] - pin_start[e] - 1:
+                elif inside == nets.pin_start[e + 1] - nets.pin_start[e] - 1:
                     for n in range(split.shape[1]):
                         split[reached, n] -= net_weight[e, n]
             for n in range(split.shape[1]):
                 if most[reached, n] > FALLEN * split[reached, n]:
                     for e in range(len(held)):
-                        held[e] = 0
-                        for p in range(pin_start[e], pin_start[e + 1]):
-                            u = pin[p]
-                            held[e] += (members[reached, u >> 6] >> np.uint64(u & 63)) & one
-                    split[reached, n] = most[reached, n] = _open(
-                        held, none, pin_start, net_weight, n
-                    )
+                        held[e] = _pins_in(steps.members, nets.pin_start, nets.pin, reached, e)
+                    split[reached, n] = _open(held, none, nets.pin_start, net_weight, n)
+                    most[reached, n] = split[reached, n]
 
 
-@njit(cache=True)
+@inner
+def _pins_in(members, pin_start, pin, ideal, e):
+    """Return how many pins of net e are in an ideal."""
+    inside = 0
+    for p in range(pin_start[e], pin_start[e + 1]):
+        u = pin[p]
+        if members[ideal, u >> 6] >> np.uint64(u & 63) & np.uint64(1):
+            inside += 1
+    return inside
+
+
+@inner
 def _open(held, inside, pin_start, net_weight, n):
     """Return the weight in lane n of the nets not `inside` of which some pins are held."""
     total = 0.0
@@ -137,13 +189,8 @@ def _open(held, inside, pin_start, net_weight, n):
     return total
 
 
-@njit(cache=True)
-def relax(
-    first, budget, members, start, unit, to,
-    row, value, origin, by, keep, now, stride, may_use,
-    lane_kind, lane_limit, lane_counts, unit_weight, net_weight,
-    pin_start, pin, of_start, of, split,
-):  # fmt: skip
+@kernel
+def relax(first, budget, steps, table, now, stride, may_use, lanes, nets, split):
     """Extend the plans of ideals `first`, … by one more stage; return the next ideal and the work.
 
     Stages S are grown from an ideal by adding units in increasing number, so that each is met
@@ -151,40 +198,34 @@ def relax(
     good as soon as S has one; this part of a load and the time of the units only grow, and S is
     dropped as soon as they pass the limits on every kind.
 
+    It is one function, as it takes five times as long when its steps are functions of their own,
+    which numba does not inline for so many arrays.
+
     Parameters
     ----------
     budget
         Pairs of ideals after which to return.
-    row
-        Shape (N,): row of each ideal in `value`, `origin` and `by`; −1 for ideals out of reach.
-    value, origin, by
-        Shape (rows, S): least max-load; the ideal and the kind of device it came from. −1 where
-        the state is out of reach.
-    keep
-        Shape (rows, S): whether to extend the plan.
     now
         States to extend.
     stride
         Shape (K,): what one more device of a kind adds to the number of a state.
     may_use
         Shape (S, K): whether a device of the kind is left.
-    lane_kind, lane_limit, lane_counts
-        Shape (L,): rows by kind, their limits, and whether they count for the max-load.
-    unit_weight, net_weight
-        Shape (U, L), and (E, C) for the first C lanes; the others do not pay for nets.
-    pin_start, pin, of_start, of
-        Units of each net, and nets of each unit.
     split
         Shape (N, C): what crosses the boundary behind each ideal, which the stages on both sides
         pay; there are no nets then. Of no rows if nothing is relayed.
     """
-    size, units, nets = len(start) - 1, len(unit_weight), len(net_weight)
+    members, start, unit, to = steps
+    row, value, origin, by, keep = table
+    lane_kind, lane_limit, lane_counts, unit_weight, net_weight = lanes
+    pin_start, pin, of_start, of = nets
+    size, units = len(start) - 1, len(unit_weight)
     relayed = len(split) > 0
     states, kinds, lanes = value.shape[1], len(stride), len(lane_kind)
     charged = net_weight.shape[1]
     one = np.uint64(1)
-    held = np.zeros(nets, np.int64)  # pins in the stage
-    inside = np.zeros(nets, np.bool_)  # whether a pin is in the ideal
+    held = np.zeros(len(net_weight), np.int64)  # pins in the stage
+    inside = np.zeros(len(net_weight), np.bool_)  # whether a pin is in the ideal
     node = np.zeros(units + 1, np.int64)
     at = np.zeros(units + 1, np.int64)
     added = np.full(units + 1, -1, np.int64)
@@ -211,7 +252,7 @@ def relax(
         if many == 0:
             ideal += 1
             continue
-        for e in range(nets):
+        for e in range(len(net_weight)):
             inside[e] = False
             for p in range(pin_start[e], pin_start[e + 1]):
                 v = pin[p]

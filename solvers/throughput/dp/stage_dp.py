@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....formulations.throughput.ideals import Criterion, Pipeline, Row
 from ....instances.model.arrays import Bools, Floats, Ints
-from ...core.lattice import Lattice
+from ...core.lattice import Lattice, incidence_of
 from ...core.search import Stoppable
 from . import kernel
+from .kernel import Lanes, Nets, Steps, Table
 
 #: Pairs of ideals between two looks at the clock: about a tenth of a second.
 SLICE = 2_000_000
@@ -131,56 +132,75 @@ def least_maximum(
     reachable = np.logical_or.reduce(alive, axis=1)
     if not (reachable[0] and reachable[-1]):
         return Found(True, reachable=int(reachable.sum()))
-    row = np.where(reachable, np.cumsum(reachable) - 1, -1)
-    value = np.where(alive[reachable], limits[minimise], -1.0)
-    origin = np.full(value.shape, -1, np.int32)
-    by = np.zeros(value.shape, np.int8)
-    keep = np.zeros(value.shape, np.bool_)
-    value[0, 0], origin[0, 0] = 0.0, 0
+    table = _table(alive, reachable, limits[minimise])
     floor = min(floor, np.finfo(float).max)
-    steps = (lattice.start, lattice.unit, lattice.to)
-    table = (row, value, origin, by, keep)
-    lanes, incidence = _lanes(rows, lattice, caps, minimise), _incidence(pipe, lattice)
-    weights = lanes[-1]
-    split = np.zeros((lattice.size if pipe.relayed else 0, weights.shape[1]))
+    steps = _steps(lattice)
+    lanes = _lanes(rows, lattice, caps, minimise)
+    nets = Nets(*incidence_of(pipe.graph.pins, lattice.order))
+    split = np.zeros((lattice.size if pipe.relayed else 0, lanes.net_weight.shape[1]))
     if pipe.relayed:
-        kernel.splits(lattice.members, *steps, *incidence, weights, split)
-        lanes, incidence = (*lanes[:-1], weights[:0]), _no_nets(len(lattice.order))
+        kernel.splits(steps, nets, lanes.net_weight, split)
+        lanes = lanes._replace(net_weight=lanes.net_weight[:0])
+        nets = Nets(*incidence_of((), lattice.order))
     yields = pipe.yielding[lattice.order]
-    pairs = 0
-    for total in range(int(pipe.count.sum())):
+    pairs, devices = 0, int(pipe.count.sum())
+    gave_up = Found(False, reachable=len(table.value))
+    for total in range(devices):
         now = np.flatnonzero(states.used.sum(axis=1) == total)
         for state in now.tolist():
             if search.should_stop():
-                return Found(False, pairs=pairs, reachable=len(value))
+                return replace(gave_up, pairs=pairs)
             kernel.undominated(
-                *steps, *table, state, states.stride, states.used[state], yields,
+                steps, table, state, states.stride, states.used[state], yields,
                 limits[minimise], floor,
             )  # fmt: skip
         began, ideal = time.monotonic(), 0
         while ideal < lattice.size - 1:
+            timed = kernel.relax.ready
             ideal, more = kernel.relax(
-                ideal, SLICE, lattice.members, *steps, *table,
-                now, states.stride, states.left > 0, *lanes, *incidence, split,
-            )  # fmt: skip
+                ideal, SLICE, steps, table, now, states.stride, states.left > 0, lanes, nets, split
+            )
             pairs += more
+            if not timed:  # what is interpreted or compiled tells nothing about the rest
+                began = time.monotonic()
             spent = time.monotonic() - began
             if spent > TRIAL_SECONDS:
-                extended = np.logical_or.reduce(keep[:, now], axis=1)
-                done = extended[: row[:ideal].max(initial=-1) + 1].sum() / extended.sum()
-                projected = spent * ((1 - done) / done + (int(pipe.count.sum()) - total - 1) / done)
+                projected = spent * _left(table, now, ideal, devices - total - 1)
                 if projected > 2 * search.seconds_left:
-                    return Found(
-                        False, pairs=pairs, reachable=len(value), projected_seconds=projected
-                    )
+                    return replace(gave_up, pairs=pairs, projected_seconds=projected)
             if search.should_stop():
-                return Found(False, pairs=pairs, reachable=len(value))
-    final = np.where(origin[-1] >= 0, value[-1], np.inf)
+                return replace(gave_up, pairs=pairs)
+    final = np.where(table.origin[-1] >= 0, table.value[-1], np.inf)
     best = int(final.argmin())
     if np.isinf(final[best]):
-        return Found(True, pairs=pairs, reachable=len(value))
-    device, stages = _read_back(pipe, lattice, states, row, origin, by, best)
-    return Found(True, float(final[best]), device, stages, pairs, len(value))
+        return Found(True, pairs=pairs, reachable=len(table.value))
+    device, stages = _read_back(pipe, lattice, states, table, best)
+    return Found(True, float(final[best]), device, stages, pairs, len(table.value))
+
+
+def _table(alive: Bools, reachable: Bools, limit: float) -> Table:
+    """Return what is known at the beginning: the empty ideal."""
+    value = np.where(alive[reachable], limit, -1.0)
+    table = Table(
+        row=np.where(reachable, np.cumsum(reachable) - 1, -1),
+        value=value,
+        origin=np.full(value.shape, -1, np.int32),
+        by=np.zeros(value.shape, np.int8),
+        keep=np.zeros(value.shape, np.bool_),
+    )
+    table.value[0, 0], table.origin[0, 0] = 0.0, 0
+    return table
+
+
+def _steps(lattice: Lattice) -> Steps:
+    return Steps(lattice.members, lattice.start, lattice.unit, lattice.to)
+
+
+def _left(table: Table, now: Ints, ideal: int, devices: int) -> float:
+    """Return how many times the work up to an ideal is left, for this device and so many more."""
+    extended = np.logical_or.reduce(table.keep[:, now], axis=1)
+    done = extended[: table.row[:ideal].max(initial=-1) + 1].sum()
+    return float((extended.sum() - done + devices * extended.sum()) / max(done, 1))
 
 
 def _windows(
@@ -209,12 +229,13 @@ def _windows(
     left = take @ states.left.T + SLACK * total[:, None]
     inside = np.zeros((lattice.size, len(weight)))
     alive = np.ones((lattice.size, len(states.used)), np.bool_)
+    steps = _steps(lattice)
     for first in range(0, lattice.size, BLOCK):
         if search.should_stop():
             return None
         kernel.windows(
-            first, min(first + BLOCK, lattice.size), lattice.start, lattice.unit, lattice.to,
-            weight, total, used, left, inside, alive,
+            first, min(first + BLOCK, lattice.size), steps, weight, total, used, left, inside,
+            alive,
         )  # fmt: skip
     return alive
 
@@ -232,14 +253,8 @@ def _knapsack(weight: Floats, size: Floats, room: float) -> float:
     return taken + float(share @ weight)
 
 
-def _lanes(
-    rows: list[Row], lattice: Lattice, caps: Floats, minimise: Criterion
-) -> tuple[Ints, Floats, Bools, Floats, Floats]:
-    """Return the rows by kind as `kernel.relax` takes them, without those that cannot bind.
-
-    A net that alone passes the limit counts as twice the limit: the kernel adds nets and takes
-    them away again, and what one much larger than the rest leaves behind would drown them.
-    """
+def _lanes(rows: list[Row], lattice: Lattice, caps: Floats, minimise: Criterion) -> Lanes:
+    """Return the rows by kind, without those that cannot bind."""
     lanes: list[tuple[int, float, Row]] = [
         (k, min(float(cap[k]), float(np.finfo(float).max)), row)
         for row, cap in zip(rows, caps, strict=True)
@@ -248,44 +263,18 @@ def _lanes(
     ]
     lanes.sort(key=lambda lane: not lane[2].net[lane[0]].any())
     charged = sum(bool(row.net[k].any()) for k, _, row in lanes)
-    return (
+    return Lanes(
         np.array([k for k, _, _ in lanes]),
         np.array([cap for _, cap, _ in lanes]),
         np.array([row.criterion == minimise for _, _, row in lanes]),
         np.ascontiguousarray(np.array([row.unit[k][lattice.order] for k, _, row in lanes]).T),
-        np.ascontiguousarray(
-            np.array([_forbidding(row.net[k], cap) for k, cap, row in lanes])[:charged].T
-        ),
+        np.ascontiguousarray(np.array([row.net[k] for k, _, row in lanes])[:charged].T),
     )
 
 
-def _forbidding(weight: Floats, limit: float) -> Floats:
-    """Return the weights with all above the limit made one that stays above it in sums."""
-    return np.where(weight > limit, 2 * limit if limit > 0 else 1.0, weight)
-
-
-def _incidence(pipe: Pipeline, lattice: Lattice) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the units of each net and the nets of each unit, and where each begins."""
-    rank = np.argsort(lattice.order)
-    pins = pipe.graph.pins
-    pin = rank[np.array([v for net in pins for v in net], dtype=np.int64)]
-    net = np.repeat(np.arange(len(pins)), [len(net) for net in pins])
-    pin_start = np.searchsorted(net, np.arange(len(pins) + 1))
-    by_unit = np.argsort(pin, kind="stable")
-    of_start = np.searchsorted(pin[by_unit], np.arange(len(rank) + 1))
-    return pin_start, pin, of_start, net[by_unit]
-
-
-def _no_nets(units: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the incidence of so many units without any net."""
-    none = np.zeros(0, np.int64)
-    return np.zeros(1, np.int64), none, np.zeros(units + 1, np.int64), none
-
-
 def _read_back(
-    pipe: Pipeline, lattice: Lattice, states: States,
-    row: Ints, origin: NDArray[np.int32], by: NDArray[np.int8], state: int,
-) -> tuple[Ints, tuple[int, ...]]:  # fmt: skip
+    pipe: Pipeline, lattice: Lattice, states: States, table: Table, state: int
+) -> tuple[Ints, tuple[int, ...]]:
     """Return the device of each unit, and the devices in use by stage.
 
     Follows the stages from the full ideal back to the empty one.
@@ -295,7 +284,8 @@ def _read_back(
     first = np.concatenate([[0], np.cumsum(pipe.count)])
     used: list[int] = []
     while ideal > 0:
-        before, kind = int(origin[row[ideal], state]), int(by[row[ideal], state])
+        row = table.row[ideal]
+        before, kind = int(table.origin[row, state]), int(table.by[row, state])
         stage = np.setdiff1d(lattice.units(ideal), lattice.units(before), assume_unique=True)
         device[lattice.order[stage]] = first[kind] + states.used[state, kind] - 1
         if len(stage):

@@ -45,6 +45,8 @@ def test_two_processes() -> None:
         Case("gpt", "contiguous", "1f1b", recompute=True, tied="copies"),
         Case("mlp", "contiguous", "zb-h1", recompute=True),
         Case("gpt", "scattered", "1f1b", training=False),
+        Case("mlp", "chunks", "interleaved"),
+        Case("gpt", "chunks", "interleaved", depth=1, tied="copies"),
     )
 
 

@@ -80,7 +80,7 @@ def test_from_a_model_to_a_run_with_replicas(tmp_path: Path) -> None:
 
 def test_what_cannot_be_layers_is_refused() -> None:
     model, example = MODELS["gpt"]()
-    tied = profile(model, example, training=True, estimate="h100", depth=1).workload
+    tied = profile(model, example, training=True, estimate="h100", depth=1, tied="colour").workload
     with pytest.raises(InputError, match=r"must share a device.*--tied copies"):
         training_layers(tied)
     forward = profile(model, example, estimate="h100", depth=1).workload

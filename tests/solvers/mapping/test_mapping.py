@@ -35,7 +35,9 @@ from stagecut.runtime.verify.mapping import stage_reports
 from stagecut.runtime.verify.report import MappingReport
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import search as mapping_search
-from stagecut.solvers.mapping.annealing import anneal
+from stagecut.solvers.mapping.annealing.anneal_kernel import anneal
+from stagecut.solvers.mapping.annealing.state import new_moves, state_of
+from stagecut.solvers.mapping.annealing.violations import best_routes, sampled_splits, violations
 from stagecut.solvers.mapping.first import even_ends, first_mapping
 from stagecut.solvers.mapping.layouts import cycle, layouts, matched, snake
 from stagecut.solvers.mapping.partition import balanced_partition
@@ -142,12 +144,15 @@ def test_bounds_are_never_above_a_mapping(mode: str, seed: int) -> None:
     costs = mapping_costs(stage_costs(workload, np.arange(stages), stages), problem)
     lower_bounds = stage_lower_bounds(costs)
     slots = rng.permutation(costs.size)[: stages * replicas].reshape(stages, replicas)
-    state = anneal.new_state(costs, slots, matched(costs, slots))
+    state, order = state_of(costs, slots, matched(costs, slots)), best_routes(costs)
     low = float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
     best = math.inf
     for turn, factor in enumerate([2.0, 1.5, 1.2, 1.1, 1.05, 1.0]):
-        anneal.repair(costs, lower_bounds, state, costs.island, low * factor, 20_000, turn)
-        times = stage_times(costs, state.slots(costs), matched(costs, state.slots(costs)))
+        target = low * factor
+        upper_bounds = sampled_splits(costs, lower_bounds, target)
+        cost = violations(costs, order, costs.island, upper_bounds, target)
+        anneal(cost, state, new_moves(state), 20_000, turn, 0.35, 0.1)
+        times = stage_times(costs, state.slots(), matched(costs, state.slots()))
         best = min(best, float(times.max()))
     search: Search[object] = Search(Limits(), lambda _: 0.0)
     assert threshold_bound(costs, lower_bounds, best, lambda: False) <= best

@@ -13,8 +13,7 @@ from stagecut.formulations.mapping.bound import stage_lower_bounds
 from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.model.arrays import Floats, Ints
-from stagecut.solvers.mapping.annealing.anneal import best_routes, sampled_splits
-from stagecut.solvers.mapping.annealing.anneal_fixed_counts import anneal_fixed_counts
+from stagecut.solvers.mapping.annealing.anneal_kernel import anneal
 from stagecut.solvers.mapping.annealing.block_counts import (
     first_counts,
     likely_counts,
@@ -28,6 +27,13 @@ from stagecut.solvers.mapping.annealing.count_model import (
     read_counts,
     realise,
     update_weights,
+)
+from stagecut.solvers.mapping.annealing.state import new_moves
+from stagecut.solvers.mapping.annealing.violations import (
+    best_routes,
+    sampled_splits,
+    violation_left,
+    violations,
 )
 from stagecut.solvers.mapping.parameters import FORBIDDEN
 
@@ -135,23 +141,22 @@ def test_settling_keeps_contents_and_what_it_claims(
         for target in (1.1, 1.5, 3.0):
             target *= float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
             choose_counts(model, costs, lower_bounds, target, 5_000, rng)
-            state = realise(model, costs, best_routes(costs), rng)
-            before = contents_of(block, state.slots(costs))
+            state = realise(model, costs, rng)
+            before = contents_of(block, state.slots())
             assert (before == model.counts[:, :-1]).all()
             upper_bounds = likely_upper_bounds(model, costs, lower_bounds, target)
-            left = anneal_fixed_counts(
+            cost = violations(
                 costs,
-                upper_bounds,
-                state,
+                best_routes(costs),
                 block,
+                upper_bounds,
                 target,
-                20_000,
-                seed,
-                0.7,
-                0.2,
+                keeps_counts=True,
                 exchange_rate=exchange_rate,
             )
-            slots, sends_to = state.slots(costs), state.sends_to[:-1]
+            anneal(cost, state, new_moves(state), 20_000, seed, 0.7, 0.2)
+            left = violation_left(cost)
+            slots, sends_to = state.slots(), state.sends_to[:-1]
             assert sorted(state.slot.tolist()) == list(range(costs.size))
             assert (np.sort(sends_to, axis=1) == np.arange(replicas)).all()
             after = contents_of(block, slots)
@@ -180,9 +185,11 @@ def test_settling_repeats_itself() -> None:
         model = new_count_model(costs, block)
         target = 1.3 * float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
         choose_counts(model, costs, lower_bounds, target, 5_000, rng)
-        state = realise(model, costs, best_routes(costs), rng)
+        state = realise(model, costs, rng)
         upper_bounds = likely_upper_bounds(model, costs, lower_bounds, target)
-        anneal_fixed_counts(costs, upper_bounds, state, block, target, 10_000, 0, 0.7, 0.2)
+        order = best_routes(costs)
+        cost = violations(costs, order, block, upper_bounds, target, keeps_counts=True)
+        anneal(cost, state, new_moves(state), 10_000, 0, 0.7, 0.2)
         found.append((state.slot.tolist(), state.sends_to.tolist()))
     assert found[0] == found[1]
 

@@ -16,7 +16,7 @@ from execution_models import MODELS
 
 import stagecut
 from stagecut import Plan
-from stagecut.instances import Placement
+from stagecut.instances import PipelinePlacement, Placement
 from stagecut.instances.pytorch.profile import Profile, Tied, profile
 from stagecut.runtime.execution.pipeline import Pipeline
 from stagecut.runtime.execution.prepare import split_model
@@ -66,6 +66,19 @@ def profiled(model: str, training: bool, depth: int | None, tied: Tied) -> Profi
     return profile(module, example, training=training, estimate="h100", depth=depth, tied=tied)
 
 
+def chunked(case: Case, world: int) -> Plan:
+    """A plan for an iteration under the interleaved schedule, two stages on each device."""
+    done = profiled(case.model, case.training, case.depth, case.tied)
+    stage = np.array(contiguous(done, 2 * world))
+    _, stage = np.unique(stage, return_inverse=True)
+    problem = stagecut.Iteration(case.microbatches, "interleaved")
+    return replace(
+        plan_of(done, (stage % world).tolist()),
+        problem=problem,
+        solution=PipelinePlacement(stage, (*range(world), *range(world))),
+    )
+
+
 def plan_of(done: Profile, device: Sequence[int]) -> Plan:
     workload, devices = done.workload, stagecut.accelerators_and_cpus(max(device) + 1)
     return Plan(
@@ -103,10 +116,15 @@ def check(case: Case, rank: int, world: int) -> None:
     alone = copy.deepcopy(model)
     alone.train(case.training)
     done = profiled(case.model, case.training, case.depth, case.tied)
-    device = placed(case, world)
-    assert device is not None, case
-    plan = plan_of(done, device)
+    if case.placement == "chunks":
+        plan = chunked(case, world)
+    else:
+        device = placed(case, world)
+        assert device is not None, case
+        plan = plan_of(done, device)
     prepared = split_model(plan, model, example, workload=done.workload)
+    if case.placement == "chunks":
+        assert [piece.device for piece in prepared.pieces] == list(plan.solution.devices)
     pipeline = Pipeline(
         prepared,
         schedule=case.schedule,

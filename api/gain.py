@@ -1,0 +1,115 @@
+"""What a pipeline gains over one device, and why nothing if it gains nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..formulations.iteration.line import chain_edges
+from ..formulations.task import Task, pose
+from ..formulations.throughput.hypergraph import colour_units, merge_cycles, pipeline_units
+from ..instances import Iteration, Problem, Throughput, Workload
+from ..instances.model.arrays import Ints
+from ..instances.model.kept_bytes import kept_bytes
+from ..solvers import Result
+
+#: A plan that is faster by less than this has gained nothing.
+NOTHING = 0.005
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a plan gains.
+
+    Parameters
+    ----------
+    one_device
+        Time of the same work on one device of the fastest kind that can do all of it, whether or
+        not it has the memory; `inf` if there is none.
+    speed_up
+        `one_device` over the plan's objective; `inf` if one device cannot do the work.
+    reason
+        Why there is no gain; empty if there is.
+    """
+
+    one_device: float
+    speed_up: float
+    reason: str = ""
+
+
+def gain(workload: Workload, result: Result) -> Gain | None:
+    """Return what the plan of a result gains over one device.
+
+    Returns
+    -------
+    Gain or None
+        None if there is no plan, or it is for neither throughput nor iteration.
+    """
+    plan = result.plan
+    if plan is None or not isinstance(plan.problem, Throughput | Iteration):
+        return None
+    task = pose(workload, plan.cluster, plan.problem)
+    times = task.costs.compute[task.costs.count > 0].sum(axis=1)
+    microbatches = plan.problem.microbatches if isinstance(plan.problem, Iteration) else 1
+    alone = microbatches * float(times.min())
+    if not 0 < plan.objective < np.inf:
+        return Gain(alone, np.inf if alone else 1.0)
+    speed_up = alone / plan.objective
+    return Gain(alone, speed_up, _reason(task, result, alone) if speed_up < 1 + NOTHING else "")
+
+
+def _reason(task: Task[Problem], result: Result, alone: float) -> str:
+    if task.cluster.size == 1:
+        return "there is one device"
+    if isinstance(task.problem, Iteration) and task.problem.microbatches == 1:
+        return "one microbatch is on one device at a time; give more --microbatches"
+    part = _largest_part(task)
+    if part:
+        return part
+    _, resident, activation = kept_bytes(task.workload)
+    needed = (
+        float((resident + activation).sum())
+        if isinstance(task.problem, Iteration)
+        else float(task.workload.memory_bytes.sum())
+    )
+    if needed > task.costs.capacity_bytes[task.costs.count > 0].max():
+        return "one device has not the memory, and to share the work costs what it saves"
+    if result.status == "optimal" or alone <= result.bound * (1 + NOTHING):
+        return (
+            "whatever is moved to another device costs more in transfers and waiting than it saves"
+        )
+    return f"none was found; the bound leaves room for {alone / result.bound:.2f} × one device"
+
+
+def _largest_part(task: Task[Problem]) -> str:
+    """Say which part that cannot be cut holds all the work, if one does."""
+    workload, units = task.workload, _units(task)
+    time = task.costs.compute[task.costs.count > 0].min(axis=0)
+    work = np.bincount(units, time)
+    largest = int(work.argmax())
+    if work[largest] * (1 + NOTHING) < time.sum():
+        return ""
+    nodes = np.flatnonzero(units == largest)
+    share = f"{100 * work[largest] / time.sum():.1f} % of the work"
+    if len(nodes) == 1:
+        return f"node {workload.ids[int(nodes[0])]} alone is {share}"
+    colours = np.unique(workload.colours[nodes])
+    names = [repr(workload.colour_labels[c]) for c in colours[colours >= 0].tolist()]
+    if len(colours) == 1:
+        return f"the {len(nodes)} nodes of colour {names[0]} share a device: {share}"
+    closed = f"colour {names[0]}" if len(names) == 1 else "colours"
+    return (
+        f"{len(nodes)} nodes share a device, because of {closed} and the contiguous split: {share}"
+    )
+
+
+def _units(task: Task[Problem]) -> Ints:
+    """Return what must share a device, shape (n,)."""
+    problem = task.problem
+    if isinstance(problem, Iteration | Throughput) and problem.split == "contiguous":
+        if isinstance(problem, Iteration):
+            return merge_cycles(colour_units(task), chain_edges(task.workload))
+        if problem.cpu_split == "contiguous":
+            return pipeline_units(task)
+    return colour_units(task)

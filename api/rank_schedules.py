@@ -1,0 +1,174 @@
+"""Schedules against each other: the best plan under each, and what it needs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from ..instances import (
+    Cluster,
+    InputError,
+    Iteration,
+    PipelineSchedule,
+    Plan,
+    Split,
+    Workload,
+)
+from ..instances.formats.files import load
+from ..runtime.simulate.simulator import simulate
+from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
+from .solve import solve_with
+
+COLUMNS = ("schedule", "chunks", "makespan", "bound", "gap", "bubble", "peak_bytes", "fits",
+           "status", "reason", "plan")  # fmt: skip
+
+
+def rank_schedules(
+    workload: Workload | str | Path,
+    cluster: Cluster | None = None,
+    problem: Iteration | None = None,
+    *,
+    microbatches: int | None = None,
+    schedules: Sequence[PipelineSchedule | str] | None = None,
+    chunks: int | None = None,
+    method: str = "auto",
+    limits: Limits | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    started: float | None = None,
+) -> pd.DataFrame:
+    """Plan an iteration under every schedule, at the memory that there is.
+
+    Parameters
+    ----------
+    workload, cluster, method, on_progress
+        As in `solve`. The workload has a backward pass.
+    problem
+        What is asked for besides the schedule.
+    microbatches
+        In place of a problem: `Iteration(microbatches)`.
+    schedules
+        Default: all that the problem can have.
+    chunks
+        Stages per device of ``interleaved``; default: 2.
+    limits
+        For all schedules together; what one leaves of the time is the others'.
+    started
+        `time.monotonic()` from which the deadline counts; default: now.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per schedule, those that fit first, the fastest first: schedule, chunks, makespan,
+        bound and gap (of plans for the memory), bubble, peak_bytes (of the device that comes
+        closest to its memory, or exceeds it most), fits, status, reason (why there is no plan) and
+        plan. Where nothing fits or was found, makespan, bubble and peak_bytes are those of a plan
+        for unlimited memory, if there is one, and plan is None.
+
+    Raises
+    ------
+    InputError
+        If neither problem nor microbatches are given, or the workload has no backward pass.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> limits = stagecut.Limits(gap=0.1)
+    >>> names = ["1f1b", "zb-h1"]
+    >>> table = rank_schedules(
+    ...     "resnet50-training", cluster, microbatches=4, schedules=names, limits=limits
+    ... )
+    >>> table[["schedule", "chunks", "fits"]]
+      schedule  chunks  fits
+    0    zb-h1       1  True
+    1     1f1b       1  True
+    """
+    if not isinstance(workload, Workload):
+        workload = load(workload)
+    cluster = cluster or workload.cluster
+    if cluster is None:
+        raise InputError(f"{workload.name}: it suggests no cluster; give one")
+    if problem is None:
+        if microbatches is None:
+            raise InputError("schedules: give a problem, or microbatches")
+        problem = Iteration(microbatches)
+    if not workload.backward.any():
+        raise InputError(
+            f"{workload.name}: it has no backward pass, without which schedules do not differ"
+        )
+    limits = limits or DEFAULT_LIMITS[problem.name]
+    asked = _problems(problem, schedules or tuple(PipelineSchedule), chunks)
+    begun = time.monotonic() if started is None else started
+    rows = []
+    for i, one in enumerate(asked):
+        part = limits
+        if limits.seconds is not None:
+            left = limits.seconds - (time.monotonic() - begun)
+            part = replace(limits, seconds=max(left / (len(asked) - i), 0.1))
+        result = solve_with(
+            workload, cluster, one, method=method, limits=part, on_progress=on_progress
+        )
+        rows.append(_row(workload, cluster, one, result, part, method))
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table["late"] = ~table["fits"]
+    table = table.sort_values(["late", "makespan"], kind="stable", ignore_index=True)
+    return table.drop(columns="late")
+
+
+def _problems(
+    problem: Iteration, schedules: Sequence[PipelineSchedule | str], chunks: int | None
+) -> list[Iteration]:
+    """Return the problem under each schedule that it can have."""
+    chain = problem.split is Split.CONTIGUOUS and not problem.relayed
+    return [
+        replace(
+            problem, schedule=name, chunks=chunks if name == PipelineSchedule.INTERLEAVED else None
+        )
+        for name in schedules
+        if chain or name != PipelineSchedule.INTERLEAVED
+    ]
+
+
+def _row(
+    workload: Workload,
+    cluster: Cluster,
+    problem: Iteration,
+    result: Result,
+    limits: Limits,
+    method: str,
+) -> dict[str, object]:
+    row: dict[str, object] = {
+        "schedule": problem.schedule,
+        "chunks": problem.chunks_per_device,
+        "makespan": math.inf,
+        "bound": result.bound,
+        "gap": result.gap,
+        "bubble": math.nan,
+        "peak_bytes": math.nan,
+        "fits": result.plan is not None,
+        "status": result.status,
+        "reason": result.reason,
+        "plan": result.plan,
+    }
+    shown = result.plan
+    if shown is None:
+        kinds = tuple(replace(kind, memory_bytes=math.inf) for kind in cluster.kinds)
+        roomy = replace(cluster, kinds=kinds)
+        shown = solve_with(workload, roomy, problem, method=method, limits=limits).plan
+    if shown is not None:
+        row |= {"makespan": shown.objective, **_simulated(workload, shown, cluster)}
+    return row
+
+
+def _simulated(workload: Workload, plan: Plan, cluster: Cluster) -> dict[str, object]:
+    run = simulate(workload, plan)
+    sizes = [
+        (m.peak / max(cluster.kinds[device.kind].memory_bytes, 1e-300), m.peak)
+        for m, device in zip(run.memory, cluster.devices, strict=True)
+    ]
+    return {"bubble": run.bubble, "peak_bytes": max(sizes)[1]}

@@ -1,0 +1,68 @@
+"""CPU seconds of the first call on a machine and of later ones, a process each.
+
+    PYTHONPATH=.dev python benchmarks/cold_start.py [--case NAME …] [--calls 3]
+
+The first call begins with an empty cache of compiled kernels, in a folder of its own; the others
+find what those before have left. Prints a Markdown table: user and system seconds of each call, the
+last column for how much more the first takes than the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+#: Cases: name, arguments of the command line.
+CASES = {
+    "contiguous DP": ["solve", "gpt2-xl", "--split", "contiguous"],
+    "contiguous DP, 87 nodes": ["solve", "semantic-fpn", "--split", "contiguous"],
+    "set partitioning": ["solve", "gpt2-xl"],
+    "set partitioning, 348 nodes": ["solve", "bert-large-operators", "--split", "noncontiguous"],
+    "latency": ["solve", "gpt2-xl", "--objective", "latency"],
+    "latency, 71 nodes": ["solve", "resnet50", "--objective", "latency"],
+    "training": ["solve", "{benchmarks}/piper/bert32a100.json"],
+    "mapping": [
+        "map", "gpt2-xl-training", "--topology", "mesh2d:2x4", "--stages", "4", "--replicas", "2",
+    ],
+}  # fmt: skip
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--calls", type=int, default=2)
+    parser.add_argument("--benchmarks", type=Path, default=Path("../shared/benchmarks"))
+    options = parser.parse_args()
+    numbers = [str(call + 1) for call in range(options.calls)]
+    print("| case | " + " | ".join(f"call {n}" for n in numbers) + " | first − last |")
+    print("|---" * (options.calls + 2) + "|")
+    for name in options.case:
+        arguments = [word.format(benchmarks=options.benchmarks) for word in CASES[name]]
+        with tempfile.TemporaryDirectory() as folder:
+            spent = [cpu_seconds(arguments, folder) for _ in numbers]
+        cells = [f"{seconds:.1f}" for seconds in (*spent, spent[0] - spent[-1])]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def cpu_seconds(arguments: list[str], cache: str) -> float:
+    """Return user and system seconds of one command, with kernels cached in a folder."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, "-m", "stagecut", *arguments, "--time-limit", "120"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "NUMBA_CACHE_DIR": cache},
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Iterations: `auto` against what frameworks do by default and against plans for the max-load.
+
+Every cell is a shipped training workload on K accelerators with M microbatches under a schedule.
+Each finished cell is appended to a record, so that a run resumes where it stopped; cells of the
+record are not run again. Writes a CSV with a row per cell, and prints where any plan is ahead of
+`auto`. Max-load plans are simulated under the schedule; for interleaved schedules, which need a
+chain with several stages on a device, there are none.
+
+    python benchmarks/iteration.py --records iteration.jsonl --table iteration.csv
+    python benchmarks/iteration.py --workloads unet vit-l16 --accelerators 4 --schedules 1f1b gpipe
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from stagecut import (
+    Cluster,
+    Iteration,
+    Limits,
+    PipelinePlacement,
+    Plan,
+    Throughput,
+    Workload,
+    evaluate,
+    load,
+    solve,
+)
+from stagecut.instances import PipelineSchedule, Placement
+from stagecut.instances.model.problem import Split
+from stagecut.solvers.iteration.methods import RULES
+
+WORKLOADS = ("bert-large", "gpt2-xl", "llama3-8b", "mixtral-8x7b", "resnet50", "semantic-fpn",
+             "stable-diffusion-unet", "t5-large", "unet", "vit-l16")  # fmt: skip
+ACCELERATORS = (4, 8, 16)
+#: Microbatches for each accelerator.
+FACTORS = (1, 4, 16)
+SCHEDULES: tuple[PipelineSchedule, ...] = ("gpipe", "1f1b", "interleaved", "zb-h1")
+#: Splits of the plans for the max-load, by their names in the table.
+MAX_LOAD: dict[str, Split] = {
+    "max-load-contiguous": "contiguous",
+    "max-load-noncontiguous": "noncontiguous",
+}
+#: A plan is ahead of `auto` if it is better by more than rounding.
+AHEAD = 1e-9
+
+Cell = tuple[str, int, int, PipelineSchedule]
+
+
+def run(cell: Cell, limits: Limits) -> dict[str, Any]:
+    """Return the row of a cell."""
+    name, accelerators, microbatches, schedule = cell
+    workload = load(f"{name}-training")
+    assert workload.cluster is not None
+    cluster = workload.cluster.with_counts(accelerators, 0)
+    problem = Iteration(microbatches, schedule)
+    keys = ("workload", "accelerators", "microbatches", "schedule")
+    row: dict[str, Any] = dict(zip(keys, cell, strict=True)) | {"unit": workload.time_unit}
+    begun, cpu = time.monotonic(), time.process_time()
+    ours = solve(workload, cluster, problem, limits=limits)
+    row |= {
+        "auto": ours.objective,
+        "bound": ours.bound,
+        "gap": ours.gap,
+        "status": ours.status,
+        "seconds": time.monotonic() - begun,
+        "cpu_seconds": time.process_time() - cpu,
+    }
+    if ours.plan is not None:
+        report = evaluate(workload, cluster, problem, ours.plan.solution)
+        row["violations"] = "; ".join(report.violations)
+        row["peak_bytes"] = max(device.memory_bytes for device in report.devices)
+        row["peak_share"] = max(d.memory_bytes / d.capacity_bytes for d in report.devices)
+        row["stages"] = int(np.max(ours.plan.solution.stage)) + 1  # type: ignore[union-attr]
+    for rule in RULES:
+        theirs = solve(workload, cluster, problem, method=rule)
+        row[rule] = theirs.objective
+        if theirs.plan is None:
+            row[f"{rule}: why not"] = theirs.reason or theirs.notes[-1]
+    for label, split in MAX_LOAD.items():
+        row[label] = simulated(workload, cluster, problem, max_load(name, cluster, split, limits))
+    others = [row[other] for other in (*RULES, *MAX_LOAD) if row[other] is not None]
+    row["best_other"] = min(others, default=None)
+    row["ahead"] = bool(others) and (row["auto"] or math.inf) > min(others) * (1 + AHEAD)
+    return row
+
+
+@cache
+def max_load(name: str, cluster: Cluster, split: Split, limits: Limits) -> Plan | None:
+    """Return our plan with the least max-load."""
+    problem = Throughput(split=split)
+    return solve(f"{name}-training", cluster, problem, limits=limits).plan
+
+
+def simulated(
+    workload: Workload, cluster: Cluster, problem: Iteration, plan: Plan | None
+) -> float | None:
+    """Return the makespan of a plan for the max-load, None if it cannot run or does not fit."""
+    if plan is None or problem.schedule == "interleaved":
+        return None
+    assert isinstance(plan.solution, Placement)
+    device = plan.solution.device
+    free = Iteration(problem.microbatches, problem.schedule, "noncontiguous")
+    objectives = []
+    for asked, order in ((problem, in_order(workload, device)), (free, np.unique(device))):
+        if order is not None:
+            stage = np.argsort(order)[np.searchsorted(np.sort(order), device)]
+            report = evaluate(workload, cluster, asked, PipelinePlacement(stage, tuple(order)))
+            objectives += [] if report.violations else [report.objective]
+    return min(objectives, default=None)
+
+
+def in_order(workload: Workload, device: np.ndarray) -> np.ndarray | None:
+    """Return the devices in the order of their stages, None if they are no chain."""
+    import networkx as nx
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(np.unique(device).tolist())
+    for u, v in workload.edges.tolist():
+        if workload.backward[u] == workload.backward[v] and device[u] != device[v]:
+            pair = (int(device[u]), int(device[v]))
+            graph.add_edge(*(reversed(pair) if workload.backward[u] else pair))
+    if not nx.is_directed_acyclic_graph(graph):
+        return None
+    return np.array(list(nx.lexicographical_topological_sort(graph)))
+
+
+def recorded(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of a record by key; a last line that was cut off is left out."""
+    rows = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        rows[entry["key"]] = entry["row"]
+    return rows
+
+
+def main() -> None:
+    """Run the cells that are not in the record, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", nargs="+", default=WORKLOADS, help="without -training")
+    parser.add_argument("--accelerators", nargs="+", type=int, default=ACCELERATORS)
+    parser.add_argument("--factors", nargs="+", type=int, default=FACTORS, help="M / K")
+    parser.add_argument(
+        "--schedules", nargs="+", default=SCHEDULES, choices=tuple(PipelineSchedule)
+    )
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for a solve")
+    parser.add_argument("--gap", type=float, default=1e-4, help="auto stops at this gap")
+    parser.add_argument("--records", type=Path, default=Path("iteration.jsonl"))
+    parser.add_argument("--table", type=Path, default=Path("iteration.csv"))
+    options = parser.parse_args()
+    limits = Limits(seconds=options.time_limit, gap=options.gap)
+    cells: list[Cell] = [
+        (name, k, k * factor, schedule)
+        for name, k, factor, schedule in itertools.product(
+            options.workloads, options.accelerators, options.factors, options.schedules
+        )
+    ]
+    known = recorded(options.records)
+    rows = []
+    for schedule in options.schedules:  # compiled code must not count
+        run(("unet", 2, 2, schedule), Limits(seconds=600, gap=0.1, nodes=10))
+    for cell in cells:
+        key = json.dumps([*cell, options.time_limit, options.gap])
+        if key not in known:
+            known[key] = run(cell, limits)
+            with options.records.open("a") as file:
+                file.write(json.dumps({"key": key, "row": known[key]}) + "\n")
+        row = known[key]
+        rows.append(row)
+        ours, best = (f"{row[key]:.6g}" if row[key] is not None else "—"
+                      for key in ("auto", "best_other"))  # fmt: skip
+        gap = "—" if row["gap"] is None else f"{row['gap']:.2%}"
+        ahead = ", AHEAD" if row["ahead"] else ""
+        name = " ".join(map(str, cell))
+        print(f"{name}: auto {ours}, gap {gap}, best other {best}{ahead}, {row['seconds']:.1f} s",
+              flush=True)  # fmt: skip
+    table = pd.DataFrame(rows)
+    table.to_csv(options.table, index=False)
+    wide = {schedule: table[table["schedule"] == schedule] for schedule in options.schedules}
+    for schedule, part in wide.items():
+        print(f"{schedule}: {len(part)} cells, auto behind in {int(part['ahead'].sum())}, largest "
+              f"gap {part['gap'].max():.2%}, longest {part['seconds'].max():.1f} s")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

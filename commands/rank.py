@@ -1,0 +1,58 @@
+"""`stagecut solve --schedule all`: schedules against each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..api.rank_schedules import rank_schedules
+from ..instances import Cluster, Iteration, Workload
+from ..instances.formats.files import save
+from ..solvers import Limits
+from .clock import STARTED
+from .console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
+from .show_pipeline import schedule_table, schedules_json
+
+
+def rank(
+    workload: Workload,
+    cluster: Cluster,
+    problem: Iteration,
+    chunks: int | None,
+    method: str,
+    limits: Limits,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Plan an iteration under every schedule, show the table, and write the best plan that fits."""
+    with progress(workload.time_unit) as on_progress:
+        ranked = rank_schedules(
+            workload,
+            cluster,
+            problem,
+            chunks=chunks,
+            method=method,
+            limits=limits,
+            on_progress=on_progress,
+            started=STARTED,
+        )
+    best = ranked.iloc[0]
+    if best["fits"] and output is not None:
+        save(best["plan"], output, workload)
+    if as_json:
+        rows = schedules_json(ranked)
+        head = {"workload": workload.name, "problem": problem.name, "time_unit": workload.time_unit}
+        print_json({**head, "microbatches": problem.microbatches, "schedules": rows})
+    else:
+        title = f"{workload.name}: {problem.microbatches} microbatches"
+        unit = "" if workload.time_unit == "unspecified" else f" ({workload.time_unit})"
+        OUT.print(schedule_table(ranked, title, unit))
+        for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):
+            why = row["reason"] or "no plan found that fits; what is shown needs more memory"
+            OUT.print(f"{row['schedule']}: {why}", highlight=False, soft_wrap=True)
+        if best["fits"] and output is not None:
+            OUT.print(f"written: {output}, {best['schedule']}", highlight=False, soft_wrap=True)
+    if not best["fits"]:
+        infeasible = (ranked["status"] == "infeasible").all()
+        end(INFEASIBLE if infeasible else NO_PLAN)
+    end(0)

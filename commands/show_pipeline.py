@@ -1,0 +1,186 @@
+"""What a pipeline gives, as people and programs read it: stages, speed-up, bubble, schedules."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+
+from ..api.break_even import MOST, BreakEven, break_even
+from ..api.gain import Gain, gain
+from ..instances import Iteration, PipelinePlacement, Workload
+from ..runtime import Report
+from ..runtime.simulate.simulator import simulate
+from ..solvers import Result
+from .console import new_table, show_bytes, show_gap, show_time
+
+#: Part of the time of a search that the comparison with contiguous plans may take, and its least
+#: and most seconds.
+SHARE, LEAST_S, MOST_S = 0.05, 3.0, 6.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is said of a plan beyond its objective.
+
+    Parameters
+    ----------
+    gain
+        Over one device.
+    bubble
+        Of an iteration: the share of the devices' time in which they are idle.
+    right
+        For how many microbatches a plan of least max-load is the right one; None if that took too
+        long, and for what is no such plan.
+    streams
+        Whether that is to be said.
+    """
+
+    gain: Gain
+    bubble: float | None = None
+    right: BreakEven | None = None
+    streams: bool = False
+
+
+def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Facts | None:
+    """Return what is said of the plan of a result; None for other problems, and without a plan.
+
+    Parameters
+    ----------
+    objective_given
+        Whether the user asked for this objective, and need not be told what it is good for.
+    """
+    gained = gain(workload, result)
+    if gained is None or result.plan is None:
+        return None
+    if isinstance(result.plan.problem, Iteration):
+        return Facts(gained, simulate(workload, result.plan).bubble)
+    if objective_given or not workload.backward.any():
+        return Facts(gained)
+    right = None
+    if result.limit != "interrupt":
+        seconds = min(max(SHARE * result.seconds, LEAST_S), MOST_S)
+        right = break_even(workload, result.plan, seconds)
+    return Facts(gained, None, right, streams=True)
+
+
+def facts_json(facts: Facts, result: Result) -> dict[str, Any]:
+    """Return what `--json` prints of them."""
+    assert result.plan is not None
+    answer: dict[str, Any] = {
+        "one_device": facts.gain.one_device,
+        "speed_up": facts.gain.speed_up,
+        "no_gain_because": facts.gain.reason,
+    }
+    problem, solution = result.plan.problem, result.plan.solution
+    if isinstance(problem, Iteration) and isinstance(solution, PipelinePlacement):
+        answer |= {
+            "schedule": problem.schedule,
+            "microbatches": problem.microbatches,
+            "per_microbatch": result.plan.objective / problem.microbatches,
+            "bubble": facts.bubble,
+            "stages": list(solution.devices),
+        }
+    if facts.right is not None:
+        answer["right_from_microbatches"] = facts.right.microbatches
+        answer["over_memory_in_iteration"] = facts.right.over_memory
+    return answer
+
+
+def facts_rows(facts: Facts, unit: str) -> dict[str, str]:
+    """Return the lines below a table of devices, by name."""
+    rows = {}
+    if math.isfinite(facts.gain.speed_up):
+        rows["speed-up"] = f"{facts.gain.speed_up:.2f} × one device" + (
+            f": nothing gained, {facts.gain.reason}"
+            if facts.gain.reason
+            else f" ({show_time(facts.gain.one_device, unit)})"
+        )
+    if facts.bubble is not None:
+        rows["bubble"] = f"{100 * facts.bubble:.1f} % of the time of the devices in use"
+    if facts.streams:
+        rows["right for"] = _right_for(facts.right)
+    return rows
+
+
+def _right_for(right: BreakEven | None) -> str:
+    """Return the line that says for how many microbatches a plan of least max-load is right."""
+    if right is None:
+        return "streams of microbatches without end; plan an iteration with --microbatches"
+    if right.over_memory:
+        return (
+            f"no iteration under {right.schedule}: {right.over_memory}; "
+            "plan for yours with --microbatches"
+        )
+    if right.microbatches is None:
+        text = f"streams without end; up to {MOST} microbatches a contiguous plan is faster"
+    elif right.microbatches == 1:
+        return f"iterations of any number of microbatches under {right.schedule}"
+    else:
+        text = f"{right.microbatches} microbatches and more; for fewer a contiguous plan is faster"
+    return f"{text} under {right.schedule}: plan for yours with --microbatches"
+
+
+def iteration_table(
+    report: Report, problem: Iteration, solution: PipelinePlacement, title: str, of_unit: str
+) -> Table:
+    """Return the table of devices in the order of their first stages; times per microbatch."""
+    numbers: dict[int, list[int]] = {}
+    for s, d in enumerate(solution.devices):
+        numbers.setdefault(d, []).append(s)
+    chain = problem.split == "contiguous"
+    first = "stages, device" if problem.chunks_per_device > 1 else "stage, device"
+    titles = ("nodes", "forward + backward", f"load{of_unit}", "peak memory", "of")
+    table = new_table(title, first if chain else "device", titles)
+    most = max((device.load for device in report.devices), default=0.0)
+    idle = [d for d in range(len(report.devices)) if d not in numbers]
+    for d in [*numbers, *idle]:
+        device = report.devices[d]
+        stages = f"{', '.join(map(str, numbers.get(d, ['–'])))}  " if chain else ""
+        table.add_row(
+            f"{stages}{device.name}",
+            str(len(device.nodes)),
+            f"{device.forward:.4g} + {device.backward:.4g}",
+            f"{device.load:.5g}",
+            show_bytes(device.memory_bytes),
+            show_bytes(device.capacity_bytes),
+            style="bold" if device.load == most else "",
+        )
+    _fold(table)
+    return table
+
+
+def schedule_table(ranked: pd.DataFrame, title: str, of_unit: str) -> Table:
+    """Return the table of schedules, the best first."""
+    titles = (f"makespan{of_unit}", "bound", "gap", "bubble", "peak memory", "fits")
+    table = new_table(title, "schedule", titles)
+    for row in ranked.to_dict("records"):
+        fits, known = bool(row["fits"]), math.isfinite(row["makespan"])
+        table.add_row(
+            str(row["schedule"]) + (f" × {row['chunks']}" if row["chunks"] > 1 else ""),
+            f"{row['makespan']:.6g}" if known else "",
+            f"{row['bound']:.6g}" if fits else "",
+            show_gap(row["gap"]) if fits else "",
+            f"{100 * row['bubble']:.1f} %" if known else "",
+            show_bytes(row["peak_bytes"]) if known else "",
+            "yes" if fits else "no" if row["status"] == "infeasible" else "?",
+        )
+    _fold(table)
+    return table
+
+
+def _fold(table: Table) -> None:
+    """Let titles of several words take several lines, so that the table is narrow."""
+    for column in table.columns[1:]:
+        cells = [str(cell) for cell in column.cells]
+        column.no_wrap = False
+        column.max_width = max(map(len, [*cells, *str(column.header).split()]))
+
+
+def schedules_json(ranked: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return what `--json` prints of each schedule."""
+    rows = ranked.drop(columns="plan").to_dict("records")
+    return [{str(key): value for key, value in row.items()} for row in rows]

@@ -1,0 +1,1 @@
+"""The time of an iteration of a pipeline under a schedule."""

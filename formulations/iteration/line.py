@@ -1,0 +1,198 @@
+"""An iteration of a chain of stages: the statement that its methods share.
+
+Executing the pieces of a contiguous split one after the other gives a chain of ideals
+∅ = I_0 ⊂ I_1 ⊂ … ⊂ I_P = V of units; stage s is S_s = I_{s+1} ∖ I_s. It has a forward time f_s and
+a backward time b_s, of which ω c_s computes gradients of weights (c_s the backward's compute). It
+takes R_s bytes all the time and A_s for each microbatch in flight. A schedule fixes the order of
+the actions on every device (`orders`), and with it the makespan, the longest path
+
+    T = max over paths π of Σ_s n_πsF f_s + n_πsB b_s + n_πsI (b_s − ω c_s) + n_πsW ω c_s        (1)
+
+where n_π counts the actions on the path; and the memory, with a_d the vectors of microbatches in
+flight on device d,
+
+    Σ_{s on d} R_s + max over a_d of Σ_{s on d} a_ds A_s ≤ room_d                                (2)
+
+The counts do not depend on the placement. So any set of paths gives a lower bound of every plan's
+makespan, and the largest such bound over all paths is the makespan.
+
+Data that only backward nodes of another device need is received in its backward pass. Nets with
+such a pin are left out here (`exact` is False then): all times are lower bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise, permutations
+
+import networkx as nx
+import numpy as np
+
+from ...instances import Iteration, Throughput, Workload
+from ...instances.model.arrays import Bools, Floats, Ints, frozen
+from ...instances.model.kept_bytes import kept_bytes
+from ..task import Task, pose
+from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles
+from ..throughput.ideals import topological_orders
+from ..throughput.whole_bytes import MEMORY_SLACK
+from .twins import twins
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A task as a chain of ideals; K kinds that have devices, U units, E nets.
+
+    Parameters
+    ----------
+    graph
+        Units and nets, after colours and cycles are merged, with the edges of `twins`.
+    problem
+        As asked.
+    kinds, count
+        Shape (K,): the kinds, and how many devices each has.
+    compute
+        Shape (K, 2, U): forward and backward time.
+    weight
+        Shape (K, 2, E): what a device pays for a net that it cuts, by pass; 0 where transfers
+        overlap.
+    overlapped
+        Shape (K, E): what its copy engine pays for a net that it cuts, where transfers overlap.
+    resident, activation
+        Shape (U,): bytes that are there all the time, and per microbatch in flight.
+    room
+        Shape (K,): memory of a device; `inf` for no limit.
+    trains
+        Whether there is a backward pass.
+    orders
+        Some topological orders of the units.
+    exact
+        Whether the times are those of the definition, and not only lower bounds of them.
+    """
+
+    graph: Hypergraph
+    problem: Iteration
+    kinds: Ints
+    count: Ints
+    compute: Floats
+    weight: Floats
+    overlapped: Floats
+    resident: Floats
+    activation: Floats
+    room: Floats
+    trains: bool
+    orders: tuple[Ints, ...]
+    exact: bool
+
+    @property
+    def most_stages(self) -> int:
+        """Stages at most."""
+        most = min(int(self.count.sum()) * self.problem.chunks_per_device, self.graph.size)
+        return min(most, self.problem.max_stages or most)
+
+    def sizes(self) -> list[int]:
+        """Numbers of stages that the schedule allows."""
+        chunks = self.problem.chunks_per_device
+        sizes = range(chunks, self.most_stages + 1, chunks)
+        return [s for s in sizes if chunks == 1 or self.problem.microbatches % (s // chunks) == 0]
+
+
+def line(task: Task[Iteration]) -> Line:
+    """Return the task as a chain of ideals."""
+    workload, costs, problem = task.workload, task.costs, task.problem
+    like = pose(
+        workload,
+        task.cluster,
+        Throughput(split="contiguous", pipeline="gpipe", relayed=problem.relayed),
+    )
+    ordered = chain_edges(workload)
+    graph = hypergraph(like, merge_cycles(colour_units(like), ordered), ordered)
+    kinds = np.flatnonzero(costs.count)
+    _, resident, activation = kept_bytes(workload)
+    held = [
+        frozen(np.bincount(graph.unit_of, values, graph.size), np.float64)
+        for values in (resident, activation)
+    ]
+    chains = [edge for same in twins(graph, *held) for edge in pairwise(same)]
+    if chains:
+        graph = replace(graph, edges=frozen(np.concatenate((graph.edges, chains)), np.int64))
+    weight = graph.weight[kinds]
+    late = _late_nets(task, graph)
+    weight = np.where(late, 0.0, weight)
+    return Line(
+        graph=graph,
+        problem=problem,
+        kinds=kinds,
+        count=costs.count[kinds],
+        compute=graph.compute[kinds],
+        weight=np.zeros_like(weight) if problem.overlap else weight,
+        overlapped=weight.sum(axis=1) if problem.overlap else np.zeros_like(weight[:, 0]),
+        resident=held[0],
+        activation=held[1],
+        room=costs.capacity_bytes[kinds] * (1 + MEMORY_SLACK),
+        trains=bool(workload.backward.any()),
+        orders=topological_orders(graph),
+        exact=not (late.any() or problem.overlap or task.cluster.links),
+    )
+
+
+def most_between(graph: Hypergraph) -> Ints:
+    """Return for each net how many units can lie between its first and its last stage.
+
+    Let pins a and b be in stages s < t. What is in the stages between neither comes before a nor
+    after b, and each of those t − s − 1 stages has a unit.
+    """
+    order: nx.DiGraph[int] = nx.DiGraph()
+    order.add_nodes_from(range(graph.size))
+    order.add_edges_from(graph.edges.tolist())
+    before, after = [0] * graph.size, [0] * graph.size
+    sequence = list(nx.topological_sort(order))
+    for u in sequence:
+        before[u] |= 1 << u
+        for v in order.successors(u):
+            before[v] |= before[u]
+    for u in reversed(sequence):
+        after[u] |= 1 << u
+        for v in order.successors(u):
+            after[u] |= after[v]
+    return np.array(
+        [
+            max(graph.size - (before[a] | after[b]).bit_count() for a, b in permutations(pins, 2))
+            for pins in graph.pins
+        ],
+        np.int64,
+    )
+
+
+def chain_edges(workload: Workload) -> list[tuple[int, int]]:
+    """Return the pairs of nodes of which the first must not be in a later stage.
+
+    Forward passes go up the chain and backward passes down; a backward node may use what any
+    forward node has made.
+    """
+    backward = workload.backward.tolist()
+    return [
+        (v, u) if backward[u] else (u, v)
+        for u, v in workload.edges.tolist()
+        if backward[u] == backward[v]
+    ]
+
+
+def _late_nets(task: Task[Iteration], graph: Hypergraph) -> Bools:
+    """Return which nets have a forward node that some other unit needs in its backward pass only.
+
+    Relayed data is received in the pass that sends it.
+    """
+    workload = task.workload
+    late = np.zeros(len(graph.pins), np.bool_)
+    if task.problem.relayed or not workload.backward.any():
+        return late
+    number = {pins: e for e, pins in enumerate(graph.pins)}
+    unit, backward = graph.unit_of.tolist(), workload.backward.tolist()
+    for u, successors in enumerate(workload.successors):
+        if backward[u]:
+            continue
+        ahead = {unit[u], *(unit[v] for v in successors if not backward[v])}
+        pins = tuple(sorted({unit[u], *(unit[v] for v in successors)}))
+        if pins in number and not ahead.issuperset(pins):
+            late[number[pins]] = True
+    return late

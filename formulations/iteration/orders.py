@@ -1,0 +1,136 @@
+"""In which order the devices of a chain work, and what that order holds in memory.
+
+Stage s (0-based) of P has height h_s = P − s: the stages from it to the end. Action τ of microbatch
+j is in *round* j + k_τ of its device, which works round by round:
+
+    schedule   F     B or I                    W
+    1f1b       0     h_s − 1
+    gpipe      0     M
+    zb-h1      0     h_s − 1                   P − 1
+    zb-h2      0     2 (h_s − 1)               2 (P − 1)
+
+and within a round F before B or I before W. Interleaved: D devices hold v chunks each; device p
+works through sequences of chunks, D microbatches of a chunk at a time, and starts its backward
+passes after 2 (D − p − 1) + (v − 1) D forward passes.
+
+References
+----------
+Narayanan et al., SC 2021, section 2.2 (1F1B, interleaved); Qi et al., ICLR 2024, section 2 (ZB-H1,
+ZB-H2); Huang et al., NeurIPS 2019 (GPipe).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...instances import Iteration
+from ...instances.model.arrays import Ints
+
+#: Columns of durations and counts, and numbers of actions in an order.
+FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The order of a chain of P stages on D devices, for M microbatches.
+
+    Parameters
+    ----------
+    stages, microbatches
+        P and M.
+    device
+        Shape (P,): position of the device of each stage, 0 … D − 1.
+    tables
+        For each device, shape (actions, 3): stage, kind (`FORWARD`, `BACKWARD`, `INPUT` or
+        `WEIGHT`) and microbatch.
+    """
+
+    stages: int
+    microbatches: int
+    device: Ints
+    tables: tuple[Ints, ...]
+
+    @property
+    def splits(self) -> bool:
+        """Whether the backward passes are split into I and W."""
+        return any(bool((table[:, 1] == WEIGHT).any()) for table in self.tables)
+
+    @cached_property
+    def in_flight(self) -> tuple[Ints, ...]:
+        """For each device the numbers of microbatches that its stages hold at once.
+
+        Returns
+        -------
+        tuple of arrays, shape (V, stages of the device)
+            The vectors that no other one exceeds in all stages: the peak of the activations is the
+            largest of Σ_c vector_c · A_c over them.
+        """
+        return tuple(self._held(d, table) for d, table in enumerate(self.tables))
+
+    def _held(self, d: int, table: Ints) -> Ints:
+        own = np.flatnonzero(self.device == d)
+        trains = bool((table[:, 1] != FORWARD).any())
+        last = WEIGHT if self.splits else BACKWARD
+        now = np.zeros(len(own), np.int64)
+        vectors: set[tuple[int, ...]] = set()
+        for stage, kind, _ in table.tolist():
+            c = int(np.searchsorted(own, stage))
+            if kind == FORWARD:
+                now[c] += 1
+                vectors.add(tuple(now.tolist()))
+            if kind == last or not trains:
+                now[c] -= 1
+        listed = np.array(sorted(vectors), np.int64).reshape(-1, len(own))
+        below = (listed[:, None] <= listed[None]).all(axis=2).sum(axis=1)
+        kept: Ints = listed[below == 1]  # not exceeded by any but itself
+        return kept
+
+
+def order_of(problem: Iteration, stages: int, trains: bool) -> Order:
+    """Return the order of a chain of so many stages.
+
+    Parameters
+    ----------
+    trains
+        Whether there is a backward pass.
+    """
+    chunks, m = problem.chunks_per_device, problem.microbatches
+    if chunks > 1:
+        return _interleaved(stages, stages // chunks, m)
+    tables = []
+    for s in range(stages):
+        rounds = {FORWARD: 0}
+        if trains:
+            rounds |= _backward_rounds(problem, stages, s)
+        rows = [(j + k, kind, s, j) for kind, k in rounds.items() for j in range(m)]
+        tables.append(np.array([(s, kind, j) for _, kind, s, j in sorted(rows)], np.int64))
+    return Order(stages, m, np.arange(stages), tuple(tables))
+
+
+def _backward_rounds(problem: Iteration, stages: int, s: int) -> dict[int, int]:
+    behind = stages - s - 1
+    if problem.schedule in ("zb-h1", "zb-h2"):
+        factor = 1 if problem.schedule == "zb-h1" else 2
+        return {INPUT: factor * behind, WEIGHT: factor * (stages - 1)}
+    return {BACKWARD: problem.microbatches if problem.schedule == "gpipe" else behind}
+
+
+def _interleaved(stages: int, size: int, m: int) -> Order:
+    chunks = stages // size
+    total = chunks * m
+    n = np.arange(total)
+    chunk = n // size % chunks
+    which = n // (size * chunks) * size + n % size
+    tables = []
+    for p in range(size):
+        ahead = min(2 * (size - p - 1) + (chunks - 1) * size, total)
+        forward = np.stack((chunk * size + p, np.full(total, FORWARD), which, 2 * n))
+        backward = np.stack(
+            ((chunks - 1 - chunk) * size + p, np.full(total, BACKWARD), which, 2 * (n + ahead) + 1)
+        )
+        table = np.concatenate((forward, backward), axis=1).T
+        tables.append(table[np.argsort(table[:, 3], kind="stable"), :3])
+    return Order(stages, m, np.arange(stages) % size, tuple(tables))

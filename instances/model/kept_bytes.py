@@ -1,0 +1,36 @@
+"""What a node keeps in memory: all the time, and for each microbatch in flight."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .arrays import Floats
+from .workload import Workload
+
+
+def kept_bytes(workload: Workload) -> tuple[Floats, Floats, Floats]:
+    """Return what each node keeps in memory, shape (n,), in bytes.
+
+    Activations are `extra["activation_bytes"]`, else the outputs where their bytes are known, else
+    nothing; weights are `extra["weight_bytes"]`, else all of a node's memory.
+
+    Returns
+    -------
+    weights
+        In one version.
+    resident
+        What is there all the time: weights, gradients, optimizer state, that is, all of a node's
+        memory but the activations of its one microbatch, if the workload tells them.
+    activations
+        Of the forward pass of each microbatch in flight.
+    """
+    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
+    known = workload.extra.get("activation_bytes")
+    activations = workload.output_bytes if known is None else known
+    if activations is None:
+        activations = np.zeros(workload.n)
+    activations = np.where(workload.backward, 0.0, activations)
+    resident = workload.memory_bytes
+    if known is not None:
+        resident = np.maximum(resident - activations, 0.0)
+    return weights, resident, activations

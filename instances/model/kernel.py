@@ -1,0 +1,208 @@
+"""Kernels: functions that are interpreted while they have little to do, and compiled for more.
+
+Compiling takes one to two seconds for every hundred lines, once per machine. Interpreting takes
+some hundred times as long as compiled code, and for a graph of a hundred nodes that is still less.
+So the first turns of their loops are interpreted, up to a small part of the time that compiling
+takes. A call that is interrupted there begins anew, compiled, as all later ones of its kernel. What
+comes out is the same either way.
+
+A kernel has no annotations, as numba infers types; its arguments are arrays, numbers, and named
+tuples of them, and it changes nothing but those arrays. It may call other kernels.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, update_wrapper
+from operator import length_hint
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+#: Turns of loops that are interpreted before anything is compiled or loaded: some 0.2 s, half of
+#: what importing numba takes.
+TURNS = 200_000
+
+#: The same for a kernel that has not been compiled yet on this machine, once those are used up, for
+#: each byte of its code and of what it calls: some tenth of the time that compiling it takes.
+TURNS_PER_BYTE = 50
+
+#: Bytes of arguments above which nothing is interpreted.
+MOST_BYTES = 1 << 25
+
+#: Name by which interpreted functions know the turns that they have left.
+_TURNS = "__turns__"
+
+#: Kernels that are being compiled now.
+_compiling: list[Kernel] = []
+
+#: Turns taken so far, by all kernels.
+_taken = 0
+
+
+def compiling() -> bool:
+    """Return whether a kernel is being compiled, which happens once per machine."""
+    return bool(_compiling)
+
+
+class Kernel:
+    """A function that is interpreted at first, and compiled if it has much to do.
+
+    Parameters
+    ----------
+    function
+        What it computes.
+    inner
+        Whether kernels alone call it. It then has no way in from Python once it is compiled: for
+        many arguments that takes longer to compile than the function itself.
+    """
+
+    def __init__(self, function: FunctionType, *, inner: bool = False) -> None:
+        update_wrapper(self, function)
+        self.function = function
+        self.inner = inner
+        self.turns = 0
+        self.ready = False
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function, interpreted or compiled."""
+        if self.inner:
+            return self.function(*arguments)
+        if not self.ready:
+            arrays = [array for array in _arrays(arguments) if array.flags.writeable]
+            large = sum(array.nbytes for array in arrays) > MOST_BYTES
+            while not large and (turns := self._turns_left()) > 0:
+                kept = [array.copy() for array in arrays]
+                try:
+                    return self._interpret(arguments, turns)
+                except StopIteration:
+                    for array, values in zip(arrays, kept, strict=True):
+                        array[...] = values
+            with self._announced():
+                self.compiled.compile(tuple(map(self.compiled.typeof_pyval, arguments)))
+            self.ready = True
+        return self.compiled(*arguments)
+
+    def _turns_left(self) -> int:
+        """Return how many turns of loops may be interpreted."""
+        if _taken < TURNS:
+            return TURNS - _taken
+        if self._cached:
+            return 0
+        size = sum(len(part.function.__code__.co_code) for part in self._interpreted[1])
+        return TURNS_PER_BYTE * size - self.turns
+
+    def _interpret(self, arguments: tuple[Any, ...], most: int) -> Any:
+        """Call the function as Python; raises StopIteration after so many turns."""
+        global _taken
+        turns = iter(range(most))
+        function, spaces = self._interpreted
+        for space in spaces.values():
+            space[_TURNS] = turns
+        try:
+            with np.errstate(all="ignore"):
+                result = function(*arguments)
+        finally:
+            self.turns += most - length_hint(turns)
+            _taken += most - length_hint(turns)
+        return tuple(map(_plain, result)) if type(result) is tuple else _plain(result)
+
+    @cached_property
+    def _interpreted(self) -> tuple[Callable[..., Any], dict[Kernel, dict[str, Any]]]:
+        """The function as Python that counts turns, and the globals of it and all that it calls."""
+        spaces: dict[Kernel, dict[str, Any]] = {}
+        return _counted(self, spaces), spaces
+
+    @cached_property
+    def compiled(self) -> Any:
+        """The function as numba has it."""
+        from numba import njit
+
+        space = dict(self.function.__globals__)
+        copy = FunctionType(self.function.__code__, space, self.function.__name__)
+        copy.__qualname__ = self.function.__qualname__
+        wrapped = {"no_cpython_wrapper": self.inner, "no_cfunc_wrapper": True}
+        self.compiled = njit(cache=True, nogil=True, **wrapped)(copy)
+        for name, other in _called(self):
+            space[name] = other.compiled
+        return self.compiled
+
+    @cached_property
+    def _cached(self) -> bool:
+        """Whether it was compiled before, on this machine; that may be outdated."""
+        code = self.function.__code__
+        name = f"{Path(code.co_filename).stem}.{code.co_name}-{code.co_firstlineno}.*.nbi"
+        return any(Path(self.compiled.stats.cache_path).glob(name))
+
+    @contextmanager
+    def _announced(self) -> Iterator[None]:
+        """Let `compiling` be true while the body runs, unless the kernel is but loaded."""
+        if self._cached:
+            yield
+            return
+        _compiling.append(self)
+        try:
+            yield
+        finally:
+            _compiling.remove(self)
+
+
+def kernel(function: Callable[..., Any]) -> Kernel:
+    """Make a function a kernel."""
+    assert isinstance(function, FunctionType)
+    return Kernel(function)
+
+
+def inner(function: Callable[..., Any]) -> Kernel:
+    """Make a function a kernel that kernels alone call."""
+    assert isinstance(function, FunctionType)
+    return Kernel(function, inner=True)
+
+
+def _called(caller: Kernel) -> Iterator[tuple[str, Kernel]]:
+    """Return the kernels that a kernel calls, by the names that it has for them."""
+    for name in caller.function.__code__.co_names:
+        value = caller.function.__globals__.get(name)
+        if isinstance(value, Kernel):
+            yield name, value
+
+
+def _counted(kernel: Kernel, spaces: dict[Kernel, dict[str, Any]]) -> Callable[..., Any]:
+    """Return the function with a turn taken in each turn of its loops; note its globals."""
+    function = kernel.function
+    lines, first = inspect.getsourcelines(function)
+    tree = ast.parse("".join(lines))
+    (definition,) = tree.body
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
+    for node in ast.walk(definition):
+        if isinstance(node, ast.For | ast.While):
+            (take,) = ast.parse(f"next({_TURNS})").body
+            node.body.insert(0, ast.copy_location(take, node.body[0]))
+    ast.fix_missing_locations(ast.increment_lineno(tree, first - 1))
+    space = spaces[kernel] = dict(function.__globals__)
+    exec(compile(tree, function.__code__.co_filename, "exec"), space)
+    counted: Callable[..., Any] = space[function.__name__]
+    for name, other in _called(kernel):
+        seen = spaces.get(other)
+        space[name] = seen[other.function.__name__] if seen else _counted(other, spaces)
+    return counted
+
+
+def _arrays(arguments: tuple[Any, ...]) -> Iterator[Any]:
+    """Return the arrays among arguments."""
+    for argument in arguments:
+        if isinstance(argument, np.ndarray):
+            yield argument
+        elif isinstance(argument, tuple):
+            yield from _arrays(argument)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy's as one of Python's, as numba does."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,56 @@
+"""The stages of a plan for an iteration: a chain, or the convex pieces of a placement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...instances import Iteration, PipelinePlacement, Plan, Workload
+from .pieces import Passes, cut, price_stages
+from .relay import line_of, relay_line
+from .stages import StageGraph
+
+
+def stages_of_iteration(
+    workload: Workload,
+    plan: Plan,
+    problem: Iteration,
+    solution: PipelinePlacement,
+    *,
+    weight_share: float | None = None,
+) -> StageGraph:
+    """Return the stages of a plan for an iteration.
+
+    Parameters
+    ----------
+    weight_share
+        The part of a backward pass that computes gradients of weights; default: the problem's.
+
+    Raises
+    ------
+    InputError
+        If the plan cannot be executed.
+    """
+    share = problem.weight_share if weight_share is None else weight_share
+    if problem.split != "contiguous":
+        graph = cut(workload, plan, weight_share=share)
+    elif problem.relayed:
+        stages = passes_of(workload, solution)
+        graph = relay_line(workload, plan, stages, weight_share=share)
+    else:
+        stages = passes_of(workload, solution)
+        waits, present, rank = line_of(len(stages), bool(workload.backward.any()))
+        graph = price_stages(workload, plan, stages, present, rank, share, waits)
+    return replace(graph, batch=problem.microbatches)
+
+
+def passes_of(workload: Workload, solution: PipelinePlacement) -> list[Passes]:
+    """Return the nodes of the forward and of the backward pass of each stage, increasing."""
+    return [
+        (
+            tuple(np.flatnonzero((solution.stage == s) & ~workload.backward).tolist()),
+            tuple(np.flatnonzero((solution.stage == s) & workload.backward).tolist()),
+        )
+        for s in range(len(solution.devices))
+    ]

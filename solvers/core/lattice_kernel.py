@@ -1,0 +1,144 @@
+"""Inner loops over a lattice of ideals: listing it, and summing up over it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances.model.kernel import inner, kernel
+
+
+class Edges(NamedTuple):
+    """The edges into and out of each of U units, one unit after the other."""
+
+    before_start: NDArray[np.int64]  # (U + 1,)
+    before: NDArray[np.int32]
+    after_start: NDArray[np.int64]  # (U + 1,)
+    after: NDArray[np.int32]
+
+
+@kernel
+def grow(members, start, unit, to, low, high, edges, enough):
+    """List the ideals level by level (by size) until there are `enough`; return what has grown.
+
+    Ideals low … high−1 form the newest level; their `unit` is known, their `to` is not. Ideals
+    of one size are told apart by a hash table of that level alone.
+
+    Parameters
+    ----------
+    members, start, unit, to
+        As in `Lattice`, with room for more.
+    edges
+        Heads of the edges at each unit, which are listed one unit after the other.
+    """
+    before_start, before, after_start, after = edges
+    one = np.uint64(1)
+    words = members.shape[1]
+    steps = start[high]
+    while low < high < enough:
+        slots = 8
+        while slots < 2 * (start[high] - start[low]):
+            slots *= 2
+        table = np.full(slots, -1, np.int32)
+        found = high
+        for ideal in range(low, high):
+            for step in range(start[ideal], start[ideal + 1]):
+                v = unit[step]
+                home, bit = v >> 6, one << np.uint64(v & 63)
+                key = np.uint64(0)
+                for w in range(words):
+                    word = members[ideal, w]
+                    if w == home:
+                        word |= bit
+                    key = (key ^ word) * np.uint64(0x9E3779B97F4A7C15)
+                    key ^= key >> np.uint64(32)
+                slot = np.int64(key & np.uint64(slots - 1))
+                while table[slot] >= 0:
+                    other = table[slot]
+                    same = True
+                    for w in range(words):
+                        word = members[ideal, w]
+                        if w == home:
+                            word |= bit
+                        if members[other, w] != word:
+                            same = False
+                            break
+                    if same:
+                        break
+                    slot = (slot + 1) & (slots - 1)
+                if table[slot] < 0:
+                    table[slot] = found
+                    if found + 1 >= len(members):
+                        members = _longer_rows(members)
+                        start = _longer(start, 2 * len(start))
+                    width = start[ideal + 1] - start[ideal] + after_start[v + 1] - after_start[v]
+                    if steps + width > len(unit):
+                        unit = _longer(unit, steps + width)
+                        to = _longer(to, steps + width)
+                    for w in range(words):
+                        members[found, w] = members[ideal, w]
+                    members[found, home] |= bit
+                    first = steps
+                    for s in range(start[ideal], start[ideal + 1]):
+                        if unit[s] != v:
+                            unit[steps] = unit[s]
+                            steps += 1
+                    for a in range(after_start[v], after_start[v + 1]):
+                        x = after[a]
+                        ready = True
+                        for b in range(before_start[x], before_start[x + 1]):
+                            u = before[b]
+                            if not (members[found, u >> 6] >> np.uint64(u & 63)) & one:
+                                ready = False
+                                break
+                        if ready:
+                            at = steps
+                            while at > first and unit[at - 1] > x:
+                                unit[at] = unit[at - 1]
+                                at -= 1
+                            unit[at] = x
+                            steps += 1
+                    found += 1
+                    start[found] = steps
+                to[step] = table[slot]
+        low, high = high, found
+    return members, start, unit, to, low, high
+
+
+@inner
+def _longer(array, least):
+    """Return a one-dimensional array of twice the length, and at least `least`."""
+    longer = np.zeros(max(2 * len(array), least), array.dtype)
+    for i in range(len(array)):  # a slice would compile four times as long
+        longer[i] = array[i]
+    return longer
+
+
+@inner
+def _longer_rows(array):
+    """Return an array of twice as many rows, the new ones 0."""
+    longer = np.zeros((2 * len(array), array.shape[1]), array.dtype)
+    for i in range(len(array)):
+        for j in range(array.shape[1]):
+            longer[i, j] = array[i, j]
+    return longer
+
+
+@kernel
+def ideal_sums(start, unit, to, value):
+    """Return Σ value over the units of each ideal; shape (N,).
+
+    Parameters
+    ----------
+    start, unit, to
+        As in `Lattice`.
+    value
+        Shape (U,).
+    """
+    sums = np.zeros(len(start) - 1)
+    for ideal in range(len(start) - 1):
+        for step in range(start[ideal], start[ideal + 1]):
+            sums[to[step]] = sums[ideal] + value[unit[step]]
+    return sums

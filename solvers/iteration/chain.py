@@ -1,0 +1,52 @@
+"""A chain executed in the order of its schedule: its makespan, and the path that decides it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...formulations.iteration.orders import Order
+from ...instances.model.arrays import Floats, Ints
+from . import kernels
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """An order, as arrays for the kernel.
+
+    Parameters
+    ----------
+    order
+        Of P stages.
+    share
+        Part of a backward pass's compute that W takes.
+    """
+
+    order: Order
+    share: float
+
+    @cached_property
+    def _arrays(self) -> tuple[Ints, Ints]:
+        first = np.cumsum([0, *map(len, self.order.tables)]).astype(np.int64)
+        return first, np.ascontiguousarray(np.concatenate(self.order.tables))
+
+    def durations(self, forward: Floats, backward: Floats, compute: Floats) -> Floats:
+        """Return how long each action takes, shape (P, 4)."""
+        weight = self.share * compute
+        return np.stack((forward, backward, backward - weight, weight), axis=1)
+
+    def makespan(self, duration: Floats) -> float:
+        """Return the makespan for durations of shape (P, 4)."""
+        first, table = self._arrays
+        return float(
+            kernels.execute(first, table, duration, self.order.microbatches, np.zeros((0, 4)))
+        )
+
+    def longest_path(self, duration: Floats) -> tuple[float, Floats]:
+        """Return the makespan, and how many actions of each kind are on a longest path, (P, 4)."""
+        first, table = self._arrays
+        counts = np.zeros((self.order.stages, 4))
+        makespan = kernels.execute(first, table, duration, self.order.microbatches, counts)
+        return float(makespan), counts

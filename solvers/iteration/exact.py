@@ -1,0 +1,276 @@
+"""Chains of stages for an iteration: candidates first, then bounds until both meet.
+
+For each number of stages P: what divisible work says (`divisible`); the least worst stage, and
+candidates from it, improved by moving boundaries (`climb`); the game of paths against chains
+(`sized`); branch and bound (`branch`). The bound of the problem is the least over P. First all this
+runs without proofs on chains of a few topological orders, then on the lattice of all ideals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...formulations.iteration.cheap_bounds import max_load_task
+from ...formulations.iteration.line import Line, line, most_between
+from ...formulations.iteration.orders import order_of
+from ...formulations.task import Task
+from ...formulations.throughput.infeasible import why_infeasible
+from ...instances import Iteration, PipelinePlacement, Solution
+from ...instances.model.arrays import Ints
+from ..core.lattice import Lattice, chain, list_ideals
+from ..core.search import Search, Stoppable
+from ..core.share import Share
+from .branch import Offer, branch
+from .chain import Chain
+from .chain_dp import Cheapest
+from .climb import Chains, climb
+from .sized import SLACK, Sized, candidates, durations_of, refute, sized
+from .stage_list import StageList, list_stages
+from .stage_paths import StagePaths
+
+ORIGIN = "paths of the schedule over chains of ideals"
+#: Ideals at most.
+IDEALS = 300_000
+#: Executions of the first branch and bound, and by how much their number grows after each that
+#: did not come to its end.
+NODES, GROWTH = 2_000, 1.5
+#: Candidates of a number of stages whose boundaries are moved, and part of the time for all that.
+CLIMBS, SHARE = 2, 0.2
+#: Work of a stage that is tried first, in parts of what each device has to do on average.
+WORK = (2.0, 4.0, np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    task: Task[Iteration]
+    line: Line
+    search: Search[Solution]
+    lattice: Lattice
+
+    def offer(self, paths: StagePaths, found: Cheapest, makespan: float) -> None:
+        """Offer a chain, if equation 1 does not show that it is no better."""
+        if makespan < self.search.objective and paths.fits(
+            np.array(found.stages), np.array(found.kinds)
+        ):
+            placement = self.placement(paths.stages, found)
+            if placement is not None:
+                self.search.offer(placement)
+
+    def taker(self, paths: StagePaths, part: float, target: float) -> Offer:
+        """Return what offers chains, and says below what others must be then."""
+
+        def take(found: Cheapest, makespan: float) -> float:
+            self.offer(paths, found, makespan)
+            return min(target, self.search.objective * part)
+
+        return take
+
+    def placement(self, stages: StageList, found: Cheapest) -> PipelinePlacement | None:
+        """Return the plan of a chain; None if the stages of a device have different kinds."""
+        chunks = self.line.problem.chunks_per_device
+        size = len(found.stages) // chunks
+        if found.kinds != found.kinds[:size] * chunks:
+            return None
+        free = [np.flatnonzero(self.task.costs.kind_of == k).tolist() for k in self.line.kinds]
+        if any(found.kinds[:size].count(k) > len(free[k]) for k in range(len(free))):
+            return None
+        devices = tuple(free[k].pop(0) for k in found.kinds[:size])
+        stage_of = np.zeros(self.line.graph.size, np.int64)
+        for s, number in enumerate(found.stages):
+            inside = np.setdiff1d(
+                self.lattice.units(int(stages.end[number])),
+                self.lattice.units(int(stages.start[number])),
+                assume_unique=True,
+            )
+            stage_of[self.lattice.order[inside]] = s
+        return PipelinePlacement(self.line.graph.expand(stage_of), devices * chunks)
+
+    def try_candidates(self, plans: Sized, until: Stoppable) -> None:
+        """Offer candidates of P stages, and what moving the boundaries of the best ones gives."""
+        paths = plans.paths
+        met = []
+        for found in candidates(plans):
+            makespan = paths.chain.makespan(durations_of(paths, found))
+            self.offer(paths, found, makespan)
+            met.append((makespan, found.stages, found.kinds))
+        for _, stages, kinds in sorted(set(met))[:CLIMBS]:
+            chains = Chains(paths, kinds)
+            ideals = ideals_of(paths.stages, Cheapest({}, 0.0, stages, kinds))
+            value, ideals = climb(chains, ideals, until)
+            numbers = chains.stages(ideals)
+            if numbers is not None:
+                better = Cheapest({}, value, tuple(numbers.tolist()), kinds)
+                self.offer(paths, better, value)
+
+
+def ideals_of(stages: StageList, found: Cheapest) -> Ints:
+    """Return the ideals that a chain passes, the empty and the full one included."""
+    return np.append(stages.start[list(found.stages)], stages.lattice.size - 1)
+
+
+def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
+    """Find the chain of stages with the least makespan, and prove it for contiguous splits.
+
+    Where the lattice of ideals, or the list of stages, is too large, that is said, and the plan is
+    the best of some topological orders.
+    """
+    with search.phase("build"):
+        statement = line(task)
+        reason = why_infeasible(max_load_task(task))
+    if reason is not None:
+        search.prove_infeasible(reason)
+        return
+    if not statement.sizes():
+        search.prove_infeasible(
+            f"{task.problem.schedule}: no number of devices divides {task.problem.microbatches} "
+            "microbatches; choose a multiple"
+        )
+        return
+    order, edges = statement.orders[0], statement.graph.edges
+    with search.phase("list ideals"):
+        lattice = list_ideals(order, edges, IDEALS, search)
+    with search.phase("topological orders"):
+        for one in statement.orders[: 1 if lattice.complete else None]:
+            if search.should_stop():
+                return
+            _heuristics(_Run(task, statement, search, chain(one)))
+    if task.problem.split != "contiguous":
+        return
+    if not lattice.complete:
+        search.note(f"dp: more than {IDEALS} ideals; the plan is the best of some orders")
+        return
+    if not search.should_stop():
+        _prove(_Run(task, statement, search, lattice))
+
+
+def _numbers(run: _Run, most_work: float, *, prove: bool) -> list[Sized] | None:
+    """Return the numbers of stages, each with what divisible work says, the best first.
+
+    Stages on one device exchange data for nothing. For a bound, only nets count whose pins cannot
+    be D stages apart, on D devices; on a single device none does.
+
+    Parameters
+    ----------
+    most_work
+        Of a stage.
+    prove
+        Whether times must be lower bounds.
+
+    Returns
+    -------
+    list or None
+        None if there are too many stages, or the search must stop.
+    """
+    problem = run.line.problem
+    chunks = problem.chunks_per_device
+    paid = np.ones(len(run.line.graph.pins), np.bool_)
+    shared = chunks > 1 and prove and not problem.relayed
+    between = most_between(run.line.graph) if shared else paid
+    lists: dict[bytes, StageList] = {}
+    found = []
+    for size in run.line.sizes():
+        if shared:
+            paid = between < size // chunks - 1
+        if chunks > 1 and size == chunks:
+            paid = np.zeros_like(paid)
+        if paid.tobytes() not in lists:
+            listed = list_stages(run.line, run.lattice, most_work, run.search, paid)
+            if listed is None:
+                return None
+            lists[paid.tobytes()] = listed.keep(np.argsort(listed.end, kind="stable"))
+        order = order_of(problem, size, run.line.trains)
+        chain = Chain(order, problem.weight_share)
+        found.append(sized(StagePaths(run.line, lists[paid.tobytes()], chain)))
+        if run.search.should_stop():
+            return None
+    return sorted(found, key=lambda plans: plans.bound)
+
+
+def _most_work(run: _Run) -> float:
+    """Return the work of a stage beyond which no plan is better than the incumbent."""
+    return run.search.objective / run.line.problem.microbatches
+
+
+def _heuristics(run: _Run) -> None:
+    """Offer candidates for each number of stages."""
+    until = Share(run.search, SHARE)
+    total = float(run.line.compute.min(axis=0).sum())
+    share = total / float(run.line.count.sum())
+    for part in WORK:
+        numbers = _numbers(run, min(part * share, _most_work(run)), prove=False)
+        for plans in numbers or ():
+            if plans.bound >= run.search.objective * (1 - SLACK) or until.should_stop():
+                continue
+            run.try_candidates(plans, until)
+        if run.search.best is not None:
+            return
+
+
+def _prove(run: _Run) -> None:
+    search = run.search
+    with search.phase("list stages"):
+        numbers = _numbers(run, _most_work(run), prove=True)
+    if numbers is None:
+        search.note("dp: too many stages to list in time; the plan is the best of some orders")
+        return
+
+    def raise_bound() -> None:
+        bound = min(plans.bound for plans in numbers)
+        if np.isfinite(bound):
+            search.raise_bound(bound, ORIGIN)
+
+    raise_bound()
+    until = Share(search, SHARE)
+    with search.phase("candidates"):
+        for plans in numbers:
+            if plans.bound < search.objective and not until.should_stop():
+                run.try_candidates(plans, until)
+        raise_bound()
+    with search.phase("paths against chains"):
+        for plans in sorted(numbers, key=lambda plans: plans.bound):
+            if plans.bound < search.objective and not search.should_stop():
+                for makespan, found in refute(plans, search.objective, search):
+                    run.offer(plans.paths, found, makespan)
+                raise_bound()
+    with search.phase("branch and bound"):
+        _branch(run, numbers, raise_bound)
+    if search.best is None and all(plans.bound == np.inf for plans in numbers):
+        search.prove_infeasible(
+            "no contiguous split fits into memory with the microbatches that this schedule has in "
+            "flight; give more memory or more devices, or take another schedule"
+        )
+
+
+def _branch(run: _Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> None:
+    """Raise the bound of the number of stages that has the least, step by step.
+
+    A step is halved where branch and bound does not come to its end, and doubled where it does.
+    """
+    search = run.search
+    step = {plans.size: 1.0 for plans in numbers}
+    budget = NODES
+
+    while not search.should_stop():
+        plans = min(numbers, key=lambda plans: plans.bound)
+        part = 1 - max(search.next_gap, SLACK)
+        aim = search.objective * part
+        if plans.bound >= aim:
+            break
+        target = aim
+        if step[plans.size] < 1:
+            target = plans.bound + step[plans.size] * (aim - plans.bound)
+        for makespan, found in refute(plans, target, search):
+            run.offer(plans.paths, found, makespan)
+
+        out = branch(plans, target, run.taker(plans.paths, part, target), search, budget)
+        if out.complete:
+            plans.bound = max(plans.bound, out.target)
+            step[plans.size] = min(1.0, 2 * step[plans.size])
+        else:
+            plans.bound = max(plans.bound, min(out.open_bound, out.target))
+            step[plans.size] /= 2
+            budget = int(budget * GROWTH)
+        raise_bound()

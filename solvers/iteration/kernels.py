@@ -1,0 +1,175 @@
+"""The inner loops: candidates for stages, and the execution of a chain in a given order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...instances.model.kernel import kernel
+
+
+@kernel
+def grow_stages(ideal, last, members, steps, unit_weight, net_weight, incidence, limit, out):
+    """List the stages that begin at ideals `ideal`, … `last` − 1, until `out` is full.
+
+    A stage is grown by adding units in increasing number, so that each is met once.
+
+    Parameters
+    ----------
+    members
+        Shape (N, ⌈U/64⌉): the lattice's.
+    steps
+        Its ``start``, ``unit`` and ``to``.
+    unit_weight
+        Shape (U, L): what a stage sums up over its units; the first `len(limit)` of them are
+        limited.
+    net_weight
+        Shape (E, C): what it sums up over the nets that it cuts.
+    incidence
+        Units of each net, and nets of each unit, and where each begins.
+    limit
+        Shape (Q,): most of each of the first sums over units.
+    out
+        Pairs of ideals, shape (R, 2), and sums, shape (R, L + C), to be filled in.
+
+    Returns
+    -------
+    tuple
+        The first ideal whose stages are not listed, and how many stages are.
+    """
+    start, unit, to = steps
+    pin_start, pin, of_start, of = incidence
+    pairs, sums = out
+    units, lanes = unit_weight.shape
+    nets, charged = net_weight.shape
+    one = np.uint64(1)
+    held = np.zeros(nets, np.int64)
+    inside = np.zeros(nets, np.bool_)
+    node = np.zeros(units + 1, np.int64)
+    at = np.zeros(units + 1, np.int64)
+    added = np.full(units + 1, -1, np.int64)
+    total = np.zeros((units + 1, lanes + charged))
+    filled = 0
+    while ideal < last:
+        begun = filled
+        for e in range(nets):
+            inside[e] = False
+            for p in range(pin_start[e], pin_start[e + 1]):
+                v = pin[p]
+                if (members[ideal, v >> 6] >> np.uint64(v & 63)) & one:
+                    inside[e] = True
+                    break
+        depth = 0
+        node[0] = ideal
+        at[0] = start[ideal + 1] - 1
+        while depth >= 0:
+            step = at[depth]
+            if step < start[node[depth]] or unit[step] <= added[depth]:
+                if depth > 0:
+                    v = added[depth]
+                    for a in range(of_start[v], of_start[v + 1]):
+                        held[of[a]] -= 1
+                depth -= 1
+                continue
+            at[depth] = step - 1
+            v = unit[step]
+            deep = depth + 1
+            fits = True
+            for n in range(lanes):
+                total[deep, n] = total[depth, n] + unit_weight[v, n]
+                if n < len(limit) and total[deep, n] > limit[n]:
+                    fits = False
+            if not fits:
+                continue
+            for n in range(lanes, lanes + charged):
+                total[deep, n] = total[depth, n]
+            for a in range(of_start[v], of_start[v + 1]):
+                e = of[a]
+                held[e] += 1
+                change = 0.0
+                if held[e] == 1:
+                    change = 1.0
+                elif not inside[e] and held[e] == pin_start[e + 1] - pin_start[e]:
+                    change = -1.0
+                if change != 0.0:
+                    for n in range(charged):
+                        total[deep, lanes + n] += change * net_weight[e, n]
+            if filled == len(pairs):
+                return ideal, begun
+            pairs[filled, 0], pairs[filled, 1] = ideal, to[step]
+            for n in range(lanes + charged):
+                sums[filled, n] = total[deep, n]
+            filled += 1
+            node[deep] = to[step]
+            added[deep] = v
+            at[deep] = start[to[step] + 1] - 1
+            depth = deep
+        ideal += 1
+    return ideal, filled
+
+
+@kernel
+def execute(first, table, duration, microbatches, counts):
+    """Run a chain of stages in the order of `table`; return the makespan.
+
+    The forward pass of a microbatch waits for the one on the stage before, its backward pass for
+    the one on the stage behind, and on the last stage for the forward pass there.
+
+    Parameters
+    ----------
+    first
+        Shape (D + 1,): where each device's actions begin in `table`.
+    table
+        Shape (N, 3): stage, kind and microbatch.
+    duration
+        Shape (P, 4): of each kind.
+    counts
+        Shape (P, 4): set to the numbers of actions on a longest path; of no rows not to.
+    """
+    stages = len(duration)
+    devices = len(first) - 1
+    # When the forward and the backward pass of a microbatch end, and by which action; −1: not yet.
+    done = np.full((2 * stages, microbatches), -1.0)
+    by = np.full((2 * stages, microbatches), -1, np.int64)
+    free = np.zeros(devices)
+    at = first[:-1].copy()
+    cause = np.full(len(table), -1, np.int64)
+    makespan, last = 0.0, -1
+    moved = True
+    while moved:
+        moved = False
+        for d in range(devices):
+            while at[d] < first[d + 1]:
+                i = at[d]
+                s, kind, j = table[i, 0], table[i, 1], table[i, 2]
+                ready, because = 0.0, -1
+                task = -1
+                if kind == 0:
+                    if s > 0:
+                        task = 2 * (s - 1)
+                elif kind == 3:
+                    task = 2 * s + 1
+                elif s == stages - 1:
+                    task = 2 * s
+                else:
+                    task = 2 * (s + 1) + 1
+                if task >= 0:
+                    if done[task, j] < 0:
+                        break
+                    ready, because = done[task, j], by[task, j]
+                if free[d] > ready or (free[d] == ready and i > first[d]):
+                    ready, because = free[d], i - 1
+                cause[i] = because
+                free[d] = ready + duration[s, kind]
+                if kind < 3:
+                    done[2 * s + min(kind, 1), j] = free[d]
+                    by[2 * s + min(kind, 1), j] = i
+                if free[d] > makespan or last < 0:
+                    makespan, last = free[d], i
+                at[d] += 1
+                moved = True
+    if len(counts) > 0:
+        counts[:] = 0.0
+        while last >= 0:
+            counts[table[last, 0], table[last, 1]] += 1.0
+            last = cause[last]
+    return makespan

@@ -1,0 +1,98 @@
+"""The methods for iterations: solvers, imported when first run, and what they support."""
+
+from __future__ import annotations
+
+import re
+
+from ...formulations.task import Task
+from ...instances import Iteration, Solution
+from ...instances.model.errors import quote
+from ..core.method import Method, Solver
+from ..core.search import Search
+
+
+def _auto(task: Task[Iteration], search: Search[Solution]) -> None:
+    from .auto import auto
+
+    auto(task, search)
+
+
+def _dp(task: Task[Iteration], search: Search[Solution]) -> None:
+    from .exact import chain_search
+
+    chain_search(task, search)
+
+
+def _milp(task: Task[Iteration], search: Search[Solution]) -> None:
+    from .milp import milp
+
+    milp(task, search)
+
+
+#: Actions of all numbers of stages together, that the program has variables for.
+MOST_ACTIONS = 50_000
+
+
+def _one_kind(name: str, task: Task[Iteration]) -> str | None:
+    problem = task.problem
+    if problem.split != "contiguous":
+        return f"method: {name} is for contiguous splits; use auto, or split contiguous"
+    if problem.overlap:
+        return f"method: {name} does not know transfers beside compute; use auto or dp"
+    if task.cluster.links:
+        return f"method: {name} does not know links between devices; use auto or dp"
+    kinds = sum(kind.count > 0 for kind in task.cluster.kinds)
+    if kinds > 1:
+        return f"method: {name} is for devices of one kind, and there are {kinds}; use auto or dp"
+    return None
+
+
+def _small(name: str, task: Task[Iteration]) -> str | None:
+    problem, chunks = task.problem, task.problem.chunks_per_device
+    most = min(task.cluster.size, task.workload.n, problem.max_stages or task.cluster.size)
+    actions = 2 * problem.microbatches * chunks * most * (most + 1) // 2
+    if actions > MOST_ACTIONS:
+        return (
+            f"method: {name} is for small cases, of at most {MOST_ACTIONS} passes over all numbers "
+            f"of stages, and this has {quote(actions)}; use auto or dp"
+        )
+    return None
+
+
+def _by_rule(name: str) -> Solver[Iteration]:
+    def solve(task: Task[Iteration], search: Search[Solution]) -> None:
+        from .frameworks import BY_NAME, offer_split
+
+        offer_split(BY_NAME[name], task, search)
+
+    return solve
+
+
+def _no_regex(method: str, task: Task[Iteration]) -> str | None:
+    try:
+        re.compile(task.options.get("type", ""))
+    except re.error as error:
+        return f"type: {quote(task.options['type'])} is no regular expression for {method}: {error}"
+    return None
+
+
+#: What frameworks do by default.
+RULES = (
+    "megatron",
+    "vllm",
+    "torchtitan",
+    "deepspeed-uniform",
+    "deepspeed-parameters",
+    "deepspeed-type",
+    "accelerate-balanced",
+    "block-dp",
+)
+
+#: By name.
+METHODS: dict[str, Method[Iteration]] = {
+    "auto": Method(_auto),
+    "dp": Method(_dp),
+    "milp": Method(_milp, refuses=(_one_kind, _small)),
+    **{name: Method(_by_rule(name)) for name in RULES},
+    "deepspeed-type": Method(_by_rule("deepspeed-type"), {"type": ()}, refuses=(_no_regex,)),
+}

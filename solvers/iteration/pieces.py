@@ -1,0 +1,73 @@
+"""Plans for an iteration that need not be chains: placements from other problems, and moves.
+
+Candidates are the best chain, and every better placement that the search for the least max-load
+meets. A bound is M times that search's: no device does the work of M microbatches in less. Then
+units change places, one at a time, as long as that shortens the makespan that the simulator finds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...formulations.iteration.cheap_bounds import max_load_task
+from ...formulations.task import Task, pose
+from ...formulations.throughput.hypergraph import colour_units
+from ...instances import Iteration, PipelinePlacement, Solution, Throughput
+from ...instances.model.arrays import Ints
+from ..core.part_search import PartSearch
+from ..core.search import Search
+from ..core.share import Share
+from ..throughput.max_load import max_load
+from ..throughput.methods import METHODS as THROUGHPUT_METHODS
+
+#: Part of the time left for the search for the least max-load.
+SHARE = 0.6
+
+
+def pieces_search(task: Task[Iteration], search: Search[Solution]) -> None:
+    """Find a plan that need not be a chain, and a bound for all plans."""
+    with search.phase("max-load"):
+        _from_max_load(task, search)
+    with search.phase("moves"):
+        _move(task, search)
+
+
+def as_pieces(device: Ints) -> PipelinePlacement:
+    """Return a placement as stages, one for each device in use."""
+    used, stage = np.unique(device, return_inverse=True)
+    return PipelinePlacement(stage.ravel(), tuple(used.tolist()))
+
+
+def _from_max_load(task: Task[Iteration], search: Search[Solution]) -> None:
+    problem = task.problem
+    split = "noncontiguous" if problem.split == "noncontiguous" else "per-device"
+    like = pose(task.workload, task.cluster, Throughput(split=split, overlap=problem.overlap))
+
+    def judge(solution: Solution) -> float:
+        search.offer(as_pieces(solution.device))
+        return max_load(like, solution.device)
+
+    inner = PartSearch(Share(search, SHARE), judge)
+    if search.best is not None:
+        inner.offer(search.best)
+    THROUGHPUT_METHODS["auto"].solve(like, inner)
+    if np.isfinite(inner.bound):
+        origin = f"microbatches × max-load: {inner.bound_origin}"
+        search.raise_bound(problem.microbatches * inner.bound, origin)
+
+
+def _move(task: Task[Iteration], search: Search[Solution]) -> None:
+    """Move units between devices, in random order, while that shortens the makespan."""
+    rng = np.random.default_rng(search.limits.seed)
+    units = colour_units(max_load_task(task))
+    number = int(units.max()) + 1
+    size = task.cluster.size
+    left = [(u, d) for u in range(number) for d in range(size)]
+    while left and search.best is not None and not search.should_stop():
+        unit, d = left.pop(int(rng.integers(len(left))))
+        device = search.best.device.copy()
+        if device[units == unit][0] == d:
+            continue
+        device[units == unit] = d
+        if search.offer(as_pieces(device)):
+            left = [(u, e) for u in range(number) for e in range(size)]

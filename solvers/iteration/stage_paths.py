@@ -1,0 +1,122 @@
+"""What a stage costs every plan that has it: the paths that stay on one stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...formulations.iteration.line import Line
+from ...instances.model.arrays import Bools, Floats, Ints
+from .chain import Chain
+from .stage_list import StageList
+
+#: Forward and backward time of one stage, against `LIGHT` of all others, on which paths are found.
+HEAVY = ((1.0, 1.0), (1.0, 0.1), (0.1, 1.0))
+LIGHT = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class StagePaths:
+    """Bounds of plans with P stages, from what one stage of them is.
+
+    Parameters
+    ----------
+    line, stages
+        The statement, and the stages that plans may have.
+    chain
+        The order of P stages.
+    """
+
+    line: Line
+    stages: StageList
+    chain: Chain
+
+    @cached_property
+    def paths(self) -> tuple[tuple[Floats, ...], ...]:
+        """For each stage the paths that are longest where it is much larger than all others."""
+        count = self.chain.order.stages
+        found = []
+        for s in range(count):
+            own: dict[bytes, Floats] = {}
+            for forward, backward in HEAVY:
+                f, b = np.full(count, LIGHT), np.full(count, LIGHT)
+                f[s], b[s] = forward, backward
+                _, counts = self.chain.longest_path(self.chain.durations(f, b, b))
+                own[counts.tobytes()] = counts
+            found.append(tuple(own.values()))
+        return tuple(found)
+
+    def durations(self, kind: int) -> Floats:
+        """Return how long each action of a stage takes on a kind of device, shape (4, R)."""
+        stages = self.stages
+        return self.chain.durations(
+            stages.forward[kind], stages.backward[kind], stages.compute[kind]
+        ).T
+
+    def least_makespan(self, s: int, kind: int, least_work: float = 0.0) -> Floats:
+        """Return a bound for plans that have, as stage s, each of the stages, shape (R,).
+
+        Equation 1 for the paths that stay on stage s, with the compute of all units before and
+        behind it on the other stages; `inf` where the stage does not fit into memory.
+
+        Parameters
+        ----------
+        least_work
+            No plan that is asked for has a smaller sum of all stages' times.
+        """
+        stages, order = self.stages, self.chain.order
+        duration = self.durations(kind)
+        both = stages.forward[kind] + stages.backward[kind]
+        before = stages.ahead[:, stages.start]
+        behind = stages.ahead[:, -1:] - stages.ahead[:, stages.end]
+        bound = np.zeros(stages.size)
+        for counts in self.paths[s]:
+            own = counts[s] @ np.where(counts[s][:, None] > 0, duration, 0.0)
+            rest = np.zeros(stages.size)
+            for others, work in ((counts[:s], before), (counts[s + 1 :], behind)):
+                if len(others):
+                    ahead, back = per_pass(others, self.chain.share)
+                    rest += ahead.min() * work[0] + back.min() * work[1]
+            apart = np.delete(counts, s, axis=0)
+            if (apart[:, 0] >= 1).all() and (per_pass(apart, self.chain.share)[1] >= 1).all():
+                rest = np.maximum(rest, least_work - both)
+            bound = np.maximum(bound, own + rest)
+        engine = order.microbatches * stages.engine[kind]
+        bound = np.maximum(bound, engine)
+        held = self.most_held(s)
+        fits = stages.resident + held * stages.activation <= self.line.room[kind]
+        return np.where(fits & np.isfinite(stages.forward[kind]), bound, np.inf)
+
+    def most_held(self, s: int) -> int:
+        """Return the most microbatches that stage s holds at once."""
+        d = int(self.chain.order.device[s])
+        own = np.flatnonzero(self.chain.order.device == d)
+        vectors = self.chain.order.in_flight[d]
+        return int(vectors[:, int(np.searchsorted(own, s))].max())
+
+    def fits(self, numbers: Ints, kinds: Ints) -> bool:
+        """Whether every device has room for its stages under the schedule (equation 2)."""
+        stages, order = self.stages, self.chain.order
+        for d, vectors in enumerate(order.in_flight):
+            own = order.device == d
+            number = numbers[own]
+            peak = stages.resident[number].sum() + (vectors @ stages.activation[number]).max()
+            if peak > self.line.room[kinds[own]].min():
+                return False
+        return True
+
+    def allowed(self, target: float, least_work: float = 0.0) -> tuple[tuple[Bools, ...], ...]:
+        """Return for each stage and kind which of the stages a plan below `target` can have."""
+        return tuple(
+            tuple(
+                self.least_makespan(s, k, least_work) < target for k in range(len(self.line.kinds))
+            )
+            for s in range(self.chain.order.stages)
+        )
+
+
+def per_pass(counts: Floats, share: float) -> tuple[Floats, Floats]:
+    """Return what forward and backward compute of each stage count for, shapes (P,)."""
+    return counts[:, 0], counts[:, 1] + (1 - share) * counts[:, 2] + share * counts[:, 3]

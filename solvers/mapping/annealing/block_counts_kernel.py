@@ -1,0 +1,145 @@
+"""Annealing of block counts; a matrix, shape (B, S + 1), with the spare devices last.
+
+`inside`, shape (S,), is how many messages to the next stage stay in their block at most; `used`,
+shape (S,), how many blocks serve a stage.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def _stage_value(s, inside, used, edge_nats, replicas):
+    """Nats of stage s in its best split."""
+    across = replicas - inside[s]
+    ring_across = used[s] if used[s] > 1 else 0
+    ring_inside = replicas - ring_across
+    best = np.inf
+    for k in range(edge_nats.shape[1]):
+        value = inside[s] * edge_nats[s, k, 0] + across * edge_nats[s, k, 1]
+        value += ring_inside * edge_nats[s, k, 2] + ring_across * edge_nats[s, k, 3]
+        best = min(best, value)
+    return best
+
+
+@njit(cache=True)
+def _move(counts, inside, used, b, s, by):
+    """Add `by` devices of block b to stage s."""
+    stages = len(inside)
+    if s == stages:
+        counts[b, s] += by
+        return
+    before, after = s - 1 >= 0, s + 1 < stages
+    if before:
+        inside[s - 1] -= min(counts[b, s - 1], counts[b, s])
+    if after:
+        inside[s] -= min(counts[b, s], counts[b, s + 1])
+    used[s] -= counts[b, s] > 0
+    counts[b, s] += by
+    used[s] += counts[b, s] > 0
+    if before:
+        inside[s - 1] += min(counts[b, s - 1], counts[b, s])
+    if after:
+        inside[s] += min(counts[b, s], counts[b, s + 1])
+
+
+@njit(cache=True)
+def _exchange(counts, inside, used, b, c, s, t, length, count):
+    """Exchange `count` devices each of `length` stages: from s on in block b, from t on in c."""
+    for j in range(length):
+        _move(counts, inside, used, b, s + j, -count)
+        _move(counts, inside, used, b, t + j, count)
+        _move(counts, inside, used, c, t + j, -count)
+        _move(counts, inside, used, c, s + j, count)
+
+
+@njit(cache=True)
+def _copy(target, source):
+    """As `target[:] = source`, which takes numba seconds to compile."""
+    for b in range(source.shape[0]):
+        for s in range(source.shape[1]):
+            target[b, s] = source[b, s]
+
+
+@njit(cache=True)
+def anneal_counts(counts, edge_nats, prices, replicas, steps, seed, hot, cold, exchange_rate):
+    """Exchange devices, one device each of several stages in a row, or all counts of two blocks."""
+    np.random.seed(seed)
+    blocks, stages = counts.shape[0], counts.shape[1] - 1
+    inside, used = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
+    size = np.zeros(blocks, np.int64)
+    for b in range(blocks):
+        size[b] = counts[b, stages]
+        for s in range(stages):
+            size[b] += counts[b, s]
+            used[s] += counts[b, s] > 0
+            if s + 1 < stages:
+                inside[s] += min(counts[b, s], counts[b, s + 1])
+    value = np.empty(stages)
+    for s in range(stages):
+        value[s] = _stage_value(s, inside, used, edge_nats, replicas)
+    total = 0.0
+    for s in range(stages):
+        total += value[s]
+    for b in range(blocks):
+        for s in range(stages + 1):
+            total += counts[b, s] * prices[b, s]
+    best, kept = total, np.empty_like(counts)
+    _copy(kept, counts)
+    trial, is_touched = np.empty(stages), np.zeros(stages + 1, np.bool_)
+    for step in range(steps):
+        heat = hot * (cold / hot) ** (step / steps)
+        b, c = np.random.randint(blocks), np.random.randint(blocks)
+        if b == c:
+            continue
+        if size[b] == size[c] and np.random.random() < exchange_rate:
+            change = 0.0
+            for s in range(stages + 1):
+                change += (counts[c, s] - counts[b, s]) * (prices[b, s] - prices[c, s])
+            if change <= 0 or np.random.random() < np.exp(-change / heat):
+                for s in range(stages + 1):
+                    counts[b, s], counts[c, s] = counts[c, s], counts[b, s]
+                total += change
+                if total < best - 1e-9 * abs(best):
+                    best = total
+                    _copy(kept, counts)
+            continue
+        s, t = np.random.randint(stages + 1), np.random.randint(stages + 1)
+        if s == t or counts[b, s] == 0 or counts[c, t] == 0:
+            continue
+        length, count = 1, 1
+        if np.random.random() < 0.5:
+            count = 1 + np.random.randint(min(counts[b, s], counts[c, t]))
+        else:
+            most = stages - max(s, t)
+            while length < most and counts[b, s + length] > 0 and counts[c, t + length] > 0:
+                length += 1
+            length = 1 + np.random.randint(length)
+        _exchange(counts, inside, used, b, c, s, t, length, count)
+        for j in range(-1, length):
+            is_touched[max(0, s + j)] = True
+            is_touched[max(0, t + j)] = True
+        change = 0.0
+        for j in range(length):
+            change += count * (prices[b, t + j] - prices[b, s + j])
+            change += count * (prices[c, s + j] - prices[c, t + j])
+        for x in range(stages):
+            if is_touched[x]:
+                trial[x] = _stage_value(x, inside, used, edge_nats, replicas)
+                change += trial[x] - value[x]
+        accept = change <= 0 or np.random.random() < np.exp(-change / heat)
+        for x in range(stages):
+            if is_touched[x] and accept:
+                value[x] = trial[x]
+            is_touched[x] = False
+        if not accept:
+            _exchange(counts, inside, used, c, b, s, t, length, count)
+            continue
+        total += change
+        if total < best - 1e-9 * abs(best):
+            best = total
+            _copy(kept, counts)
+    _copy(counts, kept)
+    return best

@@ -1,0 +1,247 @@
+"""`stagecut solve` for an iteration: from the options to plans that others take over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from training_cases import random_training_case
+from typer.testing import CliRunner
+
+from stagecut import (
+    InputError,
+    Iteration,
+    Limits,
+    Throughput,
+    Training,
+    Workload,
+    accelerators_and_cpus,
+    load_plan,
+    rank_schedules,
+    save,
+    solve,
+)
+from stagecut import simulate as simulate_plan
+from stagecut.api.break_even import break_even
+from stagecut.api.gain import gain
+from stagecut.commands.diff import diff
+from stagecut.commands.export import export
+from stagecut.commands.pose import choose_objective, pose_problem
+from stagecut.commands.simulate import simulate
+from stagecut.commands.solve import solve as solve_command
+from stagecut.commands.verify import verify
+from stagecut.runtime.export.registry import launcher_file
+from stagecut.runtime.simulate.plan_stages import schedule_to_run
+
+app = typer.Typer()
+for command in (solve_command, simulate, diff, verify, export):
+    app.command(command.__name__)(command)
+
+TIMES = np.array([3.0, 1.0, 2.0, 4.0, 2.0, 3.0])
+
+
+def trained(transfer: float = 0.25, weight: float = 8.0, **more: object) -> Workload:
+    """A chain of six layers with their backward passes, twice as long."""
+    n = len(TIMES)
+    names = [f"layers.{v}" for v in range(n)]
+    given: dict[str, object] = {
+        "name": "net",
+        "ids": (*names, *(f"{name}.backward" for name in names)),
+        "names": (*names, *names),
+        "edges": np.array(
+            [(v, v + 1) for v in range(n - 1)]
+            + [(n + v + 1, n + v) for v in range(n - 1)]
+            + [(v, n + v) for v in range(n)]
+        ),
+        "times": {"accelerator": np.concatenate((TIMES, 2 * TIMES))},
+        "memory_bytes": np.repeat([weight + 1.0, 0.0], n),
+        "transfer": np.full(2 * n, transfer),
+        "backward": np.repeat([False, True], n),
+        "colours": np.tile(np.arange(n), 2),
+        "extra": {
+            "weight_bytes": np.repeat([weight, 0.0], n),
+            "parameters": np.repeat([1.0, 0.0], n),
+            "activation_bytes": np.repeat([1.0, 0.0], n),
+        },
+        "time_unit": "ms",
+        "cluster": accelerators_and_cpus(3, 0),
+    }
+    return Workload(**(given | more))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    save(trained(), tmp_path / "w.json")
+    return tmp_path / "w.json"
+
+
+def _run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def test_what_was_planned_is_what_all_others_take(file: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    answer = json.loads(_run("solve", file, "--microbatches", 4,
+                             "-o", plan, "--json"))  # fmt: skip
+    assert answer["problem"] == "iteration"
+    assert (answer["schedule"], answer["microbatches"]) == ("1f1b", 4)
+    assert answer["per_microbatch"] == answer["objective"] / 4
+    assert answer["one_device"] == pytest.approx(4 * 3 * TIMES.sum())
+    assert answer["speed_up"] == pytest.approx(answer["one_device"] / answer["objective"])
+    run = json.loads(_run("simulate", file, plan, "--json"))
+    assert run["makespan"] == answer["objective"]
+    assert run["bubble"] == answer["bubble"]
+    assert (run["schedule"], run["microbatches"]) == ("1f1b", 4)
+    assert max(run["peak_memory"].values()) == max(d["memory"] for d in answer["devices"])
+    assert "verified" in _run("verify", file, plan)
+    assert json.loads(_run("diff", plan, plan, "--json"))["moved"] == []
+    csv = tmp_path / "s.csv"
+    _run("export", plan, "--to", "csv", "--workload", file, "-o", csv)
+    again = json.loads(_run("simulate", file, plan, "--schedule", csv, "--json"))
+    assert again["makespan"] == answer["objective"]
+    for option, value in (("--schedule", "gpipe"), ("--microbatches", 8)):
+        with pytest.raises(InputError, match=f"{value}; the plan was made for .*: leave it out"):
+            _run("export", plan, "--to", "csv", "--workload", file, "-o", csv, option, value)
+
+
+def test_the_table_names_stages_and_what_is_gained(file: Path) -> None:
+    shown = _run("solve", file, "--microbatches", 6, "--schedule", "interleaved", "--chunks", 2)
+    assert "0, 3  accelerator 0" in shown
+    for words in ("per iteration of 6", "per microbatch as profiled", "× one device", "bubble"):
+        assert words in " ".join(shown.split())
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+def test_the_objective_follows_the_user() -> None:
+    workload = trained()
+    assert choose_objective(workload, None, 8) == "iteration"
+    assert choose_objective(workload, None, None) == "throughput"
+    assert choose_objective(workload, "throughput", 8) == "throughput"
+    layered, _, _ = random_training_case(22, max_devices=6)
+    assert choose_objective(layered, None, 8) == "training"
+    for name in ("iteration", "training-batch"):
+        chosen = choose_objective(layered, name, 8)
+        assert pose_problem(chosen, {"training": {"microbatches": 8}}) == Training(
+            8, objective="batch"
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--objective", "iteration"], "--microbatches: say how many"),
+        (["--schedule", "gpipe"], "--schedule: it belongs to --objective iteration or training"),
+        (["--microbatches", "4", "--cpu-split", "free"], "belongs to --objective throughput"),
+        (["--microbatches", "4", "--chunks", "2"], "only the schedule interleaved"),
+        (["--microbatches", "4", "--schedule", "magic"], "magic"),
+        (["--microbatches", "4", "--schedule", "all", "--solver", "x"], "not with --schedule"),
+    ],
+)
+def test_wrong_options_are_named(file: Path, options: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        _run("solve", file, *options)
+
+
+def test_schedules_are_ranked_at_the_memory_that_there_is(file: Path, tmp_path: Path) -> None:
+    workload = trained()
+    table = rank_schedules(workload, microbatches=6, limits=Limits(gap=0.01))
+    assert set(table["schedule"]) == {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2"}
+    assert table["fits"].all()
+    assert table["makespan"].is_monotonic_increasing
+    for row in table.to_dict("records"):
+        run = simulate_plan(workload, row["plan"])
+        assert row["makespan"] == run.makespan
+        assert row["bound"] <= row["makespan"]
+        assert row["peak_bytes"] == max(run.peak_memory.values())
+    # GPipe holds six microbatches of two layers: 12 bytes more than their weights and gradients.
+    plan = tmp_path / "best.json"
+    common = ("solve", file, "--microbatches", 6, "--schedule", "all", "-o", plan, "--memory")
+    rows = json.loads(_run(*common, "24B", "--json"))["schedules"]
+    by_name = {row["schedule"]: row for row in rows}
+    assert by_name["1f1b"]["fits"]
+    assert not by_name["gpipe"]["fits"]
+    assert by_name["gpipe"]["peak_bytes"] > 24
+    best = load_plan(plan, workload)
+    assert isinstance(best.problem, Iteration)
+    assert best.problem.schedule == rows[0]["schedule"]
+    assert best.objective == rows[0]["makespan"]
+    shown = _run(*common, "24B")
+    assert all(len(line) <= 80 for line in shown.splitlines() if "│" in line)
+    _run(*common, "10B", code=3)
+
+
+def test_a_plan_of_least_max_load_says_from_when_it_is_right(file: Path) -> None:
+    workload = trained()
+    result = solve(workload, problem=Throughput(), limits=Limits())
+    assert result.plan is not None
+    ahead = []
+    for microbatches in (1 << k for k in range(11)):
+        best = solve(workload, problem=Iteration(microbatches), limits=Limits())
+        assert best.plan is not None
+        makespan = simulate_plan(workload, result.plan, "1f1b", microbatches).makespan
+        if makespan <= best.plan.objective * (1 + 1e-9):
+            ahead.append(microbatches)
+    found = break_even(workload, result.plan, 60.0)
+    assert found is not None
+    assert found.microbatches == min(ahead, default=None)
+    assert "right for" in _run("solve", file, "--method", "dp", "--split", "contiguous")
+    asked = json.loads(_run("solve", file, "--objective", "throughput", "--json"))
+    assert "right_from_microbatches" not in asked
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem", "devices", "reason"),
+    [
+        ({}, Iteration(1), 3, "give more --microbatches"),
+        ({}, Iteration(8), 1, "there is one device"),
+        ({"colours": np.zeros(12, int)}, Iteration(8), 3, "12 nodes of colour 0 share a device"),
+        (
+            {"colours": np.tile([0, 1, 2, 3, 4, 0], 2)},
+            Throughput(split="contiguous"),
+            3,
+            "because of colour.* and the contiguous split",
+        ),
+        ({"transfer": 100.0}, Throughput(), 3, "costs more in transfers and waiting"),
+    ],
+)
+def test_no_gain_has_a_reason(
+    changes: dict[str, object], problem: Iteration | Throughput, devices: int, reason: str
+) -> None:
+    import re
+
+    workload = trained(**changes)  # type: ignore[arg-type]
+    result = solve(workload, accelerators_and_cpus(devices), problem, limits=Limits())
+    found = gain(workload, result)
+    assert found is not None
+    assert found.speed_up <= 1.005
+    assert re.search(reason, found.reason), found.reason
+
+
+def test_launchers_are_told_schedule_and_microbatches() -> None:
+    workload = trained()
+    texts = {}
+    for schedule in ("1f1b", "gpipe", "interleaved", "zb-h1"):
+        plan = solve(workload, problem=Iteration(6, schedule), limits=Limits(gap=0.05)).plan  # type: ignore[arg-type]
+        assert plan is not None
+        for name in ("torchtitan", "megatron", "deepspeed"):
+            try:
+                texts[schedule, name] = launcher_file(workload, plan, name)[0]
+            except InputError as error:
+                texts[schedule, name] = f"refused: {error}"
+        with pytest.raises(InputError, match="leave it out"):
+            schedule_to_run(plan, "1f1b" if schedule != "1f1b" else "gpipe", None)
+        assert schedule_to_run(plan, None, 6) == (schedule, 6)
+    assert '"GPipe"' in texts["gpipe", "torchtitan"]
+    assert "local_batch_size = 6" in texts["1f1b", "torchtitan"]
+    assert "--global-batch-size 6" in texts["interleaved", "megatron"]
+    assert "MICROBATCHES = 6" in texts["1f1b", "deepspeed"]
+    assert "it runs 1f1b and interleaved" in texts["gpipe", "megatron"]
+    assert "it runs 1f1b" in texts["interleaved", "deepspeed"]
+    assert "made for zb-h1" in texts["zb-h1", "torchtitan"]

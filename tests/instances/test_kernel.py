@@ -1,0 +1,107 @@
+"""Kernels: interpreted at first, then compiled, with the same results."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from stagecut.instances.model import kernel as kernels
+from stagecut.instances.model.kernel import Kernel, compiling, inner, kernel
+
+
+@inner
+def weigh(table, i):
+    """Sum up row i; `table` has shape (n, n)."""
+    total = 0.0
+    for j in range(len(table)):
+        total += table[i, j]
+    return total
+
+
+@kernel
+def descend(table, seen, hashes):
+    """Count visits in `seen`, shape (n,), and hash them, shape (1,)."""
+    best = np.inf
+    for i in range(len(table)):
+        seen[i] += 1
+        hashes[0] = (hashes[0] ^ np.uint64(i)) * np.uint64(0x9E3779B97F4A7C15)
+        best = min(best, weigh(table, i))
+    return best, i, best < 1
+
+
+def call(size: int = 20) -> tuple[object, list[int], int]:
+    table = np.random.default_rng(3).random((size, size))
+    seen, hashes = np.zeros(size, np.int64), np.ones(1, np.uint64)
+    return descend(table, seen, hashes), seen.tolist(), int(hashes[0])
+
+
+@pytest.fixture(autouse=True)
+def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_taken", 0)
+    monkeypatch.setattr(descend, "turns", 0)
+    monkeypatch.setattr(descend, "ready", False)
+
+
+def limit(monkeypatch: pytest.MonkeyPatch, turns: int) -> None:
+    monkeypatch.setattr(kernels, "TURNS", turns)
+    monkeypatch.setattr(kernels, "TURNS_PER_BYTE", 0)
+
+
+def test_what_has_little_to_do_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 10_000)
+    call()
+    assert not descend.ready
+    assert descend.turns == 20 + 20 * 20  # of both loops
+
+
+def test_compiled_and_interpreted_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 10_000)
+    interpreted = call()
+    limit(monkeypatch, 0)
+    assert call() == interpreted
+    assert descend.ready
+    assert not compiling()
+
+
+@pytest.mark.parametrize("turns", [1, 30, 419])
+def test_what_is_interrupted_begins_anew(monkeypatch: pytest.MonkeyPatch, turns: int) -> None:
+    limit(monkeypatch, 10_000)
+    whole = call()
+    descend.turns = 0
+    monkeypatch.setattr(kernels, "_taken", 0)
+    limit(monkeypatch, turns)
+    assert call() == whole
+    assert descend.ready
+
+
+def test_large_arguments_are_not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "MOST_BYTES", 100)
+    call()
+    assert descend.ready
+
+
+def test_numbers_are_those_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 10_000)
+    (best, last, small), _, _ = call()  # type: ignore[misc]
+    assert [type(value) for value in (best, last, small)] == [float, int, bool]
+
+
+def test_compiling_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 0)
+
+    class Compiler:
+        seen: ClassVar[list[bool]] = []
+        typeof_pyval = type
+
+        def compile(self, _types: tuple[type, ...]) -> None:
+            self.seen.append(compiling())
+
+        def __call__(self, *_arguments: object) -> None:
+            self.seen.append(compiling())
+
+    told = Kernel(descend.function)
+    told.__dict__ |= {"compiled": Compiler(), "_cached": False}
+    told(np.ones((2, 2)), np.zeros(2, np.int64), np.ones(1, np.uint64))
+    assert Compiler.seen == [True, False]

@@ -1,0 +1,161 @@
+"""Every bound of the search over chains is below the makespan of every chain that it is about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from brute_iteration import SCHEDULES, training_case
+from chains import random_line
+
+from stagecut import InputError, Iteration, Limits
+from stagecut.formulations.iteration.line import line
+from stagecut.formulations.iteration.orders import order_of
+from stagecut.formulations.task import pose
+from stagecut.solvers.core.lattice import list_ideals
+from stagecut.solvers.core.search import Search
+from stagecut.solvers.iteration.branch import branch
+from stagecut.solvers.iteration.chain import Chain
+from stagecut.solvers.iteration.chain_dp import Cheapest
+from stagecut.solvers.iteration.divisible import divide
+from stagecut.solvers.iteration.sized import candidates, durations_of, refute, sized
+from stagecut.solvers.iteration.stage_list import list_stages
+from stagecut.solvers.iteration.stage_paths import StagePaths
+
+ROUNDING = 1 + 1e-9
+
+
+def never() -> Search[object]:
+    """A search without limits."""
+    return Search(Limits(), lambda _: math.inf)
+
+
+def cases(part: int, most: int) -> Iterator[tuple[str, StagePaths]]:
+    """Small tasks with all their stages, for each number of stages that the schedule allows."""
+    for seed in range(part, most, len(SCHEDULES)):
+        rng = np.random.default_rng(seed)
+        schedule = SCHEDULES[part]
+        workload, cluster = training_case(rng, tight=seed % 3 == 0)
+        if schedule == "interleaved":  # stages on one device would exchange data for nothing
+            workload = replace(workload, transfer=np.zeros(workload.n))
+        problem = Iteration(
+            int(rng.integers(1, 6)),
+            schedule,
+            relayed=bool(rng.random() < 0.3),
+            overlap=bool(rng.random() < 0.2),
+        )
+        try:
+            statement = line(pose(workload, cluster, problem))
+        except InputError:
+            continue
+        lattice = list_ideals(statement.orders[0], statement.graph.edges, 10_000, never())
+        stages = list_stages(statement, lattice, math.inf, never())
+        assert stages is not None
+        stages = stages.keep(np.argsort(stages.end, kind="stable"))
+        for size in statement.sizes():
+            chain = Chain(order_of(problem, size, statement.trains), problem.weight_share)
+            yield f"seed {seed}, {size} stages: {problem}", StagePaths(statement, stages, chain)
+
+
+def chains(paths: StagePaths) -> Iterator[tuple[Cheapest, float]]:
+    """Every chain that fits into memory, with its makespan by equation 1."""
+    stages, size = paths.stages, paths.chain.order.stages
+    count = (paths.line.count * paths.line.problem.chunks_per_device).tolist()
+
+    def grow(ideal: int, numbers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if len(numbers) == size:
+            if ideal == stages.lattice.size - 1:
+                yield numbers
+            return
+        for number in np.flatnonzero(stages.start == ideal).tolist():
+            yield from grow(int(stages.end[number]), (*numbers, number))
+
+    kinds: list[tuple[int, ...]] = [()]
+    for _ in range(size):
+        kinds = [(*own, k) for own in kinds for k in range(len(count)) if own.count(k) < count[k]]
+    for numbers in grow(0, ()):
+        for own in kinds:
+            found = Cheapest({}, math.inf, numbers, own)
+            if paths.fits(np.array(numbers), np.array(own)):
+                duration = durations_of(paths, found)
+                engines = paths.stages.engine[list(own), list(numbers)]
+                busiest = paths.chain.order.microbatches * float(engines.max())
+                yield found, max(paths.chain.makespan(duration), busiest)
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_divisible_work_is_a_bound_for_any_division(part: int) -> None:
+    for seed in range(part, 60, 5):
+        of, rng = random_line(seed), np.random.default_rng(seed)
+        stages = len(of.forward)
+        forward, compute = 7.0, 11.0 * (of.backward is not None)
+        divided = divide(of.chain, forward, compute)
+        for k in range(8):
+            spread = 0.2 if k % 2 else 4.0  # uneven, and nearly even
+            f, c = rng.dirichlet(np.full(stages, 1 / spread), 2) if stages > 1 else np.ones((2, 1))
+            f, c = forward * f, compute * c
+            duration = of.chain.durations(f, c, c)
+            where = f"seed {seed}: {of.problem}"
+            assert divided.bound <= of.chain.makespan(duration) * ROUNDING, where
+            assert (divided.prices * duration).sum() <= of.chain.makespan(duration) * ROUNDING, (
+                where
+            )
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_a_stage_costs_every_chain_that_has_it_what_is_said(part: int) -> None:
+    seen = 0
+    for where, paths in cases(part, 40):
+        bounds = [
+            [paths.least_makespan(s, k) for k in range(len(paths.line.kinds))]
+            for s in range(paths.chain.order.stages)
+        ]
+        for found, makespan in chains(paths):
+            for s, (number, k) in enumerate(zip(found.stages, found.kinds, strict=True)):
+                assert bounds[s][k][number] <= makespan * ROUNDING, where
+            seen += 1
+    assert seen > 20
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_bounds_of_a_number_of_stages_are_below_its_best_chain(part: int) -> None:
+    """Divisible work, the least worst stage, the game, and branch and bound, which finds it."""
+    infeasible = 0
+    for where, paths in cases(part, 40):
+        best = min((makespan for _, makespan in chains(paths)), default=math.inf)
+        infeasible += math.isinf(best)
+        plans = sized(paths)
+        assert plans.bound <= best * ROUNDING, where
+        for found in candidates(plans):
+            assert plans.bound <= best * ROUNDING, where
+            makespan = paths.chain.makespan(durations_of(paths, found))
+            if paths.fits(np.array(found.stages), np.array(found.kinds)):
+                assert makespan >= best / ROUNDING or paths.line.problem.overlap, where
+        reach = best if math.isfinite(best) else 100.0
+        for target in (0.9 * reach, 1.3 * reach):
+            refute(plans, target, never())
+            assert plans.bound <= max(best, 0.0) * ROUNDING, where
+        if paths.line.problem.overlap:
+            continue  # equation 1 is below the definition then
+        for nodes in (3, 100_000):
+            target, met = 1.3 * reach, [math.inf]
+
+            def take(
+                found: Cheapest, makespan: float, of: StagePaths = paths, met: list[float] = met,
+                target: float = target,
+            ) -> float:  # fmt: skip
+                if of.fits(np.array(found.stages), np.array(found.kinds)):
+                    met.append(makespan)
+                return min(target, *met)
+
+            out = branch(plans, target, take, never(), nodes)
+            bound = out.target if out.complete else min(out.open_bound, out.target)
+            assert bound <= best * ROUNDING, where
+            if nodes > 3:
+                assert out.complete, where
+                assert min(met) == pytest.approx(best, rel=1e-9), where
+    if part == 0:
+        assert infeasible
