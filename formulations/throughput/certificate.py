@@ -70,5 +70,5 @@ def certificate(
             prices.memory / (np.where(capacity > 0, capacity, 1.0) * (1 + PROOF_MARGIN))
         ).tolist(),
         "transfer_prices": (prices.transfer / target if target > 0 else prices.transfer).tolist(),
-        "order": [v for unit in order.tolist() for v in graph.members[unit]],
+        "order": first[order].tolist(),
     }

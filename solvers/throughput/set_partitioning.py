@@ -10,8 +10,6 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.throughput.certificate import Prices, certificate
-from ...formulations.throughput.connectivity import ORIGIN as CONNECTED
-from ...formulations.throughput.connectivity import connectivity_bound, merge_inseparable
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Placement, Solution, Throughput
@@ -107,7 +105,7 @@ def set_partitioning(
     if search.best is None or search.done:
         return
     walk = Neighbourhood(task, graph, shape, tried[0], graph.restrict(search.best.device), rng)
-    _alternate(task, graph, walk, search, Share(search, part), rounds, patient=patient)
+    _alternate(task, graph, tried, walk, search, Share(search, part), rounds, patient=patient)
 
 
 def _start(
@@ -133,6 +131,7 @@ def _start(
 def _alternate(
     task: Task[Throughput],
     graph: Hypergraph,
+    tried: list[Ints],
     walk: Neighbourhood,
     search: Search[Solution],
     share: Share,
@@ -141,7 +140,7 @@ def _alternate(
     patient: bool,
 ) -> None:
     """Better the split and the bound in turn."""
-    targets, prover = _Targets(search), _Prover(task, graph, search, share)
+    targets, prover = _Targets(search), _Prover(task, graph, tried, search, share)
     early = Share(share, PART)
     steps = min(STEPS, STEPS_PER_UNIT * graph.size)
     moves, pricings, rounds, idle, calm = MOVES, PRICINGS, 0, 0, 0
@@ -173,16 +172,22 @@ def _alternate(
 
 
 class _Prover:
-    """Prices on the graph of the units that no plan within a limit separates.
+    """Prices that leave out sets of too many transfers for plans within a limit.
 
     The limit is the largest asked for at which the frontier is exact, or a part of the way to it:
     low limits leave fewer states. It rises once it is proved.
     """
 
     def __init__(
-        self, task: Task[Throughput], graph: Hypergraph, search: Search[Solution], share: Share
+        self,
+        task: Task[Throughput],
+        graph: Hypergraph,
+        tried: list[Ints],
+        search: Search[Solution],
+        share: Share,
     ) -> None:
-        self._task, self._graph, self._search, self._share = task, graph, search, share
+        self._task, self._graph, self._tried = task, graph, tried
+        self._search, self._share = search, share
         self._limit = -np.inf
 
     def prove(self, target: float, most: float, pricings: int) -> tuple[float, Outcome]:
@@ -212,20 +217,18 @@ class _Prover:
     def _begin(self, most: float) -> None:
         """Choose the limit, and begin with new prices."""
         task, search, stop = self._task, self._search, self._share.should_stop
-        low = connectivity_bound(task, self._graph, max(0.0, search.bound), most, stop)
-        search.raise_bound(low, CONNECTED)
+        low = max(0.0, search.bound)
         for part in (*LIMITS, 1.0):
             self._limit = low + part * (most - low)
-            self._merged = merge_inseparable(task, self._graph, self._limit, stop)
-            self._pricing = pricing_problem(task, self._merged, self._limit)
+            self._pricing = pricing_problem(task, self._graph, self._limit, self._tried)
             if all(states.exact for states in self._pricing.states) or stop():
                 break
-        self._state = DualState(first_prices(self._pricing, self._merged, task.costs.host))
+        self._state = DualState(first_prices(self._pricing, self._graph, task.costs.host))
 
     def _raise(self, bound: float, prices: Prices) -> None:
         if bound > self._search.bound:
             order = self._pricing.orders[0]
-            evidence = certificate(self._task, self._merged, prices, bound, order)
+            evidence = certificate(self._task, self._graph, prices, bound, order)
             self._search.raise_bound(bound, ORIGIN, evidence)
 
 

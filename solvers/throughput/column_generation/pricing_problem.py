@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
-from ....formulations.throughput.connectivity import most_transfer
 from ....formulations.throughput.hypergraph import Hypergraph
+from ....formulations.throughput.transfer_budget import most_transfer
 from ....instances import Throughput
 from ....instances.model.arrays import Bools, Floats, Ints
 from .best_set import Scratch
@@ -63,12 +64,15 @@ class PricingProblem:
 
 
 def pricing_problem(
-    task: Task[Throughput], graph: Hypergraph, limit: float = np.inf
+    task: Task[Throughput],
+    graph: Hypergraph,
+    limit: float = np.inf,
+    tried: Sequence[Ints] | None = None,
 ) -> PricingProblem:
     """Return what one device of each kind can hold in plans of a max-load of at most `limit`.
 
-    The limit leaves out sets of too many transfers (`connectivity`), so that targets must not
-    exceed it.
+    The limit leaves out sets of too many transfers (`transfer_budget`), so that targets must not
+    exceed it. `tried` are orders of the units, if they are known.
     """
     costs, overlap = task.costs, task.problem.overlap
     room = costs.capacity_bytes * (1 + PROOF_MARGIN)
@@ -79,7 +83,7 @@ def pricing_problem(
     share = np.where(memory_bound[:, None], held / np.where(memory_bound, room, 1.0)[:, None], 0.0)
     weight = graph.weight.sum(axis=1)
     shape = incidence(graph)
-    tried = orders(shape, np.random.default_rng(0))
+    tried = tried or orders(shape, np.random.default_rng(0))
     most = most_transfer(task, graph, limit)
     return PricingProblem(
         count=costs.count.astype(np.float64),

@@ -1,4 +1,4 @@
-"""Inseparable units, the bounds that follow, and annealing, against plain enumeration."""
+"""Budgets of transfer time, what they leave out, and annealing, against plain enumeration."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from brute import best_max_load
-from cases import linked_case, random_case
+from cases import random_case
 
 from stagecut import Limits, Throughput
 from stagecut.formulations.task import Task, pose
-from stagecut.formulations.throughput.connectivity import (
-    connectivity_bound,
-    inseparable,
-    most_transfer,
-)
 from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph
 from stagecut.formulations.throughput.set_partitioning import load_of
+from stagecut.formulations.throughput.transfer_budget import most_transfer
 from stagecut.instances import Placement, Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
@@ -49,8 +44,8 @@ def objective(task: Task[Throughput], graph: Hypergraph, where: object) -> float
     return np.inf if report.violations else report.objective
 
 
-def test_no_plan_within_the_limit_separates_what_is_inseparable() -> None:
-    merged = 0
+def test_no_plan_within_the_limit_has_more_transfers() -> None:
+    paying = 0
     for seed in range(60):
         task, graph = posed(seed)
         devices = task.cluster.size
@@ -60,34 +55,17 @@ def test_no_plan_within_the_limit_separates_what_is_inseparable() -> None:
         }
         best = min(values.values())
         for limit in (best, best * 1.05, best * 1.2):
-            classes = inseparable(task, graph, limit)
             most = most_transfer(task, graph, limit)
-            merged += graph.size - len(set(classes.tolist()))
             for where, value in values.items():
                 if value > limit or np.isinf(value):
                     continue
-                assert len(set(zip(classes.tolist(), where, strict=True))) == len(set(classes))
                 for device, kind in enumerate(task.costs.kind_of.tolist()):
                     held = frozenset(v for v, d in enumerate(where) if d == device)
                     compute = graph.compute[kind].sum(axis=0)[sorted(held)].sum()
                     paid = load_of(graph, kind, held, overlap=False) - compute
                     assert task.problem.overlap or paid <= most[kind] * (1 + 1e-9) + 1e-12
-    assert merged > 15
-
-
-@pytest.mark.parametrize("make", [random_case, linked_case])
-def test_bounds_by_connectivity_are_below_the_optimum(make: object) -> None:
-    risen = 0
-    for seed in range(60):
-        workload, cluster = make(seed, max_nodes=7)  # type: ignore[operator]
-        task = pose(workload, cluster, PROBLEMS[seed % len(PROBLEMS)])
-        best = best_max_load(workload, cluster, task.problem)
-        if not np.isfinite(best) or best == 0:
-            continue
-        found = connectivity_bound(task, hypergraph(task), 0.5 * best, 1.5 * best)
-        assert found <= best * (1 + 1e-9)
-        risen += found > 0.5 * best
-    assert risen > 5
+                    paying += paid > 0
+    assert paying > 100
 
 
 def test_only_sets_of_too_many_transfers_are_left_out() -> None:
