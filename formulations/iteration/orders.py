@@ -28,6 +28,7 @@ import numpy as np
 
 from ...instances import Iteration
 from ...instances.model.arrays import Ints
+from ...instances.model.schedule_size import check_size
 
 #: Columns of durations and counts, and numbers of actions in an order.
 FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3
@@ -72,18 +73,14 @@ class Order:
 
     def _held(self, d: int, table: Ints) -> Ints:
         own = np.flatnonzero(self.device == d)
-        trains = bool((table[:, 1] != FORWARD).any())
-        last = WEIGHT if self.splits else BACKWARD
-        now = np.zeros(len(own), np.int64)
-        vectors: set[tuple[int, ...]] = set()
-        for stage, kind, _ in table.tolist():
-            c = int(np.searchsorted(own, stage))
-            if kind == FORWARD:
-                now[c] += 1
-                vectors.add(tuple(now.tolist()))
-            if kind == last or not trains:
-                now[c] -= 1
-        listed = np.array(sorted(vectors), np.int64).reshape(-1, len(own))
+        begins = table[:, 1] == FORWARD
+        ends = table[:, 1] == (WEIGHT if self.splits else BACKWARD)
+        change = (table[:, :1] == own) * (begins.astype(np.int64) - ends)[:, None]
+        if begins.all():
+            held = np.eye(len(own), dtype=np.int64)  # without backward pass, one at a time
+        else:
+            held = np.cumsum(change, axis=0)[begins]
+        listed = np.unique(held, axis=0)
         below = (listed[:, None] <= listed[None]).all(axis=2).sum(axis=1)
         kept: Ints = listed[below == 1]  # not exceeded by any but itself
         return kept
@@ -96,8 +93,14 @@ def order_of(problem: Iteration, stages: int, trains: bool) -> Order:
     ----------
     trains
         Whether there is a backward pass.
+
+    Raises
+    ------
+    InputError
+        If it has too many actions.
     """
     chunks, m = problem.chunks_per_device, problem.microbatches
+    check_size(stages, m)
     if chunks > 1:
         return _interleaved(stages, stages // chunks, m)
     tables = []
@@ -105,8 +108,10 @@ def order_of(problem: Iteration, stages: int, trains: bool) -> Order:
         rounds = {FORWARD: 0}
         if trains:
             rounds |= _backward_rounds(problem, stages, s)
-        rows = [(j + k, kind, s, j) for kind, k in rounds.items() for j in range(m)]
-        tables.append(np.array([(s, kind, j) for _, kind, s, j in sorted(rows)], np.int64))
+        which = np.tile(np.arange(m), len(rounds))
+        kind = np.repeat(list(rounds), m)
+        order = np.lexsort((kind, which + np.repeat(list(rounds.values()), m)))
+        tables.append(np.stack((np.full(len(which), s), kind, which), axis=1)[order])
     return Order(stages, m, np.arange(stages), tuple(tables))
 
 

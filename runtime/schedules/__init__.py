@@ -10,9 +10,10 @@ import numpy as np
 
 from ...instances import InputError
 from ...instances.model.arrays import Ints
+from ...instances.model.schedule_size import check_size
 from ..simulate.network import HostMemory, Network, settle
 from ..simulate.stages import BACKWARD, StageGraph
-from .actions import Action, Kind, Schedule, WeightVersions, check_size, parse_action, schedule_of
+from .actions import Action, Kind, Schedule, WeightVersions, parse_action, schedule_of
 from .csv import read_csv, write_csv
 from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
 from .greedy import list_schedule

@@ -14,10 +14,6 @@ from numpy.typing import NDArray
 from ...instances import InputError
 from ...instances.model.arrays import frozen
 from ...instances.model.choices import Choice, choose
-from ...instances.model.errors import quote
-
-#: Largest schedule: it and its simulation take some 100 bytes per action.
-MOST_ACTIONS = 20_000_000
 
 ActionTable = NDArray[np.int32]
 
@@ -97,17 +93,6 @@ def parse_action(text: str) -> Action:
         if not found[3].startswith("0") if kind in PER_BATCH else found[3]:
             return Action(int(found[1]), kind, int(found[3] or 0))
     raise InputError(f"{text!r} is not an action such as 2F0, 2B0, 2I0, 2W0, 2RECV_F0 or 2STEP")
-
-
-def check_size(stages: int, microbatches: int) -> None:
-    """Raise InputError if a schedule has too many actions; asked before they are made."""
-    if microbatches < 1:
-        raise InputError(f"microbatches: {quote(microbatches)}; at least 1 is needed")
-    if 2 * stages * microbatches > MOST_ACTIONS:
-        raise InputError(
-            f"microbatches: {quote(microbatches)} in {stages} stages are more than "
-            f"{MOST_ACTIONS} actions; take fewer"
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...instances.model.arrays import Floats
+from ...instances.model.schedule_size import MOST_ACTIONS
 from ..schedules import SCHEDULES, Schedule, make_schedule
-from ..schedules.actions import MOST_ACTIONS, PER_BATCH
+from ..schedules.actions import PER_BATCH
 from .engine import execute
 from .network import Network
 from .program import compile_program

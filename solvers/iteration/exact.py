@@ -92,7 +92,7 @@ class _Run:
         """Offer candidates of P stages, and what moving the boundaries of the best ones gives."""
         paths = plans.paths
         met = []
-        for found in candidates(plans):
+        for found in candidates(plans, until):
             makespan = paths.chain.makespan(durations_of(paths, found))
             self.offer(paths, found, makespan)
             met.append((makespan, found.stages, found.kinds))

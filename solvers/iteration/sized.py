@@ -83,7 +83,7 @@ def durations_of(paths: StagePaths, chain: Cheapest) -> Floats:
     )
 
 
-def candidates(plans: Sized) -> Iterator[Cheapest]:
+def candidates(plans: Sized, search: Stoppable) -> Iterator[Cheapest]:
     """Yield chains that are good, and raise the bound to what the worst stage of any must cost.
 
     The first has the least largest bound of a stage; the others, with a little more than that, the
@@ -99,6 +99,8 @@ def candidates(plans: Sized) -> Iterator[Cheapest]:
         return
     yield found
     for room in ROOMS:
+        if search.should_stop():
+            return
         most = max(found.price, plans.bound) * (1 + room)
         masks = tuple(tuple(bound <= most for bound in row) for row in bounds)
         chain = _priced_chain(plans, masks, TIME)
