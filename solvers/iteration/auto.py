@@ -6,13 +6,11 @@ from ...formulations.task import Task
 from ...instances import Iteration, Solution
 from ..core.search import Search
 from .exact import chain_search
-from .first_plans import first_plans
 from .pieces import pieces_search
 
 
 def auto(task: Task[Iteration], search: Search[Solution]) -> None:
     """Search over chains of stages, which is exact for contiguous splits; then over other plans."""
-    first_plans(task, search)
     if task.problem.split == "contiguous":
         search.method = "dp"
         search.note("auto: chains of stages over ideals")

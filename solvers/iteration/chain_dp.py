@@ -66,7 +66,8 @@ def cheapest_chain(
     """
     size, kinds = stages.lattice.size, len(count)
     combine = np.maximum if largest else np.add
-    ends, first = np.unique(stages.end, return_index=True)
+    first = np.flatnonzero(np.diff(stages.end, prepend=-1))
+    ends = stages.end[first]
     none = (0,) * kinds
     value: dict[Used, Floats] = {none: np.full(size, np.inf)}
     value[none][0] = 0.0

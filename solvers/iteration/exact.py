@@ -9,6 +9,7 @@ runs without proofs on chains of a few topological orders, then on the lattice o
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,9 +28,10 @@ from .branch import Offer, branch
 from .chain import Chain
 from .chain_dp import Cheapest
 from .climb import Chains, climb
-from .sized import SLACK, Sized, candidates, durations_of, refute, sized
+from .first_plans import first_plans
+from .sized import SLACK, Sized, candidates, durations_of, leave_out, refute, sized
 from .stage_list import StageList, list_stages
-from .stage_paths import StagePaths
+from .stage_paths import OutOfTime, StagePaths
 
 ORIGIN = "paths of the schedule over chains of ideals"
 #: Ideals at most.
@@ -129,6 +131,7 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
             "microbatches; choose a multiple"
         )
         return
+    first_plans(task, statement, search)
     order, edges = statement.orders[0], statement.graph.edges
     with search.phase("list ideals"):
         lattice = list_ideals(order, edges, IDEALS, search)
@@ -136,14 +139,16 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
         for one in statement.orders[: 1 if lattice.complete else None]:
             if search.should_stop():
                 return
-            _heuristics(_Run(task, statement, search, chain(one)))
+            with suppress(OutOfTime):
+                _heuristics(_Run(task, statement, search, chain(one)))
     if task.problem.split != "contiguous":
         return
     if not lattice.complete:
         search.note(f"dp: more than {IDEALS} ideals; the plan is the best of some orders")
         return
     if not search.should_stop():
-        _prove(_Run(task, statement, search, lattice))
+        with suppress(OutOfTime):
+            _prove(_Run(task, statement, search, lattice))
 
 
 def _numbers(run: _Run, most_work: float, *, prove: bool) -> list[Sized] | None:
@@ -183,7 +188,7 @@ def _numbers(run: _Run, most_work: float, *, prove: bool) -> list[Sized] | None:
             lists[paid.tobytes()] = listed.keep(np.argsort(listed.end, kind="stable"))
         order = order_of(problem, size, run.line.trains)
         chain = Chain(order, problem.weight_share)
-        found.append(sized(StagePaths(run.line, lists[paid.tobytes()], chain)))
+        found.append(sized(StagePaths(run.line, lists[paid.tobytes()], chain, run.search)))
         if run.search.should_stop():
             return None
     return sorted(found, key=lambda plans: plans.bound)
@@ -232,6 +237,7 @@ def _prove(run: _Run) -> None:
     with search.phase("paths against chains"):
         for plans in sorted(numbers, key=lambda plans: plans.bound):
             if plans.bound < search.objective and not search.should_stop():
+                leave_out(plans, search.objective)
                 for makespan, found in refute(plans, search.objective, search):
                     run.offer(plans.paths, found, makespan)
                 raise_bound()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formulations.iteration.line import Line, line
+from ...formulations.iteration.line import Line
 from ...formulations.task import Task
 from ...instances import Cluster, Iteration, PipelinePlacement, Solution
 from ...instances.model.arrays import Ints
 from ..core.search import Search
 
 
-def first_plans(task: Task[Iteration], search: Search[Solution]) -> None:
+def first_plans(task: Task[Iteration], statement: Line, search: Search[Solution]) -> None:
     """Offer equal parts of the compute, in a topological order, on all devices and on one."""
-    statement, devices = line(task), accelerators(task.cluster)
+    devices = accelerators(task.cluster)
     chunks = task.problem.chunks_per_device
     sizes = [size for size in statement.sizes() if size <= len(devices) * chunks]
     for size in sorted({*sizes[:1], *sizes[-1:]}, reverse=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
+from ...formulations.iteration.line import line
 from ...formulations.iteration.milp import iteration_model
 from ...formulations.task import Task
 from ...instances import Iteration, PipelinePlacement, Solution
@@ -20,7 +21,7 @@ from .first_plans import first_plans
 
 def milp(task: Task[Iteration], search: Search[Solution]) -> None:
     """Solve the integer program, from the best plan known or from equal parts."""
-    first_plans(task, search)
+    first_plans(task, line(task), search)
     solve_program(lambda: _program(task, search), search)
 
 

@@ -13,7 +13,7 @@ turn, the cheapest chain and the longest path of the best mixture of chains so f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -81,6 +81,17 @@ def durations_of(paths: StagePaths, chain: Cheapest) -> Floats:
     return paths.chain.durations(
         stages.forward[kind, number], stages.backward[kind, number], stages.compute[kind, number]
     )
+
+
+def leave_out(plans: Sized, objective: float) -> None:
+    """Leave out the stages that no plan below `objective` has at any position."""
+    paths = plans.paths
+    kept = np.zeros(paths.stages.size, np.bool_)
+    for row in paths.allowed(objective):
+        for mask in row:
+            kept |= mask
+    if kept.any() and not kept.all():
+        plans.paths = replace(paths, stages=paths.stages.keep(kept))
 
 
 def candidates(plans: Sized, search: Stoppable) -> Iterator[Cheapest]:

@@ -9,12 +9,17 @@ import numpy as np
 
 from ...formulations.iteration.line import Line
 from ...instances.model.arrays import Bools, Floats, Ints
+from ..core.search import Stoppable
 from .chain import Chain
 from .stage_list import StageList
 
 #: Forward and backward time of one stage, against `LIGHT` of all others, on which paths are found.
 HEAVY = ((1.0, 1.0), (1.0, 0.1), (0.1, 1.0))
 LIGHT = 1e-3
+
+
+class OutOfTime(Exception):
+    """Raised in the midst of long computations when the search must stop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +32,14 @@ class StagePaths:
         The statement, and the stages that plans may have.
     chain
         The order of P stages.
+    search
+        Asked when to stop.
     """
 
     line: Line
     stages: StageList
     chain: Chain
+    search: Stoppable
 
     @cached_property
     def paths(self) -> tuple[tuple[Floats, ...], ...]:
@@ -49,7 +57,15 @@ class StagePaths:
         return tuple(found)
 
     def durations(self, kind: int) -> Floats:
-        """Return how long each action of a stage takes on a kind of device, shape (4, R)."""
+        """Return how long each action of a stage takes on a kind of device, shape (4, R).
+
+        Raises
+        ------
+        OutOfTime
+            If the search must stop.
+        """
+        if self.search.should_stop():
+            raise OutOfTime
         stages = self.stages
         return self.chain.durations(
             stages.forward[kind], stages.backward[kind], stages.compute[kind]

@@ -75,7 +75,6 @@ def test_a_choice_is_its_text_wherever_it_is_shown_or_written() -> None:
         ("solve", "--cpu-split", stagecut.CpuSplit),
         ("solve", "--pipeline", stagecut.Pipeline),
         ("solve", "--recomputation", stagecut.Recomputation),
-        ("solve", "--schedule", stagecut.TrainingSchedule),
         ("solve", "--optimizer", stagecut.Optimizer),
         ("solve", "--precision", stagecut.Precision),
         ("compare", "--split", stagecut.Split),

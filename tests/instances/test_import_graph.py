@@ -70,15 +70,14 @@ def test_in_place_changes_keep_all_who_saw_the_tensor_together() -> None:
     assert (0, 3) not in graph.edges()
 
 
-def test_tied_parameters_share_a_device_or_are_copied() -> None:
+def test_weights_of_several_operators_are_named_with_who_reads_them() -> None:
     recording = recorded(step("a", [0, 4], [1]), step("b", [1, 4], [2]), parameters=(4,))
-    shared = operator_graph(recording, training=False)
-    copied = operator_graph(recording, training=False, copies=True)
-    assert shared.colours == ((0, 1),)
-    assert [op.weight_bytes for op in shared.operators] == [8.0, 0.0]
-    assert not copied.colours
-    assert [op.weight_bytes for op in copied.operators] == [8.0, 8.0]
-    assert [op.parameters for op in copied.operators] == [2, 0]
+    graph = operator_graph(recording, training=False)
+    (shared,) = graph.shared
+    assert (shared.name, shared.readers, shared.deliverers) == ("p4", (0, 1), ())
+    assert shared.weight_bytes == 8.0
+    assert not graph.colours  # copies or one device: `ties` decides
+    assert [op.weight_bytes for op in graph.operators] == [8.0, 0.0]
 
 
 def test_counters_go_with_the_next_operator_of_their_module() -> None:
@@ -99,7 +98,7 @@ def test_layers_never_wait_for_each_other_in_a_circle(seed: int) -> None:
     flows = tuple(
         Flow(u, v, Read(u, 0, 1.0)) for v in range(n) for u in range(v) if rng.random() < 0.08
     )
-    graph = Graph(operators, flows, (1.0,) * n, (), ())
+    graph = Graph(operators, flows, (1.0,) * n, (), (), ())
     grouping = by_layer(graph, 1)
     quotient = nx.DiGraph((grouping.node[u], grouping.node[v]) for u, v in graph.edges())
     quotient.remove_edges_from(nx.selfloop_edges(quotient))
@@ -113,7 +112,7 @@ def test_a_module_around_its_children_is_cut_where_it_must() -> None:
     paths = [("",), ("", "a"), ("", "a", "a.x"), ("", "a"), ("",)]
     operators = tuple(Operator(f"o{v}", "op", p, (KERNEL,)) for v, p in enumerate(paths))
     flows = tuple(Flow(v, v + 1, Read(v, 0, 1.0)) for v in range(4))
-    graph = Graph(operators, flows, (1.0,) * 5, (), ())
+    graph = Graph(operators, flows, (1.0,) * 5, (), (), ())
     assert by_layer(graph, 1).names == ("model", "a", "model#2")
     assert by_layer(graph, 2).names == ("model", "a", "a.x", "a#2", "model#2")
     free = replace(graph, flows=flows[:1])

@@ -57,7 +57,10 @@ def cases(part: int, most: int) -> Iterator[tuple[str, StagePaths]]:
         stages = stages.keep(np.argsort(stages.end, kind="stable"))
         for size in statement.sizes():
             chain = Chain(order_of(problem, size, statement.trains), problem.weight_share)
-            yield f"seed {seed}, {size} stages: {problem}", StagePaths(statement, stages, chain)
+            yield (
+                f"seed {seed}, {size} stages: {problem}",
+                StagePaths(statement, stages, chain, never()),
+            )
 
 
 def chains(paths: StagePaths) -> Iterator[tuple[Cheapest, float]]:
