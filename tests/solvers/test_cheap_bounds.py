@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from stagecut import (
     Cluster,
     DeviceKind,
     Latency,
-    Limits,
     Throughput,
     Workload,
     accelerators_and_cpus,
@@ -25,7 +25,7 @@ from stagecut import (
 )
 from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
-from stagecut.solvers import Search
+from stagecut.solvers.core import share as share_module
 from stagecut.solvers.core.share import Share
 
 PROBLEMS = [
@@ -146,23 +146,28 @@ def test_methods_that_prove_nothing_have_a_bound(
     assert result.objective is not None
 
 
-def test_set_partitioning_stops_when_its_share_of_the_time_is_used_up() -> None:
-    class Clock(Search[object]):
-        now = 0.0
+def test_set_partitioning_stops_when_its_share_of_the_time_is_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Whole:
+        def should_stop(self) -> bool:
+            return False
 
         @property
-        def seconds(self) -> float:
-            return self.now
+        def seconds_left(self) -> float:
+            return 10.0 - clock.now
 
-    search = Clock(Limits(seconds=10.0), lambda _: 0.0)
-    search.now = 2.0
-    share = Share(search, 0.25)
+    clock = SimpleNamespace(now=2.0)
+    monkeypatch.setattr(share_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    share = Share(Whole(), 0.25)
+    part = Share(share, 0.5)
     assert share.seconds_left == pytest.approx(2.0)
-    search.now = 3.9
+    assert part.seconds_left == pytest.approx(1.0)
+    clock.now = 3.9
+    assert part.should_stop()
     assert not share.should_stop()
-    search.now = 4.1
+    clock.now = 4.1
     assert share.should_stop()
-    assert not search.should_stop()
 
 
 def test_published_gpipe_has_its_bound_at_once(benchmarks: Path) -> None:
