@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from ...formulations.task import Task
 from ...instances import Iteration, Solution
+from ..core.part_search import PartSearch
 from ..core.search import Search
+from ..core.share import Share
 from .exact import chain_search
+from .frameworks import BY_NAME, offer_split
 from .pieces import pieces_search
+
+#: Part of the time for the splits that frameworks make by default.
+RULES_SHARE = 0.05
 
 
 def auto(task: Task[Iteration], search: Search[Solution]) -> None:
     """Search over chains of stages, which is exact for contiguous splits; then over other plans."""
+    _offer_defaults(task, search)
     if task.problem.split == "contiguous":
         search.method = "dp"
         search.note("auto: chains of stages over ideals")
@@ -21,3 +28,18 @@ def auto(task: Task[Iteration], search: Search[Solution]) -> None:
     chain_search(task, search)
     if not search.should_stop():
         pieces_search(task, search)
+
+
+def _offer_defaults(task: Task[Iteration], search: Search[Solution]) -> None:
+    """Offer what frameworks do by default, so that no plan is behind them."""
+    share = Share(search, RULES_SHARE)
+
+    def judge(solution: Solution) -> float:
+        search.offer(solution)
+        return 0.0
+
+    inner: PartSearch[Solution] = PartSearch(share, judge)
+    for rule in BY_NAME.values():
+        if share.should_stop():
+            return
+        offer_split(rule, task, inner)
