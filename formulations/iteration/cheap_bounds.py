@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from ...instances import Iteration, Throughput
+from ...instances import Iteration, Split, Throughput
+from ...instances.model.kept_bytes import kept_bytes
 from ..task import Task, pose
 from ..throughput.cheap_bounds import throughput_cheap_bounds
 
@@ -12,8 +14,7 @@ from ..throughput.cheap_bounds import throughput_cheap_bounds
 def iteration_cheap_bounds(task: Task[Iteration]) -> Iterator[tuple[float, str]]:
     """Yield bounds with their origins, the quickest first.
 
-    A device that does the work of one microbatch in time L is busy for M · L, and no device holds
-    less in memory than for one microbatch.
+    A device that does the work of one microbatch in time L is busy for M · L.
     """
     problem = task.problem
     for bound, origin in throughput_cheap_bounds(max_load_task(task)):
@@ -21,8 +22,15 @@ def iteration_cheap_bounds(task: Task[Iteration]) -> Iterator[tuple[float, str]]
 
 
 def max_load_task(task: Task[Iteration]) -> Task[Throughput]:
-    """Return the task whose objective, times M, is below every plan's makespan."""
-    problem = task.problem
-    return pose(
-        task.workload, task.cluster, Throughput(split="noncontiguous", overlap=problem.overlap)
-    )
+    """Return the task whose objective, times M, is below every plan's makespan.
+
+    Every plan of the iteration is one of it. Stages of a chain that share a device, and the stage
+    of a device, hold the activations of a microbatch all at once. The pieces of other splits need
+    not: then only what is there all the time counts as memory.
+    """
+    problem, workload = task.problem, task.workload
+    split = Split.NONCONTIGUOUS if problem.chunks_per_device > 1 else problem.split
+    if problem.split != Split.CONTIGUOUS:
+        _, resident, _ = kept_bytes(workload)
+        workload = replace(workload, memory_bytes=resident)
+    return pose(workload, task.cluster, Throughput(split=split, overlap=problem.overlap))

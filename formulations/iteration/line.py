@@ -89,6 +89,14 @@ class Line:
         most = min(int(self.count.sum()) * self.problem.chunks_per_device, self.graph.size)
         return min(most, self.problem.max_stages or most)
 
+    def why_no_size(self) -> str:
+        """Say why no number of stages is allowed: there cannot be as many as a device takes."""
+        return (
+            f"{self.problem.schedule}: a device takes {self.problem.chunks_per_device} stages, and "
+            f"there can be {self.most_stages} at most, for {self.graph.size} units that can be "
+            "divided; take fewer chunks, or another schedule"
+        )
+
     def sizes(self) -> list[int]:
         """Numbers of stages that the schedule allows."""
         chunks = self.problem.chunks_per_device
@@ -112,11 +120,13 @@ def line(task: Task[Iteration]) -> Line:
         frozen(np.bincount(graph.unit_of, values, graph.size), np.float64)
         for values in (resident, activation)
     ]
-    chains = [edge for same in twins(graph, *held) for edge in pairwise(same)]
-    if chains:
-        graph = replace(graph, edges=frozen(np.concatenate((graph.edges, chains)), np.int64))
     weight = graph.weight[kinds]
     late = _late_nets(task, graph)
+    exact = not (late.any() or problem.overlap or task.cluster.links)
+    if exact:  # else units may be alike here, and differ in what is left out
+        ordering = [edge for same in twins(graph, *held) for edge in pairwise(same)]
+        edges = np.concatenate((graph.edges, np.array(ordering, np.int64).reshape(-1, 2)))
+        graph = replace(graph, edges=frozen(edges, np.int64))
     weight = np.where(late, 0.0, weight)
     return Line(
         graph=graph,
@@ -131,7 +141,7 @@ def line(task: Task[Iteration]) -> Line:
         room=costs.capacity_bytes[kinds] * (1 + MEMORY_SLACK),
         trains=bool(workload.backward.any()),
         orders=topological_orders(graph),
-        exact=not (late.any() or problem.overlap or task.cluster.links),
+        exact=exact,
     )
 
 

@@ -178,11 +178,7 @@ def iteration_data(
         raise InfeasibleError(reason)
     stated = line(task)
     if not stated.sizes():
-        raise InfeasibleError(
-            f"{task.problem.schedule}: no number of stages suits {task.problem.microbatches} "
-            f"microbatches, {task.cluster.size} devices and {stated.graph.size} units; give "
-            "another number of microbatches, or another schedule"
-        )
+        raise InfeasibleError(stated.why_no_size())
     scale = 1.0 if reference is None or not reference > 0 else reference / 1000.0
     orders = {p: order_of(task.problem, p, stated.trains) for p in stated.sizes()}
     unit = stated.graph.unit_of.tolist()

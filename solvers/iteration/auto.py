@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from ...formulations.iteration.line import line
 from ...formulations.task import Task
 from ...instances import Iteration, Solution
-from ..core.part_search import PartSearch
 from ..core.search import Search
 from ..core.share import Share
 from .exact import chain_search
-from .frameworks import BY_NAME, offer_split
+from .frameworks import BY_NAME, Refused, splits
 from .pieces import pieces_search
 
 #: Part of the time for the splits that frameworks make by default.
@@ -32,14 +34,10 @@ def auto(task: Task[Iteration], search: Search[Solution]) -> None:
 
 def _offer_defaults(task: Task[Iteration], search: Search[Solution]) -> None:
     """Offer what frameworks do by default, so that no plan is behind them."""
-    share = Share(search, RULES_SHARE)
-
-    def judge(solution: Solution) -> float:
-        search.offer(solution)
-        return 0.0
-
-    inner: PartSearch[Solution] = PartSearch(share, judge)
+    share, statement = Share(search, RULES_SHARE), line(task)
     for rule in BY_NAME.values():
-        if share.should_stop():
-            return
-        offer_split(rule, task, inner)
+        with suppress(Refused):
+            for placement in splits(rule, task, statement):
+                if share.should_stop():
+                    return
+                search.offer(placement)

@@ -126,10 +126,7 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
         search.prove_infeasible(reason)
         return
     if not statement.sizes():
-        search.prove_infeasible(
-            f"{task.problem.schedule}: no number of devices divides {task.problem.microbatches} "
-            "microbatches; choose a multiple"
-        )
+        search.prove_infeasible(statement.why_no_size())
         return
     first_plans(task, statement, search)
     order, edges = statement.orders[0], statement.graph.edges

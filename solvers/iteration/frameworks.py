@@ -193,17 +193,28 @@ def _around(found: Modules, blocks: list[int]) -> list[int]:
     return counts
 
 
+def splits(rule: Rule, task: Task[Iteration], statement: Line) -> Iterator[PipelinePlacement]:
+    """Yield what a rule gives, whether or not it keeps to the memory.
+
+    Raises
+    ------
+    Refused
+        If it gives nothing.
+    """
+    devices = _devices(task)
+    stages = len(devices) * task.problem.chunks_per_device
+    found = _modules(task, statement, stages)
+    for counts in rule(found, stages, task.options.get("type", "")):
+        stage = _stages(statement, found, counts)
+        yield PipelinePlacement(stage, _order(task, devices, len(counts)))
+
+
 def offer_split(rule: Rule, task: Task[Iteration], search: Search[Solution]) -> None:
     """Offer what a rule gives, or note in one line why it gives nothing."""
     try:
         with search.phase("build"):
             statement = line(task)
-            devices = _devices(task)
-            stages = len(devices) * task.problem.chunks_per_device
-            found = _modules(task, statement, stages)
-        for counts in rule(found, stages, task.options.get("type", "")):
-            stage = _stages(statement, found, counts)
-            placement = PipelinePlacement(stage, _order(task, devices, len(counts)))
+        for placement in splits(rule, task, statement):
             if not search.offer(placement) and np.isinf(search.value(placement)):
                 raise Refused(_why_not(task, placement))
     except Refused as reason:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...formulations.iteration.cheap_bounds import max_load_task
-from ...formulations.task import Task, pose
+from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import colour_units
-from ...instances import Iteration, PipelinePlacement, Solution, Throughput
+from ...instances import Iteration, PipelinePlacement, Placement, Solution
 from ...instances.model.arrays import Ints
 from ..core.part_search import PartSearch
 from ..core.search import Search
@@ -39,9 +39,7 @@ def as_pieces(device: Ints) -> PipelinePlacement:
 
 
 def _from_max_load(task: Task[Iteration], search: Search[Solution]) -> None:
-    problem = task.problem
-    split = "noncontiguous" if problem.split == "noncontiguous" else "per-device"
-    like = pose(task.workload, task.cluster, Throughput(split=split, overlap=problem.overlap))
+    like = max_load_task(task)
 
     def judge(solution: Solution) -> float:
         search.offer(as_pieces(solution.device))
@@ -49,17 +47,17 @@ def _from_max_load(task: Task[Iteration], search: Search[Solution]) -> None:
 
     inner = PartSearch(Share(search, SHARE), judge)
     if search.best is not None:
-        inner.offer(search.best)
+        inner.offer(Placement(search.best.device))
     THROUGHPUT_METHODS["auto"].solve(like, inner)
     if np.isfinite(inner.bound):
         origin = f"microbatches × max-load: {inner.bound_origin}"
-        search.raise_bound(problem.microbatches * inner.bound, origin)
+        search.raise_bound(task.problem.microbatches * inner.bound, origin)
 
 
 def _move(task: Task[Iteration], search: Search[Solution]) -> None:
     """Move units between devices, in random order, while that shortens the makespan."""
     rng = np.random.default_rng(search.limits.seed)
-    units = colour_units(max_load_task(task))
+    units = colour_units(task)
     number = int(units.max()) + 1
     size = task.cluster.size
     left = [(u, d) for u in range(number) for d in range(size)]

@@ -96,7 +96,8 @@ class StagePaths:
                     ahead, back = per_pass(others, self.chain.share)
                     rest += ahead.min() * work[0] + back.min() * work[1]
             apart = np.delete(counts, s, axis=0)
-            if (apart[:, 0] >= 1).all() and (per_pass(apart, self.chain.share)[1] >= 1).all():
+            passed = (apart[:, 0] >= 1) & (apart[:, 1] + apart[:, 2] >= 1)  # transfers included
+            if (passed & (per_pass(apart, self.chain.share)[1] >= 1)).all():
                 rest = np.maximum(rest, least_work - both)
             bound = np.maximum(bound, own + rest)
         engine = order.microbatches * stages.engine[kind]
