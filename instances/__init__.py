@@ -38,8 +38,9 @@ from .model.solution import (
 )
 from .model.stage_costs import StageCosts, stage_costs
 from .model.training import LayerRule, Training
+from .model.training_layers import layers_of
 from .model.units import TIME_UNITS, NodeId
-from .model.workload import Workload, layers_of
+from .model.workload import Workload
 from .topologies import Topology, topology
 
 __all__ = [

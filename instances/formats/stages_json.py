@@ -9,8 +9,9 @@ from ..model.cluster import Cluster
 from ..model.errors import InputError, quote
 from ..model.layers import Layers
 from ..model.solution import Stage, StagePlacement, in_stages
+from ..model.training_layers import layers_of
 from ..model.units import NodeId
-from ..model.workload import Workload, layers_of
+from ..model.workload import Workload
 from .source import Record, plain_id
 
 

@@ -15,6 +15,39 @@ from .workload import Workload
 _SHARES = ("measured", "spread")
 
 
+def layers_of(workload: Workload) -> Layers:
+    """Return the configurations of a workload.
+
+    Parameters
+    ----------
+    workload
+        For training plans.
+
+    Returns
+    -------
+    Layers
+        The workload's `layers`.
+
+    Raises
+    ------
+    InputError
+        If it has none.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
+    >>> sorted(set(layers_of(workload).label))
+    ['recompute', 'vanilla']
+    """
+    if workload.layers is None:
+        raise InputError(
+            f"{workload.name}: it has no layer configurations, which training plans need; "
+            "load a Piper or PipeDream file, or profile a model with --train --layers"
+        )
+    return workload.layers
+
+
 def training_layers(workload: Workload) -> Workload:
     """Return a workload whose nodes are the forward nodes, each with its backward nodes merged.
 

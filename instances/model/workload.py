@@ -282,39 +282,6 @@ def _columns(columns: Mapping[str, Floats], what: str) -> Mapping[str, Floats]:
     )
 
 
-def layers_of(workload: Workload) -> Layers:
-    """Return the configurations of a workload.
-
-    Parameters
-    ----------
-    workload
-        For training plans.
-
-    Returns
-    -------
-    Layers
-        The workload's `layers`.
-
-    Raises
-    ------
-    InputError
-        If it has none.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
-    >>> sorted(set(layers_of(workload).label))
-    ['recompute', 'vanilla']
-    """
-    if workload.layers is None:
-        raise InputError(
-            f"{workload.name}: it has no layer configurations, which training plans need; "
-            "load a Piper or PipeDream file, or profile a model with --train --layers"
-        )
-    return workload.layers
-
-
 def _check(workload: Workload) -> None:
     """Raise InputError unless `workload` keeps what its class promises."""
     where, n = workload.name, workload.n
