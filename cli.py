@@ -25,7 +25,7 @@ from .commands.simulate import simulate
 from .commands.solve import solve
 from .commands.verify import verify
 from .instances import InfeasibleError, StagecutError
-from .instances.model.escape import one_line
+from .instances.common.escape import one_line
 
 #: What wrong options raise: Typer has its own copy of Click, in some releases.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]

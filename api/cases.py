@@ -18,10 +18,10 @@ from pathlib import Path
 import pandas as pd
 
 from ..instances import InputError
+from ..instances.common.errors import quote
+from ..instances.common.escape import csv
 from ..instances.formats.files import load, load_cluster
 from ..instances.formats.writing import write_whole
-from ..instances.model.errors import quote
-from ..instances.model.escape import csv
 from ..solvers import method_of
 from .case_record import DAMAGED, RECORD, cut_off, line, read_record
 from .compare import Row, tabulate, why_no_plan

@@ -10,7 +10,7 @@ from ..formulations.iteration.line import chain_edges
 from ..formulations.task import Task, pose
 from ..formulations.throughput.hypergraph import colour_units, merge_cycles, pipeline_units
 from ..instances import Iteration, Problem, Throughput, Workload
-from ..instances.model.arrays import Ints
+from ..instances.common.arrays import Ints
 from ..instances.model.kept_bytes import kept_bytes
 from ..solvers import Result
 

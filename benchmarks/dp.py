@@ -29,7 +29,7 @@ import stagecut
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput.ideals import pipeline
 from stagecut.instances import accelerators_and_cpus
-from stagecut.instances.model.arrays import Ints
+from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.lattice import count_ideals
 
 CONTIGUOUS = stagecut.Throughput("contiguous")

@@ -22,9 +22,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..instances import InputError
+from ..instances.common.escape import plain
+from ..instances.common.kernel import compiling
 from ..instances.formats.writing import PICTURES, check_target
-from ..instances.model.escape import plain
-from ..instances.model.kernel import compiling
 from ..solvers import Progress
 
 

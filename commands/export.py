@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from ..instances import InputError, PipelinePlacement, Placement, Plan, Workload
+from ..instances.common.escape import shell
 from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.writing import write_whole
-from ..instances.model.escape import shell
 from .console import OUT, check_outputs, file_of, need
 
 

@@ -11,9 +11,9 @@ import typer
 from rich.table import Table
 
 from ..instances import Plan
+from ..instances.common.escape import csv as csv_cell
 from ..instances.formats.files import load, load_plan_with_form, save
 from ..instances.formats.writing import write_whole
-from ..instances.model.escape import csv as csv_cell
 from .console import OUT, check_outputs, print_json
 from .simulate import choose_network
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances import InputError
+from ..instances.common.errors import quote
 from ..instances.formats.files import load, load_plan_with_form
-from ..instances.model.errors import quote
 from .console import OUT, check_outputs, file_of, need
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from ..instances import DeviceMapping, ReplicaPlacement, Workload
-from ..instances.model.units import TIME_UNITS
+from ..instances.common.units import TIME_UNITS
 from ..instances.topologies import Topology
 from ..runtime import Report
 from ..runtime.verify.report import MappingReport

@@ -20,8 +20,8 @@ from ..instances import (
     Status,
     Throughput,
 )
+from ..instances.common.choices import Tied
 from ..instances.formats.files import load, load_plan, save
-from ..instances.model.choices import Tied
 from ..instances.model.tied_weights import are_copied, tied_as
 from ..runtime import evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csc_array
 
-from ..instances.model.arrays import Bools, Floats, Ints
+from ..instances.common.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """The nouns: workloads, clusters, plans, and the files they come in."""
 
-from .model.choices import (
+from .common.choices import (
     Collective,
     CpuSplit,
     Limit,
@@ -18,12 +18,13 @@ from .model.choices import (
     TrainingObjective,
     TrainingSchedule,
 )
+from .common.errors import InfeasibleError, InputError, StagecutError, VerificationError
+from .common.units import TIME_UNITS, NodeId
 from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
 from .model.costs import Costs, price, without_links
-from .model.errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .model.iteration import Iteration
 from .model.layers import Layers
-from .model.links import Link, PairLink
+from .model.network.links import Link, PairLink
 from .model.plan import Plan, gap_between
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
 from .model.solution import (
@@ -39,7 +40,6 @@ from .model.solution import (
 from .model.stage_costs import StageCosts, stage_costs
 from .model.training import LayerRule, Training
 from .model.training_layers import layers_of
-from .model.units import TIME_UNITS, NodeId
 from .model.workload import Workload
 from .topologies import Topology, topology
 

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from ..instances import InputError, NodeId
+from ..instances.common.arrays import Ints
 from ..instances.formats.outline import Outline
-from ..instances.model.arrays import Ints
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..formulations.task import Task
 from ..instances import InputError, Problem
-from ..instances.model.errors import quote
+from ..instances.common.errors import quote
 from .core.method import Method, Solver
 from .iteration import methods as iteration
 from .latency import methods as latency

@@ -29,7 +29,7 @@ import networkx as nx
 import numpy as np
 
 from ...instances import Iteration, Throughput, Workload
-from ...instances.model.arrays import Bools, Floats, Ints, frozen
+from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.kept_bytes import kept_bytes
 from ..task import Task, pose
 from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles

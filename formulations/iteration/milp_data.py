@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from ...instances import InfeasibleError, Iteration
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from ..throughput.infeasible import why_infeasible
 from .cheap_bounds import max_load_task

@@ -23,7 +23,7 @@ import networkx as nx
 import numpy as np
 
 from ...instances import Workload
-from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.common.arrays import Floats, Ints, frozen
 from ...instances.model.kept_bytes import kept_bytes
 from .line import Line
 

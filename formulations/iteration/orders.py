@@ -27,7 +27,7 @@ from functools import cached_property
 import numpy as np
 
 from ...instances import Iteration
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ...instances.model.schedule_size import check_size
 
 #: Columns of durations and counts, and numbers of actions in an order.

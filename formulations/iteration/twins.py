@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ..throughput.hypergraph import Hypergraph
 
 

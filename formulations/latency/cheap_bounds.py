@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...instances import Latency
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from ..throughput.certificate import PROOF_MARGIN
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...instances import CallPlacement, Latency
-from ...instances.model.arrays import Floats, Ints, rows
-from ...instances.model.kernel import inner, kernel
+from ...instances.common.arrays import Floats, Ints, rows
+from ...instances.common.kernel import inner, kernel
 from ..task import Task
 from .graph import LatencyGraph
 

@@ -23,7 +23,7 @@ import networkx as nx
 import numpy as np
 
 from ...instances import Latency
-from ...instances.model.arrays import Bools, Floats, Ints, frozen
+from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..task import Task
 
 #: Nodes whose predecessors are found in one pass over the graph, as bits of one number.

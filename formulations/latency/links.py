@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import pyomo.environ as pyo
 
 from ...instances import Latency
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ..task import Task
 from .milp_data import LatencyData
 

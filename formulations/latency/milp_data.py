@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...instances import Latency
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ..task import Task
 from .graph import LatencyGraph, latency_graph
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from .costs import MappingCosts
 
 #: Least ratio of the cheapest route across to the dearest inside.

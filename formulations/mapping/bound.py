@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from ...instances.model.arrays import Bools, Floats
+from ...instances.common.arrays import Bools, Floats
 from .costs import MappingCosts
 from .rings import has_ring, matching_size, ring_core
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...instances import DeviceMapping
+from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import accelerator_seconds
-from ...instances.model.units import TIME_UNITS
 from ..task import Task
 from ..throughput.certificate import PROOF_MARGIN
 

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 
 from ...instances import DeviceMapping, ReplicaPlacement, StageCosts
-from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.common.arrays import Floats, Ints, frozen
 
 
 @dataclass(frozen=True, eq=False)

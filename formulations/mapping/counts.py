@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances.model.arrays import Bools, Ints
+from ...instances.common.arrays import Bools, Ints
 from ..linear import Linear, LinearBuilder
 from .splits import BlockCapacities
 

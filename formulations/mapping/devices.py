@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances.model.arrays import Bools, Floats, Ints
+from ...instances.common.arrays import Bools, Floats, Ints
 from ..linear import Linear, LinearBuilder
 from .costs import MappingCosts
 

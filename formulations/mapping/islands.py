@@ -37,7 +37,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
 from ...instances import DeviceMapping
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ...instances.topologies import Topology
 from .links import LinkTraffic
 

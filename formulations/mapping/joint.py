@@ -49,7 +49,7 @@ import numpy as np
 import pyomo.environ as pyo
 
 from ...instances import DeviceMapping
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..program import Start, Value
 from .joint_data import JointData
 from .places import Places, add_places

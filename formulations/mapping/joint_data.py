@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...instances import Workload
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ...instances.model.stage_costs import parameter_bytes
 from .partition import Units, partition_units
 

@@ -23,7 +23,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...instances import DeviceMapping, StageCosts
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ...instances.topologies import Topology
 from .costs import MappingCosts
 

@@ -30,7 +30,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from ...instances.model.arrays import Bools, Floats, Ints
+from ...instances.common.arrays import Bools, Floats, Ints
 from ..linear import Linear, LinearBuilder
 
 

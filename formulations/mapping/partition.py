@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from ...instances import InputError, Workload, accelerators_and_cpus
-from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.common.arrays import Floats, Ints, frozen
 from ...instances.model.contiguity import pipeline_edges
 from ...instances.model.problem import Throughput
 from ...instances.model.stage_costs import StageCosts, accelerator_seconds

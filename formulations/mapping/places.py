@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..program import Start, Value
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from ...instances.model.arrays import Bools, Floats, Ints
+from ...instances.common.arrays import Bools, Floats, Ints
 from .ring_program import StageRing
 
 #: Places on each side that are joined in cuts of one piece.

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from ...instances.model.arrays import Bools, Ints
+from ...instances.common.arrays import Bools, Ints
 from ..linear import LinearBuilder
 from .costs import MappingCosts
 from .rings import ring_core

@@ -7,7 +7,7 @@ from numba import njit
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from ...instances.model.arrays import Bools, Ints
+from ...instances.common.arrays import Bools, Ints
 
 #: Steps of the search for a ring of exactly R devices, before it is taken to exist.
 CYCLE_STEPS = 300_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from .costs import MappingCosts
 
 

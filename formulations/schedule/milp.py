@@ -46,7 +46,7 @@ import networkx as nx
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ..program import Start, Value
 from ..throughput.whole_bytes import MEMORY_SLACK
 

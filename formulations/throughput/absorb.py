@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...instances import Throughput
-from ...instances.model.arrays import Bools, Ints, frozen
+from ...instances.common.arrays import Bools, Ints, frozen
 from ..task import Task
 from .hypergraph import Hypergraph
 

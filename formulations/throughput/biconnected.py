@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 
 from ...instances import Throughput
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ...instances.model.contiguity import pipeline_edges
 from ..task import Task
 from .hypergraph import hypergraph, merge_cycles, pipeline_units

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...instances import Throughput
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from .hypergraph import Hypergraph
 

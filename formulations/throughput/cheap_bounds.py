@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from ...instances import Throughput
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from .certificate import PROOF_MARGIN
 from .counting import count_out

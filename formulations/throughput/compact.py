@@ -53,7 +53,7 @@ import numpy as np
 import pyomo.environ as pyo
 
 from ...instances import Throughput
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..program import Start, Value, at
 from ..task import Task
 from .compact_data import CompactData, compact_data

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...instances import InfeasibleError, Throughput
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ..task import Task
 from .compact_slots import Slot, slots_of, tied_units
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units

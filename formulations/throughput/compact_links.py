@@ -46,7 +46,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ...instances.model.contiguity import pipeline_edges
 from ..program import at
 from .compact_data import CompactData

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...instances import Throughput
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from .hypergraph import Hypergraph
 

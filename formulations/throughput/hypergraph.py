@@ -19,7 +19,7 @@ import networkx as nx
 import numpy as np
 
 from ...instances import Problem
-from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.common.arrays import Floats, Ints, frozen
 from ...instances.model.contiguity import pipeline_edges
 from ..task import Task
 

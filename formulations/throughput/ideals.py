@@ -39,7 +39,7 @@ import networkx as nx
 import numpy as np
 
 from ...instances import Throughput
-from ...instances.model.arrays import Bools, Floats, Ints, frozen
+from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..task import Task
 from .absorb import absorb
 from .hypergraph import Hypergraph, hypergraph, pipeline_units

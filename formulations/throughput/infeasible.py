@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...instances import Problem
-from ...instances.model.arrays import Bools
+from ...instances.common.arrays import Bools
 from ..task import Task
 from .hypergraph import Hypergraph, hypergraph
 from .whole_bytes import MEMORY_SLACK, whole_bytes

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ...instances import Iteration, Throughput
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
+from ...instances.common.errors import quote
 from ...instances.model.contiguity import pipeline_edges
-from ...instances.model.errors import quote
 from ..task import Task
 from .cheap_bounds import units_of_split
 from .hypergraph import colour_units, pipeline_units

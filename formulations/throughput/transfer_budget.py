@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...instances import Throughput
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ..task import Task
 from .certificate import PROOF_MARGIN
 from .hypergraph import Hypergraph

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...instances import Training
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from .staging import Staging, state_staging
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...instances import TIME_UNITS, InputError, Layers, Stage, Training, Workload, layers_of
-from ...instances.model.arrays import Bools, Floats, Ints, frozen
+from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..task import Task
 from ..throughput.whole_bytes import MEMORY_SLACK
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from ..model.errors import InputError, quote
-from ..model.units import MOST
+from ..common.errors import InputError, quote
+from ..common.units import MOST
 from .source import Record, explain
 
 #: What such a certificate calls itself; all others are a solver's word.

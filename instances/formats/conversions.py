@@ -11,12 +11,12 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from ..model.arrays import Floats
+from ..common.arrays import Floats
+from ..common.errors import InputError, quote
+from ..common.units import UNSPECIFIED, NodeId
 from ..model.check_workload import RESERVED, plain_ids
 from ..model.cluster import Cluster, DeviceKind
-from ..model.errors import InputError, quote
-from ..model.links import Link
-from ..model.units import UNSPECIFIED, NodeId
+from ..model.network.links import Link
 from ..model.workload import Workload
 
 _TIME = "time_"

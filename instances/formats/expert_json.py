@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from ..common.errors import InputError
 from ..model.cluster import Cluster
-from ..model.errors import InputError
 from ..model.solution import Placement
 from ..model.workload import Workload
 from .source import Source, plain_id

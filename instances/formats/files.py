@@ -9,15 +9,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
+from ..common.choices import Tied
+from ..common.errors import InputError, quote
+from ..common.units import NodeId
 from ..generate.catalogue import shipped
-from ..model.choices import Tied
 from ..model.cluster import Cluster
-from ..model.errors import InputError, quote
 from ..model.plan import Plan
 from ..model.problem import Problem
 from ..model.solution import Placement
 from ..model.tied_weights import tied_as
-from ..model.units import NodeId
 from ..model.workload import Workload
 from . import (
     expert_json,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from ..common.units import NodeId
 from ..model.layers import Layers
-from ..model.units import NodeId
 from ..model.workload import Workload
 from .source import Source, plain_id
 

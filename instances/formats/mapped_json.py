@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..model.choices import Collective, MappingMode, MappingObjective
+from ..common.choices import Collective, MappingMode, MappingObjective
+from ..common.errors import InputError, quote
+from ..common.units import NodeId
 from ..model.cluster import Cluster
-from ..model.errors import InputError, quote
 from ..model.solution import ReplicaPlacement
-from ..model.units import NodeId
 from ..model.workload import Workload
 from .source import Record, plain_id
 

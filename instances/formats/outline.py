@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from ..model.errors import quote
+from ..common.errors import quote
+from ..common.units import NodeId
 from ..model.plan import Plan, gap_between
-from ..model.units import NodeId
 from ..model.workload import Workload
 from .plan_json import PlanFile, write_plan
 from .source import Source, read_source

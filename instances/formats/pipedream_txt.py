@@ -15,12 +15,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..model.arrays import Floats
+from ..common.arrays import Floats
+from ..common.errors import InputError, prefix_errors, quote
+from ..common.units import NodeId
 from ..model.cluster import ACCELERATOR
-from ..model.errors import InputError, prefix_errors, quote
 from ..model.layers import Layers
 from ..model.solution import StagePlacement
-from ..model.units import NodeId
 from ..model.workload import Workload
 from .source import Source
 

@@ -13,8 +13,8 @@ import math
 import msgspec
 import numpy as np
 
+from ..common.errors import prefix_errors, quote
 from ..model.cluster import ACCELERATOR, accelerators_and_cpus
-from ..model.errors import prefix_errors, quote
 from ..model.layers import Layers
 from ..model.workload import Workload
 from .source import Source, plain_id

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..common.errors import InputError, quote
+from ..common.units import NodeId
 from ..model.cluster import Cluster
-from ..model.errors import InputError, quote
 from ..model.problem import MAX_CALLS
 from ..model.solution import CallPlacement, PipelinePlacement, Placement
-from ..model.units import NodeId
 from ..model.workload import Workload
 from .source import Record, plain_id
 

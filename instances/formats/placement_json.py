@@ -14,9 +14,9 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from ..model.arrays import Floats
+from ..common.arrays import Floats
+from ..common.errors import prefix_errors, quote
 from ..model.cluster import ACCELERATOR, CPU, accelerators_and_cpus
-from ..model.errors import prefix_errors, quote
 from ..model.workload import Workload
 from .source import Source, plain_id
 

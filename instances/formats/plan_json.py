@@ -15,14 +15,14 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from ..common.errors import InputError, prefix_errors, quote
+from ..common.units import NodeId
 from ..model.cluster import Cluster
-from ..model.errors import InputError, prefix_errors, quote
 from ..model.iteration import Iteration
 from ..model.plan import Plan
 from ..model.problem import DeviceMapping, Latency, Problem, Throughput
 from ..model.solution import Solution
 from ..model.training import Training
-from ..model.units import NodeId
 from ..model.workload import Workload
 from ..topologies import write_topology
 from ..topologies.topology_json import TopologyFile, make_topology

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from ..model.errors import InputError, quote
+from ..common.errors import InputError, quote
 
 T = TypeVar("T")
 

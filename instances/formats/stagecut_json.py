@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from ..model.arrays import Floats
+from ..common.arrays import Floats
+from ..common.errors import prefix_errors, quote
+from ..common.units import NodeId
 from ..model.cluster import Cluster, DeviceKind
-from ..model.errors import prefix_errors, quote
-from ..model.links import Link, PairLink
-from ..model.units import NodeId
+from ..model.network.links import Link, PairLink
 from ..model.workload import Workload
 from .layers_json import ConfigurationRecord, LayersRecord, read_layers, write_layers
 from .source import Record, Source, plain_id

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..model.arrays import Ints
+from ..common.arrays import Ints
+from ..common.errors import InputError, quote
+from ..common.units import NodeId
 from ..model.cluster import Cluster
-from ..model.errors import InputError, quote
 from ..model.layers import Layers
 from ..model.solution import Stage, StagePlacement, in_stages
 from ..model.training_layers import layers_of
-from ..model.units import NodeId
 from ..model.workload import Workload
 from .source import Record, plain_id
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from ..model.errors import quote
+from ..common.errors import quote
+from ..common.units import NodeId
 from ..model.ties import Copy, Tie
-from ..model.units import NodeId
 from .source import Record, Source, plain_id
 
 

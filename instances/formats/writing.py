@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..model.errors import InputError
+from ..common.errors import InputError
 
 #: Endings of files that pictures are drawn into.
 PICTURES = (".png", ".svg", ".pdf")

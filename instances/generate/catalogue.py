@@ -13,9 +13,9 @@ from functools import partial
 from importlib.resources import files
 from types import MappingProxyType
 
-from ..model.choices import Tied
+from ..common.choices import Tied
+from ..common.errors import InputError
 from ..model.cluster import Cluster
-from ..model.errors import InputError
 from ..model.workload import Workload
 from .architectures import ARCHITECTURES, Architecture, Granularity, Via, to_workload
 from .roofline import machine

@@ -15,7 +15,7 @@ from pathlib import Path
 import pooch
 import requests
 
-from ..model.errors import InputError
+from ..common.errors import InputError
 
 #: Where sources are found; a mirror must serve the same paths.
 SERVER = "https://raw.githubusercontent.com"

@@ -19,9 +19,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..model.arrays import Floats
-from ..model.errors import InputError
-from ..model.links import Link
+from ..common.arrays import Floats
+from ..common.errors import InputError
+from ..model.network.links import Link
 
 
 @dataclass(frozen=True)

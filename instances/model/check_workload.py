@@ -8,10 +8,10 @@ from numbers import Integral
 import networkx as nx
 import numpy as np
 
-from .arrays import Floats, Ints
-from .errors import InputError, quote
+from ..common.arrays import Floats, Ints
+from ..common.errors import InputError, quote
+from ..common.units import MOST, NodeId
 from .layers import Layers
-from .units import MOST, NodeId
 
 #: Columns of `Workload.to_pandas` that an extra may not be called.
 RESERVED = frozenset(

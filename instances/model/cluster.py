@@ -10,11 +10,11 @@ from numbers import Integral
 
 import pandas as pd
 
-from .arrays import Ints
-from .errors import InputError, quote
-from .links import Link, PairLink, link_table, number
+from ..common.arrays import Ints
+from ..common.errors import InputError, quote
+from ..common.units import LEAST
+from .network.links import Link, PairLink, link_table, number
 from .summary import Tabled
-from .units import LEAST
 
 ACCELERATOR = "accelerator"
 CPU = "cpu"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import networkx as nx
 import numpy as np
 
-from .arrays import Ints
+from ..common.arrays import Ints
 from .workload import Workload
 
 

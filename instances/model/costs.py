@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .arrays import Bools, Floats, Ints, frozen
+from ..common.arrays import Bools, Floats, Ints, frozen
+from ..common.errors import InputError
+from ..common.units import TIME_UNITS, UNSPECIFIED
 from .cluster import ACCELERATOR, CPU, Cluster, DeviceKind
-from .errors import InputError
-from .links import Link
-from .units import TIME_UNITS, UNSPECIFIED
+from .network.links import Link
 from .workload import Workload
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .choices import OrText, PipelineSchedule, Split, choose
-from .errors import InputError, quote
-from .options import check_count
+from ..common.choices import OrText, PipelineSchedule, Split, choose
+from ..common.errors import InputError, quote
+from ..common.options import check_count
 from .summary import ByFields
 from .workload import Workload
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Floats
+from ..common.arrays import Floats
 from .workload import Workload
 
 

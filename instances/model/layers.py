@@ -11,9 +11,9 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from .arrays import Bools, Floats, Ints, checked, frozen
-from .errors import InputError, quote
-from .units import LEAST, MOST, MOST_COUNT
+from ..common.arrays import Bools, Floats, Ints, checked, frozen
+from ..common.errors import InputError, quote
+from ..common.units import LEAST, MOST, MOST_COUNT
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from .arrays import Ints, rebuild
+from ..common.arrays import Ints, rebuild
+from ..common.errors import InputError
 from .cluster import Cluster
-from .errors import InputError
 from .problem import DeviceMapping, Problem
 from .solution import Solution
 from .summary import Summarised

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .choices import (
+from ..common.choices import (
     Collective,
     CpuSplit,
     MappingMode,
@@ -14,11 +14,11 @@ from .choices import (
     Split,
     choose,
 )
-from .errors import InputError
+from ..common.errors import InputError
+from ..common.options import check_count
 from .iteration import Iteration
-from .options import check_count
+from .network.topology import Topology
 from .summary import ByFields
-from .topology import Topology
 from .training import Training
 
 #: Calls per accelerator; no workload has use for more.

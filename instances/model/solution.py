@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .arrays import Ints, frozen
+from ..common.arrays import Ints, frozen
 from .cluster import Cluster
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .arrays import Floats, Ints, frozen
-from .errors import InputError
+from ..common.arrays import Floats, Ints, frozen
+from ..common.errors import InputError
+from ..common.units import TIME_UNITS
 from .problem import DeviceMapping
-from .units import TIME_UNITS
 from .workload import Workload
 
 

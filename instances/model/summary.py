@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import fields
 from typing import Any
 
-from .escape import markup, one_line
+from ..common.escape import markup, one_line
 
 
 class Tabled(ABC):

@@ -9,11 +9,11 @@ from itertools import count, pairwise
 import networkx as nx
 import numpy as np
 
-from .arrays import Floats, Ints
-from .choices import Tied
-from .errors import InputError
+from ..common.arrays import Floats, Ints
+from ..common.choices import Tied
+from ..common.errors import InputError
+from ..common.units import NodeId
 from .ties import Copy, Tie
-from .units import NodeId
 from .workload import Workload
 
 

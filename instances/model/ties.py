@@ -20,8 +20,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .arrays import Bools
-from .errors import InputError, quote
+from ..common.arrays import Bools
+from ..common.errors import InputError, quote
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .choices import (
+from ..common.choices import (
     Optimizer,
     OrText,
     Precision,
@@ -13,10 +13,10 @@ from .choices import (
     TrainingSchedule,
     choose,
 )
-from .errors import InputError, quote
-from .options import check_counts
+from ..common.errors import InputError, quote
+from ..common.options import check_counts
+from ..common.units import LEAST, MOST
 from .summary import ByFields
-from .units import LEAST, MOST
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Floats, Ints
+from ..common.arrays import Floats, Ints
+from ..common.errors import InputError
+from ..common.units import TIME_UNITS
 from .cluster import ACCELERATOR
-from .errors import InputError
 from .layers import Layers
-from .units import TIME_UNITS
 from .workload import Workload
 
 #: Columns of `Workload.extra` that are shares, and not sums.

@@ -14,7 +14,10 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from .arrays import Bools, Floats, Ints, checked, frozen, rebuild
+from ..common.arrays import Bools, Floats, Ints, checked, frozen, rebuild
+from ..common.errors import InputError, quote
+from ..common.units import TIME_UNITS as TIME_UNITS
+from ..common.units import UNSPECIFIED, NodeId
 from .check_workload import (
     RESERVED,
     all_differ,
@@ -24,12 +27,9 @@ from .check_workload import (
     describe_cycle,
     plain_ids,
 )
-from .errors import InputError, quote
 from .layers import Layers
 from .summary import Summarised
 from .ties import Tie, check_ties
-from .units import TIME_UNITS as TIME_UNITS
-from .units import UNSPECIFIED, NodeId
 
 if TYPE_CHECKING:
     from .cluster import Cluster

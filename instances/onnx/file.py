@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..common.choices import Tied
+from ..common.errors import InputError, quote
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import CPU_CORE, machine
-from ..model.choices import Tied
-from ..model.errors import InputError, quote
 from ..model.tied_weights import with_ties
 from ..model.workload import Workload
 from ..pytorch.layers import by_layer, by_operator, fitting_depth

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..model.errors import InputError, quote
+from ..common.errors import InputError, quote
 
 #: Arrays of more elements are no shapes.
 _LARGEST = 4096

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from ..model.errors import InputError, quote
+from ..common.errors import InputError, quote
 from .tracing.traced import reason_of
 
 #: Inputs that are made up hold at most so many numbers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..model.units import ROOT_MODULE
+from ..common.units import ROOT_MODULE
 from .operators.graph import Graph
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
+from ..common.choices import Tied
+from ..common.errors import InputError
+from ..common.units import NodeId
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import MACHINES
-from ..model.choices import Tied
-from ..model.errors import InputError
-from ..model.units import NodeId
 from .layers import by_layer, by_operator
 from .parts import Parts, Profile, plain, put_together, take_apart
 from .prices.prices import estimated_times

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..model.choices import Tied
+from ..common.choices import Tied
+from ..common.errors import InputError
+from ..common.units import NodeId
 from ..model.cluster import Cluster
-from ..model.errors import InputError
 from ..model.tied_weights import with_ties
-from ..model.units import NodeId
 from ..model.workload import Workload
 from .layers import Grouping
 from .operators.graph import Graph

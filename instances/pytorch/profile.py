@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from torch import nn
 
+from ..common.choices import Tied
+from ..common.errors import InputError
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import machine
-from ..model.choices import Tied
 from ..model.cluster import ACCELERATOR, Cluster, DeviceKind
-from ..model.errors import InputError
 from .layers import by_layer, by_operator, fitting_depth
 from .parts import Profile as Profile
 from .parts import plain, put_together, take_apart

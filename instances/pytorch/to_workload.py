@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.arrays import Floats
+from ..common.arrays import Floats
 from ..model.cluster import ACCELERATOR, CPU, Cluster
-from ..model.links import Link
+from ..model.network.links import Link
 from ..model.ties import Copy, Tie
 from ..model.workload import Workload
 from .layers import Grouping

@@ -12,10 +12,10 @@ from itertools import combinations
 
 import numpy as np
 
-from ..model.arrays import Floats, Ints
-from ..model.errors import InputError
-from ..model.grids import grid_links
-from ..model.topology import Topology, check_links, check_size
+from ..common.arrays import Floats, Ints
+from ..common.errors import InputError
+from ..model.network.grids import grid_links
+from ..model.network.topology import Topology, check_links, check_size
 
 FAST, NETWORK, GRID = 300e9, 25e9, 50e9
 FAST_LATENCY_S, NETWORK_LATENCY_S, GRID_LATENCY_S = 2e-6, 5e-6, 1e-6

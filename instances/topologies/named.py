@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..model.errors import InputError, quote
-from ..model.topology import Topology
+from ..common.errors import InputError, quote
+from ..model.network.topology import Topology
 from .generators import RANDOM, REGULAR
 from .nvidia import read_nvidia
 from .topology_json import load_topology

@@ -9,9 +9,9 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 
+from ..common.errors import InputError, quote
 from ..formats.source import read_source
-from ..model.errors import InputError, quote
-from ..model.topology import Topology, check_size
+from ..model.network.topology import Topology, check_size
 
 #: What a pair of GPUs gets, by the way between them: seconds, bytes per second. Measured values
 #: differ by machine: measure, and edit the JSON.

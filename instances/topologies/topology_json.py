@@ -9,13 +9,13 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from ..common.choices import Routing
+from ..common.errors import prefix_errors
 from ..formats.source import Record, Source, read_source
 from ..formats.stagecut_json import finite, read_file
 from ..formats.versions import NEWEST, TOPOLOGY
 from ..formats.writing import layout, write_whole
-from ..model.choices import Routing
-from ..model.errors import prefix_errors
-from ..model.topology import Topology
+from ..model.network.topology import Topology
 
 
 class TopologyLinkRecord(Record):

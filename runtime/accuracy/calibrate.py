@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ...instances import Plan, Workload
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ...instances.model.costs import times_column
 from ..schedules.actions import Kind
 from ..simulate.simulator import simulate_stages

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...instances import InputError
-from ...instances.model.escape import plain
+from ...instances.common.escape import plain
 from ..pictures.figure import names_as_they_are, save_picture
 from ..pictures.timeline import COLOURS, MOST_BOXES, Box, few_boxes, lanes
 from .join import Comparison

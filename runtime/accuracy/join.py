@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ...instances import InputError, PipelinePlacement, Placement, Plan, Workload
-from ...instances.model.units import TIME_UNITS, UNSPECIFIED
+from ...instances.common.units import TIME_UNITS, UNSPECIFIED
 from ..execution.chain import Payload, executed_stages
 from ..execution.recording_file import Done, RunRecording
 from ..pictures.timeline import boxes

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...instances import InputError, Link, Plan, Workload, price
+from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import representatives
-from ...instances.model.units import TIME_UNITS
 from ..schedules import Schedule, make_schedule, validate
 from ..schedules.actions import schedule_of
 from ..simulate.pieces import Passes, forward_pieces_of, groups_of, stage_graph, weight_share_of

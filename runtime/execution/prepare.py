@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from ...instances import InputError, Plan, Problem, StagePlacement, Training, Workload
+from ...instances.common.choices import Tied
+from ...instances.common.units import NodeId
 from ...instances.formats.files import load_plan_for_model, load_plan_with_form
-from ...instances.model.choices import Tied
 from ...instances.model.tied_weights import tied_as
 from ...instances.model.training_layers import training_layers
-from ...instances.model.units import NodeId
 from ...instances.pytorch.matching import matching
 from ...instances.pytorch.profile import Profile
 from ...instances.pytorch.tracing.trace import inputs_as_traced

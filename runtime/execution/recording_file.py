@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from ...instances import InputError
+from ...instances.common.arrays import Floats, Ints, frozen
+from ...instances.common.errors import quote
 from ...instances.formats.source import Record, Source, read_source
 from ...instances.formats.stagecut_json import read_file
 from ...instances.formats.versions import NEWEST, RECORDING
 from ...instances.formats.writing import layout, write_whole
-from ...instances.model.arrays import Floats, Ints, frozen
-from ...instances.model.errors import quote
 from ..schedules.actions import Action, parse_action
 
 
@@ -163,7 +163,7 @@ def load_recording(path: str | Path) -> RunRecording:
     >>> import stagecut
     >>> stagecut.load_recording("recording.json")
     Traceback (most recent call last):
-    stagecut.instances.model.errors.InputError: recording.json: no such file; check the path
+    stagecut.instances.common.errors.InputError: recording.json: no such file; check the path
     """
     return read_recording(read_source(path))
 

@@ -9,7 +9,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from ...instances import InputError, Plan, Workload
-from ...instances.model.escape import docstring
+from ...instances.common.escape import docstring
 from .stack import first_number
 from .stages import ModuleStages, feeds, module_stages, modules_of
 

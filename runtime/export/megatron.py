@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ...instances import InputError, Plan, Workload
-from ...instances.model.escape import one_line, shell
+from ...instances.common.escape import one_line, shell
 from .stack import first_number, stack
 from .stages import ModuleStages, module_stages
 

@@ -11,8 +11,8 @@ from typing import Any
 from torch import nn
 
 from ...instances import InputError, StagecutError
-from ...instances.model.errors import quote
-from ...instances.model.escape import docstring
+from ...instances.common.errors import quote
+from ...instances.common.escape import docstring
 from ..execution.split import PieceModule
 from ..schedules import Schedule, read_csv, write_csv
 from ..schedules.actions import Action, Kind, schedule_of

@@ -16,7 +16,7 @@ from ...instances import (
     StagePlacement,
     Workload,
 )
-from ...instances.model.units import ROOT_MODULE
+from ...instances.common.units import ROOT_MODULE
 from ..simulate.pieces import forward_pieces_of, groups_of
 
 _FURTHER_CALL = re.compile(r"#\d+$")

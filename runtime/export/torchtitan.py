@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Sequence
 
 from ...instances import InputError, Plan, Workload
-from ...instances.model.escape import one_line, toml
+from ...instances.common.escape import one_line, toml
 from .stages import ModuleStages, module_stages
 
 NAME = "torchtitan"

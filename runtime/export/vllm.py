@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from ...instances import InputError, Plan, Workload
-from ...instances.model.escape import one_line
+from ...instances.common.escape import one_line
 from .stack import first_number, stack
 from .stages import ModuleStages, module_stages
 

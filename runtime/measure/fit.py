@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from ...instances import InputError, Link
-from ...instances.model.arrays import Floats, frozen
+from ...instances.common.arrays import Floats, frozen
 
 #: Faster than any link; a line that does not rise with the size has no bandwidth to speak of.
 MOST_BYTES_PER_S = 1e15

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from ...instances import Cluster, DeviceKind, InputError, Link, PairLink
-from ...instances.model.arrays import Floats, frozen
-from ...instances.model.choices import Choice
+from ...instances.common.arrays import Floats, frozen
+from ...instances.common.choices import Choice
 from ...instances.model.cluster import ACCELERATOR
 from ...instances.topologies import Topology
 from .fit import Fit, fit_postal, fit_ring

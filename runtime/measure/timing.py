@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ...instances import InputError
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from .measurement import Measurement, Pair, RankMachine, Timed
 
 #: Bytes: 64 B to 16 MiB, four times as many each.
@@ -66,7 +66,7 @@ def measure(
     >>> import stagecut  # in a program that torchrun starts
     >>> stagecut.measure()
     Traceback (most recent call last):
-    stagecut.instances.model.errors.InputError: measure: no process group; start it under torchrun
+    stagecut.instances.common.errors.InputError: measure: no process group; start it under torchrun
     """
     if not dist.is_initialized():
         raise InputError("measure: no process group; start it under torchrun")

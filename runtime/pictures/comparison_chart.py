@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from ...instances.model.escape import plain
+from ...instances.common.escape import plain
 from .figure import names_as_they_are, save_picture
 
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...instances import Plan, Workload
+from ...instances.common.escape import graphviz, markup, plain
 from ...instances.formats.writing import PICTURES, check_target
-from ...instances.model.escape import graphviz, markup, plain
 from ..simulate.plan_stages import stages_of
 from ..simulate.stages import StageGraph
 from .figure import names_as_they_are, save_picture

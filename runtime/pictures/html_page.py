@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ...instances.model.escape import markup, script
+from ...instances.common.escape import markup, script
 from ..simulate.result import Simulation
 from .gantt import DEVICE_COLOURS
 from .timeline import COLOURS, bands, drawn, few_boxes, lanes, memory_steps

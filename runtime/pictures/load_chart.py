@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from ...instances import Plan
-from ...instances.model.escape import plain
+from ...instances.common.escape import plain
 from ..verify.report import Report
 from .figure import names_as_they_are, save_picture
 

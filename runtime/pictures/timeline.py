@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...instances import InputError
-from ...instances.model.escape import plain
+from ...instances.common.escape import plain
 from ..schedules.actions import Action, Kind
 from ..simulate.result import Simulation
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ...instances import DeviceMapping, ReplicaPlacement
-from ...instances.model.escape import plain
+from ...instances.common.escape import plain
 from ...instances.topologies import Topology
 from ..verify.report import MappingReport
 from .figure import names_as_they_are, save_picture

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...instances import InputError
-from ...instances.model.units import TIME_UNITS, UNSPECIFIED
+from ...instances.common.units import TIME_UNITS, UNSPECIFIED
 from ..schedules.actions import Action, Kind
 from ..simulate.result import Simulation
 from .timeline import COLOURS, boxes, lanes, memory_steps, rows

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ...instances import InputError
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ...instances.model.schedule_size import check_size
 from ..simulate.network import HostMemory, Network, settle
 from ..simulate.stages import BACKWARD, StageGraph

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances import InputError
-from ...instances.model.arrays import frozen
-from ...instances.model.choices import Choice, choose
+from ...instances.common.arrays import frozen
+from ...instances.common.choices import Choice, choose
 
 ActionTable = NDArray[np.int32]
 

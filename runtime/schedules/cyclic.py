@@ -27,7 +27,7 @@ from typing import NamedTuple
 import networkx as nx
 import numpy as np
 
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..simulate.network import HostMemory, Links, Network, message_times
 from ..simulate.stages import BACKWARD, StageGraph
 from .actions import Kind, Schedule, WeightVersions

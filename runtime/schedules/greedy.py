@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from ...instances.model.arrays import Ints
-from ...instances.model.kernel import kernel
+from ...instances.common.arrays import Ints
+from ...instances.common.kernel import kernel
 from ..simulate.stages import StageGraph
 from .actions import Kind, Schedule
 from .patterns import held

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...instances import InputError
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import ActionTable, Kind, Schedule
 

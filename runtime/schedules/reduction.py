@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ..simulate.network import Network, all_reduce_times
 from ..simulate.stages import BACKWARD, StageGraph
 from .actions import Kind, Schedule, WeightVersions

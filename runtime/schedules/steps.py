@@ -7,8 +7,8 @@ from collections.abc import Collection
 import numpy as np
 
 from ...instances import InputError
-from ...instances.model.arrays import Ints
-from ...instances.model.kernel import kernel
+from ...instances.common.arrays import Ints
+from ...instances.common.kernel import kernel
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import TRANSFERS, Action, Kind, Schedule
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances import InputError
-from ...instances.model.arrays import Bools
+from ...instances.common.arrays import Bools
 from ...instances.model.schedule_size import check_size
 from ..simulate.stages import StageGraph
 from .actions import PER_BATCH, Action, Kind, Schedule

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from ...instances import Cluster, InputError, Workload, price
-from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.common.arrays import Floats, Ints, frozen
 from .stages import FORWARD, StageGraph
 
 

@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from ...instances.model.arrays import Floats, Ints
-from ...instances.model.kernel import inner, kernel
+from ...instances.common.arrays import Floats, Ints
+from ...instances.common.kernel import inner, kernel
 from .flows import SLACK, advance, fill, time_to_end
 from .program import Program
 

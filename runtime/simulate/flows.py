@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances.model.kernel import inner
+from ...instances.common.kernel import inner
 
 #: Relative differences that are rounding.
 SLACK = 1e-12

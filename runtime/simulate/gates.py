@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..schedules.actions import Kind, Schedule
 from .network import HostMemory, Network
 from .stages import BACKWARD, StageGraph

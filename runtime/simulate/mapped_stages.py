@@ -20,10 +20,10 @@ from itertools import pairwise
 import numpy as np
 
 from ...instances import DeviceMapping, Plan, ReplicaPlacement, Workload, stage_costs
-from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.common.arrays import Floats, Ints, frozen
+from ...instances.common.units import TIME_UNITS
 from ...instances.model.kept_bytes import kept_bytes
 from ...instances.model.stage_costs import accelerator_seconds
-from ...instances.model.units import TIME_UNITS
 from ..verify.mapping import link_table, stage_reports
 from .network import Links
 from .stages import BACKWARD, FORWARD, StageGraph

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances.model.arrays import Floats, Ints, frozen
+from ...instances.common.arrays import Floats, Ints, frozen
 from ..schedules.actions import Kind, Schedule, WeightVersions
 from .stages import BACKWARD, FORWARD, StageGraph
 

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from ...instances import InputError, Link
-from ...instances.model.arrays import Floats, Ints, frozen
-from ...instances.model.choices import Choice
-from ...instances.model.units import TIME_UNITS, UNSPECIFIED
+from ...instances.common.arrays import Floats, Ints, frozen
+from ...instances.common.choices import Choice
+from ...instances.common.units import TIME_UNITS, UNSPECIFIED
 from .stages import BACKWARD, StageGraph
 
 

@@ -21,7 +21,7 @@ from ...instances import (
     Workload,
     price,
 )
-from ...instances.model.arrays import Bools, Floats, Ints, frozen
+from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.contiguity import representatives
 from ...instances.model.kept_bytes import kept_bytes
 from .stages import BACKWARD, FORWARD, StageGraph

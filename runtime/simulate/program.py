@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances import InputError
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..schedules.actions import TRANSFERS, Kind, Schedule
 from ..schedules.reduction import all_reduce_actions
 from .gates import KINDS, Wiring, wire

@@ -18,7 +18,7 @@ import networkx as nx
 import numpy as np
 
 from ...instances import InputError, Plan, Workload, price
-from ...instances.model.arrays import Bools, Ints
+from ...instances.common.arrays import Bools, Ints
 from .pieces import Passes, convex_stages, groups_of, stage_graph
 from .stages import BACKWARD, FORWARD, StageGraph
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ...instances.model.summary import Summarised
 from ..schedules.actions import Action, Kind, Schedule
 from .memory import DeviceMemory

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...instances import Plan, Workload
-from ...instances.model.arrays import frozen
+from ...instances.common.arrays import frozen
 from ..schedules import Schedule, make_schedule
 from ..schedules.steps import deadlock
 from ..schedules.validate import check_actions

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ...instances.model.arrays import Bools, Floats, Ints, frozen
+from ...instances.common.arrays import Bools, Floats, Ints, frozen
 
 FORWARD, BACKWARD = 0, 1
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...instances import Layers, Plan, StagePlacement, Training, Workload, layers_of
-from ...instances.model.arrays import frozen
+from ...instances.common.arrays import frozen
 from ..verify.training import check, microbatches_and_bandwidth
 from .stages import BACKWARD, FORWARD, StageGraph
 

@@ -33,9 +33,9 @@ from ...instances import (
     price,
     without_links,
 )
+from ...instances.common.arrays import Floats, Ints
+from ...instances.common.errors import quote
 from ...instances.formats.certificate import PRICES, price_certificate
-from ...instances.model.arrays import Floats, Ints
-from ...instances.model.errors import quote
 from .partial_sets import Groups, Net, enumerate_groups
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.

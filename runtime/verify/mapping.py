@@ -13,9 +13,9 @@ from itertools import chain
 import numpy as np
 
 from ...instances import Cluster, DeviceMapping, ReplicaPlacement, StageCosts, Workload, stage_costs
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
+from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import pipeline_edges
-from ...instances.model.units import TIME_UNITS
 from ...instances.topologies import Topology
 from .report import DeviceReport, MappedStage, MappingReport, Pair
 

@@ -11,7 +11,7 @@ import networkx as nx
 import numpy as np
 
 from ...instances import Cluster, Costs, NodeId, Placement, Throughput, Workload
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ...instances.model.contiguity import pipeline_edges, quotient_cycle
 from .report import DeviceReport, Report
 from .rules import over_memory, torn_colours, unsupported

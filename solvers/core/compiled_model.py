@@ -14,7 +14,7 @@ from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 from scipy.sparse import csc_array
 
 from ...formulations.linear import Linear
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 
 
 @dataclass(frozen=True, eq=False)

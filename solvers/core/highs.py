@@ -23,7 +23,7 @@ import numpy as np
 
 from ...formulations.linear import Linear
 from ...instances import StagecutError
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from .highs_thread import Monitor, drive, whole
 from .search import S, Search
 

@@ -12,7 +12,7 @@ import highspy
 import numpy as np
 
 from ...formulations.linear import Linear
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from .search import S, Search
 
 #: Seconds that HiGHS gets to come back after it was asked to stop, before it is left alone. It

@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from .lattice_kernel import Edges, grow
 from .search import Stoppable
 

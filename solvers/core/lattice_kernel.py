@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.model.kernel import inner, kernel
+from ...instances.common.kernel import inner, kernel
 
 
 class Edges(NamedTuple):

@@ -31,7 +31,7 @@ import numpy as np
 
 from ...formulations.linear import Linear
 from ...instances import InfeasibleError, StagecutError
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from .compiled_model import Compiled
 from .highs import Outcome, run_highs
 from .other_solvers import run_other

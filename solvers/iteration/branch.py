@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances.model.arrays import Bools, Floats
+from ...instances.common.arrays import Bools, Floats
 from ..core.search import Stoppable
 from .chain_dp import Cheapest, Used, cheapest_chain
 from .device_limits import device_limits

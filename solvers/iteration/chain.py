@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ...formulations.iteration.orders import Order
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from . import kernels
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from .stage_list import StageList
 
 #: Price of each stage of the list at a position and on a kind of device, shape (R,); `inf`: none.

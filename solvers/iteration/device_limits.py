@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances.model.arrays import Bools, Floats
+from ...instances.common.arrays import Bools, Floats
 from .stage_paths import HEAVY, LIGHT, StagePaths
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from .chain import Chain
 from .paths_lp import mix
 from .stage_paths import per_pass

@@ -20,7 +20,7 @@ from ...formulations.iteration.orders import order_of
 from ...formulations.task import Task
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Iteration, PipelinePlacement, Solution
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.lattice import Lattice, chain, list_ideals
 from ..core.search import Search, Stoppable
 from ..core.share import Share

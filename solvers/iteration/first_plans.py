@@ -7,7 +7,7 @@ import numpy as np
 from ...formulations.iteration.line import Line
 from ...formulations.task import Task
 from ...instances import Cluster, Iteration, PipelinePlacement, Solution
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.search import Search
 
 

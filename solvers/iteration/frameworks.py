@@ -41,7 +41,7 @@ from ...formulations.iteration.line import Line, line
 from ...formulations.iteration.modules import Modules, block_of, modules
 from ...formulations.task import Task
 from ...instances import Iteration, PipelinePlacement, Solution
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
 from .first_plans import accelerators
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances.model.kernel import kernel
+from ...instances.common.kernel import kernel
 
 
 @kernel

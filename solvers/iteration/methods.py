@@ -6,7 +6,7 @@ import re
 
 from ...formulations.task import Task
 from ...instances import Iteration, Solution
-from ...instances.model.errors import quote
+from ...instances.common.errors import quote
 from ..core.method import Method, Solver
 from ..core.search import Search
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linprog
 
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 
 
 class Mixture(NamedTuple):

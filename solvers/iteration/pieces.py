@@ -13,7 +13,7 @@ from ...formulations.iteration.cheap_bounds import max_load_task
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import colour_units
 from ...instances import Iteration, PipelinePlacement, Placement, Solution
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.part_search import PartSearch
 from ..core.search import Search
 from ..core.share import Share

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ...instances.model.arrays import Bools, Floats
+from ...instances.common.arrays import Bools, Floats
 from ..core.search import Stoppable
 from .chain_dp import Cheapest, cheapest_chain
 from .divisible import divide

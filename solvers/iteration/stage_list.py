@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...formulations.iteration.line import Line
-from ...instances.model.arrays import Bools, Floats, Ints
+from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.lattice import Lattice, incidence_of
 from ..core.search import Stoppable
 from . import kernels

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ...formulations.iteration.line import Line
-from ...instances.model.arrays import Bools, Floats, Ints
+from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.search import Stoppable
 from .chain import Chain
 from .stage_list import StageList

@@ -37,8 +37,8 @@ from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import hypergraph
 from ...instances import Latency
-from ...instances.model.arrays import Bools, Floats, Ints
-from ...instances.model.kernel import inner, kernel
+from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.common.kernel import inner, kernel
 from .mincut import INSIDE, OUTSIDE, UNDECIDED, least_load
 from .paths import path_cpu, path_transfer
 

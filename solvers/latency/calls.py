@@ -22,7 +22,7 @@ from ...formulations.latency.execute import execute, flatten
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...instances import CallPlacement, Latency, Solution
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.search import Search
 from .bound import cut_data
 from .label_dp.core import MOST_CODES, core_of, core_paths, kernel_graph

@@ -10,8 +10,8 @@ from ...formulations.latency.execute import execute, flatten
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...instances import CallPlacement, Latency
-from ...instances.model.arrays import Bools, Ints
-from ...instances.model.kernel import kernel
+from ...instances.common.arrays import Bools, Ints
+from ...instances.common.kernel import kernel
 
 #: Divisions that are tried one by one, if there are no more; and visits of nodes and edges.
 FEW, MOST_VISITS = 50_000, 20_000_000

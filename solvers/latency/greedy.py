@@ -7,7 +7,7 @@ import numpy as np
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...instances import CallPlacement, Latency, Solution, Throughput
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.part_search import PartSearch
 from ..core.search import Search
 from ..core.share import Share

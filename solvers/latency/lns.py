@@ -8,7 +8,7 @@ from ...formulations.latency.execute import flatten
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
 from ...instances import CallPlacement, Latency, Solution
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.search import Search
 from ..core.swaps import swap_devices
 from .greedy import all_on_cpus, greedy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...formulations.latency.execute import execute
-from ...instances.model.kernel import kernel
+from ...instances.common.kernel import kernel
 
 
 @kernel

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances.model.kernel import inner
+from ...instances.common.kernel import inner
 
 UNDECIDED, INSIDE, OUTSIDE = 0, 1, 2
 

@@ -7,7 +7,7 @@ import numpy as np
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...instances import Latency
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 
 
 def heavy_paths(graph: LatencyGraph, count: int = 3) -> list[Ints]:

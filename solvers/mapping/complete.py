@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from .annealing.anneal_kernel import anneal
 from .annealing.state import new_moves, state_of
 from .annealing.violations import sampled_splits, violations

@@ -7,7 +7,7 @@ import numpy as np
 from ...formulations.mapping.partition import partition_units
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
 from .partition import orders
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...formulations.mapping.islands import island_milp
 from ...formulations.mapping.links import LinkTraffic
 from ...instances import Solution
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from .search import MappingSearch

@@ -13,8 +13,8 @@ from ...formulations.mapping.joint import joint_milp
 from ...formulations.mapping.joint_data import joint_data
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
-from ...instances.model.arrays import Floats
-from ...instances.model.units import TIME_UNITS
+from ...instances.common.arrays import Floats
+from ...instances.common.units import TIME_UNITS
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ...formulations.mapping.costs import MappingCosts
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 
 
 def layouts(costs: MappingCosts) -> Iterator[tuple[Ints, Ints]]:

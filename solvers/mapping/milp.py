@@ -6,7 +6,7 @@ from ...formulations.mapping.links import link_traffic
 from ...formulations.mapping.milp import mapping_milp
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search

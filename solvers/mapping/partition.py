@@ -25,7 +25,7 @@ from ...formulations.mapping.partition import (
     stage_objective,
 )
 from ...instances import InputError, StageCosts, Workload, gap_between, stage_costs
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from .parameters import COARSE_UNIT_SHARE
 
 

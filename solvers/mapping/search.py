@@ -15,8 +15,8 @@ from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, thres
 from ...formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
-from ...instances.model.arrays import Floats, Ints
-from ...instances.model.units import TIME_UNITS
+from ...instances.common.arrays import Floats, Ints
+from ...instances.common.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.stage_times import descend
 from .annealing.violations import best_routes

@@ -18,7 +18,7 @@ from numba import njit
 from ...formulations.mapping.bound import LowerBounds, least_sufficient_cost
 from ...formulations.mapping.costs import MappingCosts
 from ...formulations.mapping.rings import has_spread_ring
-from ...instances.model.arrays import Bools, Ints
+from ...instances.common.arrays import Bools, Ints
 from .parameters import MAX_SPREAD_DEVICES
 
 Segments = list[tuple[int, int]]

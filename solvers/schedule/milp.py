@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from ...formulations.schedule.milp import ScheduleInstance, schedule_model
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search

@@ -12,8 +12,8 @@ from ...formulations.task import Task
 from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
 from ...instances import Throughput
-from ...instances.model.arrays import Ints
-from ...instances.model.kernel import inner, kernel
+from ...instances.common.arrays import Ints
+from ...instances.common.kernel import inner, kernel
 from ..core.search import Stoppable
 from .column_generation.frontier import Incidence
 

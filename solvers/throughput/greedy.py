@@ -8,7 +8,7 @@ import numpy as np
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph, pipeline_units
 from ...instances import Placement, Solution, Throughput
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.search import Search
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...instances import Placement, Solution, Throughput
-from ...instances.model.arrays import Floats, Ints, rows
-from ...instances.model.kernel import inner, kernel
+from ...instances.common.arrays import Floats, Ints, rows
+from ...instances.common.kernel import inner, kernel
 from ..core.search import Search
 from ..core.swaps import swap_devices
 from .loads_kernel import value_of_loads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...instances.model.kernel import inner
+from ...instances.common.kernel import inner
 
 
 @inner

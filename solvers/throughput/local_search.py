@@ -15,8 +15,8 @@ from ...formulations.throughput.hypergraph import (
     pipeline_units,
 )
 from ...instances import Placement, Solution, Throughput
-from ...instances.model.arrays import Ints
-from ...instances.model.kernel import inner, kernel
+from ...instances.common.arrays import Ints
+from ...instances.common.kernel import inner, kernel
 from ..core.search import Search
 from .linked_search import descend as linked_descend
 from .linked_search import linked_loads

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...instances import Throughput
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 
 
 def max_load(task: Task[Throughput], device: Ints) -> float:

@@ -16,7 +16,7 @@ from ...formulations.throughput.compact import compact as state
 from ...formulations.throughput.hypergraph import hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Placement, Solution, Throughput
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, TimeIsUp, solve_program
 from ..core.model_file import write_model

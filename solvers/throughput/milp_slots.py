@@ -12,7 +12,7 @@ import numpy as np
 from ...formulations.linear import Linear
 from ...formulations.throughput.compact import Compact
 from ...instances import Solution
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..core.compiled_model import Compiled
 from ..core.highs import run_highs
 from ..core.search import Search

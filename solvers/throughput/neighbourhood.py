@@ -8,7 +8,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
 from ...instances import Placement, Solution, Throughput
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.search import Search, Stoppable
 from .annealing import anneal
 from .column_generation.frontier import Incidence

@@ -14,7 +14,7 @@ from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
 from ...formulations.throughput.whole_bytes import whole_bytes
 from ...instances import Placement, Solution, Throughput
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.highs import run_highs
 from ..core.proofs.exact_packing import RoomClass, pack
 from ..core.search import Search

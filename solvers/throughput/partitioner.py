@@ -9,7 +9,7 @@ import numpy as np
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...instances import InputError, Placement, Solution, Throughput
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
 
 #: METIS takes whole numbers: weights are scaled so that their sum is about this.

@@ -13,7 +13,7 @@ from ...formulations.throughput.certificate import Prices, certificate
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Placement, Solution, Throughput
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.search import OPTIMAL_GAP, Search
 from ..core.share import Share
 from .column_generation.column_generation import DualState, Outcome, boxstep

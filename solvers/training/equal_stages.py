@@ -10,7 +10,7 @@ import numpy as np
 from ...formulations.task import Task
 from ...formulations.training.staging import Staging, state_staging
 from ...instances import Solution, Training, in_stages
-from ...instances.model.arrays import Ints
+from ...instances.common.arrays import Ints
 from ..core.search import Search
 
 

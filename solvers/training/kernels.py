@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.model.kernel import inner, kernel
+from ...instances.common.kernel import inner, kernel
 from .knapsack import ROUNDING, least_cost, ratio_rule
 from .labels import dominated, push
 

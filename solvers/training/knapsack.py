@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances.model.kernel import inner, kernel
+from ...instances.common.kernel import inner, kernel
 
 #: Relative slack of comparisons: rounding of sums.
 ROUNDING = 1e-12

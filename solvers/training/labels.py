@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.model.kernel import inner
+from ...instances.common.kernel import inner
 
 
 class Labels(NamedTuple):

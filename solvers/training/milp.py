@@ -11,7 +11,7 @@ from ...formulations.training.cheap_bounds import least_stage_time
 from ...formulations.training.milp import training_milp
 from ...formulations.training.staging import Staging, state_staging
 from ...instances import Solution, StagePlacement, Training, in_stages
-from ...instances.model.arrays import Floats
+from ...instances.common.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search

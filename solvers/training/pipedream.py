@@ -21,8 +21,8 @@ import numpy as np
 from ...formulations.task import Task
 from ...formulations.training.staging import Staging, state_staging
 from ...instances import Solution, Stage, Training, in_stages
-from ...instances.model.arrays import Floats
-from ...instances.model.kernel import kernel
+from ...instances.common.arrays import Floats
+from ...instances.common.kernel import kernel
 from ..core.lattice import Lattice, chain, list_ideals
 from ..core.lattice_kernel import ideal_sums
 from ..core.search import Search

@@ -13,7 +13,7 @@ import numpy as np
 from ...formulations.task import Task
 from ...formulations.training.staging import STATE_PER_WEIGHT, Staging
 from ...instances import Solution, Training, in_stages
-from ...instances.model.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..core.lattice import Lattice
 from ..core.lattice_kernel import ideal_sums
 from ..core.search import Search

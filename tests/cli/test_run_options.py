@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from stagecut.instances.model.errors import StagecutError  # noqa: E402
+from stagecut.instances.common.errors import StagecutError  # noqa: E402
 from stagecut.runtime.execution.guard.heartbeats import Heartbeats  # noqa: E402
 from stagecut.runtime.execution.options import Options  # noqa: E402
 

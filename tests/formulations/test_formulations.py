@@ -41,7 +41,7 @@ from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.formulations.training import milp as training_milp
 from stagecut.formulations.training.staging import state_staging
 from stagecut.instances import DeviceMapping, stage_costs, topology
-from stagecut.instances.model.arrays import Floats
+from stagecut.instances.common.arrays import Floats
 from stagecut.solvers.core.compiled_model import compile_model
 from stagecut.solvers.core.highs import run_highs
 from stagecut.solvers.core.search import Search

@@ -14,7 +14,7 @@ from stagecut.formulations.mapping.bound import stage_lower_bounds
 from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from stagecut.formulations.mapping.values import possible_values
 from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
-from stagecut.instances.model.arrays import Ints
+from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import auto
 from stagecut.solvers.mapping.layouts import matched

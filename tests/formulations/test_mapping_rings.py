@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stagecut.formulations.mapping.rings import has_ring, has_spread_ring
-from stagecut.instances.model.arrays import Bools, Ints
+from stagecut.instances.common.arrays import Bools, Ints
 
 
 def possible(admitted: Bools, block: Ints, most: Ints, replicas: int) -> bool:

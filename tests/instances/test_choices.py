@@ -22,7 +22,7 @@ from stagecut import (
     shared,
     topology,
 )
-from stagecut.instances.model.choices import Choice
+from stagecut.instances.common.choices import Choice
 
 RING = topology("ring:2")
 

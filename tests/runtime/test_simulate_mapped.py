@@ -10,7 +10,7 @@ import pytest
 
 from stagecut import Plan, Workload, accelerators_and_cpus, solve
 from stagecut.instances import DeviceMapping, ReplicaPlacement, topology
-from stagecut.instances.model.arrays import Floats
+from stagecut.instances.common.arrays import Floats
 from stagecut.runtime import evaluate
 from stagecut.runtime.simulate.mapped_stages import chains, topology_links
 from stagecut.runtime.simulate.network import HostMemory, Links

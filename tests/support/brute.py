@@ -13,7 +13,7 @@ from numba import njit
 
 from stagecut import Cluster, Throughput, Workload
 from stagecut.instances import TIME_UNITS, price
-from stagecut.instances.model.arrays import Floats, Ints
+from stagecut.instances.common.arrays import Floats, Ints
 from stagecut.instances.model.contiguity import pipeline_edges
 
 SPLIT = {"noncontiguous": 0, "contiguous": 1, "per-device": 2}

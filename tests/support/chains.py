@@ -9,7 +9,7 @@ from brute_iteration import SCHEDULES
 
 from stagecut import Iteration
 from stagecut.formulations.iteration.orders import Order, order_of
-from stagecut.instances.model.arrays import Floats
+from stagecut.instances.common.arrays import Floats
 from stagecut.runtime.simulate.simulator import Simulation, simulate_stages
 from stagecut.runtime.simulate.stages import chain
 from stagecut.solvers.iteration.chain import Chain

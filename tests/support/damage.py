@@ -28,11 +28,11 @@ from stagecut.instances import (
     Workload,
     topology,
 )
+from stagecut.instances.common.errors import StagecutError
 from stagecut.instances.formats.files import dumps, load, load_cluster, load_plan, load_split
 from stagecut.instances.formats.outline import read_outline
 from stagecut.instances.formats.source import read_source
 from stagecut.instances.formats.writing import layout
-from stagecut.instances.model.errors import StagecutError
 from stagecut.instances.topologies.nvidia import read_nvidia
 from stagecut.instances.topologies.topology_json import load_topology, write_topology
 from stagecut.runtime.execution.recording_file import load_recording, write_recording

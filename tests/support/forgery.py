@@ -18,8 +18,8 @@ from training_cases import random_training_case
 import stagecut
 from stagecut import Cluster, Limits, Plan, Workload
 from stagecut.instances import DeviceMapping, Iteration, Latency, Problem, Throughput, topology
+from stagecut.instances.common.errors import InputError, VerificationError
 from stagecut.instances.formats.files import dumps, load_plan
-from stagecut.instances.model.errors import InputError, VerificationError
 from stagecut.runtime import verify
 from stagecut.runtime.verify.bound import check_bound
 

@@ -9,7 +9,7 @@ from cases import random_case
 
 from stagecut import Plan, Throughput, Workload
 from stagecut.instances import Placement
-from stagecut.instances.model.arrays import Ints
+from stagecut.instances.common.arrays import Ints
 from stagecut.runtime import evaluate
 from stagecut.runtime.simulate.stages import StageGraph, chain
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stagecut import Plan
-from stagecut.instances.model.units import TIME_UNITS
+from stagecut.instances.common.units import TIME_UNITS
 from stagecut.runtime.execution.recording_file import Done, RankRecording, RunRecording
 from stagecut.runtime.pictures.timeline import boxes
 from stagecut.runtime.schedules.actions import Action, Kind

@@ -39,7 +39,7 @@ from stagecut import (
     verify,
 )
 from stagecut.instances import DeviceMapping, Problem, stage_costs
-from stagecut.instances.model.arrays import Floats
+from stagecut.instances.common.arrays import Floats
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import OPTIMAL_GAP
 

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from stagecut import Cluster, DeviceKind, Workload
-from stagecut.instances.model.arrays import Floats
+from stagecut.instances.common.arrays import Floats
 
 Where = Literal["transfers", "compute", "cpu", "memory", "all"]
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...model.arrays import Floats
+from ...common.arrays import Floats
 from .network import Network, Operator
 
 #: Bytes per number of a tensor, and per parameter of a gradient and of Adam's state.

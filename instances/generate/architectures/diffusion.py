@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.errors import InputError
+from ...common.errors import InputError
 from .network import Network, Tensor
 from .operators import (
     attention,

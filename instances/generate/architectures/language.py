@@ -5,7 +5,7 @@ Layers are the halves of the transformer blocks (attention, feed-forward), each 
 
 from __future__ import annotations
 
-from ...model.errors import InputError
+from ...common.errors import InputError
 from .network import Network, Tensor
 from .operators import (
     attention,

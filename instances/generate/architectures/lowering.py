@@ -16,10 +16,10 @@ from typing import Literal
 
 import numpy as np
 
-from ...model.arrays import Floats, Ints
-from ...model.choices import Choice, Tied
+from ...common.arrays import Floats, Ints
+from ...common.choices import Choice, Tied
 from ...model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind
-from ...model.links import Link
+from ...model.network.links import Link
 from ...model.tied_weights import with_ties
 from ...model.ties import Copy, Tie
 from ...model.workload import Workload

@@ -6,7 +6,7 @@ transformer blocks; sums where branches meet are layers of their own.
 
 from __future__ import annotations
 
-from ...model.errors import InputError
+from ...common.errors import InputError
 from .network import Network, Tensor
 from .operators import (
     attention,

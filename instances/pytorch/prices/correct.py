@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.arrays import Floats
+from ...common.arrays import Floats
 
 #: Sum of parts and whole may differ by so much before the parts are corrected.
 TOLERANCE = 0.10

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...common.arrays import Floats
 from ...generate.roofline import Machine
-from ...model.arrays import Floats
 from ..operators.graph import Operator
 
 

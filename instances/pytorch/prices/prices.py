@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...common.errors import InputError
 from ...generate.roofline import CPU_CORE, Machine
-from ...model.errors import InputError
-from ...model.links import Link
+from ...model.network.links import Link
 from ..operators.graph import Graph
 from ..parts import Parts
 from ..to_workload import Times

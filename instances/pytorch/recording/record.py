@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import Node, saved_tensors_hooks
 from torch.utils._pytree import tree_map
 
-from ...model.errors import InputError
+from ...common.errors import InputError
 from ..tracing.leaves import loss_of, plain, size, tensors
 from ..tracing.traced import Traced, quiet, reason_of
 from ..tracing.unchanged import unchanged

@@ -18,7 +18,7 @@ from torch.fx import traceback as notes
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ...model.errors import InputError
+from ...common.errors import InputError
 from .hidden import BackwardLost, as_nodes
 from .leaves import known, tensors
 from .traced import Traced, fault, flat_inputs, parameters_of, quiet, reason_of

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ...model.errors import InputError
+from ...common.errors import InputError
 from .fallback import bound, trace_otherwise
 from .hidden import refused
 from .leaves import known, register, tensors

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....formulations.linear import Linear
-from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from .safe_bound import EPS
 
 #: Whole numbers up to here add up exactly.

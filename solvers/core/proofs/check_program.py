@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from ....formulations.linear import Linear
-from ....instances.model.arrays import Floats
+from ....instances.common.arrays import Floats
 from .activity import entries_of
 from .exact_basis import evaluate
 from .relaxation import Relaxation, relax

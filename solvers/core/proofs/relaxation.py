@@ -12,7 +12,7 @@ import highspy
 import numpy as np
 
 from ....formulations.linear import Linear
-from ....instances.model.arrays import Bools, Floats
+from ....instances.common.arrays import Bools, Floats
 from ..highs import load
 
 #: Passes over rows and columns that even out the size of entries.

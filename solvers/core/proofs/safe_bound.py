@@ -22,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from ....formulations.linear import Linear
-from ....instances.model.arrays import Floats
+from ....instances.common.arrays import Floats
 
 #: Twice the unit roundoff: k additions and a product err by less than (k + 1) EPS of the sum of
 #: absolute values, itself computed in floating point.

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from ....formulations.linear import Linear
-from ....instances.model.arrays import Bools, Floats
+from ....instances.common.arrays import Bools, Floats
 from .activity import EXACT, Entries, Sums, activity, entries_of, propagate
 from .safe_bound import EPS
 

@@ -20,7 +20,7 @@ import numpy as np
 from ....formulations.latency.graph import LatencyGraph
 from ....formulations.task import Task
 from ....instances import Latency
-from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from ..bound import CutData, PathBound, path_bound
 from . import arrays as col
 from .arrays import Graph

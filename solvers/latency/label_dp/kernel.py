@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....instances.model.kernel import inner, kernel
+from ....instances.common.kernel import inner, kernel
 from . import arrays as col
 from .extend_call import extend_call, undo
 from .steps import close_call, cpu_step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....instances.model.kernel import inner, kernel
+from ....instances.common.kernel import inner, kernel
 from . import arrays as col
 
 

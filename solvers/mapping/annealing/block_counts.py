@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....formulations.mapping.costs import MappingCosts
-from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from ..parameters import (
     COUNT_COLD,
     COUNT_EXCHANGE_RATE,

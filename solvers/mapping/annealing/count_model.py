@@ -12,7 +12,7 @@ import numpy as np
 
 from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
-from ....instances.model.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 from ..layouts import paired
 from ..parameters import DECAY, PENALTY, RARE_NATS, RESTART_RATE, VIOLATION_FACTOR
 from .block_counts import (

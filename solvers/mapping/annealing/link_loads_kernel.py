@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances.model.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 from .anneal_kernel import for_cost
 from .state import (
     EXCHANGE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....formulations.mapping.costs import MappingCosts, stage_times
-from ....instances.model.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 from ..parameters import COOLING, TIME_POWER
 from .anneal_kernel import anneal
 from .stage_times_kernel import StageTimes

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....formulations.mapping.collectives import allreduce_time
-from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from .anneal_kernel import for_cost
 from .state import EXCHANGE, RECEIVERS, apply_move, touched_edges, write_move
 from .uncounted import uncounted

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....formulations.mapping.costs import MappingCosts
-from ....instances.model.arrays import Ints
+from ....instances.common.arrays import Ints
 from .uncounted import uncounted
 
 #: Moves: two devices d, e exchange their slots; replicas i, j of stage s exchange their receivers;

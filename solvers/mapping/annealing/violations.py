@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
-from ....instances.model.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 from ..parameters import MIN_TARGET_SECONDS, SHUFFLE_RATE, SPLITS, VIOLATION_SCALE
 from . import violations_kernel as kernel
 from .anneal_kernel import for_cost

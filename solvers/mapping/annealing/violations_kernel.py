@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from .state import apply_move, touched_edges
 from .uncounted import uncounted
 

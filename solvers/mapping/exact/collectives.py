@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from ....formulations.mapping.costs import MappingCosts
-from ....instances.model.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 from .set_trees import best_tree, set_trees
 
 

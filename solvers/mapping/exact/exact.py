@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ....formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, fitting
 from ....formulations.mapping.costs import MappingCosts, stage_times
-from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.search import Stoppable
 from .. import layouts
 from ..parameters import EXACT_SLICE, REMEMBERED_PAIRS

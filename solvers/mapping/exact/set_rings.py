@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from ....formulations.mapping.costs import MappingCosts
-from ....instances.model.arrays import Ints
+from ....instances.common.arrays import Ints
 
 
 @njit(cache=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ....instances.model.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 
 
 def set_trees(cost: Floats, replicas: int) -> Floats:

@@ -16,7 +16,7 @@ from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.counts import program
 from ....formulations.mapping.devices import device_program
 from ....formulations.mapping.splits import BlockCapacities, block_capacities
-from ....instances.model.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 from ...core.highs import Outcome, run_highs
 from ...core.search import S, Search
 from ..parameters import (

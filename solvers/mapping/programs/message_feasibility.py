@@ -19,7 +19,7 @@ from ....formulations.linear import Linear
 from ....formulations.mapping.bound import LowerBounds, fitting, pair_upper_bounds
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.message_program import MessageProgram, message_program
-from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.highs import Outcome, run_highs
 from ...core.search import S, Search
 from ..parameters import COMPLETION_PAIRS, MESSAGE_HEURISTICS

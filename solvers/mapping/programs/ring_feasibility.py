@@ -17,7 +17,7 @@ from ....formulations.mapping.bound import LowerBounds, pair_upper_bounds
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.ring_cuts import cuts, orders
 from ....formulations.mapping.ring_program import RingProgram, cells_of
-from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.highs import Outcome, run_highs
 from ...core.search import S, Search
 from ..parameters import RING_PROGRAM_SECONDS

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ....formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, threshold_bound
 from ....formulations.mapping.costs import MappingCosts
 from ....formulations.mapping.values import possible_values
-from ....instances.model.arrays import Floats
+from ....instances.common.arrays import Floats
 from ..parameters import THRESHOLD_GROWTH, THRESHOLD_STEP
 from ..search import MappingSearch
 

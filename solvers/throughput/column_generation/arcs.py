@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....instances.model.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 
 #: Steps as compressed rows: those of state x are ptr[x] … ptr[x + 1] − 1. For each the state at its
 #: other end, the place in the order of the unit that it takes (−1 if it leaves it out), and the

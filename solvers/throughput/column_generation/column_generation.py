@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
-from ....instances.model.arrays import Floats
+from ....instances.common.arrays import Floats
 from ...core.search import Stoppable
 from .best_set import BestSet, best_set
 from .price_model import Column, PriceModel, Trial

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
-from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from .arcs import Arcs, arcs_backward, arcs_forward
 from .frontier_kernels import build, leave_out
 from .orders import greedy_order

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ....instances.model.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 
 
 def greedy_order(

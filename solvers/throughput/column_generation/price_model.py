@@ -9,7 +9,7 @@ import highspy
 import numpy as np
 
 from ....formulations.throughput.certificate import Prices
-from ....instances.model.arrays import Bools, Floats
+from ....instances.common.arrays import Bools, Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....formulations.throughput.transfer_budget import most_transfer
 from ....instances import Throughput
-from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from .best_set import Scratch
 from .frontier import Frontier, Incidence, cut, frontier, incidence, orders
 

@@ -14,7 +14,7 @@ from ....formulations.throughput.biconnected import layer_units
 from ....formulations.throughput.ideals import Criterion, Pipeline, pipeline
 from ....formulations.throughput.infeasible import memories, why_infeasible
 from ....instances import Placement, Solution, Throughput, VerificationError
-from ....instances.model.arrays import Ints
+from ....instances.common.arrays import Ints
 from ...core.lattice import Lattice, chain, count_ideals, list_ideals
 from ...core.search import Search
 from .stage_dp import Found, bytes_needed, least_maximum, states_of

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....formulations.throughput.ideals import Criterion, Pipeline, Row
-from ....instances.model.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.lattice import Lattice, incidence_of
 from ...core.search import Stoppable
 from . import kernel

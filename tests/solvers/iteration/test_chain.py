@@ -8,7 +8,7 @@ from chains import random_line
 
 from stagecut import Iteration
 from stagecut.formulations.iteration.orders import order_of
-from stagecut.instances.model.arrays import Floats
+from stagecut.instances.common.arrays import Floats
 from stagecut.solvers.iteration.chain import Chain
 
 

@@ -12,7 +12,7 @@ from stagecut.formulations.mapping.blocks import find_blocks
 from stagecut.formulations.mapping.bound import stage_lower_bounds
 from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from stagecut.instances import DeviceMapping, stage_costs, topology
-from stagecut.instances.model.arrays import Floats, Ints
+from stagecut.instances.common.arrays import Floats, Ints
 from stagecut.solvers.mapping.annealing.anneal_kernel import anneal
 from stagecut.solvers.mapping.annealing.block_counts import (
     first_counts,

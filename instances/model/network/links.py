@@ -9,9 +9,9 @@ from numbers import Real
 
 import numpy as np
 
-from .arrays import Floats, Ints, frozen
-from .errors import InputError, quote
-from .units import LEAST, MOST
+from ...common.arrays import Floats, Ints, frozen
+from ...common.errors import InputError, quote
+from ...common.units import LEAST, MOST
 
 #: Devices of a cluster with links between them: the table of pairs grows with the square.
 MAX_LINKED_DEVICES = 2_000

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
-from .arrays import Floats, Ints
+from ...common.arrays import Floats, Ints
+from ...common.kernel import kernel
 from .few_routes import Found, fewest_hops_between
 from .grids import grid_hops, is_even_grid
-from .kernel import kernel
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from .arrays import Floats, Ints
+from ...common.arrays import Floats, Ints
 
 #: Nodes on a route, both ends included; sum of its latencies in seconds, least bandwidth.
 Found = tuple[list[int], float, float]

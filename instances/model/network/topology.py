@@ -11,12 +11,12 @@ from functools import cached_property
 import networkx as nx
 import numpy as np
 
-from .arrays import Bools, Floats, Ints, checked, frozen
-from .choices import Routing
-from .errors import InputError, quote
+from ...common.arrays import Bools, Floats, Ints, checked, frozen
+from ...common.choices import Routing
+from ...common.errors import InputError, quote
+from ...common.units import LEAST, MOST
+from ..summary import Tabled
 from .routing import Routes, route
-from .summary import Tabled
-from .units import LEAST, MOST
 
 #: A look-up table of all pairs beyond this does not fit into an ordinary machine's memory.
 MAX_DEVICES = 8192

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .arrays import Floats, Ints
+from ...common.arrays import Floats, Ints
 
 Number = TypeVar("Number", int, Ints)
 

@@ -38,7 +38,7 @@ class InputError(StagecutError):
     >>> import stagecut
     >>> stagecut.Throughput(pipeline="1f1b")
     Traceback (most recent call last):
-    stagecut.instances.model.errors.InputError: pipeline: "1f1b" is not one of pipedream, gpipe
+    stagecut.instances.common.errors.InputError: pipeline: "1f1b" is not one of pipedream, gpipe
     """
 
 

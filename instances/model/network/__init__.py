@@ -1,0 +1,1 @@
+"""How devices are connected: topologies, routes, links and what they carry."""
