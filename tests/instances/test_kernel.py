@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from stagecut.instances.common.kernel import Kernel, compiling, inner, kernel
 from stagecut.instances.common import kernel as kernels
+from stagecut.instances.common.kernel import Kernel, compiling, inner, kernel
 
 
 @inner
