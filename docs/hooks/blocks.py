@@ -38,9 +38,7 @@ def indented(text: str) -> list[tuple[bool, list[str]]]:
     for line in text.splitlines():
         fenced ^= line.lstrip().startswith("```")
         inside = line.startswith("    ") and not fenced
-        if stretches and not line.strip():
-            stretches[-1][1].append(line)
-        elif stretches and stretches[-1][0] == inside:
+        if (stretches and not line.strip()) or (stretches and stretches[-1][0] == inside):
             stretches[-1][1].append(line)
         else:
             stretches.append((inside, [line]))

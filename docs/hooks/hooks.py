@@ -10,12 +10,11 @@ import posixpath
 import re
 from pathlib import Path
 
+from blocks import typeset
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
-
-from blocks import typeset
 from pages import ROOT, api, statements
 
 ROOMS = ("api", "commands", "formulations", "instances", "runtime", "solvers")
@@ -74,14 +73,12 @@ def _moved(text: str) -> str:
     return text
 
 
-def on_page_markdown(
-    markdown: str, page: Page, config: MkDocsConfig, files: Files
-) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Set the equations of the pages written by hand."""
     here = page.file.src_uri
     if here.startswith(("formulations/", "notebooks/", "api/")):
         return markdown
     up = posixpath.relpath(".", posixpath.dirname(here) or ".")
     for name, target in FROM_ROOT.items():
-        markdown = markdown.replace(f"](../{name}", f"]({up}/{target}" if up != "." else f"]({target}")
+        markdown = markdown.replace(f"](../{name}", f"]({up}/{target}")
     return typeset(markdown)

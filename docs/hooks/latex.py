@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 SYMBOLS = {
-    "Σ": r"\sum",
+    "Σ": r"\sum ",
     "≤": r"\le ",
     "≥": r"\ge ",
     "≠": r"\ne ",
@@ -88,7 +88,7 @@ def latex(text: str) -> str:
     Examples
     --------
     >>> latex("Σ_v m_v x_{v,d} ≤ M_d")
-    '\\sum_{v}m_{v}x_{v,d}\\le M_{d}'
+    '\\sum _{v}m_{v}x_{v,d}\\le M_{d}'
     >>> latex("d = 0  where w_e > H")
     'd=0\\quad \\text{where }w_{e}>H'
     """
@@ -152,7 +152,7 @@ def _words(tokens: list[str], i: int) -> tuple[str, int]:
         word = token.isascii() and token.isalpha() and len(token) > 1 and token not in OPERATORS
         word = word or (token == "a" and text.endswith(" "))
         following = tokens[i + 1] if i + 1 < len(tokens) else ""
-        if not (word and following not in ("_", "(") or token == " "):
+        if not ((word and following not in ("_", "(")) or token == " "):
             break
         text += token
         i += 1
