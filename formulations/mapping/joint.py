@@ -38,7 +38,7 @@ The devices of the stages are x, y, w with (1) to (8) of `places.py`.
     M t_s ≤ T,  with overlap                                                             (22)
 
 Without gradients nothing goes up. *most* is the largest value that the right side can have, less
-what (18) or (20) says of the best pair. The program is large: it can be solved for a few units and devices only.
+what (18) or (20) says of the best pair. The program is solved for a few units and devices only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layers as PipeDream forms them: branches that join again are one layer, so that a path is left."""
+"""PipeDream's layers: branches that join again are one layer, so that a path of layers is left."""
 
 from __future__ import annotations
 

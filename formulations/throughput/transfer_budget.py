@@ -6,7 +6,8 @@ at least, so that what is left for transfers is at most
 
     B(T) = D T − Σ_v p_v.                                                                  (1)
 
-Every transfer that one device pays for, another device pays for too. With overlap, (1) does not hold.
+Every transfer that one device pays for, another one pays for too. With overlap, (1) does not
+hold.
 """
 
 from __future__ import annotations
