@@ -1,0 +1,184 @@
+"""Policy files: arrays in NumPy's .npz without pickled objects, one of them a header in JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...instances import InputError
+from ...instances.common.arrays import Floats
+from ...instances.common.errors import quote
+from ...instances.formats.writing import write_whole
+from .features import FEATURE_SET
+from .policy import new_policy
+from .ppo import Settings
+from .train import Training, new_training
+
+FORMAT, VERSION = "stagecut policy", 1
+#: The policy that the package brings.
+SHIPPED = "policy.npz"
+#: Widths that a policy may have.
+WIDEST = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyFile:
+    """What a policy file holds.
+
+    Parameters
+    ----------
+    width
+        Of its layers.
+    seed
+        That it began with.
+    tensors
+        Weights, and, under ``adam/``, the optimiser's moments.
+    about
+        Command, training set (names and fingerprints), numbers of steps.
+    state
+        What continuing the training needs; empty if it is not kept.
+    """
+
+    width: int
+    seed: int
+    tensors: Mapping[str, Floats]
+    about: Mapping[str, object]
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_policy(
+    path: Path, training: Training, width: int, seed: int, about: Mapping[str, object]
+) -> None:
+    """Write a policy with all that continuing its training needs, whole or not at all."""
+    tensors = {name: value.numpy() for name, value in training.policy.state_dict().items()}
+    names = [name for name, _ in training.policy.named_parameters()]
+    moments = training.optimiser.state_dict()["state"]
+    for number, own in moments.items():
+        for key, value in own.items():
+            tensors[f"adam/{names[number]}/{key}"] = value.numpy()
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "feature_set": FEATURE_SET,
+        "width": width,
+        "seed": seed,
+        "about": dict(about),
+        "state": {
+            "steps": training.steps,
+            "history": {str(number): values for number, values in training.history.items()},
+            "rng": training.rng.bit_generator.state,
+        },
+    }
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    out = io.BytesIO()
+    np.savez_compressed(out, header=text, **tensors)
+    write_whole(path, out.getvalue())
+
+
+def read_policy(path: str | Path | None) -> PolicyFile:
+    """Read a policy file; None for the one that the package brings.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is damaged, or is of another version or feature set.
+    """
+    name = str(path or f"the policy that the package brings ({SHIPPED})")
+    try:
+        data = (
+            files(__package__).joinpath(SHIPPED).read_bytes()
+            if path is None
+            else Path(path).read_bytes()
+        )
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{name}: not read: {reason}") from None
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+        header = json.loads(arrays.pop("header").tobytes())
+        if header["format"] != FORMAT:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, OSError, EOFError, AttributeError, zipfile.BadZipFile,
+            zlib.error, NotImplementedError, MemoryError, RecursionError):  # fmt: skip
+        raise InputError(f"{name}: it is no policy, or damaged; make one: stagecut learn") from None
+    for key, own in (("version", VERSION), ("feature_set", FEATURE_SET)):
+        if header.get(key) != own:
+            raise InputError(
+                f"{name}: a policy of {key.replace('_', ' ')} {quote(str(header.get(key)))}, and "
+                f"this release knows {own}; make one anew: stagecut learn"
+            )
+    return _checked(name, header, arrays)
+
+
+def _checked(name: str, header: Mapping[str, Any], arrays: Mapping[str, Floats]) -> PolicyFile:
+    """Return what a file says, if the arrays are those of a policy of its width."""
+    try:
+        width, seed = int(header["width"]), int(header["seed"])
+        wanted = new_policy(0, width).state_dict() if 0 < width <= WIDEST else {}
+        shapes = {key: tuple(value.shape) for key, value in wanted.items()}
+        own = {key: array.shape for key, array in arrays.items() if not key.startswith("adam/")}
+        numbers = all(
+            array.dtype == np.float32 and np.isfinite(array).all() for array in arrays.values()
+        )
+        if shapes != own or not shapes or not numbers:
+            raise ValueError
+        return PolicyFile(width, seed, arrays, dict(header["about"]), dict(header["state"]))
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{name}: its weights are not those of a policy; it is damaged") from None
+
+
+def policy_of(kept: PolicyFile) -> Any:
+    """Return the policy of a file."""
+    policy = new_policy(kept.seed, kept.width)
+    weights = {
+        name: torch.from_numpy(array.copy())
+        for name, array in kept.tensors.items()
+        if not name.startswith("adam/")
+    }
+    policy.load_state_dict(weights)
+    return policy
+
+
+def training_of(kept: PolicyFile, settings: Settings) -> Training:
+    """Return the training as it was when the file was written.
+
+    Raises
+    ------
+    InputError
+        If the file does not say.
+    """
+    training = new_training(policy_of(kept), settings, kept.seed)
+    try:
+        training.steps = int(kept.state["steps"])
+        training.history = {
+            int(number): [float(value) for value in values]
+            for number, values in kept.state["history"].items()
+        }
+        training.rng.bit_generator.state = kept.state["rng"]
+        _restore_moments(training, kept)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InputError("--resume: the file does not say how training stood; begin anew") from None
+    return training
+
+
+def _restore_moments(training: Training, kept: PolicyFile) -> None:
+    names = [name for name, _ in training.policy.named_parameters()]
+    state: dict[int, dict[str, Any]] = {}
+    for key, array in kept.tensors.items():
+        if key.startswith("adam/"):
+            name, moment = key.removeprefix("adam/").rsplit("/", 1)
+            state.setdefault(names.index(name), {})[moment] = torch.from_numpy(array.copy())
+    if state:
+        whole = training.optimiser.state_dict()
+        training.optimiser.load_state_dict({**whole, "state": state})

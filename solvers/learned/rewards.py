@@ -1,0 +1,197 @@
+"""What a policy is asked, by problem: which splits it may make, and what placements are worth.
+
+Many placements are valued at once. The verifier has the last word on what is offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from ...formulations.iteration.line import Line, line
+from ...formulations.iteration.orders import order_of
+from ...formulations.task import Task
+from ...formulations.throughput.hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
+from ...formulations.throughput.whole_bytes import MEMORY_SLACK
+from ...instances import Iteration, PipelinePlacement, Placement, Problem, Solution, Throughput
+from ...instances.common.arrays import Floats, Ints
+from ..iteration.chain import Chain
+from .features import Scene, scene
+from .groups import Rules
+from .group_costs import incident
+
+#: What breaks a rule counts as all units on one device, and by as much more as it exceeds it.
+Values = Callable[[Ints, Ints], Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A task, as a policy is asked for placements of it.
+
+    Parameters
+    ----------
+    scene
+        What it sees.
+    rules
+        Which splits are allowed, by the number of groups; one is drawn for each batch.
+    one_each
+        A device takes one group only.
+    values
+        The objectives of B placements, relative to an even load: of the groups of units, (B, U),
+        and the devices of groups, (B, G).
+    solution
+        A placement of it: groups of units, (U,), and devices of groups, (G,).
+    """
+
+    scene: Scene
+    rules: tuple[Rules, ...]
+    one_each: bool
+    values: Values
+    solution: Callable[[Ints, Ints], Solution]
+
+
+def subject(task: Task[Problem]) -> Subject:
+    """Return the subject of a task for throughput or an iteration."""
+    if isinstance(task.problem, Iteration):
+        return _iteration(task)  # type: ignore[arg-type]
+    return _throughput(task)  # type: ignore[arg-type]
+
+
+def _numbers_of_groups(of: Scene, most: int) -> list[int]:
+    """Return the devices that are no hosts, and all, if there are so many units."""
+    accelerators = int(of.count[of.host == 0].sum())
+    numbers = {min(n, most, of.graph.size) for n in (accelerators, int(of.count.sum()))}
+    return sorted(n for n in numbers if n > 0)
+
+
+def _room(of: Scene) -> float:
+    """Return the memory of the largest device that is no host, if there is one."""
+    used = of.count > 0
+    able = used & (of.host == 0)
+    return float(of.room[able if able.any() else used].max()) * (1 + MEMORY_SLACK)
+
+
+def _throughput(task: Task[Throughput]) -> Subject:
+    contiguous = task.problem.split != "noncontiguous"
+    graph = hypergraph(task, pipeline_units(task) if contiguous else colour_units(task))
+    seen = scene(task, graph)
+    numbers = _numbers_of_groups(seen, task.cluster.size)
+    return Subject(
+        scene=seen,
+        rules=tuple(Rules(n, contiguous, room=_room(seen)) for n in numbers),
+        one_each=contiguous,
+        values=lambda group, device: max_loads(
+            task, seen, np.take_along_axis(device, group, axis=1)
+        ),
+        solution=lambda group, device: Placement(graph.expand(device[group])),
+    )
+
+
+def max_loads(task: Task[Throughput], of: Scene, where: Ints) -> Floats:
+    """Return the max-loads of placements of units, (B, U), relative to an even load."""
+    graph, costs, problem = of.graph, task.costs, task.problem
+    kind = costs.kind_of
+    member = (where[:, None, :] == np.arange(len(kind))[:, None]).astype(np.float64)  # (B, D, U)
+    finite = np.where(np.isfinite(graph.compute), graph.compute, 0.0)[kind]  # (D, 2, U)
+    work = np.einsum("bdu,dpu->bdp", member, finite, optimize=True)
+    moved = np.einsum("bde,dpe->bdp", incident(of, member), graph.weight[kind], optimize=True)
+    both = np.maximum(work, moved) if problem.overlap else work + moved
+    if problem.pipeline == "gpipe":
+        value = both.max(axis=1).sum(axis=1)
+    else:
+        total = np.maximum(work.sum(axis=2), moved.sum(axis=2)) if problem.overlap else both.sum(2)
+        value = total.max(axis=1)
+    lacking = np.einsum("bdu,du->b", member, 1 - of.supported[kind])
+    over = _excess((member @ of.memory), costs.capacity_bytes[kind])
+    return _with_penalty(value / of.even_load, over + lacking, len(kind))
+
+
+def _excess(held: Floats, room: Floats) -> Floats:
+    with np.errstate(all="ignore"):
+        over = np.where(held > room * (1 + MEMORY_SLACK), held / np.maximum(room, 1.0), 0.0)
+    return np.minimum(over, 1e3).sum(axis=1)
+
+
+def _with_penalty(value: Floats, broken: Floats, devices: int) -> Floats:
+    return np.where(broken > 0, np.maximum(value, devices) * (1 + broken), value)
+
+
+def _iteration(task: Task[Iteration]) -> Subject:
+    of = line(task)
+    seen = scene(task, of.graph)
+    chunks = task.problem.chunks_per_device
+    sizes = of.sizes()
+    accelerators = int(seen.count[seen.host == 0].sum()) * chunks
+    numbers = sorted({size for size in (*sizes[-1:], *(s for s in sizes if s == accelerators))})
+    devices = _devices_of_stages(seen, chunks)
+    return Subject(
+        scene=seen,
+        rules=tuple(Rules(n, contiguous=True, all_used=chunks > 1) for n in numbers),
+        one_each=chunks == 1,
+        values=_Makespans(task, of, seen, devices),
+        solution=lambda group, device: _pipeline(of.graph, group, devices(group, device)),
+    )
+
+
+def _devices_of_stages(of: Scene, chunks: int) -> Callable[[Ints, Ints], Ints]:
+    """Return what gives the devices of the stages in use: in turn, if they take several."""
+    by_host = np.argsort(of.host[of.kind_of], kind="stable")
+
+    def devices(group: Ints, device: Ints) -> Ints:
+        stages = int(group.max()) + 1
+        if chunks == 1:
+            return device[:stages]
+        return np.resize(by_host[: stages // chunks], stages)
+
+    return devices
+
+
+def _pipeline(graph: Hypergraph, group: Ints, devices: Ints) -> PipelinePlacement:
+    return PipelinePlacement(graph.expand(group), tuple(devices.tolist()))
+
+
+class _Makespans:
+    """Makespans of chains of stages, one by one, by the order of their schedule."""
+
+    def __init__(
+        self, task: Task[Iteration], of: Line, seen: Scene, devices: Callable[[Ints, Ints], Ints]
+    ) -> None:
+        self.task, self.line, self.seen, self.devices = task, of, seen, devices
+        self._chain = cache(self._chain_of)
+        self._place = {int(kind): k for k, kind in enumerate(of.kinds)}
+        finite = np.isfinite(of.compute)
+        self._compute = np.where(finite, of.compute, 0.0)
+        self._lacking = (~finite.all(axis=1)).astype(np.float64)
+
+    def _chain_of(self, stages: int) -> Chain:
+        order = order_of(self.task.problem, stages, self.line.trains)
+        return Chain(order, self.task.problem.weight_share)
+
+    def __call__(self, group: Ints, device: Ints) -> Floats:
+        return np.array([self._one(g, d) for g, d in zip(group, device, strict=True)])
+
+    def _one(self, group: Ints, device: Ints) -> float:
+        devices = self.devices(group, device)
+        stages = len(devices)
+        kind = np.array([self._place[k] for k in self.seen.kind_of[devices].tolist()])
+        member = (group == np.arange(stages)[:, None]).astype(np.float64)
+        work = np.einsum("su,spu->sp", member, self._compute[kind])
+        cut = incident(self.seen, member)
+        moved = np.einsum("se,spe->sp", cut, self.line.weight[kind])
+        beside = np.einsum("se,se->s", cut, self.line.overlapped[kind])
+        chain = self._chain(stages)
+        time = np.maximum(work + moved, beside[:, None] / 2)
+        span = chain.makespan(chain.durations(time[:, 0], time[:, 1], work[:, 1]))
+        resident, kept = member @ self.line.resident, member @ self.line.activation
+        held = np.zeros(len(chain.order.in_flight))
+        for d, vectors in enumerate(chain.order.in_flight):
+            own = chain.order.device == d
+            held[d] = resident[own].sum() + (vectors @ kept[own]).max()
+        room = self.line.room[kind[: len(held)]]
+        broken = _excess(held[None], room[None]) + np.einsum("su,su->", member, self._lacking[kind])
+        microbatches = self.task.problem.microbatches
+        value = np.array([span / self.seen.even_load / microbatches])
+        return float(_with_penalty(value, broken, stages)[0])
