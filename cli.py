@@ -16,6 +16,7 @@ from .commands.console import BAD_INPUT, ERR, INFEASIBLE
 from .commands.diff import diff
 from .commands.export import export
 from .commands.export_model import export_model
+from .commands.learn import learn
 from .commands.map import map_stages
 from .commands.measure import measure
 from .commands.profile import profile
@@ -43,6 +44,7 @@ app.command()(simulate)
 app.command()(diff)
 app.command("map")(map_stages)
 app.command()(compare)
+app.command()(learn)
 app.command()(profile)
 app.command()(run)
 app.command()(measure)

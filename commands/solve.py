@@ -97,6 +97,12 @@ def solve(
         str | None,
         typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
     ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="For learned: a policy file; default: the package's.")
+    ] = None,
+    fine_tune: Annotated[
+        float | None, typer.Option(help="For learned: seconds of training on WORKLOAD first.")
+    ] = None,
     time_limit: options.TimeLimit = DEFAULT_SECONDS,
     gap: Annotated[
         float | None,
@@ -147,13 +153,17 @@ def solve(
             },
         },
     )
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
+    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, policy])
     if plot is not None and not isinstance(problem, Throughput):
         raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
+    given = {"solver": solver, "policy": policy, "fine-tune": fine_tune}
+    asked = {name: str(value) for name, value in given.items() if value is not None}
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        _refuse_for_all_schedules({"--start": start, "--trace": trace, "--solver": solver})
+        _refuse_for_all_schedules(
+            {"--start": start, "--trace": trace, **{f"--{n}": v for n, v in asked.items()}}
+        )
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
         return
     with progress(loaded.time_unit) as on_progress:
@@ -165,7 +175,7 @@ def solve(
             limits=limits,
             start=first,
             on_progress=on_progress,
-            options={} if solver is None else {"solver": solver},
+            options=asked,
             started=STARTED,
         )
     report = _write(loaded, result.plan, output, plot)

@@ -67,7 +67,7 @@ def _transformer(n: int, rng: np.random.Generator) -> Edges:
 
 
 def _encoder_decoder(n: int, rng: np.random.Generator) -> Edges:
-    """A chain that encodes, one that decodes, and edges between: mirrored (U-shaped) or from one."""
+    """A chain that encodes, one that decodes, and edges between: mirrored, or from one node."""
     half = n // 2
     edges = _chain(n, rng)
     mirrored = bool(rng.integers(2))

@@ -7,6 +7,7 @@ import re
 from ...formulations.task import Task
 from ...instances import Iteration, Solution
 from ...instances.common.errors import quote
+from ..core.learned_options import LEARNED_OPTIONS, no_policy
 from ..core.method import Method, Solver
 from ..core.search import Search
 
@@ -33,10 +34,22 @@ def _milp(task: Task[Iteration], search: Search[Solution]) -> None:
 MOST_ACTIONS = 50_000
 
 
+def _learned(task: Task[Iteration], search: Search[Solution]) -> None:
+    from ..learned.method import learned
+
+    learned(task, search)
+
+
+def _chains_alone(name: str, task: Task[Iteration]) -> str | None:
+    if task.problem.split != "contiguous":
+        return f"method: {name} is for contiguous splits; use auto, or split contiguous"
+    return None
+
+
 def _one_kind(name: str, task: Task[Iteration]) -> str | None:
     problem = task.problem
-    if problem.split != "contiguous":
-        return f"method: {name} is for contiguous splits; use auto, or split contiguous"
+    if (reason := _chains_alone(name, task)) is not None:
+        return reason
     if problem.overlap:
         return f"method: {name} does not know transfers beside compute; use auto or dp"
     if task.cluster.links:
@@ -93,6 +106,7 @@ METHODS: dict[str, Method[Iteration]] = {
     "auto": Method(_auto),
     "dp": Method(_dp),
     "milp": Method(_milp, refuses=(_one_kind, _small)),
+    "learned": Method(_learned, LEARNED_OPTIONS, refuses=(_chains_alone, no_policy)),
     **{name: Method(_by_rule(name)) for name in RULES},
     "deepspeed-type": Method(_by_rule("deepspeed-type"), {"type": ()}, refuses=(_no_regex,)),
 }

@@ -13,7 +13,7 @@ ROUNDS = 3
 
 
 def encoder(width: int) -> Any:
-    """Return the layers: of features, and in each round of a unit and of those before and behind."""
+    """Return the layers: one for features, and one for each round of messages."""
     layers = {"features": torch.nn.Linear(UNIT_FEATURES, width)}
     for i in range(ROUNDS):
         layers[f"round{i}"] = torch.nn.Linear(3 * width, width)

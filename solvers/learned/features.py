@@ -132,7 +132,9 @@ def scene(task: Task[Problem], graph: Hypergraph) -> Scene:
 
 
 def _relative(values: Floats, even: float) -> Floats:
-    relative: Floats = np.clip(np.nan_to_num(values / even, nan=LARGEST, posinf=LARGEST), 0, LARGEST)
+    relative: Floats = np.clip(
+        np.nan_to_num(values / even, nan=LARGEST, posinf=LARGEST), 0, LARGEST
+    )
     return relative
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -45,6 +44,7 @@ def imitate_step(training: Training, examples: Sequence[Example], norm: float) -
     """Update the partitioner by one example; return the mean loss of a decision."""
     rng = training.rng
     example = examples[int(rng.integers(len(examples)))]
+    training.steps += 1
     of = example.subject
     order, group = _as_decisions(of.scene, example.group, rng, contiguous=of.rules[0].contiguous)
     number = int(group.max()) + 1
@@ -66,7 +66,7 @@ def imitate_step(training: Training, examples: Sequence[Example], norm: float) -
     loss.backward()
     torch.nn.utils.clip_grad_norm_(list(policy.parameters()), norm)
     training.optimiser.step()
-    return float(loss)
+    return float(loss.detach())
 
 
 def _as_decisions(

@@ -11,7 +11,7 @@ from ...formulations.task import Task
 from ...instances import Problem, Solution
 from ...instances.common.arrays import Floats
 from ..core.search import Search
-from .policy import Drawn, draw_placements
+from .policy import Drawn, draw_placements, one_thread
 from .policy_file import policy_of, read_policy
 from .ppo import Settings
 from .rewards import Subject, subject
@@ -33,6 +33,11 @@ def learned(task: Task[Problem], search: Search[Solution]) -> None:
     With the option ``fine-tune`` the policy is trained on the task for so many seconds first, and
     what it draws in training is offered, too.
     """
+    with one_thread():
+        _learned(task, search)
+
+
+def _learned(task: Task[Problem], search: Search[Solution]) -> None:
     with search.phase("load"):
         policy = policy_of(read_policy(task.options.get("policy")))
         of = subject(task)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +62,17 @@ class Drawn:
             self.schedule.take(rows),
             self.part_of[rows],
         )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch work in one thread: its operations here are too small to be shared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def new_policy(seed: int, width: int = WIDTH) -> Any:

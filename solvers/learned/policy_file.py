@@ -77,6 +77,7 @@ def write_policy(
             "steps": training.steps,
             "history": {str(number): values for number, values in training.history.items()},
             "rng": training.rng.bit_generator.state,
+            "examples": training.examples,
         },
     }
     text = np.frombuffer(json.dumps(header).encode(), np.uint8)
@@ -166,6 +167,10 @@ def training_of(kept: PolicyFile, settings: Settings) -> Training:
             for number, values in kept.state["history"].items()
         }
         training.rng.bit_generator.state = kept.state["rng"]
+        training.examples = [
+            (int(number), [int(part) for part in group], float(value))
+            for number, group, value in kept.state["examples"]
+        ]
         _restore_moments(training, kept)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError("--resume: the file does not say how training stood; begin anew") from None

@@ -98,5 +98,5 @@ def update(
             (-objective - settings.entropy * entropy.mean()).backward()
             torch.nn.utils.clip_grad_norm_(parameters, settings.gradient_norm)
             optimiser.step()
-            mean = float(entropy.mean())
+            mean = float(entropy.detach().mean())
     return mean

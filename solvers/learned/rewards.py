@@ -14,14 +14,19 @@ import numpy as np
 from ...formulations.iteration.line import Line, line
 from ...formulations.iteration.orders import order_of
 from ...formulations.task import Task
-from ...formulations.throughput.hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
+from ...formulations.throughput.hypergraph import (
+    Hypergraph,
+    colour_units,
+    hypergraph,
+    pipeline_units,
+)
 from ...formulations.throughput.whole_bytes import MEMORY_SLACK
 from ...instances import Iteration, PipelinePlacement, Placement, Problem, Solution, Throughput
 from ...instances.common.arrays import Floats, Ints
 from ..iteration.chain import Chain
 from .features import Scene, scene
-from .groups import Rules
 from .group_costs import incident
+from .groups import Rules
 
 #: What breaks a rule counts as all units on one device, and by as much more as it exceeds it.
 Values = Callable[[Ints, Ints], Floats]
@@ -112,11 +117,13 @@ def max_loads(task: Task[Throughput], of: Scene, where: Ints) -> Floats:
 def _excess(held: Floats, room: Floats) -> Floats:
     with np.errstate(all="ignore"):
         over = np.where(held > room * (1 + MEMORY_SLACK), held / np.maximum(room, 1.0), 0.0)
-    return np.minimum(over, 1e3).sum(axis=1)
+    excess: Floats = np.minimum(over, 1e3).sum(axis=1)
+    return excess
 
 
 def _with_penalty(value: Floats, broken: Floats, devices: int) -> Floats:
-    return np.where(broken > 0, np.maximum(value, devices) * (1 + broken), value)
+    worth: Floats = np.where(broken > 0, np.maximum(value, devices) * (1 + broken), value)
+    return worth
 
 
 def _iteration(task: Task[Iteration]) -> Subject:
@@ -125,7 +132,7 @@ def _iteration(task: Task[Iteration]) -> Subject:
     chunks = task.problem.chunks_per_device
     sizes = of.sizes()
     accelerators = int(seen.count[seen.host == 0].sum()) * chunks
-    numbers = sorted({size for size in (*sizes[-1:], *(s for s in sizes if s == accelerators))})
+    numbers = sorted({*sizes[-1:], *(s for s in sizes if s == accelerators)})
     devices = _devices_of_stages(seen, chunks)
     return Subject(
         scene=seen,
@@ -191,7 +198,7 @@ class _Makespans:
             own = chain.order.device == d
             held[d] = resident[own].sum() + (vectors @ kept[own]).max()
         room = self.line.room[kind[: len(held)]]
-        broken = _excess(held[None], room[None]) + np.einsum("su,su->", member, self._lacking[kind])
+        broken = _excess(held[None], room[None]) + float((member * self._lacking[kind]).sum())
         microbatches = self.task.problem.microbatches
         value = np.array([span / self.seen.even_load / microbatches])
         return float(_with_penalty(value, broken, stages)[0])

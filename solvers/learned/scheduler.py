@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...instances.common.arrays import Floats, Ints
+from ...formulations.throughput.whole_bytes import MEMORY_SLACK
+from ...instances.common.arrays import Bools, Floats, Ints
 from .features import LARGEST, Scene
-from .partitioner import Choices, draw, masked
 from .group_costs import GroupCosts
+from .partitioner import Choices, draw, masked
 
 #: Features of a device.
 DEVICE_FEATURES = 8
@@ -62,11 +63,14 @@ def schedule(
             own = costs.load[rows, which][:, kind]
             needs = memory + costs.memory[rows, which][:, None]
             able = costs.supported[rows, which][:, kind] > 0
-            may = able & (needs <= of.room[kind]) & _first_idle(busy, kind)
-            may &= ~(busy & one_each)
-            may = np.where(may.any(axis=1, keepdims=True), may, ~(busy & one_each))
+            free: Bools = ~(busy & one_each)
+            may: Bools = able & (needs <= of.room[kind] * (1 + MEMORY_SLACK)) & free
+            may &= _first_idle(busy, kind)
+            may = np.where(may.any(axis=1, keepdims=True), may, free)
             full = costs.part_of[rows, which].any(axis=1)
-            may &= full[:, None] | (np.cumsum(may, axis=1) == 1)  # for an empty group any is as good
+            may &= full[:, None] | (
+                np.cumsum(may, axis=1) == 1
+            )  # for an empty group any is as good
             seen = _features(of, own, load, needs, busy, target[:, None])
             held = pooled[torch.arange(batch), torch.from_numpy(which)]
             scores = _score(layers, held, torch.from_numpy(seen))
@@ -85,7 +89,7 @@ def schedule(
 
 
 def _features(
-    of: Scene, own: Floats, load: Floats, needs: Floats, busy: Floats, target: Floats
+    of: Scene, own: Floats, load: Floats, needs: Floats, busy: Bools, target: Floats
 ) -> Floats:
     kind = of.kind_of
     with np.errstate(all="ignore"):
@@ -102,17 +106,19 @@ def _features(
         (own + load) / np.maximum((own + load).min(axis=1, keepdims=True), 1e-9) - 1,
     )
     clipped = np.clip(np.stack(found, axis=2), -_LIMIT, _LIMIT)
-    return clipped.astype(np.float32)
+    features: Floats = clipped.astype(np.float32)
+    return features
 
 
-def _first_idle(busy: Floats, kind: Ints) -> Floats:
+def _first_idle(busy: Bools, kind: Ints) -> Bools:
     """Return which devices have work, or are the first of their kind that has none."""
     first = np.zeros(busy.shape, np.bool_)
     rows = np.arange(len(busy))
     for k in np.unique(kind):
         own = np.flatnonzero(kind == k)
         first[rows, own[np.argmin(busy[:, own], axis=1)]] = True
-    return busy | first
+    offered: Bools = busy | first
+    return offered
 
 
 def _score(layers: Any, held: Any, features: Any) -> Any:

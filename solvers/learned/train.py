@@ -34,6 +34,8 @@ class Training:
         Updates so far.
     history
         The newest values by the subject's number.
+    examples
+        Plans to imitate: the subject's number, the group of each unit, the relative objective.
     """
 
     policy: Any
@@ -41,6 +43,7 @@ class Training:
     rng: np.random.Generator
     steps: int = 0
     history: dict[int, list[float]] = field(default_factory=dict)
+    examples: list[tuple[int, list[int], float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

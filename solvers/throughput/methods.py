@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...formulations.task import Task
 from ...instances import Solution, Throughput
+from ..core.learned_options import LEARNED_OPTIONS, no_policy
 from ..core.method import Method
 from ..core.search import Search
 
@@ -74,6 +75,12 @@ def _metis(task: Task[Throughput], search: Search[Solution]) -> None:
     metis(task, search)
 
 
+def _learned(task: Task[Throughput], search: Search[Solution]) -> None:
+    from ..learned.method import learned
+
+    learned(task, search)
+
+
 def _relayed(method: str, task: Task[Throughput]) -> str | None:
     if not task.problem.relayed:
         return None
@@ -110,6 +117,7 @@ METHODS: dict[str, Method[Throughput]] = {
     "greedy": Method(_greedy, refuses=(_relayed,)),
     "local-search": Method(_local_search, refuses=(_relayed,)),
     "random": Method(_random, refuses=(_relayed,)),
+    "learned": Method(_learned, LEARNED_OPTIONS, refuses=(_relayed, no_policy)),
     "single": Method(_single, refuses=(_relayed,)),
     "metis": Method(_metis, refuses=(_relayed, _hosts_alone)),
 }

@@ -1,0 +1,217 @@
+"""Train a policy that places graphs: on graphs of families, or on workloads. Needs torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from ..formulations.task import Task, pose
+from ..instances import InputError, Iteration, Problem, Workload
+from ..instances.formats.files import load
+from ..instances.generate.graph_family import family_graph
+from ..solvers import Limits
+from ..solvers.learned.imitation import Example, imitate_step
+from ..solvers.learned.policy import WIDTH, new_policy, one_thread
+from ..solvers.learned.policy_file import read_policy, training_of, write_policy
+from ..solvers.learned.ppo import Settings
+from ..solvers.learned.rewards import Subject, subject
+from ..solvers.learned.train import Training, new_training, train_step
+from .solve import solve
+
+#: Plans are imitated that are certified to be at most this far from the best.
+CERTIFIED = 0.03
+#: A policy is written every so many updates.
+KEPT_EVERY = 200
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """Workloads with their problems.
+
+    Parameters
+    ----------
+    workloads
+        With the clusters that they suggest.
+    problems
+        Each is asked of each workload that it fits.
+    """
+
+    workloads: tuple[Workload, ...]
+    problems: tuple[Problem, ...]
+
+    @cached_property
+    def tasks(self) -> tuple[Task[Problem], ...]:
+        """Every workload with every problem that it fits."""
+        posed = (
+            pose(workload, workload.cluster, problem)
+            for workload in self.workloads
+            for problem in self.problems
+            if workload.cluster is not None
+            and (not isinstance(problem, Iteration) or workload.backward.any())
+        )
+        return tuple(task for task in posed if subject(task).rules)
+
+    @cached_property
+    def subjects(self) -> tuple[Subject, ...]:
+        """The tasks, as a policy is asked for placements of them."""
+        return tuple(subject(task) for task in self.tasks)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of the workloads, by name."""
+        return {workload.name: workload.fingerprint for workload in self.workloads}
+
+
+@dataclass(frozen=True)
+class LearnOptions:
+    """How to train.
+
+    Parameters
+    ----------
+    steps
+        Updates in all, by imitation and then by PPO.
+    imitate
+        Updates by imitation of certified plans.
+    seconds
+        Training ends after so many; None: when all updates are done.
+    seed
+        Of everything random.
+    plan_seconds
+        For each plan to imitate, at most.
+    settings
+        Of PPO.
+    """
+
+    steps: int
+    imitate: int = 0
+    seconds: float | None = None
+    seed: int = 0
+    plan_seconds: float = 5.0
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update saw: means and bests are relative to an even load; loss of imitation."""
+
+    step: int
+    phase: str
+    workload: str
+    mean: float
+    best: float
+    loss: float
+
+
+def family_set(families: Sequence[str], count: int, seed: int) -> tuple[Workload, ...]:
+    """Return so many graphs, of the families in turn.
+
+    Raises
+    ------
+    InputError
+        If there is no such family, or the count is below 1.
+    """
+    if count < 1 or not families:
+        raise InputError("--count: an empty family; it must be at least 1")
+    return tuple(
+        family_graph(families[i % len(families)], seed * 100_000 + i) for i in range(count)
+    )
+
+
+def workload_set(names: Sequence[str]) -> tuple[Workload, ...]:
+    """Return workloads by file or name.
+
+    Raises
+    ------
+    InputError
+        If one cannot be read, or suggests no cluster.
+    """
+    found = tuple(load(name) for name in names)
+    for workload in found:
+        if workload.cluster is None:
+            raise InputError(f"{workload.name}: it suggests no cluster to train for")
+    return found
+
+
+def learn(
+    on: TrainingSet,
+    output: Path,
+    options: LearnOptions,
+    *,
+    command: str = "",
+    resume: bool = False,
+    told: Callable[[Update], None] | None = None,
+) -> Training:
+    """Train a policy and write it, with all that `resume` needs; also if it is interrupted.
+
+    The same set, options and seed give the same curve, and a training that is resumed the curve of
+    one that was never interrupted.
+
+    Parameters
+    ----------
+    told
+        Hears of every update.
+
+    Raises
+    ------
+    InputError
+        If nothing can be trained on, or the file to resume is of another training.
+    """
+    if not on.subjects:
+        raise InputError("learn: no workload fits the problem; give others")
+    about = {"command": command, "training_set": on.fingerprints}
+    if resume:
+        kept = read_policy(output)
+        if kept.about.get("training_set") != on.fingerprints:
+            raise InputError(f"{output}: trained on another set; resume with the same")
+        training = training_of(kept, options.settings)
+    else:
+        training = new_training(new_policy(options.seed), options.settings, options.seed)
+        if options.imitate:
+            training.examples = list(_certified(on, options.plan_seconds, options.seed))
+    end = None if options.seconds is None else time.monotonic() + options.seconds
+    seed = kept.seed if resume else options.seed
+    examples = [Example(on.subjects[i], np.array(g), v) for i, g, v in training.examples]
+    try:
+        with one_thread():
+            while training.steps < options.steps and (end is None or time.monotonic() < end):
+                update = _update(on, training, examples, options)
+                if told is not None:
+                    told(update)
+                if training.steps % KEPT_EVERY == 0:
+                    write_policy(output, training, WIDTH, seed, about)
+    finally:
+        write_policy(output, training, WIDTH, seed, about)
+    return training
+
+
+def _update(
+    on: TrainingSet, training: Training, examples: Sequence[Example], options: LearnOptions
+) -> Update:
+    if training.steps < options.imitate and examples:
+        loss = imitate_step(training, examples, options.settings.gradient_norm)
+        return Update(training.steps, "imitation", "", float("nan"), float("nan"), loss)
+    step = train_step(training, on.subjects, options.settings)
+    values = step.drawn.values
+    name = on.tasks[step.subject].workload.name
+    return Update(step.number, "ppo", name, float(values.mean()), float(values.min()), step.entropy)
+
+
+def _certified(
+    on: TrainingSet, seconds: float, seed: int
+) -> Iterator[tuple[int, list[int], float]]:
+    """Yield plans that are certified to be nearly optimal: subject, groups, relative objective."""
+    for number, (task, of) in enumerate(zip(on.tasks, on.subjects, strict=True)):
+        limits = Limits(seconds=seconds, gap=CERTIFIED / 3, seed=seed)
+        result = solve(task.workload, task.cluster, task.problem, limits=limits)
+        if result.plan is None or result.gap > CERTIFIED:
+            continue
+        graph, scale = of.scene.graph, of.scene.even_load
+        if isinstance(task.problem, Iteration):
+            scale *= task.problem.microbatches
+        group = graph.restrict(result.plan.placement).tolist()
+        yield number, group, result.plan.objective / scale

@@ -1,0 +1,145 @@
+"""`stagecut learn`: train a policy that places graphs."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..instances import InputError, Iteration, Split, Throughput
+from ..instances.common.errors import quote
+from . import options
+from .console import ERR, OUT, check_outputs, need, tell_written
+
+if TYPE_CHECKING:
+    from ..api.learn import Update
+
+#: Columns of the training curve.
+COLUMNS = ("step", "phase", "workload", "mean", "best", "loss")
+
+
+def learn(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The policy file to write.")],
+    family: Annotated[
+        str | None,
+        typer.Option(
+            help="Families of random graphs to train on, such as chain,residual,branches,"
+            "transformer,encoder-decoder,random; or all."
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(help="Graphs of the families together.", min=1)] = 32,
+    workloads: Annotated[
+        str | None, typer.Option(help="Files or shipped workloads to train on, instead.")
+    ] = None,
+    objective: Annotated[str, typer.Option(help="throughput or iteration.")] = "throughput",
+    split: Annotated[
+        Split | None, typer.Option(help="Throughput; default: contiguous and noncontiguous.")
+    ] = None,
+    microbatches: options.Microbatches = None,
+    steps: Annotated[int, typer.Option(help="Updates in all.", min=1)] = 500,
+    imitate: Annotated[
+        int, typer.Option(help="How many of them imitate certified plans.", min=0)
+    ] = 0,
+    schedules: Annotated[
+        int, typer.Option(help="Of each partition, of 20 placements of an update.", min=1, max=20)
+    ] = 10,
+    seconds: Annotated[
+        float | None, typer.Option(help="End after so many; go on with --resume.")
+    ] = None,
+    plan_seconds: Annotated[
+        float, typer.Option(help="To find each plan to imitate, at most.")
+    ] = 5.0,
+    seed: options.Seed = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the training of the output file.")
+    ] = False,
+    log: Annotated[Path | None, typer.Option(help="Write the training curve, as CSV.")] = None,
+) -> None:
+    """Train a policy by imitation and PPO. Then: stagecut solve W --method learned --policy FILE.
+
+    Training that is resumed with the same options goes the way of one that was never interrupted.
+    """
+    need("torch", "learned")
+    from ..api.learn import LearnOptions, TrainingSet, family_set, workload_set
+    from ..api.learn import learn as train
+    from ..solvers.learned.ppo import Settings
+
+    check_outputs(output, log)
+    for option, value in (("--seconds", seconds), ("--plan-seconds", plan_seconds)):
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"{option}: {value}; it must be above 0")
+    if seed < 0:
+        raise InputError(f"--seed: {seed}; it must be at least 0")
+    if (family is None) == (workloads is None):
+        raise InputError("learn: give either --family or --workloads")
+    if imitate > steps:
+        raise InputError(f"--imitate: {imitate}; it must be at most --steps, {steps}")
+    if workloads is None:
+        graphs = family_set(_families(family or ""), count, seed)
+    else:
+        graphs = workload_set(workloads.split(","))
+    on = TrainingSet(graphs, _problems(objective, split, microbatches))
+    settings = Settings(schedules=schedules)
+    how = LearnOptions(steps, imitate, seconds, seed, plan_seconds, settings)
+    with _curve(log, resume=resume) as told:
+        done = train(on, output, how, command=_command(), resume=resume, told=told)
+    OUT.print(f"{done.steps} updates on {len(on.tasks)} tasks", highlight=False)
+    tell_written(output, log)
+
+
+def _families(text: str) -> list[str]:
+    from ..instances.generate.graph_family import FAMILIES
+
+    return list(FAMILIES) if text == "all" else text.split(",")
+
+
+def _problems(
+    objective: str, split: Split | None, microbatches: int | None
+) -> tuple[Throughput | Iteration, ...]:
+    if objective == "iteration":
+        if split not in (None, "contiguous"):
+            raise InputError("--split: plans for iterations are learned contiguous alone")
+        return (Iteration(8 if microbatches is None else microbatches),)
+    if objective != "throughput":
+        raise InputError(f"--objective: {quote(objective)}; use throughput or iteration")
+    if microbatches is not None:
+        raise InputError("--microbatches: only for --objective iteration; leave it out")
+    splits = [Split.CONTIGUOUS, Split.NONCONTIGUOUS] if split is None else [split]
+    return tuple(Throughput(split=one) for one in splits)
+
+
+def _command() -> str:
+    """Return the command, for the file."""
+    return shlex.join(["stagecut", *sys.argv[1:]])
+
+
+@contextmanager
+def _curve(log: Path | None, *, resume: bool) -> Iterator[Callable[[Update], None]]:
+    """Give what shows updates and writes them into a file, which a resumed training goes on with."""
+    going = resume and log is not None and log.exists()
+    stream = None if log is None else log.open("a" if going else "w", encoding="utf-8", newline="")
+    table = None if stream is None else csv.writer(stream)
+    if table is not None and not going:
+        table.writerow(COLUMNS)
+    with ERR.status("plans to imitate …") as status:
+
+        def told(update: Update) -> None:
+            numbers = [f"{value:.6g}" for value in (update.mean, update.best, update.loss)]
+            if table is not None:
+                table.writerow([update.step, update.phase, update.workload, *numbers])
+            status.update(
+                f"{update.phase} {update.step}: {update.workload} mean {numbers[0]}, "
+                f"best {numbers[1]}, loss or entropy {numbers[2]}"
+            )
+
+        try:
+            yield told
+        finally:
+            if stream is not None:
+                stream.close()
