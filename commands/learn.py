@@ -121,7 +121,7 @@ def _command() -> str:
 
 @contextmanager
 def _curve(log: Path | None, *, resume: bool) -> Iterator[Callable[[Update], None]]:
-    """Give what shows updates and writes them into a file, which a resumed training goes on with."""
+    """Give what shows updates and writes them into a file; a resumed training adds to it."""
     going = resume and log is not None and log.exists()
     stream = None if log is None else log.open("a" if going else "w", encoding="utf-8", newline="")
     table = None if stream is None else csv.writer(stream)

@@ -21,6 +21,8 @@ from .scheduler import schedule, schedule_log_probabilities, scheduler
 
 #: Width of all layers of a new policy.
 WIDTH = 32
+#: Part of the batches that leave out hosts, where there are hosts.
+ACCELERATORS_ALONE = 0.75
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +115,9 @@ def draw_placements(
     Drawn
         B · `schedules` placements.
     """
-    rules = rules or of.rules[int(rng.integers(len(of.rules)))]
+    if rules is None:
+        fewest = len(of.rules) == 1 or rng.random() < ACCELERATORS_ALONE
+        rules = of.rules[0 if fewest else int(rng.integers(1, len(of.rules)))]
     order = random_order(of.scene, rng)
     groups = Groups(of.scene, rules, target)
     with torch.no_grad():

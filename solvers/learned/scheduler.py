@@ -67,10 +67,9 @@ def schedule(
             may: Bools = able & (needs <= of.room[kind] * (1 + MEMORY_SLACK)) & free
             may &= _first_idle(busy, kind)
             may = np.where(may.any(axis=1, keepdims=True), may, free)
+            # an empty group takes the first: any is as good
             full = costs.part_of[rows, which].any(axis=1)
-            may &= full[:, None] | (
-                np.cumsum(may, axis=1) == 1
-            )  # for an empty group any is as good
+            may &= full[:, None] | (np.cumsum(may, axis=1) == 1)
             seen = _features(of, own, load, needs, busy, target[:, None])
             held = pooled[torch.arange(batch), torch.from_numpy(which)]
             scores = _score(layers, held, torch.from_numpy(seen))
