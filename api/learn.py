@@ -16,7 +16,7 @@ from ..instances.formats.files import load
 from ..instances.generate.graph_family import family_graph
 from ..solvers import Limits
 from ..solvers.learned.imitation import Example, imitate_step
-from ..solvers.learned.policy import WIDTH, new_policy, one_thread
+from ..solvers.learned.policy import new_policy, one_thread
 from ..solvers.learned.policy_file import read_policy, training_of, write_policy
 from ..solvers.learned.ppo import Settings
 from ..solvers.learned.rewards import Subject, subject
@@ -144,6 +144,7 @@ def learn(
     *,
     command: str = "",
     resume: bool = False,
+    resumable: bool = True,
     told: Callable[[Update], None] | None = None,
 ) -> Training:
     """Train a policy and write it, with all that `resume` needs; also if it is interrupted.
@@ -153,6 +154,12 @@ def learn(
 
     Parameters
     ----------
+    command
+        What the file says that made it.
+    resume
+        Go on with the training of the output file.
+    resumable
+        Keep in the file what going on needs.
     told
         Hears of every update.
 
@@ -163,12 +170,13 @@ def learn(
     """
     if not on.subjects:
         raise InputError("learn: no workload fits the problem; give others")
-    about = {"command": command, "training_set": on.fingerprints}
+    about: dict[str, object] = {"command": command, "training_set": on.fingerprints}
     if resume:
         kept = read_policy(output)
         if kept.about.get("training_set") != on.fingerprints:
             raise InputError(f"{output}: trained on another set; resume with the same")
         training = training_of(kept, options.settings)
+        about["command"] = kept.about.get("command", command)
     else:
         training = new_training(new_policy(options.seed), options.settings, options.seed)
         if options.imitate:
@@ -183,9 +191,9 @@ def learn(
                 if told is not None:
                     told(update)
                 if training.steps % KEPT_EVERY == 0:
-                    write_policy(output, training, WIDTH, seed, about)
+                    write_policy(output, training, seed, about, resumable=resumable)
     finally:
-        write_policy(output, training, WIDTH, seed, about)
+        write_policy(output, training, seed, about, resumable=resumable)
     return training
 
 

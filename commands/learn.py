@@ -20,6 +20,8 @@ from .console import ERR, OUT, check_outputs, need, tell_written
 if TYPE_CHECKING:
     from ..api.learn import Update
 
+#: Seeds that torch takes, and graphs that there may be.
+MOST_SEEDS, MOST_GRAPHS = 2**32, 10_000
 #: Columns of the training curve.
 COLUMNS = ("step", "phase", "workload", "mean", "best", "loss")
 
@@ -33,7 +35,9 @@ def learn(
             "transformer,encoder-decoder,random; or all."
         ),
     ] = None,
-    count: Annotated[int, typer.Option(help="Graphs of the families together.", min=1)] = 32,
+    count: Annotated[
+        int, typer.Option(help="Graphs of the families together.", min=1, max=MOST_GRAPHS)
+    ] = 32,
     workloads: Annotated[
         str | None, typer.Option(help="Files or shipped workloads to train on, instead.")
     ] = None,
@@ -59,6 +63,9 @@ def learn(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the training of the output file.")
     ] = False,
+    weights_only: Annotated[
+        bool, typer.Option("--weights-only", help="Leave out of the file what --resume needs.")
+    ] = False,
     log: Annotated[Path | None, typer.Option(help="Write the training curve, as CSV.")] = None,
 ) -> None:
     """Train a policy by imitation and PPO. Then: stagecut solve W --method learned --policy FILE.
@@ -74,8 +81,8 @@ def learn(
     for option, value in (("--seconds", seconds), ("--plan-seconds", plan_seconds)):
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"{option}: {value}; it must be above 0")
-    if seed < 0:
-        raise InputError(f"--seed: {seed}; it must be at least 0")
+    if not 0 <= seed < MOST_SEEDS:
+        raise InputError(f"--seed: {quote(str(seed))}; it must be from 0 to {MOST_SEEDS - 1}")
     if (family is None) == (workloads is None):
         raise InputError("learn: give either --family or --workloads")
     if imitate > steps:
@@ -88,7 +95,15 @@ def learn(
     settings = Settings(schedules=schedules)
     how = LearnOptions(steps, imitate, seconds, seed, plan_seconds, settings)
     with _curve(log, resume=resume) as told:
-        done = train(on, output, how, command=_command(), resume=resume, told=told)
+        done = train(
+            on,
+            output,
+            how,
+            command=_command(),
+            resume=resume,
+            resumable=not weights_only,
+            told=told,
+        )
     OUT.print(f"{done.steps} updates on {len(on.tasks)} tasks", highlight=False)
     tell_written(output, log)
 

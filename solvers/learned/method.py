@@ -57,7 +57,10 @@ def _learned(task: Task[Problem], search: Search[Solution]) -> None:
                 search.stop_for("nodes")
                 return
             aims = _aims(offer.best, min(BATCH, int(min(left, BATCH))), number, rng)
-            offer(draw_placements(policy, of, aims, rng))
+            try:
+                offer(draw_placements(policy, of, aims, rng, check=offer.check))
+            except _Stopped:
+                return
             number += 1
 
 
@@ -78,6 +81,10 @@ def _fine_tune(
         offer(train_step(training, [of], settings).drawn)
 
 
+class _Stopped(Exception):
+    """Raised in the midst of a batch when the search must stop and has a plan."""
+
+
 class _Offers:
     """Offers the best placements of a batch, and counts what was drawn."""
 
@@ -92,6 +99,11 @@ class _Offers:
         endless = limits.nodes is None and limits.seconds is not None
         most = DRAWN if limits.nodes is None else limits.nodes
         return math.inf if endless else most - self.drawn
+
+    def check(self) -> None:
+        """Raise if the search must stop, and has a plan."""
+        if self.search.best is not None and self.search.should_stop():
+            raise _Stopped
 
     def __call__(self, drawn: Drawn) -> None:
         """Offer some placements that seem better than all before."""

@@ -8,6 +8,7 @@ group of the unit before, and the next.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +88,12 @@ def _scores(layers: Any, read: Any, embedded: Any, features: Any) -> Any:
 
 
 def partition(
-    layers: Any, embedded: Any, groups: Groups, order: Ints, rng: np.random.Generator | Ints
+    layers: Any,
+    embedded: Any,
+    groups: Groups,
+    order: Ints,
+    rng: np.random.Generator | Ints,
+    check: Callable[[], None] = lambda: None,
 ) -> Choices:
     """Divide the units, taken in an order, and return the decisions.
 
@@ -99,6 +105,8 @@ def partition(
         Empty ones; on return the partitions.
     rng
         What draws the groups; or, shape (B, U), the group that each unit is to join.
+    check
+        Called before each unit.
     """
     batch = len(groups.target)
     rows = np.arange(batch)
@@ -107,6 +115,7 @@ def partition(
     features, allowed, chosen, logs = [], [], [], []
     with torch.no_grad():
         for unit in order.tolist():
+            check()
             seen, may = groups.choices(unit)
             own = embedded[unit].expand(batch, -1)
             if isinstance(rng, np.ndarray):

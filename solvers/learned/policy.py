@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +98,7 @@ def draw_placements(
     *,
     rules: Rules | None = None,
     schedules: int = 1,
+    check: Callable[[], None] = lambda: None,
 ) -> Drawn:
     """Draw placements from a policy.
 
@@ -109,6 +110,8 @@ def draw_placements(
         One of the subject's; default: drawn.
     schedules
         Placements of each partition.
+    check
+        Called before each unit: what it raises ends the drawing.
 
     Returns
     -------
@@ -122,7 +125,7 @@ def draw_placements(
     groups = Groups(of.scene, rules, target)
     with torch.no_grad():
         embedded = encode(policy["encoder"], of.scene)
-    made = partition(policy["partitioner"], embedded, groups, order, rng)
+    made = partition(policy["partitioner"], embedded, groups, order, rng, check)
     rows = np.repeat(np.arange(len(target)), schedules)
     group, made, target = groups.group[rows], made.take(rows), target[rows]
     costs = group_costs(of.scene, group, rules.groups)

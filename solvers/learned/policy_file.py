@@ -57,12 +57,12 @@ class PolicyFile:
 
 
 def write_policy(
-    path: Path, training: Training, width: int, seed: int, about: Mapping[str, object]
+    path: Path, training: Training, seed: int, about: Mapping[str, object], *, resumable: bool
 ) -> None:
-    """Write a policy with all that continuing its training needs, whole or not at all."""
+    """Write a policy, whole or not at all; if resumable, with all that continuing it needs."""
     tensors = {name: value.numpy() for name, value in training.policy.state_dict().items()}
     names = [name for name, _ in training.policy.named_parameters()]
-    moments = training.optimiser.state_dict()["state"]
+    moments = training.optimiser.state_dict()["state"] if resumable else {}
     for number, own in moments.items():
         for key, value in own.items():
             tensors[f"adam/{names[number]}/{key}"] = value.numpy()
@@ -70,20 +70,24 @@ def write_policy(
         "format": FORMAT,
         "version": VERSION,
         "feature_set": FEATURE_SET,
-        "width": width,
+        "width": training.policy["scheduler"][0].out_features,
         "seed": seed,
-        "about": dict(about),
-        "state": {
-            "steps": training.steps,
-            "history": {str(number): values for number, values in training.history.items()},
-            "rng": training.rng.bit_generator.state,
-            "examples": training.examples,
-        },
+        "about": {**about, "steps": training.steps},
+        "state": _state(training) if resumable else {},
     }
     text = np.frombuffer(json.dumps(header).encode(), np.uint8)
     out = io.BytesIO()
     np.savez_compressed(out, header=text, **tensors)
     write_whole(path, out.getvalue())
+
+
+def _state(training: Training) -> dict[str, object]:
+    return {
+        "steps": training.steps,
+        "history": {str(number): values for number, values in training.history.items()},
+        "rng": training.rng.bit_generator.state,
+        "examples": training.examples,
+    }
 
 
 def read_policy(path: str | Path | None) -> PolicyFile:

@@ -49,6 +49,8 @@ def available(problem: str, method: str) -> tuple[str, str]:
     """Skip a method whose package is not installed."""
     if method == "metis":
         pytest.importorskip("pymetis")
+    if method == "learned":
+        pytest.importorskip("torch")
     return problem, method
 
 

@@ -37,7 +37,11 @@ FEW = Limits(seconds=120, nodes=20)  # restarts
 
 def agree(workload: Workload, cluster: Cluster, problem: Problem, method: str, best: float) -> None:
     """A method proves the optimum if it is exact, and else claims nothing that is not so."""
-    limits = FEW if method in ("local-search", "random", "column-generation", "lns") else LIMITS
+    limits = (
+        FEW
+        if method in ("local-search", "random", "column-generation", "lns", "learned")
+        else LIMITS
+    )
     try:
         result = solve(workload, cluster, problem, method=method, limits=limits)
     except InputError:  # the others may not take every case

@@ -72,6 +72,9 @@ def commands(folder: Path) -> dict[str, list[str]]:
             w, "--topology", "ring:2", "--stages", "2", "--method", "layouts", "--time-limit", "2",
         ],
         "compare": [w, "-o", str(folder / "t.csv"), "--methods", "greedy"],
+        "learn": [
+            "-o", str(folder / "l.npz"), "--family", "chain", "--count", "1", "--seconds", "0.1",
+        ],
         "profile": [model, "-o", o, "--estimate", "h100", "--input", "2"],
         "run": [p, "--model", model, "--steps", "1"],
         "measure": ["-o", o],

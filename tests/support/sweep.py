@@ -48,7 +48,8 @@ BOUND, OBJECTIVE = 1e-6, 1e-9
 
 #: Limits by method; seconds only end what hangs.
 LIMITS = Limits(nodes=500, seconds=120.0)
-ROUNDS = {"local-search": 20, "random": 20, "column-generation": 12, "lns": 20, "layouts": 8}
+ROUNDS = {"local-search": 20, "random": 20, "column-generation": 12, "lns": 20, "layouts": 8,
+          "learned": 20}  # fmt: skip
 
 #: What a method may say of a case, worst first; the first eight are defects.
 WORDS = (
