@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,12 @@ PROBLEMS = [
 #: A graph with a backward pass.
 TRAINS = next(w for w in (family_graph("residual", s) for s in range(9)) if w.backward.any())
 UNEQUAL = Cluster((DeviceKind("accelerator", 2), DeviceKind("slow", 2, times="cpu")))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
 
 
 def posed(problem: Problem, workload: Workload = TRAINS, cluster: Cluster | None = None) -> Subject:
@@ -163,8 +171,7 @@ def test_training_improves_on_its_own_first_mean() -> None:
     of = posed(Throughput("contiguous"), family_graph("chain", 1))
     settings = Settings(schedules=1, learning_rate=3e-3)
     training = new_training(new_policy(0), settings, 0)
-    with one_thread():
-        means = [train_step(training, [of], settings).drawn.values.mean() for _ in range(40)]
+    means = [train_step(training, [of], settings).drawn.values.mean() for _ in range(40)]
     assert np.mean(means[-5:]) < 0.95 * np.mean(means[:5])
 
 
