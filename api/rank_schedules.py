@@ -102,7 +102,8 @@ def rank_schedules(
             f"{workload.name}: it has no backward pass, without which schedules do not differ"
         )
     limits = limits or DEFAULT_LIMITS[problem.name]
-    asked = _problems(problem, schedules or tuple(PipelineSchedule), chunks)
+    named = [name for name in PipelineSchedule if name != PipelineSchedule.GIVEN]
+    asked = _problems(problem, schedules or named, chunks)
     begun = time.monotonic() if started is None else started
     rows = []
     for i, one in enumerate(asked):
@@ -127,7 +128,10 @@ def _problems(
     chain = problem.split is Split.CONTIGUOUS and not problem.relayed
     return [
         replace(
-            problem, schedule=name, chunks=chunks if name == PipelineSchedule.INTERLEAVED else None
+            problem,
+            schedule=name,
+            chunks=chunks if name == PipelineSchedule.INTERLEAVED else None,
+            actions=problem.actions if name == PipelineSchedule.GIVEN else (),
         )
         for name in schedules
         if chain or name != PipelineSchedule.INTERLEAVED

@@ -13,7 +13,6 @@ from ..instances import (
     InputError,
     Iteration,
     Pipeline,
-    PipelineSchedule,
     Split,
     Throughput,
 )
@@ -21,6 +20,7 @@ from ..instances.formats.files import load
 from ..solvers.registry import method_of
 from .console import OUT, check_outputs, parse_bytes
 from .pose import choose_cluster, pose_problem
+from .schedules import HELP, complete_schedule, for_iteration, is_file, read_schedule
 
 
 def export_model(
@@ -45,7 +45,7 @@ def export_model(
     ] = None,
     microbatches: Annotated[int | None, typer.Option(help="Iteration: in a batch.")] = None,
     schedule: Annotated[
-        PipelineSchedule | None, typer.Option(help="Iteration; default: 1f1b.")
+        str | None, typer.Option(help=f"{HELP}.", autocompletion=complete_schedule)
     ] = None,
     chunks: Annotated[int | None, typer.Option(help="Iteration: stages per device.")] = None,
     max_stages: Annotated[int | None, typer.Option(help="Iteration: at most so many.")] = None,
@@ -54,12 +54,15 @@ def export_model(
 
     For plans see export.
     """
-    check_outputs(output, inputs=[workload, cluster])
+    file = schedule if schedule and is_file(schedule) else None
+    check_outputs(output, inputs=[workload, cluster, file])
+    asked = read_schedule(schedule, microbatches)
     loaded = load(workload)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    chosen = objective or ("throughput" if microbatches is None else "iteration")
+    chosen = objective or ("throughput" if asked.microbatches is None else "iteration")
     if chosen not in ("throughput", "iteration"):
         raise InputError(f"--objective: {chosen!r} is not throughput or iteration")
+    for_iteration(asked, chosen)
     problem = pose_problem(
         chosen,
         {
@@ -73,8 +76,7 @@ def export_model(
                 "split": split,
                 "overlap": overlap,
                 "relayed": relayed,
-                "microbatches": microbatches,
-                "schedule": schedule,
+                **asked._asdict(),
                 "chunks": chunks,
                 "max_stages": max_stages,
             },

@@ -15,6 +15,7 @@ from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
 from .console import OUT, check_outputs, parse_bytes, print_json, show_bytes, show_time
+from .schedules import is_file
 
 if TYPE_CHECKING:
     from ..runtime.simulate.network import Network
@@ -91,7 +92,7 @@ def simulate(
     then shows the place in a table of steps and devices.
     """
     from ..runtime.schedules import read_csv, write_csv
-    from ..runtime.simulate.plan_stages import stages_of, usual_schedule
+    from ..runtime.simulate.plan_stages import named_schedule, stages_of, usual_schedule
     from ..runtime.simulate.simulator import simulate_stages
 
     check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
@@ -102,14 +103,14 @@ def simulate(
     loaded, made = load_plan_with_form(plan, load(workload))
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
-    schedule = schedule or usual_schedule(made)
-    if schedule.endswith(".csv"):
+    planned = usual_schedule(made) if schedule is None else named_schedule(made, schedule)
+    if schedule is not None and is_file(schedule):
         if microbatches is not None:
             raise InputError(f"--microbatches: {schedule} says how many there are; leave it out")
         actions = read_csv(read_source(schedule).text, name=schedule)
         run = simulate_stages(stages, actions, network=moves)
     else:
-        run = simulate_stages(stages, schedule, microbatches, network=moves)
+        run = simulate_stages(stages, planned, microbatches, network=moves)
     written = []
     if trace is not None:
         import json

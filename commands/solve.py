@@ -39,6 +39,7 @@ from .console import (
 )
 from .pose import choose_cluster, choose_objective, parse_degrees, pose_problem
 from .rank import rank
+from .schedules import HELP, complete_schedule, for_iteration, is_file, read_schedule
 from .show_pipeline import facts_of
 from .show_plan import as_dict, print_result
 
@@ -110,8 +111,8 @@ def solve(
     schedule: Annotated[
         str | None,
         typer.Option(
-            help="Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; or all, for a "
-            "table. Training: 1f1b (default), gpipe, pipedream or 2bw."
+            help=f"{HELP}; or all, for a table. Training: 1f1b (default), gpipe, pipedream or 2bw.",
+            autocompletion=complete_schedule,
         ),
     ] = None,
     optimizer: Annotated[
@@ -152,7 +153,11 @@ def solve(
     if tied is not None and not loaded.ties:
         ERR.print(f"--tied: {loaded.name} names no tied weights", style="dim", highlight=False)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+    file = schedule if schedule and is_file(schedule) else None
+    asked = read_schedule(schedule, microbatches)
+    schedule, microbatches = asked.schedule, asked.microbatches
     chosen = choose_objective(loaded, objective, microbatches)
+    for_iteration(asked, chosen)
     if tied is not None or (chosen == "iteration" and are_copied(loaded)):
         form = Tied.COPIES if tied is None else tied
         loaded = tied_as(loaded, form, microbatches or 1 if chosen == "iteration" else 1)
@@ -170,6 +175,7 @@ def solve(
             "iteration": {
                 **pipeline_options,
                 **batch_options,
+                "actions": asked.actions,
                 "chunks": None if ranked else chunks,
             },
             "latency": {"calls": calls},
@@ -184,7 +190,7 @@ def solve(
             },
         },
     )
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
+    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, file])
     if plot is not None and not isinstance(problem, Throughput):
         raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)

@@ -91,6 +91,13 @@ class Line:
 
     def why_no_size(self) -> str:
         """Say why no number of stages is allowed: there cannot be as many as a device takes."""
+        if self.problem.order:
+            device = self.problem.order.device
+            return (
+                f"the schedule is of {len(device)} stages on {max(device) + 1} devices, and there "
+                f"are {int(self.count.sum())} devices and {self.graph.size} units that can be "
+                "divided; give more devices, or a schedule of fewer stages"
+            )
         return (
             f"{self.problem.schedule}: a device takes {self.problem.chunks_per_device} stages, and "
             f"there can be {self.most_stages} at most, for {self.graph.size} units that can be "
@@ -99,6 +106,10 @@ class Line:
 
     def sizes(self) -> list[int]:
         """Numbers of stages that the schedule allows."""
+        if self.problem.order:
+            device = self.problem.order.device
+            enough = max(device) < self.count.sum() and len(device) <= self.graph.size
+            return [len(device)] if enough else []
         chunks = self.problem.chunks_per_device
         sizes = range(chunks, self.most_stages + 1, chunks)
         return [s for s in sizes if chunks == 1 or self.problem.microbatches % (s // chunks) == 0]

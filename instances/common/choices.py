@@ -127,6 +127,7 @@ class PipelineSchedule(Choice):
     INTERLEAVED = "interleaved"
     ZB_H1 = "zb-h1"
     ZB_H2 = "zb-h2"
+    GIVEN = "given"
 
 
 class Recomputation(Choice):

@@ -77,7 +77,7 @@ class PlanFile(Record):
     """A plan file; problem and solution have a shape per problem."""
 
     format: Literal["stagecut-plan"]
-    version: Literal[2]
+    version: Literal[3]
     workload: WorkloadRecord
     problem: dict[str, Any]
     objective: float

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...instances import (
     CallPlacement,
     DeviceMapping,
@@ -16,6 +18,7 @@ from ...instances import (
     Training,
     Workload,
 )
+from ..schedules.actions import Action, Schedule, schedule_of
 from .calls import stages_of_calls
 from .iteration_stages import stages_of_iteration
 from .mapped_stages import stages_of_mapping, topology_links
@@ -73,11 +76,23 @@ def stages_of(
             return cut(workload, plan, weight_share=weight_share)
 
 
-def usual_schedule(plan: Plan) -> str:
+def usual_schedule(plan: Plan) -> str | Schedule:
     """Return the schedule that a plan is simulated with unless another is asked for."""
     if isinstance(plan.problem, Training | Iteration):
-        return plan.problem.schedule
+        return named_schedule(plan, plan.problem.schedule)
     return "single" if isinstance(plan.problem, Latency) else "1f1b"
+
+
+def named_schedule(plan: Plan, name: str) -> str | Schedule:
+    """Return a schedule by its name; of ``given``, the plan's own rows on its devices."""
+    problem, solution = plan.problem, plan.solution
+    if name != "given" or not isinstance(problem, Iteration) or problem.order is None:
+        return name
+    assert isinstance(solution, PipelinePlacement)
+    rows: list[Sequence[Action]] = [()] * plan.cluster.size
+    for row in problem.order.rows:
+        rows[solution.devices[row[0].stage]] = row
+    return schedule_of(rows, name=name, microbatches=problem.microbatches)
 
 
 def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) -> tuple[str, int]:

@@ -50,7 +50,10 @@ def _one_kind(name: str, task: Task[Iteration]) -> str | None:
 def _small(name: str, task: Task[Iteration]) -> str | None:
     problem, chunks = task.problem, task.problem.chunks_per_device
     most = min(task.cluster.size, task.workload.n, problem.max_stages or task.cluster.size)
-    actions = 2 * problem.microbatches * chunks * most * (most + 1) // 2
+    stages = chunks * most * (most + 1) // 2
+    if problem.order:
+        stages = len(problem.order.device)
+    actions = 2 * problem.microbatches * stages
     if actions > MOST_ACTIONS:
         return (
             f"method: {name} is for small cases, of at most {MOST_ACTIONS} passes over all numbers "
