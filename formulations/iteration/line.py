@@ -94,9 +94,9 @@ class Line:
         if self.problem.order:
             device = self.problem.order.device
             return (
-                f"the schedule is of {len(device)} stages on {max(device) + 1} devices, and there "
-                f"are {int(self.count.sum())} devices and {self.graph.size} units that can be "
-                "divided; give more devices, or a schedule of fewer stages"
+                f"the schedule needs {max(device) + 1} devices, and units for {len(device)} "
+                f"stages; there are {int(self.count.sum())} devices, and {self.graph.size} units "
+                "that can be divided: give more devices, or a schedule of fewer stages"
             )
         return (
             f"{self.problem.schedule}: a device takes {self.problem.chunks_per_device} stages, and "
