@@ -150,7 +150,7 @@ def test_a_schedule_of_the_users_own_is_planned_and_handed_on(file: Path, tmp_pa
     ):
         with pytest.raises(InputError, match=message):
             _run(*arguments)
-    own.write_text("0F0,0B0\n1F0,,1B1,1F1,1B0")
+    own.write_text("0F0,0F1,0B0,0B1\n1F0,,1B1,1F1,1B0")
     with pytest.raises(InputError, match=r"own.csv: row 2, column 3: 1B1 comes before 1F1"):
         _run("solve", file, "--schedule", own)
     own.write_text(ROWS)
