@@ -21,6 +21,7 @@ class Asked(NamedTuple):
     schedule: str | None
     microbatches: int | None
     actions: tuple[str, ...] | None = None
+    file: str | None = None
 
 
 def read_schedule(schedule: str | None, microbatches: int | None) -> Asked:
@@ -40,7 +41,7 @@ def read_schedule(schedule: str | None, microbatches: int | None) -> Asked:
         raise InputError(
             f"--microbatches: {microbatches}; {schedule} is of {order.microbatches}: leave it out"
         )
-    return Asked(PipelineSchedule.GIVEN, order.microbatches, order.texts)
+    return Asked(PipelineSchedule.GIVEN, order.microbatches, order.texts, schedule)
 
 
 def is_file(schedule: str) -> bool:
