@@ -35,8 +35,8 @@ from ..solvers import (
     Result,
     Search,
     Solver,
-    current_name,
     raise_first_bounds,
+    split_argument,
 )
 from ..solvers import solver as solver_of
 from .versions import installed
@@ -72,7 +72,8 @@ def solve(
         What to minimise, and which splits are allowed; default: `Training()` for a
         workload with layer configurations, else `Throughput()`.
     method
-        ``auto`` chooses and says what it chose; others: `stagecut.METHODS`.
+        ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
+        follows a colon: ``deepspeed-type:REGEX``.
     limits
         How long and how well; default: 60 s and a gap of 1 %, or of 0.01 % while that is cheap
         (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
@@ -162,8 +163,9 @@ def solve_with(
         start.check_made_for(workload)
         if start.cluster != cluster:
             raise InputError("start: the plan was made for another cluster; plan without it")
-    task = pose(workload, cluster, problem, start, options)
-    run = solver_of(task, method)
+    name, argument = split_argument(problem.name, method)
+    task = pose(workload, cluster, problem, start, {**(options or {}), **argument})
+    run = solver_of(task, name)
 
     def judge(solution: Solution) -> float:
         report = evaluate(workload, cluster, problem, solution)
@@ -174,9 +176,9 @@ def solve_with(
 
     ties = tie if isinstance(problem, DeviceMapping) else None
     search: Search[Solution] = Search(limits, judge, on_progress, started, ties)
-    search.method = current_name(problem.name, method)
-    if search.method != method:
-        search.note(f"method {method} is now called {search.method}; the old name will go")
+    search.method = name
+    if name != method.partition(":")[0]:
+        search.note(f"method {method} is now called {name}; the old name will go")
     with _interrupts(search):
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")

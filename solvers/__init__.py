@@ -5,7 +5,7 @@ from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
 from .core.result import Result
 from .core.search import Point, Progress, Search
-from .registry import METHODS, current_name, method_of, solver
+from .registry import METHODS, current_name, method_of, solver, split_argument
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -21,4 +21,5 @@ __all__ = [
     "method_of",
     "raise_first_bounds",
     "solver",
+    "split_argument",
 ]

@@ -97,5 +97,7 @@ METHODS: dict[str, Method[Iteration]] = {
     "dp": Method(_dp),
     "milp": Method(_milp, refuses=(_one_kind, _small)),
     **{name: Method(_by_rule(name)) for name in RULES},
-    "deepspeed-type": Method(_by_rule("deepspeed-type"), {"type": ()}, refuses=(_no_regex,)),
+    "deepspeed-type": Method(
+        _by_rule("deepspeed-type"), {"type": ()}, refuses=(_no_regex,), argument="type"
+    ),
 }
