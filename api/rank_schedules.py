@@ -20,6 +20,7 @@ from ..instances import (
     Workload,
 )
 from ..instances.formats.files import load
+from ..instances.model.problem import suggested_cluster
 from ..runtime.simulate.simulator import simulate
 from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
 from .solve import solve_with
@@ -90,7 +91,7 @@ def rank_schedules(
     """
     if not isinstance(workload, Workload):
         workload = load(workload)
-    cluster = cluster or workload.cluster
+    cluster = cluster or suggested_cluster(workload, "iteration")
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
     if problem is None:

@@ -27,6 +27,7 @@ from ..instances import (
     accelerators_and_cpus,
 )
 from ..instances.formats.files import load
+from ..instances.model.problem import suggested_cluster
 from ..runtime import evaluate
 from ..solvers import (
     DEFAULT_LIMITS,
@@ -67,7 +68,7 @@ def solve(
         What runs; or its file, or the name of a shipped workload, as for `load`.
     cluster
         Where it can run; default: for a mapping the devices of its topology, else the cluster
-        that the workload's file suggests.
+        that the workload's file suggests, for an iteration without its CPUs.
     problem
         What to minimise, and which splits are allowed; default: `Training()` for a
         workload with layer configurations, else `Throughput()`.
@@ -154,10 +155,10 @@ def solve_with(
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):
         cluster = accelerators_and_cpus(problem.topology.size)
-    cluster = cluster or workload.cluster
+    problem = problem or (Throughput() if workload.layers is None else Training())
+    cluster = cluster or suggested_cluster(workload, problem.name)
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    problem = problem or (Throughput() if workload.layers is None else Training())
     limits = limits or DEFAULT_LIMITS[problem.name]
     if start is not None:
         start.check_made_for(workload)

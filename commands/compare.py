@@ -107,8 +107,9 @@ def compare(
         typed += ["--split", problem.split]
     else:
         typed += _typed({"split": split, **batch, "chunks": chunks})
+    limit = parse_bytes(memory, "--memory")
     for known in loaded.values():
-        choose_cluster(known, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+        choose_cluster(known, cluster, accelerators, cpus, limit, objective)
     typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
     if methods is None:
         usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS

@@ -51,11 +51,12 @@ def export_model(
     asked = read_schedule(schedule, microbatches)
     check_outputs(output, inputs=[workload, cluster, asked.file])
     loaded = load(workload)
-    devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     chosen = objective or ("throughput" if asked.microbatches is None else "iteration")
     if chosen not in ("throughput", "iteration"):
         raise InputError(f"--objective: {chosen!r} is not throughput or iteration")
     for_iteration(asked, chosen)
+    limit = parse_bytes(memory, "--memory")
+    devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     problem = pose_problem(
         chosen,
         {

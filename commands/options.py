@@ -18,7 +18,10 @@ PlanArgument = Annotated[Path, typer.Argument(help="A plan file.")]
 
 # The cluster
 Accelerators = Annotated[int | None, typer.Option(help="Number of accelerators.")]
-Cpus = Annotated[int | None, typer.Option(help="Number of CPU cores.")]
+Cpus = Annotated[
+    int | None,
+    typer.Option(help="Number of CPU cores; default: the file's, for an iteration none."),
+]
 Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
 ClusterFile = Annotated[Path | None, typer.Option(help="A cluster file, instead.")]
 

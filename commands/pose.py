@@ -23,6 +23,7 @@ from ..instances import (
 )
 from ..instances.common.choices import Tied
 from ..instances.formats.files import load_cluster
+from ..instances.model.problem import suggested_cluster
 from ..instances.model.tied_weights import are_copied, tied_as
 from ..runtime.simulate.network import (
     HostMemory,
@@ -48,12 +49,13 @@ def choose_cluster(
     accelerators: int | None,
     cpus: int | None,
     memory_bytes: float | None,
+    objective: str = "throughput",
 ) -> Cluster:
     """Return the cluster that file and options give together; options win."""
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
             raise InputError(f"{option}: {count}; it must be at least 0")
-    cluster = workload.cluster if path is None else load_cluster(path)
+    cluster = suggested_cluster(workload, objective) if path is None else load_cluster(path)
     if cluster is None:
         if accelerators is None and cpus is None:
             raise InputError(

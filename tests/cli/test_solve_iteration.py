@@ -35,6 +35,7 @@ from stagecut.commands.schedules import complete_schedule
 from stagecut.commands.simulate import simulate
 from stagecut.commands.solve import solve as solve_command
 from stagecut.commands.verify import verify
+from stagecut.instances.model.problem import suggested_cluster
 from stagecut.runtime.export.registry import launcher_file
 from stagecut.runtime.simulate.plan_stages import schedule_to_run
 
@@ -160,6 +161,24 @@ def test_a_schedule_of_the_users_own_is_planned_and_handed_on(file: Path, tmp_pa
 def test_the_shell_completes_schedules() -> None:
     assert complete_schedule("z") == ["zb-h1", "zb-h2"]
     assert "given" not in complete_schedule("")
+
+
+def test_an_iteration_leaves_out_the_cpus_that_a_file_suggests(tmp_path: Path) -> None:
+    """Where memory is short, too; but not where a node needs them, or they are asked for."""
+    times = {"accelerator": np.concatenate((TIMES, 2 * TIMES)), "cpu": np.full(12, 1e3)}
+    suggested = accelerators_and_cpus(3, 1)
+    workload = trained(times=times, cluster=suggested)
+    for problem, known in (("iteration", (3, 0)), ("throughput", (3, 1))):
+        found = suggested_cluster(workload, problem)
+        assert found is not None
+        assert tuple(kind.count for kind in found.kinds) == known
+    lacks = {**times, "accelerator": np.where(np.arange(12) == 2, np.inf, times["accelerator"])}
+    assert suggested_cluster(trained(times=lacks, cluster=suggested), "iteration") == suggested
+    save(workload, tmp_path / "w.json")
+    short = ("solve", tmp_path / "w.json", "--microbatches", 4, "--memory", "15B")
+    _run(*short, code=3)
+    answer = json.loads(_run(*short, "--cpus", 1, "--json"))
+    assert any(device["kind"] == "cpu" and device["load"] > 0 for device in answer["devices"])
 
 
 def test_the_table_names_stages_and_what_is_gained(file: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_node_that_is_needed_earlier_moves_to_its_first_user() -> None:
 
 def test_the_operators_of_a_module_belong_together() -> None:
     names = ("embed/embedding", "layers.0.norm_1/norm", "layers.0.mlp/linear_7", "layers.0/add_2",
-             "layers.1.mlp/linear_8", "layers.1/add_3", "head/linear_9", "model/cross_entropy")  # fmt: skip
+             "layers.1.mlp/linear_8", "layers.1/add_3", "head/linear_9", "model/loss")  # fmt: skip
     result = split(chain([1.0] * 8, names=names), "vllm", 2)
     assert result.plan is not None
     assert isinstance(result.plan.solution, PipelinePlacement)
