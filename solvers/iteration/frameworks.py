@@ -261,7 +261,11 @@ def _modules(task: Task[Iteration], statement: Line, stages: int) -> Modules:
     workload = task.workload
     found = modules(workload, statement, stages)
     if found is None:
-        raise Refused("the names of the nodes name no modules such as layers.0.mlp")
+        again = workload.provenance.get("granularity") == "operators"
+        raise Refused(
+            "the names of the nodes name no modules such as layers.0.mlp"
+            + ("; profile the model again, so that its operators name theirs" if again else "")
+        )
     if found.size < stages:
         named = {block_of(name) for name in workload.names} - {""}
         joined = "; colours or edges join the others" if len(named) > found.blocks else ""
