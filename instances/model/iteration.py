@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..common.choices import OrText, PipelineSchedule, Split, choose
@@ -89,7 +89,7 @@ class Iteration(ByFields):
     relayed: bool = False
     overlap: bool = False
     weight_share: float = 0.5
-    actions: tuple[str, ...] = ()
+    actions: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         check_count("microbatches", self.microbatches)
@@ -133,6 +133,13 @@ class Iteration(ByFields):
     def name(self) -> str:
         """What the problem is called in files and tables."""
         return "iteration"
+
+    def summary(self) -> dict[str, object]:
+        """Return the fields, of the actions how many there are."""
+        facts = super().summary()
+        if self.order:
+            facts["actions"] = f"{sum(map(len, self.order.rows))} in {len(self.order.rows)} rows"
+        return facts
 
     @cached_property
     def order(self) -> GivenOrder | None:
