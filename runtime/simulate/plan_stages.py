@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...instances import (
     CallPlacement,
     DeviceMapping,
@@ -11,6 +9,7 @@ from ...instances import (
     Iteration,
     Latency,
     PipelinePlacement,
+    Placement,
     Plan,
     ReplicaPlacement,
     StagePlacement,
@@ -18,9 +17,9 @@ from ...instances import (
     Training,
     Workload,
 )
-from ..schedules.actions import Action, Schedule, schedule_of
+from ..schedules.actions import Schedule
 from .calls import stages_of_calls
-from .iteration_stages import stages_of_iteration
+from .iteration_stages import iteration_schedule, stages_of_iteration
 from .mapped_stages import stages_of_mapping, topology_links
 from .network import HostMemory, Network
 from .pieces import cut, weight_share_of
@@ -69,11 +68,18 @@ def stages_of(
         case DeviceMapping() as problem, ReplicaPlacement() as solution:
             return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
         case Iteration() as problem, PipelinePlacement() as solution:
-            return stages_of_iteration(workload, plan, problem, solution, weight_share=weight_share)
+            return stages_of_iteration(
+                workload, plan.cluster, problem, solution, weight_share=weight_share
+            )
         case Throughput() as problem, _ if problem.relayed if relayed is None else relayed:
             return cut_relayed(workload, plan, weight_share=weight_share)
+        case _, Placement() as solution:
+            device = solution.device.tolist()
+            return cut(workload, plan.cluster, device, weight_share=weight_share)
         case _:
-            return cut(workload, plan, weight_share=weight_share)
+            raise InputError(
+                f"plan: it is for {plan.problem.name}; only placements can be cut into pieces"
+            )
 
 
 def usual_schedule(plan: Plan) -> str | Schedule:
@@ -86,13 +92,10 @@ def usual_schedule(plan: Plan) -> str | Schedule:
 def named_schedule(plan: Plan, name: str) -> str | Schedule:
     """Return a schedule by its name; of ``given``, the plan's own rows on its devices."""
     problem, solution = plan.problem, plan.solution
-    if name != "given" or not isinstance(problem, Iteration) or problem.order is None:
-        return name
-    assert isinstance(solution, PipelinePlacement)
-    rows: list[Sequence[Action]] = [()] * plan.cluster.size
-    for row in problem.order.rows:
-        rows[solution.devices[row[0].stage]] = row
-    return schedule_of(rows, name=name, microbatches=problem.microbatches)
+    if isinstance(problem, Iteration) and isinstance(solution, PipelinePlacement):
+        own = iteration_schedule(problem, solution, plan.cluster.size)
+        return own if name == problem.schedule else name
+    return name
 
 
 def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) -> tuple[str, int]:

@@ -12,13 +12,11 @@ from ...instances import (
     Iteration,
     NodeId,
     PipelinePlacement,
-    Plan,
     Throughput,
     Workload,
 )
-from ..simulate.iteration_stages import stages_of_iteration
+from ..simulate.iteration_stages import iteration_schedule, stages_of_iteration
 from ..simulate.network import HostMemory
-from ..simulate.plan_stages import usual_schedule
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import BACKWARD, FORWARD
 from .report import DeviceReport, Report
@@ -46,10 +44,10 @@ def check(
     if broken:
         return Report(math.inf, (), tuple(broken))
     try:
-        plan = _as_plan(workload, cluster, problem, solution)
-        stages = stages_of_iteration(workload, plan, problem, solution)
+        stages = stages_of_iteration(workload, cluster, problem, solution)
+        schedule = iteration_schedule(problem, solution, cluster.size)
         simulation = simulate_stages(
-            stages, usual_schedule(plan), problem.microbatches, network=HostMemory(problem.overlap)
+            stages, schedule, problem.microbatches, network=HostMemory(problem.overlap)
         )
     except InputError as error:
         return Report(math.inf, (), (str(error),))
@@ -86,22 +84,6 @@ def check(
         *_not_convex(workload, cluster, costs, problem, solution),
     ]
     return Report(simulation.makespan, devices, tuple(violations))
-
-
-def _as_plan(
-    workload: Workload, cluster: Cluster, problem: Iteration, solution: PipelinePlacement
-) -> Plan:
-    return Plan(
-        workload_name=workload.name,
-        workload_fingerprint=workload.fingerprint,
-        cluster=cluster,
-        problem=problem,
-        solution=solution,
-        objective=math.inf,
-        bound=-math.inf,
-        method="",
-        time_unit=workload.time_unit,
-    )
 
 
 def _not_a_pipeline(
