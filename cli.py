@@ -14,6 +14,7 @@ from .commands import instances
 from .commands.compare import compare
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE
 from .commands.diff import diff
+from .commands.explain import explain
 from .commands.export import export
 from .commands.export_model import export_model
 from .commands.map import map_stages
@@ -40,6 +41,7 @@ app = typer.Typer(
 app.command()(solve)
 app.command()(verify)
 app.command()(simulate)
+app.command()(explain)
 app.command()(diff)
 app.command("map")(map_stages)
 app.command()(compare)

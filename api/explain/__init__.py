@@ -1,0 +1,5 @@
+"""What limits a plan, what its transfers cost, what would help, why a node is where it is.
+
+`explain.py` is the front door, `explanation.py` has what it returns and `words.py` says it;
+`limiting.py`, `crossings.py`, `remedies.py` and `moves.py` answer a question each.
+"""
