@@ -55,6 +55,8 @@ class StageModule(fx.GraphModule):
         self.takes = _empty(piece, piece.inputs, training)
         self.gives = _empty(piece, piece.outputs, training)
         self.register_forward_pre_hook(_gradients_in_one_block)
+        if not last:
+            self.register_forward_hook(_outputs_in_one_block)
 
 
 def stage_modules(prepared: Prepared, device: torch.device | None = None) -> list[StageModule]:
@@ -121,3 +123,9 @@ def _gradients_in_one_block(_stage: nn.Module, inputs: tuple[torch.Tensor, ...])
     for x in inputs:
         if x.requires_grad:
             x.register_hook(lambda gradient: gradient.contiguous())
+
+
+def _outputs_in_one_block(
+    _stage: nn.Module, _inputs: tuple[torch.Tensor, ...], outputs: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    return tuple(t.contiguous() for t in outputs)
