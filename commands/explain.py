@@ -10,6 +10,7 @@ import typer
 from ..api.explain.explain import explain as explain_plan
 from ..instances import InputError
 from ..instances.formats.files import load, load_plan_with_form
+from . import names
 from .console import INFEASIBLE, OUT, check_outputs, end, parse_bytes, print_json
 from .pose import choose_cluster, choose_objective, pose_problem
 
@@ -31,7 +32,10 @@ def explain(
     cpus: Annotated[int | None, typer.Option(help="Without PLAN: as for solve.")] = None,
     memory: Annotated[str | None, typer.Option(help="Without PLAN: as for solve.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="Without PLAN: as for solve.")] = None,
-    objective: Annotated[str | None, typer.Option(help="Without PLAN: as for solve.")] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(autocompletion=names.OBJECTIVE, help="Without PLAN: as for solve."),
+    ] = None,
     microbatches: Annotated[int | None, typer.Option(help="Without PLAN: as for solve.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw loads and memories: .png, .svg or .pdf.")

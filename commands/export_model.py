@@ -19,6 +19,7 @@ from ..instances import (
 )
 from ..instances.formats.files import load
 from ..solvers.registry import method_of
+from . import names
 from .console import OUT, check_outputs, parse_bytes
 from .pose import choose_cluster, pose_problem
 
@@ -32,7 +33,10 @@ def export_model(
     cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="throughput, or iteration (default with --microbatches)."),
+        typer.Option(
+            autocompletion=names.one_of("throughput", "iteration"),
+            help="throughput, or iteration (default with --microbatches).",
+        ),
     ] = None,
     split: Annotated[Split | None, typer.Option(help="As for solve.")] = None,
     cpu_split: Annotated[CpuSplit | None, typer.Option(help="As for solve.")] = None,

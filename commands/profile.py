@@ -9,7 +9,9 @@ import typer
 
 from ..instances import InputError, Tied, Workload
 from ..instances.formats.files import save
+from ..instances.generate.roofline import MACHINES
 from ..instances.model.training_layers import training_layers
+from . import names
 from .console import ERR, OUT, check_outputs, file_of, need, show_bytes
 
 
@@ -25,7 +27,11 @@ def profile(
         typer.Option("--layers", help="For training plans: backward merged; --depth auto if none."),
     ] = False,
     estimate: Annotated[
-        str | None, typer.Option(help="Roofline of this accelerator, such as h100; runs nothing.")
+        str | None,
+        typer.Option(
+            autocompletion=names.MACHINE,
+            help=f"Roofline of this accelerator; runs nothing: {', '.join(MACHINES)}.",
+        ),
     ] = None,
     depth: Annotated[
         str | None, typer.Option(help="Group by modules so many calls deep: 1, 2, …, or auto.")

@@ -14,6 +14,7 @@ from ..instances import Plan
 from ..instances.common.escape import csv as csv_cell
 from ..instances.formats.files import load, load_plan_with_form, save
 from ..instances.formats.writing import write_whole
+from . import names
 from .console import OUT, check_outputs, print_json
 from .simulate import choose_network
 
@@ -33,7 +34,13 @@ def report(
             "else 0.5."
         ),
     ] = None,
-    network: Annotated[str, typer.Option(help="Of the simulation: host, p2p or bus.")] = "host",
+    network: Annotated[
+        str,
+        typer.Option(
+            autocompletion=names.one_of("host", "p2p", "bus"),
+            help="Of the simulation: host, p2p or bus.",
+        ),
+    ] = "host",
     bandwidth: Annotated[str | None, typer.Option(help="Of p2p links or the bus.")] = None,
     latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
     overlap: Annotated[

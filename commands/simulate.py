@@ -13,7 +13,9 @@ from ..instances import InputError, Link, Plan, Workload
 from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
+from ..runtime.schedules import SCHEDULES
 from ..runtime.simulate.network import Sharing
+from . import names
 from .console import OUT, check_outputs, parse_bytes, print_json, show_bytes, show_time
 
 if TYPE_CHECKING:
@@ -32,9 +34,10 @@ def simulate(
     schedule: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.one_of(*SCHEDULES),
             help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
             "or a CSV file with a row of actions such as 0F0,0B0 per device. "
-            "Default: 1f1b, for latency plans single, for iteration and training plans their own."
+            "Default: 1f1b, for latency plans single, for iteration and training plans their own.",
         ),
     ] = None,
     microbatches: Annotated[
@@ -50,8 +53,9 @@ def simulate(
     network: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.one_of(*NETWORKS),
             help="host: what the plan's problem says, for placements through host memory "
-            "(default); p2p; bus: one shared link; topology: of a mapped plan (its default)."
+            "(default); p2p; bus: one shared link; topology: of a mapped plan (its default).",
         ),
     ] = None,
     bandwidth: Annotated[

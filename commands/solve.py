@@ -25,6 +25,7 @@ from ..instances.formats.files import load, load_plan, save
 from ..instances.model.tied_weights import are_copied, tied_as
 from ..runtime import evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
+from . import names
 from .clock import STARTED
 from .console import (
     ERR,
@@ -60,9 +61,10 @@ def solve(
     objective: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.OBJECTIVE,
             help="throughput, iteration (of --microbatches, fill and drain counted), latency or "
             "training. Default: training for files with layer configurations; else iteration for "
-            "training workloads with --microbatches, and throughput."
+            "training workloads with --microbatches, and throughput.",
         ),
     ] = None,
     split: Annotated[
@@ -110,18 +112,29 @@ def solve(
     schedule: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.SCHEDULE,
             help="Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; or all, for a "
-            "table. Training: 1f1b (default), gpipe, pipedream or 2bw."
+            "table. Training: 1f1b (default), gpipe, pipedream or 2bw.",
         ),
     ] = None,
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
     precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
-    method: Annotated[str, typer.Option(help="auto chooses and says what it chose.")] = "auto",
+    method: Annotated[
+        str,
+        typer.Option(
+            autocompletion=names.METHOD,
+            help="auto chooses and says what it chose. " + names.methods_help(*names.SOLVED),
+        ),
+    ] = "auto",
     solver: Annotated[
         str | None,
-        typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
+        typer.Option(
+            autocompletion=names.SOLVER,
+            help="For auto and milp: a MILP solver that Pyomo knows, such as glpk, cbc, scip or "
+            "gurobi; default: highs.",
+        ),
     ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds.")] = DEFAULT_SECONDS,
     gap: Annotated[
