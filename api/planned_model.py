@@ -165,6 +165,6 @@ class PlannedModel(Summarised):
         """Return the first dimension of the first input that has one: samples in a microbatch."""
         for value in (*self.args, *self.kwargs.values()):
             shape = getattr(value, "shape", ())
-            if len(shape):
-                return int(shape[0])
+            for samples in shape[:1]:
+                return int(samples)
         return 1

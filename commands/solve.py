@@ -18,7 +18,6 @@ from ..instances import (
     Recomputation,
     Split,
     Status,
-    Throughput,
 )
 from ..instances.common.choices import Tied
 from ..instances.formats.files import load, load_plan, save
@@ -198,8 +197,6 @@ def solve(
         },
     )
     check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
-    if plot is not None and not isinstance(problem, Throughput):
-        raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):

@@ -84,8 +84,8 @@ def explain(
     asked = problem if plan is None else plan.problem
     if isinstance(asked, DeviceMapping):
         raise InputError(
-            "explain: it takes plans for throughput, iteration, latency and training; of a mapping, "
-            "stagecut map shows the stages and the busiest link"
+            "explain: it takes plans for throughput, iteration, latency and training; for a "
+            "mapping, stagecut map shows the stages and the busiest link"
         )
     if plan is None:
         return _searched(workload, cluster, problem, node, seconds, most)

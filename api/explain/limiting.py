@@ -35,7 +35,7 @@ def limiting(workload: Workload, plan: Plan, loads: tuple[Load, ...]) -> str:
 def reasons(
     workload: Workload, plan: Plan, report: Report, loads: tuple[Load, ...], name: str
 ) -> Iterator[str]:
-    """Yield sentences: what limits, what of it cannot be cut, how even the work is, memory, bound."""
+    """Yield sentences: what limits and cannot be cut, how even the work is, memory, bound."""
     yield from (f"It breaks a rule: {line}." for line in report.violations)
     if not math.isfinite(report.objective):
         return
@@ -157,14 +157,16 @@ def _path(workload: Workload, plan: Plan, report: Report) -> str:
 
 
 def _evenness(plan: Plan, loads: tuple[Load, ...], unit: str) -> Iterator[str]:
-    """Say how even the compute is spread, where all devices are alike."""
-    kinds = {device.kind for device in plan.cluster.devices}
+    """Say how even the compute is spread, where all devices in use are alike."""
+    kinds = {plan.cluster.devices[d].kind for d in plan.placement.tolist()}
+    named = {device.name: device.kind for device in plan.cluster.devices}
+    loads = tuple(load for load in loads if named[load.name] in kinds)
     if len(kinds) > 1 or len(loads) < 2:
         return
     total = sum(load.compute for load in loads)
     even, most = total / len(loads), max(load.compute for load in loads)
     yield (
-        f"All devices together compute for {show_time(total, unit)}: spread evenly, "
+        f"The {len(loads)} devices together compute for {show_time(total, unit)}: spread evenly, "
         f"{show_time(even, unit)} each; the most that one has is "
         f"{100 * (most / even - 1) if even else 0.0:.1f} % above that."
     )

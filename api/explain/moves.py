@@ -63,7 +63,7 @@ def _better(move: Move) -> tuple[float, int]:
 
 
 def _closed(workload: Workload, nodes: list[int], place: Ints, direction: str) -> list[int]:
-    """Return the nodes with all of their colours and, in their place, all that a direction leads to.
+    """Return nodes with all of their colours and, in their place, all that a direction leads to.
 
     Steps go from forward node to forward node: backward nodes follow by their colours.
     """
@@ -92,4 +92,3 @@ def _number(workload: Workload, node: object) -> int:
         raise InputError(f"node: {len(found)} nodes are called {quote(node)}; name one by its id")
     known = ", ".join(str(node) for node in workload.ids[:3])
     raise InputError(f"node: {workload.name} has no {quote(node)}; it has {known}, …")
-

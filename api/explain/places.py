@@ -32,26 +32,31 @@ class Places:
 
 def places_of(plan: Plan) -> Places:
     """Return the places of a plan of any problem but a mapping."""
-    devices = plan.device_names
-    match plan.solution:
-        case Placement() as solution:
-            return Places(
-                devices,
-                solution.device,
-                lambda nodes, to: replace(solution, device=_put(solution.device, nodes, to)),
-            )
-        case PipelinePlacement() as solution:
-            names = tuple(f"stage {s} ({devices[d]})" for s, d in enumerate(solution.devices))
-            return Places(
-                names,
-                solution.stage,
-                lambda nodes, to: replace(solution, stage=_put(solution.stage, nodes, to)),
-            )
-        case CallPlacement() as solution:
-            return _calls(plan, solution)
-        case StagePlacement() as solution:
-            return _stages(solution)
-    raise TypeError(plan.solution)
+    solution = plan.solution
+    if isinstance(solution, Placement):
+        return _devices(plan, solution)
+    if isinstance(solution, PipelinePlacement):
+        return _pipeline(plan, solution)
+    if isinstance(solution, CallPlacement):
+        return _calls(plan, solution)
+    assert isinstance(solution, StagePlacement)
+    return _stages(solution)
+
+
+def _devices(plan: Plan, solution: Placement) -> Places:
+    def move(nodes: Sequence[int], to: int) -> Solution:
+        return replace(solution, device=_put(solution.device, nodes, to))
+
+    return Places(plan.device_names, solution.device, move)
+
+
+def _pipeline(plan: Plan, solution: PipelinePlacement) -> Places:
+    names = tuple(f"stage {s} ({plan.device_names[d]})" for s, d in enumerate(solution.devices))
+
+    def move(nodes: Sequence[int], to: int) -> Solution:
+        return replace(solution, stage=_put(solution.stage, nodes, to))
+
+    return Places(names, solution.stage, move)
 
 
 def _calls(plan: Plan, solution: CallPlacement) -> Places:
@@ -70,7 +75,9 @@ def _calls(plan: Plan, solution: CallPlacement) -> Places:
             pairs.add((d, -1))
     known = sorted(pairs)
     number = {pair: p for p, pair in enumerate(known)}
-    of = [number[pair] for pair in zip(solution.device.tolist(), solution.call.tolist())]
+    of = [
+        number[pair] for pair in zip(solution.device.tolist(), solution.call.tolist(), strict=True)
+    ]
     names = tuple(
         kinds[plan.cluster.devices[d].kind].name if call < 0 else f"call {call + 1} of {devices[d]}"
         for d, call in known
@@ -78,9 +85,7 @@ def _calls(plan: Plan, solution: CallPlacement) -> Places:
 
     def move(nodes: Sequence[int], to: int) -> Solution:
         device, call = known[to]
-        return CallPlacement(
-            _put(solution.device, nodes, device), _put(solution.call, nodes, call)
-        )
+        return CallPlacement(_put(solution.device, nodes, device), _put(solution.call, nodes, call))
 
     return Places(names, np.array(of), move)
 

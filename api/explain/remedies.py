@@ -87,7 +87,7 @@ def _cases(workload: Workload, plan: Plan) -> Iterator[_Case]:
             memory_times(cluster, MORE_MEMORY),
             problem,
         )
-        yield _Case("no limit of memory", workload, memory_times(cluster, math.inf), problem)
+        yield _Case("no limit on memory", workload, memory_times(cluster, math.inf), problem)
     yield from _faster_links(workload, cluster, problem)
     yield from _freed(workload, cluster, problem)
 
@@ -154,4 +154,3 @@ def _freed(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_
             cluster,
             problem,
         )
-

@@ -15,7 +15,7 @@ from .prepare import Prepared
 from .split import PieceModule
 
 
-class StageModule(fx.GraphModule):
+class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say its type
     """A stage of a pipeline, for `torch.distributed.pipelining.PipelineStage`.
 
     ``forward(*inputs)`` takes what the stage before returns, the first one the model's tensors in
@@ -48,7 +48,7 @@ class StageModule(fx.GraphModule):
         graph = piece.module.graph
         if last and len(piece.outputs) == 1:
             end = next(n for n in graph.nodes if n.op == "output")
-            end.args = tuple(end.args[0])  # type: ignore[arg-type]  # a tuple of one node
+            end.args = tuple(end.args[0])
         super().__init__(piece.module, graph, "StageModule")
         self.number = number
         self.plan_device = piece.device

@@ -9,8 +9,6 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from plan_workers import planned_with_torch, refused  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 
-import stagecut  # noqa: E402
-
 
 @pytest.mark.parametrize(
     ("model", "schedule"), [("gpt", "1f1b"), ("mlp", "gpipe"), ("mlp", "interleaved")]

@@ -24,9 +24,7 @@ def planned_with_torch(rank: int, model: str, schedule: str) -> None:
     alone = copy.deepcopy(made)
     world = dist.get_world_size()
     # Links that cost nothing: every rank gets work, however small the model is.
-    kind = stagecut.DeviceKind(
-        "process", world, times="accelerator", link=stagecut.Link(0.0, 1e18)
-    )
+    kind = stagecut.DeviceKind("process", world, times="accelerator", link=stagecut.Link(0.0, 1e18))
     planned = stagecut.plan(
         made,
         example,
