@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..instances import Iteration, Latency, Plan, Workload
+from ..instances import Iteration, Latency, PipelinePlacement, Plan, Workload
 from ..instances.common.quantities import show_bytes, show_gap, show_time, text_table
 from ..instances.formats.files import save
 from ..instances.model.summary import Summarised
@@ -97,11 +97,11 @@ class PlannedModel(Summarised):
 
     def report(self) -> str:
         """Return what the plan comes to: a table of devices, and a few lines."""
+        unit, stages = self.workload.time_unit, self._stage_numbers()
         loads = loads_of(self.plan.problem, self.checked)
-        unit = self.workload.time_unit
         rows = [
             (
-                load.name,
+                f"{stages.get(load.name, '')}  {load.name}".strip(),
                 str(len(load.nodes)),
                 f"{load.compute:.6g}",
                 f"{load.transfer:.4g}",
@@ -109,9 +109,17 @@ class PlannedModel(Summarised):
                 show_bytes(load.memory_bytes),
                 show_bytes(load.capacity_bytes),
             )
-            for load in loads
+            for load in sorted(loads, key=lambda load: stages.get(load.name, "~"))
         ]
-        titles = ("device", "nodes", "compute", "transfers", f"busy ({unit})", "peak memory", "of")
+        titles = (
+            "stage, device" if stages else "device",
+            "nodes",
+            "compute",
+            "transfers",
+            f"busy ({unit})",
+            "peak memory",
+            "of",
+        )
         lines = [f"{name:>9}  {value}" for name, value in self.summary().items()]
         return "\n".join([text_table(titles, rows), *lines, *self.notes])
 
@@ -160,6 +168,14 @@ class PlannedModel(Summarised):
         if all(math.isinf(kind.memory_bytes) for kind in plan.cluster.kinds):
             facts["memory"] = "no limit is known; give memory_bytes"
         return facts
+
+    def _stage_numbers(self) -> dict[str, str]:
+        """Return the numbers of the stages of each device in use, where they form a pipeline."""
+        numbers: dict[str, list[str]] = {}
+        if isinstance(self.plan.solution, PipelinePlacement):
+            for s, d in enumerate(self.plan.solution.devices):
+                numbers.setdefault(self.plan.device_names[d], []).append(str(s))
+        return {name: ", ".join(own) for name, own in numbers.items()}
 
     def _samples(self) -> int:
         """Return the first dimension of the first input that has one: samples in a microbatch."""

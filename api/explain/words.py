@@ -45,7 +45,8 @@ def _crossings(it: Explanation) -> str:
 
 def _remedies(it: Explanation) -> str:
     rows = [(r.change, _found(r, it), _at_most(r, it)) for r in it.remedies]
-    return text_table(("change", "found", "at most"), rows, left=3)
+    last = "bound" if it.plan is None else "at most"
+    return text_table(("change", "found", last), rows, left=3)
 
 
 def _found(remedy: Remedy, it: Explanation) -> str:

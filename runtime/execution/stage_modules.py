@@ -42,6 +42,15 @@ class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say i
     takes, gives
         Empty tensors of the shapes and types that come in and go out, which need a gradient where
         one is sent back: `input_args` and `output_args` of torch's `PipelineStage`.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4)))
+    >>> planned = stagecut.plan(model, torch.zeros(2048, 1024), devices=2, estimate="h100")
+    >>> first, last = planned.stages(model)
+    >>> list(first.state_dict()), last.number, tuple(last.takes[0].shape)
+    (['0.weight', '0.bias', '1.weight', '1.bias'], 1, (2048, 1024))
     """
 
     def __init__(self, piece: PieceModule, number: int, last: bool, training: bool) -> None:
@@ -68,6 +77,22 @@ def stage_modules(prepared: Prepared, device: torch.device | None = None) -> lis
         A plan and a model, as `split_model` returns them; its pieces are used up.
     device
         Where they are to run, with the constants that they make; default: where the model is.
+
+    Returns
+    -------
+    list of StageModule
+        A stage per piece.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4)))
+    >>> planned = stagecut.plan(model, torch.zeros(2048, 1024), devices=2, estimate="h100")
+    >>> planned.save("plan.json")  # for another process, which makes the model, too
+    >>> from pathlib import Path
+    >>> prepared = stagecut.split_model(Path("plan.json"), model, (torch.zeros(2048, 1024),))
+    >>> len(stage_modules(prepared))
+    2
     """
     count = len(prepared.pieces)
     stages = [

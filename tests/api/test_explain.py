@@ -197,11 +197,11 @@ def test_training_plans() -> None:
 def test_it_refuses_in_one_line() -> None:
     workload = chain([1.0, 1.0])
     plan = planned(workload, 2, Throughput())
-    with pytest.raises(InputError, match="node: chain has no \"z\"; it has a, b"):
+    with pytest.raises(InputError, match='node: chain has no "z"; it has a, b'):
         explain(workload, plan, seconds=0, node="z")
     with pytest.raises(InputError, match="seconds: -1"):
         explain(workload, plan, seconds=-1)
-    mapping = stagecut.DeviceMapping(stagecut.topology("ring:2"), stages=2)
+    mapping = stagecut.DeviceMapping(stagecut.topology("ring:2"), stages=2, replicas=1)
     with pytest.raises(InputError, match="stagecut map shows"):
         explain(workload, problem=mapping)
 

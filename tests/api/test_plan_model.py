@@ -36,14 +36,12 @@ def test_its_stages_one_after_the_other_are_the_model(model: str, training: bool
         out = stage(*values)
         values = out if isinstance(out, tuple) else (out,)
         assert [(x.shape, x.dtype) for x in stage.gives] == [(x.shape, x.dtype) for x in values]
-        assert [x.requires_grad for x in stage.gives] == [x.requires_grad for x in values] or (
-            not training
-        )
+        if training:
+            assert [x.requires_grad for x in stage.gives] == [x.requires_grad for x in values]
     expected = made(*example)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    if made(*example) is not None and model != "resnet":  # batch norm's statistics move on
-        for a, b in zip(values, expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    for a, b in zip(values, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     names = {name for stage in stages for name in stage.state_dict()}
     assert names <= set(made.state_dict())
     assert {name for name, _ in made.named_parameters()} <= names
@@ -95,7 +93,7 @@ def test_it_refuses_in_one_line() -> None:
     model, inputs = nn.Linear(64, 64), torch.zeros(4, 64)
     with pytest.raises(InputError, match="inputs: give those of one microbatch"):
         stagecut.plan(model, devices=2)
-    with pytest.raises(InfeasibleError, match="Linear: .* than any device"):
+    with pytest.raises(InfeasibleError, match=r"Linear: .* than any device"):
         stagecut.plan(model, inputs, devices=2, memory_bytes=100.0)
     with pytest.raises(InputError, match="no such file"):
         stagecut.plan("nowhere.py:make", devices=2)

@@ -287,9 +287,7 @@ def test_cycles_of_colours_are_named_by_their_nodes() -> None:
         colours=np.array([0, 1, 1, 0]),
     )
     cluster = accelerators_and_cpus(3, 0, 2)
-    assert "nodes 1, 2, 3, 4 (4 that must share a device) takes 4 B" in reason(
-        workload, cluster
-    )
+    assert "nodes 1, 2, 3, 4 (4 that must share a device) takes 4 B" in reason(workload, cluster)
     assert why_infeasible(pose(workload, cluster, CONTIGUOUS)) is None
     assert solve(workload, cluster, Throughput(), method="dp").status == "no solution"
 
