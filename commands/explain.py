@@ -10,13 +10,13 @@ import typer
 from ..api.explain.explain import explain as explain_plan
 from ..instances import InputError
 from ..instances.formats.files import load, load_plan_with_form
-from . import names
-from .console import INFEASIBLE, OUT, check_outputs, end, parse_bytes, print_json
+from . import names, options
+from .console import INFEASIBLE, OUT, check_outputs, end, parse_bytes, print_json, tell_written
 from .pose import choose_cluster, choose_objective, pose_problem
 
 
 def explain(
-    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
+    workload: options.WorkloadArgument,
     plan: Annotated[
         Path | None, typer.Argument(help="A plan file; default: planned first, by the options.")
     ] = None,
@@ -40,7 +40,7 @@ def explain(
     plot: Annotated[
         Path | None, typer.Option(help="Draw loads and memories: .png, .svg or .pdf.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say which device limits PLAN, which transfers cost most, what would help.
 
@@ -80,6 +80,6 @@ def explain(
         print_json({"workload": loaded.name, **found.to_dict()})
     else:
         OUT.print(str(found), highlight=False, soft_wrap=True)
-        if plot is not None and found.plan is not None:
-            OUT.print(f"written: {plot}", highlight=False, soft_wrap=True)
+        if found.plan is not None:
+            tell_written(plot)
     end(INFEASIBLE if found.plan is None else 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..instances.common.choices import PipelineSchedule, TrainingSchedule
+from ..instances.generate.catalogue import CATALOGUE
 from ..instances.generate.roofline import MACHINES
 from ..instances.topologies.generators import RANDOM, REGULAR
 from ..solvers import METHODS
@@ -59,4 +60,5 @@ RUN_SCHEDULE = one_of(*_all((PipelineSchedule, [TrainingSchedule.PIPEDREAM, "2bw
 BATCH_SCHEDULE = one_of(*PipelineSchedule)
 SOLVER = one_of("highs", "glpk", "cbc", "scip", "gurobi", "cplex")
 TOPOLOGY = one_of(*(f"{kind}:" for kind in (*REGULAR, *RANDOM, "nvidia")))
+WORKLOAD = one_of(*sorted(CATALOGUE))
 MACHINE = one_of(*MACHINES)

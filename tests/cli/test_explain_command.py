@@ -82,6 +82,7 @@ def test_version() -> None:
     ("words", "found"),
     [
         ("solve x --method g", ["greedy"]),
+        ("solve gpt2-xl-operators-t", ["gpt2-xl-operators-training"]),
         ("solve x --split non", ["noncontiguous"]),
         ("map x --topology ring", ["ring:"]),
         ("compare x --methods auto,greed", ["auto,greedy"]),
