@@ -44,8 +44,10 @@ class PlannedModel(Summarised):
     Examples
     --------
     >>> import stagecut, torch
-    >>> model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4)))
-    >>> planned = stagecut.plan(model, torch.zeros(2048, 1024), devices=2, estimate="h100")
+    >>> with torch.device("meta"):  # so large that two devices gain something
+    ...     model = torch.nn.Sequential(*(torch.nn.Linear(8192, 8192) for _ in range(4)))
+    ...     inputs = torch.zeros(2048, 8192)
+    >>> planned = stagecut.plan(model, inputs, devices=2, estimate="h100")
     >>> planned.plan.problem.name, planned.workload.name
     ('iteration', 'Sequential')
     """

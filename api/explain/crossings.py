@@ -9,7 +9,7 @@ import numpy as np
 from ...instances import Plan, Training, Workload, price
 from ...runtime import Report, evaluate
 from ...runtime.verify.loads import loads_of
-from .explanation import Crossing
+from .answers import Crossing
 from .places import places_of
 
 

@@ -10,7 +10,7 @@ from ...instances import Cluster, InputError, Problem, Workload
 from ...instances.common.quantities import show_bytes
 from ...solvers import Limits
 from ..solve import solve
-from .explanation import Remedy
+from .answers import Remedy
 from .remedies import memory_times
 
 #: Steps up, each to twice as much, and down again, each to the middle.

@@ -8,7 +8,7 @@ from ...instances import InputError, Plan, Workload
 from ...instances.common.arrays import Ints
 from ...instances.common.errors import quote
 from ...runtime import evaluate
-from .explanation import Move, Moves
+from .answers import Move, Moves
 from .places import places_of
 
 

@@ -25,7 +25,7 @@ from ...instances.common.quantities import show_bytes
 from ...instances.model.tied_weights import are_copied, tied_as
 from ...solvers import DEFAULT_LIMITS, Limits
 from ..solve import solve
-from .explanation import Remedy
+from .answers import Remedy
 
 #: How much more memory, and how many times faster links, are asked for.
 MORE_MEMORY, FASTER = 1.25, 2.0

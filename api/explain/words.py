@@ -1,33 +1,19 @@
-"""An explanation in words."""
+"""The parts of an explanation in words."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from ...instances.common.escape import plain
 from ...instances.common.quantities import show_bytes, show_time, text_table
-from .explanation import Explanation, Moves, Remedy
+from .answers import Crossing, Moves, Remedy
 
-#: Ids of this many nodes are listed, of others their number.
+#: Names of this many nodes or places are listed; of others, how many.
 LISTED = 4
 
 
-def text(it: Explanation) -> str:
-    """Return it as lines of text, a paragraph for each question."""
-    parts = []
-    if it.reasons:
-        parts.append("\n".join(it.reasons))
-    if it.crossings:
-        parts.append("Transfers that cost most:\n" + _crossings(it))
-    if it.remedies:
-        first = "What would help" if it.plan is not None else "What would make a plan possible"
-        parts.append(f"{first}, by solving again:\n" + _remedies(it))
-    if it.node is not None:
-        parts.append(_moves(it.node, it))
-    return plain("\n\n".join(parts))
-
-
-def _crossings(it: Explanation) -> str:
+def crossings_text(crossings: Sequence[Crossing], unit: str) -> str:
+    """Return the table of transfers."""
     titles = ("node", "from", "to", "bytes", "paid", "saved without it")
     rows = [
         (
@@ -35,46 +21,49 @@ def _crossings(it: Explanation) -> str:
             c.source,
             ", ".join(c.targets[:LISTED]) + (" …" if len(c.targets) > LISTED else ""),
             "" if c.size_bytes is None else show_bytes(c.size_bytes),
-            show_time(c.paid, it.unit),
-            show_time(c.saved, it.unit),
+            show_time(c.paid, unit),
+            show_time(c.saved, unit),
         )
-        for c in it.crossings
+        for c in crossings
     ]
-    return text_table(titles, rows, left=3)
+    return "Transfers that cost most:\n" + text_table(titles, rows, left=3)
 
 
-def _remedies(it: Explanation) -> str:
-    rows = [(r.change, _found(r, it), _at_most(r, it)) for r in it.remedies]
-    last = "bound" if it.plan is None else "at most"
-    return text_table(("change", "found", last), rows, left=3)
+def remedies_text(remedies: Sequence[Remedy], old: float | None, unit: str) -> str:
+    """Return the table of changes; `old` is the plan's objective, None without a plan."""
+    rows = [(r.change, _found(r, old, unit), _at_most(r, old, unit)) for r in remedies]
+    head, last = "What would help", "at most"
+    if old is None:
+        head, last = "What would make a plan possible", "bound"
+    return f"{head}, by solving again:\n" + text_table(("change", "found", last), rows, left=3)
 
 
-def _found(remedy: Remedy, it: Explanation) -> str:
+def _found(remedy: Remedy, old: float | None, unit: str) -> str:
     if remedy.objective is None:
         return "no plan"
-    if it.plan is None:
-        return show_time(remedy.objective, it.unit)
-    return f"{show_time(remedy.objective, it.unit)} ({_change(remedy.objective, it.objective)})"
+    found = show_time(remedy.objective, unit)
+    return found if old is None else f"{found} ({_change(remedy.objective, old)})"
 
 
-def _at_most(remedy: Remedy, it: Explanation) -> str:
+def _at_most(remedy: Remedy, old: float | None, unit: str) -> str:
     """Say what the bound leaves: no plan of the changed problem is better."""
     if not math.isfinite(remedy.bound):
         return "unknown"
-    if it.plan is None:
-        return show_time(remedy.bound, it.unit)
-    return _change(min(remedy.bound, it.objective), it.objective)
+    if old is None:
+        return show_time(remedy.bound, unit)
+    return _change(min(remedy.bound, old), old)
 
 
 def _change(new: float, old: float) -> str:
     """Return how much less or more a time is than another, in per cent."""
-    if not old:
-        return "±0 %"
-    change = 100 * (new / old - 1)
+    change = 100 * (new / old - 1) if old and math.isfinite(old) else 0.0
     return "±0 %" if abs(change) < 0.005 else f"{'−' if change < 0 else '+'}{abs(change):.2f} %"
 
 
-def _moves(node: Moves, it: Explanation) -> str:
+def moves_text(node: Moves, old: float, unit: str) -> str:
+    """Return the table of what moving a node costs."""
+    if not node.moves:
+        return f"Node {node.node} is in {node.where}; there is no other place in use."
     with_it = ""
     if node.together:
         listed = ", ".join(map(str, node.together[:LISTED]))
@@ -84,12 +73,10 @@ def _moves(node: Moves, it: Explanation) -> str:
         (
             move.to,
             move.broken
-            or f"{show_time(move.objective, it.unit)} ({_change(move.objective, it.objective)})"
+            or f"{show_time(move.objective, unit)} ({_change(move.objective, old)})"
             + (f", with {move.further} nodes next to it" if move.further else ""),
         )
         for move in node.moves
     ]
-    if not rows:
-        return f"Node {node.node} is in {node.where}; there is no other place in use."
     head = f"Node {node.node} is in {node.where}; all else the same, moved{with_it}:\n"
     return head + text_table(("to", "objective, or what it breaks"), rows, left=2)

@@ -46,11 +46,13 @@ class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say i
     Examples
     --------
     >>> import stagecut, torch
-    >>> model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4)))
-    >>> planned = stagecut.plan(model, torch.zeros(2048, 1024), devices=2, estimate="h100")
+    >>> with torch.device("meta"):  # so large that two devices gain something
+    ...     model = torch.nn.Sequential(*(torch.nn.Linear(8192, 8192) for _ in range(4)))
+    ...     inputs = torch.zeros(2048, 8192)
+    >>> planned = stagecut.plan(model, inputs, devices=2, estimate="h100")
     >>> first, last = planned.stages(model)
     >>> list(first.state_dict()), last.number, tuple(last.takes[0].shape)
-    (['0.weight', '0.bias', '1.weight', '1.bias'], 1, (2048, 1024))
+    (['0.weight', '0.bias', '1.weight', '1.bias'], 1, (2048, 8192))
     """
 
     def __init__(self, piece: PieceModule, number: int, last: bool, training: bool) -> None:
@@ -86,11 +88,13 @@ def stage_modules(prepared: Prepared, device: torch.device | None = None) -> lis
     Examples
     --------
     >>> import stagecut, torch
-    >>> model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4)))
-    >>> planned = stagecut.plan(model, torch.zeros(2048, 1024), devices=2, estimate="h100")
+    >>> with torch.device("meta"):  # so large that two devices gain something
+    ...     model = torch.nn.Sequential(*(torch.nn.Linear(8192, 8192) for _ in range(4)))
+    ...     inputs = torch.zeros(2048, 8192)
+    >>> planned = stagecut.plan(model, inputs, devices=2, estimate="h100")
     >>> planned.save("plan.json")  # for another process, which makes the model, too
     >>> from pathlib import Path
-    >>> prepared = stagecut.split_model(Path("plan.json"), model, (torch.zeros(2048, 1024),))
+    >>> prepared = stagecut.split_model(Path("plan.json"), model, (inputs,))
     >>> len(stage_modules(prepared))
     2
     """
