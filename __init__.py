@@ -18,7 +18,7 @@ choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedul
                    results `Status`, `Limit`; of profiles `Tied`; of networks `Sharing`; of
                    schedules `WeightVersions`; of measured clusters `LinkDetail`. Their values
                    as texts will do.
-PyTorch models     `plan` profiles and solves: a `PlannedModel`, whose stages are `StageModule`
+models             of PyTorch: `plan` makes a `PlannedModel`, whose stages are `StageModule`
 solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`;
                    `explain` gives an `Explanation`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
