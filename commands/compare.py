@@ -36,7 +36,7 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.METHOD_LIST,
+            autocompletion=names.complete_methods,
             help="Methods, separated by commas; default: of auto, dp, milp, greedy and "
             "local-search those that the objective has, of iteration auto and what frameworks do. "
             + names.methods_help(*names.SOLVED),

@@ -33,7 +33,7 @@ def map_stages(
     topology: Annotated[
         str,
         typer.Option(
-            autocompletion=names.TOPOLOGY,
+            autocompletion=names.complete_topology,
             help="mesh2d:4x8, torus2d:4x8, mesh3d:2x4x4, ring:8, fattree:4, islands:4x8, "
             "random_blk_1:64@seed=0, uniform_dist:64@seed=0, nvidia:FILE, or FILE.json.",
         ),

@@ -17,7 +17,7 @@ from . import names
 WorkloadArgument = Annotated[
     str,
     typer.Argument(
-        autocompletion=names.WORKLOAD, help="A file, or the name of a shipped workload."
+        autocompletion=names.complete_workload, help="A file, or the name of a shipped workload."
     ),
 ]
 PlanArgument = Annotated[Path, typer.Argument(help="A plan file.")]

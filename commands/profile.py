@@ -36,7 +36,7 @@ def profile(
     estimate: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.MACHINE,
+            autocompletion=names.complete_machine,
             help=f"Roofline of this accelerator; runs nothing: {', '.join(MACHINES)}.",
         ),
     ] = None,

@@ -11,7 +11,6 @@ from ..instances import InputError
 from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
-from ..runtime.schedules import SCHEDULES
 from ..runtime.simulate.network import Sharing
 from . import names, options
 from .console import check_outputs, print_json, tell_written
@@ -31,7 +30,7 @@ def simulate(
     schedule: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.one_of(*SCHEDULES),
+            autocompletion=names.SIMULATED_SCHEDULE,
             help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
             "or a CSV file with a row of actions such as 0F0,0B0 per device. "
             "Default: 1f1b, for latency plans single, for iteration and training plans their own.",
