@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ..api.explain.explain import explain as explain_plan
 from ..instances import InputError
 from ..instances.formats.files import load, load_plan_with_form
 from . import names, options
@@ -49,6 +48,8 @@ def explain(
     """
     check_outputs(pictures=[plot], inputs=[workload, plan, cluster])
     loaded = load(workload)
+    from ..api.explain.explain import explain as explain_plan  # once the files are there
+
     given = {
         "--accelerators": accelerators, "--cpus": cpus, "--memory": memory, "--cluster": cluster,
         "--objective": objective, "--microbatches": microbatches,
