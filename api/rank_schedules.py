@@ -19,6 +19,7 @@ from ..instances import (
     Split,
     Workload,
 )
+from ..instances.common.choices import NAMED_SCHEDULES
 from ..instances.formats.files import load
 from ..instances.model.problem import suggested_cluster
 from ..runtime.simulate.simulator import simulate
@@ -103,8 +104,7 @@ def rank_schedules(
             f"{workload.name}: it has no backward pass, without which schedules do not differ"
         )
     limits = limits or DEFAULT_LIMITS[problem.name]
-    named = [name for name in PipelineSchedule if name != PipelineSchedule.GIVEN]
-    asked = _problems(problem, schedules or named, chunks)
+    asked = _problems(problem, schedules or NAMED_SCHEDULES, chunks)
     begun = time.monotonic() if started is None else started
     rows = []
     for i, one in enumerate(asked):

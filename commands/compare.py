@@ -20,10 +20,10 @@ from ..instances.formats.files import load
 from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
-from . import options
+from . import names, options
 from .console import ERR, OUT, check_outputs, parse_bytes, tell_written
 from .pose import choose_cluster, choose_objective, pose_problem
-from .schedules import HELP, complete_schedule, for_iteration, read_schedule
+from .schedules import HELP, for_iteration, read_schedule
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
@@ -37,19 +37,24 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods, separated by commas; deepspeed-type:REGEX counts the modules whose name "
-            "matches. Default: of auto, dp, milp, greedy and local-search those that the objective "
-            "has, of iteration auto and what frameworks do."
+            autocompletion=names.complete_methods,
+            help="Methods, separated by commas; default: of auto, dp, milp, greedy and "
+            "local-search those that the objective has, of iteration auto and what frameworks do. "
+            + names.methods_help(*names.SOLVED)
+            + ". deepspeed-type:REGEX counts the modules whose name matches.",
         ),
     ] = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="throughput, iteration, latency or training; default: as for solve."),
+        typer.Option(
+            autocompletion=names.OBJECTIVE,
+            help="throughput, iteration, latency or training; default: as for solve.",
+        ),
     ] = None,
     microbatches: options.Microbatches = None,
     schedule: Annotated[
         str | None,
-        typer.Option(help=f"{HELP}. Training: as for solve.", autocompletion=complete_schedule),
+        typer.Option(autocompletion=names.SCHEDULE, help=f"{HELP}. Training: as for solve."),
     ] = None,
     chunks: options.Chunks = None,
     max_stages: options.MaxStages = None,

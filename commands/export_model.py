@@ -15,10 +15,10 @@ from ..instances import (
 )
 from ..instances.formats.files import load
 from ..solvers.registry import method_of
-from . import options
+from . import names, options
 from .console import check_outputs, parse_bytes, tell_written
 from .pose import choose_cluster, pose_problem
-from .schedules import HELP, complete_schedule, for_iteration, read_schedule
+from .schedules import HELP, for_iteration, read_schedule
 
 
 def export_model(
@@ -30,7 +30,10 @@ def export_model(
     cluster: options.ClusterFile = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="throughput, or iteration (default with --microbatches)."),
+        typer.Option(
+            autocompletion=names.one_of("throughput", "iteration"),
+            help="throughput, or iteration (default with --microbatches).",
+        ),
     ] = None,
     split: options.PipelineSplit = None,
     cpu_split: options.CpuCoreSplit = None,
@@ -39,7 +42,7 @@ def export_model(
     relayed: options.Relayed = None,
     microbatches: options.Microbatches = None,
     schedule: Annotated[
-        str | None, typer.Option(help=f"{HELP}.", autocompletion=complete_schedule)
+        str | None, typer.Option(help=f"{HELP}.", autocompletion=names.BATCH_SCHEDULE)
     ] = None,
     chunks: options.Chunks = None,
     max_stages: options.MaxStages = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..instances import InputError, PipelineSchedule, TrainingSchedule
+from ..instances import InputError, PipelineSchedule
 from ..instances.formats.source import read_source
 from ..instances.model.schedules.given import given_order
 
@@ -53,10 +53,3 @@ def for_iteration(asked: Asked, objective: str) -> None:
     """Raise InputError if a file is given for another objective than an iteration."""
     if asked.actions is not None and objective != "iteration":
         raise InputError(f"--schedule: a file is for --objective iteration, not {objective}")
-
-
-def complete_schedule(incomplete: str) -> list[str]:
-    """Return the names that a shell offers."""
-    names = [*PipelineSchedule, "all", *TrainingSchedule]
-    offered = dict.fromkeys(str(name) for name in names if name != PipelineSchedule.GIVEN)
-    return [name for name in offered if name.startswith(incomplete)]

@@ -130,6 +130,10 @@ class PipelineSchedule(Choice):
     GIVEN = "given"
 
 
+#: All but those that users give.
+NAMED_SCHEDULES = tuple(name for name in PipelineSchedule if name != PipelineSchedule.GIVEN)
+
+
 class Recomputation(Choice):
     """Whether layers compute activations again in the backward pass; see `Training`.
 

@@ -31,7 +31,6 @@ from stagecut.api.gain import gain
 from stagecut.commands.diff import diff
 from stagecut.commands.export import export
 from stagecut.commands.pose import choose_objective, pose_problem
-from stagecut.commands.schedules import complete_schedule
 from stagecut.commands.simulate import simulate
 from stagecut.commands.solve import solve as solve_command
 from stagecut.commands.verify import verify
@@ -156,11 +155,6 @@ def test_a_schedule_of_the_users_own_is_planned_and_handed_on(file: Path, tmp_pa
         _run("solve", file, "--schedule", own)
     own.write_text(ROWS)
     _run("solve", file, "--schedule", own, "--accelerators", 1, code=3)
-
-
-def test_the_shell_completes_schedules() -> None:
-    assert complete_schedule("z") == ["zb-h1", "zb-h2"]
-    assert "given" not in complete_schedule("")
 
 
 def test_an_iteration_leaves_out_the_cpus_that_a_file_suggests(tmp_path: Path) -> None:
