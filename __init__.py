@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from .instances import PipelinePlacement as PipelinePlacement
     from .instances import PipelineSchedule as PipelineSchedule
     from .instances import Placement as Placement
+    from .instances import PlacementRules as PlacementRules
     from .instances import Plan as Plan
     from .instances import Precision as Precision
     from .instances import Recomputation as Recomputation
@@ -174,7 +175,7 @@ _MODULES = {
         "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping "
         "InfeasibleError InputError Iteration Latency LayerRule Limit Link MappingMode "
         "MappingObjective Optimizer PairLink Pipeline PipelinePlacement PipelineSchedule "
-        "Placement Plan Precision "
+        "Placement PlacementRules Plan Precision "
         "Recomputation ReplicaPlacement Routing Split Stage StageCosts StagePlacement "
         "StagecutError Status Throughput Tied Topology Training TrainingObjective "
         "TrainingSchedule VerificationError Workload accelerators_and_cpus topology"

@@ -36,7 +36,7 @@ class StageOptions:
     def slots(self) -> int:
         """How many stages there can be."""
         staging = self.staging
-        most = staging.problem.max_stages or staging.size
+        most = staging.problem.placement_rules.max_stages or staging.size
         return min(staging.size, int(staging.count.sum()), staging.most_replicas, most)
 
     @cached_property

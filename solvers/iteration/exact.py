@@ -241,9 +241,10 @@ def _prove(run: _Run) -> None:
     with search.phase("branch and bound"):
         _branch(run, numbers, raise_bound)
     if search.best is None and all(plans.bound == np.inf for plans in numbers):
+        under = " that keeps the placement rules" if run.line.rules else ""
         search.prove_infeasible(
-            "no contiguous split fits into memory with the microbatches that this schedule has in "
-            "flight; give more memory or more devices, or take another schedule"
+            f"no contiguous split{under} fits into memory with the microbatches that this schedule "
+            "has in flight; give more memory or more devices, or take another schedule"
         )
 
 

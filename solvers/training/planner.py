@@ -103,7 +103,7 @@ class Planner:
         query = Query(
             within=within,
             capacity=self.staging.capacity if capacity is None else capacity,
-            most_stages=self.staging.problem.max_stages or 0,
+            most_stages=self.staging.problem.placement_rules.max_stages or 0,
             sums=sums,
             most_total=most_total,
             rest=rest,
