@@ -21,7 +21,16 @@ from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
 from .console import ERR, OUT, check_outputs, parse_bytes
-from .pose import choose_cluster, choose_objective, pose_problem
+from .pose import (
+    Apart,
+    MaxStages,
+    Pin,
+    Together,
+    choose_cluster,
+    choose_objective,
+    parse_rules,
+    pose_problem,
+)
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
@@ -52,9 +61,10 @@ def compare(
     chunks: Annotated[
         int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")
     ] = None,
-    max_stages: Annotated[
-        int | None, typer.Option(help="Iteration, training: at most so many.")
-    ] = None,
+    pin: Pin = None,
+    together: Together = None,
+    apart: Apart = None,
+    max_stages: MaxStages = None,
     time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
     gap: Annotated[
         float | None, typer.Option(help="A case stops at this gap; default: as for solve.")
@@ -88,14 +98,15 @@ def compare(
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
     loaded = {name: load(name) for name in workloads}
     objective = _objective_of(loaded, objective, microbatches)
-    batch = {"microbatches": microbatches, "schedule": schedule, "max_stages": max_stages}
+    batch = {"microbatches": microbatches, "schedule": schedule}
+    rules = {"placement_rules": parse_rules(pin, together, apart, max_stages, cluster)}
     problem = pose_problem(
         objective,
         {
-            "throughput": {"split": split},
-            "iteration": {"split": split, **batch, "chunks": chunks},
-            "latency": {},
-            "training": batch,
+            "throughput": {"split": split, **rules},
+            "iteration": {"split": split, **batch, **rules, "chunks": chunks},
+            "latency": rules,
+            "training": {**batch, **rules},
         },
     )
     limits_for(problem.name, time_limit, gap, seed=seed)  # raises here, not in every case
@@ -106,6 +117,9 @@ def compare(
         options += _typed({"split": split, **batch, "chunks": chunks})
     for known in loaded.values():
         choose_cluster(known, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+    for option, texts in (("--pin", pin), ("--together", together), ("--apart", apart)):
+        options += [word for text in texts or () for word in (option, text)]
+    options += _typed({"max_stages": max_stages})
     options += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
     if methods is None:
         usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS

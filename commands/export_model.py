@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..formulations.rules.reduce import only_case
 from ..formulations.task import pose
 from ..instances import (
     CpuSplit,
@@ -20,7 +21,7 @@ from ..instances import (
 from ..instances.formats.files import load
 from ..solvers.registry import method_of
 from .console import OUT, check_outputs, parse_bytes
-from .pose import choose_cluster, pose_problem
+from .pose import Apart, MaxStages, Pin, Together, choose_cluster, parse_rules, pose_problem
 
 
 def export_model(
@@ -48,7 +49,10 @@ def export_model(
         PipelineSchedule | None, typer.Option(help="Iteration; default: 1f1b.")
     ] = None,
     chunks: Annotated[int | None, typer.Option(help="Iteration: stages per device.")] = None,
-    max_stages: Annotated[int | None, typer.Option(help="Iteration: at most so many.")] = None,
+    pin: Pin = None,
+    together: Together = None,
+    apart: Apart = None,
+    max_stages: MaxStages = None,
 ) -> None:
     """Write the integer program of a throughput or iteration problem as MPS or LP file.
 
@@ -60,6 +64,7 @@ def export_model(
     chosen = objective or ("throughput" if microbatches is None else "iteration")
     if chosen not in ("throughput", "iteration"):
         raise InputError(f"--objective: {chosen!r} is not throughput or iteration")
+    rules = {"placement_rules": parse_rules(pin, together, apart, max_stages, cluster)}
     problem = pose_problem(
         chosen,
         {
@@ -68,6 +73,7 @@ def export_model(
                 "cpu_split": cpu_split,
                 "pipeline": pipeline,
                 "overlap": overlap,
+                **rules,
             },
             "iteration": {
                 "split": split,
@@ -76,7 +82,7 @@ def export_model(
                 "microbatches": microbatches,
                 "schedule": schedule,
                 "chunks": chunks,
-                "max_stages": max_stages,
+                **rules,
             },
         },
     )
@@ -85,9 +91,9 @@ def export_model(
     if isinstance(problem, Iteration):
         from ..solvers.iteration.milp import export_model as write_iteration
 
-        write_iteration(pose(loaded, devices, problem), output)
+        write_iteration(only_case(pose(loaded, devices, problem)), output)
     elif isinstance(problem, Throughput):
         from ..solvers.throughput.milp import export_model as write_throughput
 
-        write_throughput(pose(loaded, devices, problem), output)
+        write_throughput(only_case(pose(loaded, devices, problem)), output)
     OUT.print(f"written: {output}", highlight=False)

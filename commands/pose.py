@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
 
 from ..instances import (
     Cluster,
+    DeviceMapping,
     InputError,
     Iteration,
     Latency,
+    PlacementRules,
     Problem,
     Throughput,
     Training,
@@ -17,7 +24,36 @@ from ..instances import (
     Workload,
     accelerators_and_cpus,
 )
-from ..instances.formats.files import load_cluster
+from ..instances.common.errors import quote
+from ..instances.formats.files import load_cluster, load_fixed, load_rules
+from ..instances.model.placement_rules import NO_RULES
+
+T = TypeVar("T", bound=Problem)
+
+#: The options of placement rules, as commands have them.
+Pin = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="PATTERN=NUMBER: nodes whose id or name matches are on device NUMBER, or (chains of "
+        "stages) in stage NUMBER; -1 is the last. May be given again."
+    ),
+]
+Together = Annotated[
+    list[str] | None,
+    typer.Option(help="'PATTERN …': all nodes that match share a device. May be given again."),
+]
+Apart = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="'PATTERN PATTERN …': nodes of different patterns share no device; of a single "
+        "pattern, no two nodes. May be given again."
+    ),
+]
+MaxStages = Annotated[int | None, typer.Option(help="At most so many stages, or devices in use.")]
+Fixed = Annotated[
+    Path | None,
+    typer.Option(help="A plan or split file: the nodes that it names stay where they are there."),
+]
 
 #: The last one is the old name of ``iteration`` for workloads with layer configurations.
 OBJECTIVES = ("throughput", "iteration", "latency", "training", "training-batch")
@@ -106,3 +142,58 @@ def pose_problem(objective: str, options: Mapping[str, Mapping[str, object]]) ->
     if objective == "training-batch":
         given["objective"] = TrainingObjective.BATCH
     return Training(**given)  # type: ignore[arg-type]
+
+
+def parse_rules(
+    pin: Sequence[str] | None,
+    together: Sequence[str] | None,
+    apart: Sequence[str] | None,
+    max_stages: int | None,
+    cluster: Path | None = None,
+) -> PlacementRules:
+    """Return the rules that options ask for, with those of a cluster file.
+
+    Raises
+    ------
+    InputError
+        If an option cannot be read.
+    """
+    told = NO_RULES if cluster is None else load_rules(cluster)
+    return PlacementRules(
+        pins=(*told.pins, *(_pin(text) for text in pin or ())),
+        together=(*told.together, *(_patterns(text, "--together") for text in together or ())),
+        apart=(*told.apart, *(_patterns(text, "--apart") for text in apart or ())),
+        max_stages=told.max_stages if max_stages is None else max_stages,
+        fixed=told.fixed,
+    )
+
+
+def with_fixed(problem: T, fixed: Path | None, cluster: Cluster) -> T:
+    """Return the problem with the nodes of a file fixed."""
+    if fixed is None or isinstance(problem, DeviceMapping):
+        return problem
+    rules, more = problem.placement_rules, load_fixed(fixed, problem, cluster)
+    return replace(problem, placement_rules=replace(rules, fixed=(*rules.fixed, *more)))
+
+
+def _pin(text: str) -> tuple[str, int]:
+    pattern, _, number = text.rpartition("=")
+    try:
+        where = int(number) if pattern else None
+    except ValueError:
+        where = None
+    if where is None:
+        raise InputError(
+            f"--pin: {quote(text)} is no PATTERN=NUMBER; write for example 'embed*=0'"
+        )
+    return pattern, where
+
+
+def _patterns(text: str, option: str) -> tuple[str, ...]:
+    try:
+        found = tuple(shlex.split(text))
+    except ValueError as error:
+        raise InputError(f"{option}: {quote(text)}: {error}; quotes come in pairs") from None
+    if not found:
+        raise InputError(f"{option}: it is empty; name patterns, such as 'attention* mlp*'")
+    return found

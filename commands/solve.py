@@ -37,7 +37,19 @@ from .console import (
     print_json,
     progress,
 )
-from .pose import choose_cluster, choose_objective, parse_degrees, pose_problem
+from .pose import (
+    Apart,
+    Fixed,
+    MaxStages,
+    Pin,
+    Together,
+    choose_cluster,
+    choose_objective,
+    parse_degrees,
+    parse_rules,
+    pose_problem,
+    with_fixed,
+)
 from .rank import rank
 from .show_pipeline import facts_of
 from .show_plan import as_dict, print_result
@@ -104,9 +116,6 @@ def solve(
     recomputation: Annotated[
         Recomputation | None, typer.Option(help="Training; default: free.")
     ] = None,
-    max_stages: Annotated[
-        int | None, typer.Option(help="Iteration, training: at most so many.")
-    ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -118,6 +127,11 @@ def solve(
         Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
     precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
+    pin: Pin = None,
+    together: Together = None,
+    apart: Apart = None,
+    max_stages: MaxStages = None,
+    fixed: Fixed = None,
     method: Annotated[str, typer.Option(help="auto chooses and says what it chose.")] = "auto",
     solver: Annotated[
         str | None,
@@ -161,20 +175,27 @@ def solve(
     batch_options = {
         "microbatches": microbatches,
         "schedule": None if ranked else schedule,
-        "max_stages": max_stages,
     }
+    rules = {"placement_rules": parse_rules(pin, together, apart, max_stages, cluster)}
     problem = pose_problem(
         chosen,
         {
-            "throughput": {**pipeline_options, "cpu_split": cpu_split, "pipeline": pipeline},
+            "throughput": {
+                **pipeline_options,
+                **rules,
+                "cpu_split": cpu_split,
+                "pipeline": pipeline,
+            },
             "iteration": {
                 **pipeline_options,
                 **batch_options,
+                **rules,
                 "chunks": None if ranked else chunks,
             },
-            "latency": {"calls": calls},
+            "latency": {**rules, "calls": calls},
             "training": {
                 **batch_options,
+                **rules,
                 "bandwidth": parse_bytes(bandwidth, "--bandwidth"),
                 "replicas": parse_degrees(replicas, "--replicas"),
                 "degrees": parse_degrees(degrees, "--degrees"),
@@ -184,7 +205,8 @@ def solve(
             },
         },
     )
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
+    problem = with_fixed(problem, fixed, devices)
+    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed])
     if plot is not None and not isinstance(problem, Throughput):
         raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)

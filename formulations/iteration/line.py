@@ -28,9 +28,11 @@ from itertools import pairwise, permutations
 import networkx as nx
 import numpy as np
 
-from ...instances import Iteration, PlacementRules, Throughput, Workload
+from ...instances import Iteration, Throughput, Workload
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.kept_bytes import kept_bytes
+from ...instances.model.placement_rules import NO_RULES
+from ...instances.model.problem import names_stages
 from ..rules.stages import StageRules, stage_rules
 from ..task import Task, pose
 from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles
@@ -135,15 +137,14 @@ def line(task: Task[Iteration]) -> Line:
     exact = not (late.any() or problem.overlap or task.cluster.links)
     rules = stage_rules(
         workload,
-        problem.placement_rules if problem.split == "contiguous" else PlacementRules(),
+        problem.placement_rules if names_stages(problem) else NO_RULES,
         graph.unit_of,
         graph.edges,
         problem.chunks_per_device,
     )
     if exact:  # else units may be alike here, and differ in what is left out
-        ordering = [
-            edge for same in twins(graph, held[0], held[1], rules.named) for edge in pairwise(same)
-        ]
+        alike = twins(graph, held[0], held[1], rules.named)
+        ordering = [edge for same in alike for edge in pairwise(same)]
         edges = np.concatenate((graph.edges, np.array(ordering, np.int64).reshape(-1, 2)))
         graph = replace(graph, edges=frozen(edges, np.int64))
     weight = np.where(late, 0.0, weight)

@@ -58,8 +58,14 @@ class Case:
         """Return the solution of the task with rules."""
         return _moved(solution, self.device)
 
+    def has(self, solution: Solution) -> bool:
+        """Whether every node of a solution of `task` is where this case allows it."""
+        costs = self.task.linked_costs
+        kind = costs.kind_of[solution.device]
+        return bool(np.isfinite(costs.compute[kind, np.arange(len(kind))]).all())
+
     def restrict(self, solution: Solution) -> Solution | None:
-        """Return the solution of the case; None if it uses devices that the case has not."""
+        """Return the solution of `task`; None if it uses devices that there are not."""
         inverse = np.full(max(int(self.device.max()), int(solution.device.max())) + 1, -1)
         inverse[self.device] = np.arange(len(self.device))
         return _moved(solution, inverse) if (inverse[solution.device] >= 0).all() else None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from ...instances import Iteration, Problem, Training
+from ...instances import InfeasibleError, InputError
+from ...instances.model.problem import names_stages
 from ..task import Task
 from .cases import Case, cases, colours_of, relaxed
 from .devices import devices_of
@@ -31,13 +33,6 @@ class Reduced:
     cases: Iterator[Case]
 
 
-def names_stages(problem: Problem) -> bool:
-    """Whether the numbers of a problem's rules are stages, which its own methods then keep."""
-    return isinstance(problem, Training) or (
-        isinstance(problem, Iteration) and problem.split == "contiguous"
-    )
-
-
 def without_rules(task: Task[Any]) -> Reduced:
     """Return the cases of a task with rules.
 
@@ -54,6 +49,39 @@ def without_rules(task: Task[Any]) -> Reduced:
         return Reduced(own, iter([own]))
     devices = devices_of(task, groups)
     return Reduced(relaxed(task, devices), cases(task, devices))
+
+
+def only_case(task: Task[Any]) -> Task[Any]:
+    """Return the task without rules that a task with rules is.
+
+    Raises
+    ------
+    InputError
+        If there are several: what is apart, or few devices, can be had in several ways.
+    InfeasibleError
+        If rules contradict each other.
+    """
+    if not task.problem.placement_rules:
+        return task
+    found = list(islice(without_rules(task).cases, 2))
+    if not found:
+        raise InfeasibleError(why_no_case(task))
+    if len(found) > 1:
+        raise InputError(
+            "placement rules: they are several programs, one for each way to keep nodes apart or "
+            "to choose devices; pin more nodes, or leave out apart or max_stages"
+        )
+    return found[0].task
+
+
+def why_no_case(task: Task[Any]) -> str:
+    """Return why a task with rules has no case at all."""
+    most = task.problem.placement_rules.max_stages
+    few = "" if most is None else f", or the {most} that may be used"
+    return (
+        f"placement rules: what is pinned or apart needs more than the {task.cluster.size} "
+        f"devices{few}; leave out a rule, or add devices"
+    )
 
 
 def _joined(task: Task[Any], groups: Groups) -> Task[Any]:

@@ -52,6 +52,16 @@ class PairLinkRecord(LinkRecord):
     ends: tuple[str, str]
 
 
+class RulesRecord(Record):
+    """Rules for placements; pins: pairs of pattern and number; fixed: pairs of id and number."""
+
+    pins: tuple[tuple[str, int], ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
+    apart: tuple[tuple[str, ...], ...] = ()
+    max_stages: int | None = None
+    fixed: tuple[tuple[int | str, int], ...] = ()
+
+
 class ClusterFile(Record):
     """A cluster file."""
 
@@ -59,6 +69,7 @@ class ClusterFile(Record):
     version: Literal[1]
     kinds: list[KindRecord]
     links: list[PairLinkRecord] = msgspec.field(default_factory=list)
+    placement_rules: RulesRecord = msgspec.field(default_factory=RulesRecord)
 
 
 class NodeRecord(Record):

@@ -242,3 +242,10 @@ class DeviceMapping(ByFields):
 
 
 Problem = Throughput | Iteration | Latency | Training | DeviceMapping
+
+
+def names_stages(problem: Problem) -> bool:
+    """Whether the numbers of a problem's placement rules are stages, and not devices."""
+    return isinstance(problem, Training) or (
+        isinstance(problem, Iteration) and problem.split == "contiguous"
+    )

@@ -15,6 +15,7 @@ from ...instances import (
     Workload,
 )
 from ...instances.model.placement_rules import places
+from ...instances.model.problem import names_stages
 
 
 def broken_rules(
@@ -36,9 +37,9 @@ def broken_rules(
             for v in stage.nodes:
                 number[v] = i
         where, count = number, len(solution.stages)
-    elif isinstance(solution, PipelinePlacement) and getattr(problem, "split", "") == "contiguous":
+    elif isinstance(solution, PipelinePlacement) and names_stages(problem):
         number, count = solution.stage.tolist(), len(solution.devices)
-    if number is not where or isinstance(solution, StagePlacement):
+    if names_stages(problem):
         used, things = count, "stages"
     rules, ids = problem.placement_rules, workload.ids
     numbered, joined, separated = _resolved(rules, workload)

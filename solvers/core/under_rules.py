@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from ...formulations.rules.cases import Case
-from ...formulations.rules.reduce import without_rules
+from ...formulations.rules.reduce import why_no_case, without_rules
 from ...formulations.task import Task
 from ...instances import InfeasibleError, Limit, Solution
 from .first_bounds import raise_first_bounds
@@ -39,7 +41,7 @@ class CaseSearch(PartSearch[Solution]):
     """
 
     def __init__(self, case: Case, whole: Search[Solution], cases: int, *, lone: bool) -> None:
-        super().__init__(Share(whole, 1 / cases), lambda found: whole.value(case.expand(found)))
+        super().__init__(Share(whole, 1 / cases), partial(_value, case, whole))
         self.limits = replace(whole.limits, seconds=self.limits.seconds)
         self.method, self.notes, self.phases = whole.method, whole.notes, whole.phases
         self._case, self._whole, self._lone = case, whole, lone
@@ -76,6 +78,11 @@ class CaseSearch(PartSearch[Solution]):
         self._whole.tick()
 
 
+def _value(case: Case, whole: Search[Solution], found: Solution) -> float:
+    """Return the objective of a solution of a case; `inf` if it is one of another case."""
+    return whole.value(case.expand(found)) if case.has(found) else math.inf
+
+
 def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
     """Run a method on the cases of a task with rules, and put their ends together."""
     try:
@@ -86,7 +93,7 @@ def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution
     raise_first_bounds(reduced.relaxation.task, search)
     found = list(islice(reduced.cases, MOST_CASES + 1))
     if not found:
-        search.prove_infeasible(_why_no_case(task))
+        search.prove_infeasible(why_no_case(task))
         return
     if len(found) > MOST_CASES:
         search.note(f"placement rules: more than {MOST_CASES} cases; the bound is that of all")
@@ -117,13 +124,3 @@ def _put_together(search: Search[Solution], ends: list[CaseSearch], count: int) 
     limits = [inner.hit for inner in ends if inner.hit != Limit.NONE]
     if limits and not search.should_stop():
         search.stop_for(limits[0])
-
-
-def _why_no_case(task: Task[Any]) -> str:
-    most = task.problem.placement_rules.max_stages
-    devices = f"{task.cluster.size} devices"
-    return (
-        f"placement rules: what is pinned or apart needs more than the {devices}"
-        + ("" if most is None else f", or the {most} that may be used")
-        + "; leave out a rule, or add devices"
-    )
