@@ -15,22 +15,15 @@ from rich.table import Table
 from ..api.case_record import RECORD
 from ..api.cases import Case, cases, run_cases
 from ..api.compare import Row, summaries
-from ..instances import InputError, Split, Throughput, Workload
+from ..instances import InputError, Throughput, Workload
 from ..instances.formats.files import load
 from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
-from .console import ERR, OUT, check_outputs, parse_bytes
-from .pose import (
-    Apart,
-    MaxStages,
-    Pin,
-    Together,
-    choose_cluster,
-    choose_objective,
-    parse_rules,
-    pose_problem,
-)
+from . import options
+from .console import ERR, OUT, check_outputs, parse_bytes, tell_written
+from .pose import choose_cluster, choose_objective, pose_problem
+from .rules import with_rules
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
@@ -52,34 +45,25 @@ def compare(
         str | None,
         typer.Option(help="throughput, iteration, latency or training; default: as for solve."),
     ] = None,
-    microbatches: Annotated[
-        int | None, typer.Option(help="Iteration, training: in a batch.")
-    ] = None,
+    microbatches: options.Microbatches = None,
     schedule: Annotated[
         str | None, typer.Option(help="Iteration, training: as for solve; default: 1f1b.")
     ] = None,
-    chunks: Annotated[
-        int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")
-    ] = None,
-    pin: Pin = None,
-    together: Together = None,
-    apart: Apart = None,
-    max_stages: MaxStages = None,
+    chunks: options.Chunks = None,
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
+    max_stages: options.MaxStages = None,
     time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
     gap: Annotated[
         float | None, typer.Option(help="A case stops at this gap; default: as for solve.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    split: Annotated[
-        Split | None,
-        typer.Option(help="Default: contiguous for iteration, noncontiguous for throughput."),
-    ] = None,
-    accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
-    cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")
-    ] = None,
-    cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
+    seed: options.Seed = 0,
+    split: options.PipelineSplit = None,
+    accelerators: options.Accelerators = None,
+    cpus: options.Cpus = None,
+    memory: options.Memory = None,
+    cluster: options.ClusterFile = None,
     jobs: Annotated[int | None, typer.Option(help="Cases at a time; default: 1.", min=1)] = None,
     scheduler: Annotated[
         str | None, typer.Option(help="Address of a Dask scheduler that runs the cases.")
@@ -99,34 +83,38 @@ def compare(
     loaded = {name: load(name) for name in workloads}
     objective = _objective_of(loaded, objective, microbatches)
     batch = {"microbatches": microbatches, "schedule": schedule}
-    rules = {"placement_rules": parse_rules(pin, together, apart, max_stages, cluster)}
     problem = pose_problem(
         objective,
         {
-            "throughput": {"split": split, **rules},
-            "iteration": {"split": split, **batch, **rules, "chunks": chunks},
-            "latency": rules,
-            "training": {**batch, **rules},
+            "throughput": {"split": split},
+            "iteration": {"split": split, **batch, "chunks": chunks},
+            "latency": {},
+            "training": batch,
         },
     )
     limits_for(problem.name, time_limit, gap, seed=seed)  # raises here, not in every case
-    options = ["--seed", str(seed), *(() if gap is None else ("--gap", str(gap)))]
+    typed = ["--seed", str(seed), *_typed({"gap": gap})]
     if isinstance(problem, Throughput):
-        options += ["--split", problem.split]
+        typed += ["--split", problem.split]
     else:
-        options += _typed({"split": split, **batch, "chunks": chunks})
+        typed += _typed({"split": split, **batch, "chunks": chunks})
     for known in loaded.values():
-        choose_cluster(known, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    for option, texts in (("--pin", pin), ("--together", together), ("--apart", apart)):
-        options += [word for text in texts or () for word in (option, text)]
-    options += _typed({"max_stages": max_stages})
-    options += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
+        devices = choose_cluster(
+            known, cluster, accelerators, cpus, parse_bytes(memory, "--memory")
+        )
+    rules = {"pin": pin, "together": together, "apart": apart}
+    with_rules(problem, devices, **rules, max_stages=max_stages)  # raises here, too
+    for option, texts in rules.items():
+        typed += [word for text in texts or () for word in (f"--{option}", text)]
+    typed += _typed(
+        {"max_stages": max_stages, "accelerators": accelerators, "cpus": cpus, "memory": memory}
+    )
     if methods is None:
         usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS
         names = [method for method in usual if method in METHODS[problem.name]]
     else:
         names = [m.strip() for m in methods.split(",") if m.strip()]
-    todo = cases(workloads, names, options, time_limit, objective=objective, cluster=cluster)
+    todo = cases(workloads, names, typed, time_limit, objective=objective, cluster=cluster)
     result = _run(todo, output, jobs or 1, scheduler)
     units = {case.name: loaded[case.workload].time_unit for case in todo}
     for line in summaries(result, units):
@@ -135,9 +123,7 @@ def compare(
         from ..runtime.pictures.comparison_chart import draw_comparison
 
         draw_comparison(result, plot)
-    for path in (output, plot):
-        if path is not None:
-            OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
+    tell_written(output, plot)
 
 
 def _run(

@@ -1,22 +1,19 @@
-"""Options become a cluster and a problem."""
+"""Options become a cluster, a problem, and the network of a simulation."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, TypeVar
-
-import typer
+from typing import TYPE_CHECKING
 
 from ..instances import (
     Cluster,
-    DeviceMapping,
     InputError,
     Iteration,
     Latency,
-    PlacementRules,
+    Link,
+    Plan,
     Problem,
     Throughput,
     Training,
@@ -24,39 +21,25 @@ from ..instances import (
     Workload,
     accelerators_and_cpus,
 )
-from ..instances.common.errors import quote
-from ..instances.formats.files import load_cluster, load_fixed, load_rules
-from ..instances.model.placement_rules import NO_RULES
+from ..instances.common.choices import Tied
+from ..instances.formats.files import load_cluster
+from ..instances.model.tied_weights import are_copied, tied_as
+from ..runtime.simulate.network import (
+    HostMemory,
+    Links,
+    Network,
+    Sharing,
+    point_to_point,
+    shared,
+)
+from .console import ERR, parse_bytes
 
-T = TypeVar("T", bound=Problem)
-
-#: The options of placement rules, as commands have them.
-Pin = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="PATTERN=NUMBER: nodes whose id or name matches are on device NUMBER, or (chains of "
-        "stages) in stage NUMBER; -1 is the last. May be given again."
-    ),
-]
-Together = Annotated[
-    list[str] | None,
-    typer.Option(help="'PATTERN …': all nodes that match share a device. May be given again."),
-]
-Apart = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="'PATTERN PATTERN …': nodes of different patterns share no device; of a single "
-        "pattern, no two nodes. May be given again."
-    ),
-]
-MaxStages = Annotated[int | None, typer.Option(help="At most so many stages, or devices in use.")]
-Fixed = Annotated[
-    Path | None,
-    typer.Option(help="A plan or split file: the nodes that it names stay where they are there."),
-]
+if TYPE_CHECKING:
+    from ..runtime.simulate.stages import StageGraph
 
 #: The last one is the old name of ``iteration`` for workloads with layer configurations.
 OBJECTIVES = ("throughput", "iteration", "latency", "training", "training-batch")
+NETWORKS = ("host", "p2p", "bus", "topology")
 
 
 def choose_cluster(
@@ -105,6 +88,21 @@ def choose_objective(workload: Workload, asked: str | None, microbatches: int | 
     return asked or "throughput"
 
 
+def choose_ties(
+    workload: Workload, tied: Tied | None, objective: str, microbatches: int | None
+) -> Workload:
+    """Return the workload with its tied weights in the form asked for.
+
+    Copies are reduced once in an iteration, so their all-reduce is shared by its microbatches.
+    """
+    if tied is not None and not workload.ties:
+        ERR.print(f"--tied: {workload.name} names no tied weights", style="dim", highlight=False)
+    iteration = objective == "iteration"
+    if tied is None and not (iteration and are_copied(workload)):
+        return workload
+    return tied_as(workload, tied or Tied.COPIES, microbatches or 1 if iteration else 1)
+
+
 def pose_problem(objective: str, options: Mapping[str, Mapping[str, object]]) -> Problem:
     """Return the problem that the options ask for.
 
@@ -144,56 +142,42 @@ def pose_problem(objective: str, options: Mapping[str, Mapping[str, object]]) ->
     return Training(**given)  # type: ignore[arg-type]
 
 
-def parse_rules(
-    pin: Sequence[str] | None,
-    together: Sequence[str] | None,
-    apart: Sequence[str] | None,
-    max_stages: int | None,
-    cluster: Path | None = None,
-) -> PlacementRules:
-    """Return the rules that options ask for, with those of a cluster file.
+def choose_network(
+    stages: StageGraph,
+    plan: Plan,
+    name: str | None,
+    bandwidth: str | None,
+    latency: float,
+    sharing: Sharing | None,
+    overlap: bool | None,
+) -> Network:
+    """Return the network that the options describe."""
+    from ..runtime.simulate.plan_stages import usual_network
 
-    Raises
-    ------
-    InputError
-        If an option cannot be read.
-    """
-    told = NO_RULES if cluster is None else load_rules(cluster)
-    return PlacementRules(
-        pins=(*told.pins, *(_pin(text) for text in pin or ())),
-        together=(*told.together, *(_patterns(text, "--together") for text in together or ())),
-        apart=(*told.apart, *(_patterns(text, "--apart") for text in apart or ())),
-        max_stages=told.max_stages if max_stages is None else max_stages,
-        fixed=told.fixed,
-    )
-
-
-def with_fixed(problem: T, fixed: Path | None, cluster: Cluster) -> T:
-    """Return the problem with the nodes of a file fixed."""
-    if fixed is None or isinstance(problem, DeviceMapping):
-        return problem
-    rules, more = problem.placement_rules, load_fixed(fixed, problem, cluster)
-    return replace(problem, placement_rules=replace(rules, fixed=(*rules.fixed, *more)))
-
-
-def _pin(text: str) -> tuple[str, int]:
-    pattern, _, number = text.rpartition("=")
-    try:
-        where = int(number) if pattern else None
-    except ValueError:
-        where = None
-    if where is None:
-        raise InputError(
-            f"--pin: {quote(text)} is no PATTERN=NUMBER; write for example 'embed*=0'"
-        )
-    return pattern, where
-
-
-def _patterns(text: str, option: str) -> tuple[str, ...]:
-    try:
-        found = tuple(shlex.split(text))
-    except ValueError as error:
-        raise InputError(f"{option}: {quote(text)}: {error}; quotes come in pairs") from None
-    if not found:
-        raise InputError(f"{option}: it is empty; name patterns, such as 'attention* mlp*'")
-    return found
+    usual = usual_network(plan)
+    own = "topology" if isinstance(usual, Links) else "host"
+    name = name or own
+    if name not in NETWORKS:
+        raise InputError(f"--network: {name!r} is not one of {', '.join(NETWORKS)}")
+    if name == "topology" and own != name:
+        raise InputError(f"--network topology: the plan is for {plan.problem.name}, not mapped")
+    speed = parse_bytes(bandwidth, "--bandwidth")
+    link = None if speed is None else Link(latency, speed)
+    if sharing is not None and name != "bus":
+        raise InputError("--sharing: it is the bus's; leave it out, or add --network bus")
+    if isinstance(usual, Links) and name == "topology":
+        if link is not None or latency:
+            option = "--latency" if link is None else "--bandwidth"
+            raise InputError(f"{option}: the topology has its own; leave it out")
+        return replace(usual, overlap=overlap is not False)
+    if latency and link is None:
+        raise InputError("--latency: it is a link's; give its --bandwidth too")
+    if name == "host":
+        default = isinstance(usual, HostMemory) and usual.overlap
+        return HostMemory(default if overlap is None else overlap, all_reduce=link)
+    if link is None:
+        raise InputError(f"--network {name}: give --bandwidth, such as 25GB/s")
+    beside = overlap is not False
+    if name == "p2p":
+        return point_to_point(len(stages.devices), link, overlap=beside)
+    return shared(len(stages.devices), link, sharing=sharing or Sharing.FAIR, overlap=beside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -9,60 +10,43 @@ import typer
 
 from ..api.solve import solve_with
 from ..instances import (
-    CpuSplit,
     InputError,
     Iteration,
     Optimizer,
-    Pipeline,
+    Plan,
     Precision,
     Recomputation,
-    Split,
-    Status,
     Throughput,
+    Workload,
 )
 from ..instances.common.choices import Tied
 from ..instances.formats.files import load, load_plan, save
-from ..instances.model.tied_weights import are_copied, tied_as
-from ..runtime import evaluate
+from ..runtime import Report, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
+from . import options
 from .clock import STARTED
 from .console import (
     ERR,
-    INFEASIBLE,
-    NO_PLAN,
-    OUT,
     check_outputs,
-    end,
+    end_with,
     parse_bytes,
     print_json,
     progress,
+    tell_written,
 )
-from .pose import (
-    Apart,
-    Fixed,
-    MaxStages,
-    Pin,
-    Together,
-    choose_cluster,
-    choose_objective,
-    parse_degrees,
-    parse_rules,
-    pose_problem,
-    with_fixed,
-)
+from .pose import choose_cluster, choose_objective, choose_ties, parse_degrees, pose_problem
 from .rank import rank
-from .show_pipeline import facts_of
-from .show_plan import as_dict, print_result
+from .rules import with_rules
+from .show.pipeline import facts_of
+from .show.plan import as_dict, print_result
 
 
 def solve(
-    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
-    accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
-    cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")
-    ] = None,
-    cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
+    workload: options.WorkloadArgument,
+    accelerators: options.Accelerators = None,
+    cpus: options.Cpus = None,
+    memory: options.Memory = None,
+    cluster: options.ClusterFile = None,
     tied: Annotated[
         Tied | None,
         typer.Option(
@@ -77,33 +61,14 @@ def solve(
             "training workloads with --microbatches, and throughput."
         ),
     ] = None,
-    split: Annotated[
-        Split | None,
-        typer.Option(help="Default: contiguous for an iteration, noncontiguous for throughput."),
-    ] = None,
-    cpu_split: Annotated[
-        CpuSplit | None,
-        typer.Option(help="free: a CPU core's nodes lie anywhere. Default: contiguous."),
-    ] = None,
-    pipeline: Annotated[
-        Pipeline | None, typer.Option(help="pipedream: 1F1B and inference, too; the default.")
-    ] = None,
-    overlap: Annotated[
-        bool | None, typer.Option("--overlap", help="Transfers run beside compute.")
-    ] = None,
-    relayed: Annotated[
-        bool | None,
-        typer.Option(
-            "--relayed", help="Data is passed from stage to stage, as PyTorch does (contiguous)."
-        ),
-    ] = None,
+    split: options.PipelineSplit = None,
+    cpu_split: options.CpuCoreSplit = None,
+    pipeline: options.PipelineOrder = None,
+    overlap: options.Overlap = None,
+    relayed: options.Relayed = None,
     calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
-    microbatches: Annotated[
-        int | None, typer.Option(help="Iteration, training: in a batch.")
-    ] = None,
-    chunks: Annotated[
-        int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")
-    ] = None,
+    microbatches: options.Microbatches = None,
+    chunks: options.Chunks = None,
     bandwidth: Annotated[
         str | None, typer.Option(help="Training: of each device, such as 25GiB.")
     ] = None,
@@ -127,29 +92,27 @@ def solve(
         Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
     precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
-    pin: Pin = None,
-    together: Together = None,
-    apart: Apart = None,
-    max_stages: MaxStages = None,
-    fixed: Fixed = None,
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
+    max_stages: options.MaxStages = None,
+    fixed: options.Fixed = None,
     method: Annotated[str, typer.Option(help="auto chooses and says what it chose.")] = "auto",
     solver: Annotated[
         str | None,
         typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
     ] = None,
-    time_limit: Annotated[float, typer.Option(help="Seconds.")] = DEFAULT_SECONDS,
+    time_limit: options.TimeLimit = DEFAULT_SECONDS,
     gap: Annotated[
         float | None,
         typer.Option(help="Stop at this gap; default: 0.01 (1 %), or 0.0001 while that is cheap."),
     ] = None,
     node_limit: Annotated[int | None, typer.Option(help="Stop after so many nodes.")] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    seed: options.Seed = 0,
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the plan to this file.")
-    ] = None,
+    output: options.PlanOutput = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan: .png, .svg or .pdf.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
     trace: Annotated[
         bool, typer.Option("--trace", help="With --json: plan and bound over time too.")
     ] = False,
@@ -159,43 +122,23 @@ def solve(
     Options override what the file says. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
     plan within the limit.
     """
-
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
-    if tied is not None and not loaded.ties:
-        ERR.print(f"--tied: {loaded.name} names no tied weights", style="dim", highlight=False)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     chosen = choose_objective(loaded, objective, microbatches)
-    if tied is not None or (chosen == "iteration" and are_copied(loaded)):
-        form = Tied.COPIES if tied is None else tied
-        loaded = tied_as(loaded, form, microbatches or 1 if chosen == "iteration" else 1)
+    loaded = choose_ties(loaded, tied, chosen, microbatches)
     ranked = chosen == "iteration" and schedule == "all"
-    pipeline_options = {"split": split, "overlap": overlap, "relayed": relayed}
-    batch_options = {
-        "microbatches": microbatches,
-        "schedule": None if ranked else schedule,
-    }
-    rules = {"placement_rules": parse_rules(pin, together, apart, max_stages, cluster)}
+    placing = {"split": split, "overlap": overlap, "relayed": relayed}
+    batch = {"microbatches": microbatches, "schedule": None if ranked else schedule}
     problem = pose_problem(
         chosen,
         {
-            "throughput": {
-                **pipeline_options,
-                **rules,
-                "cpu_split": cpu_split,
-                "pipeline": pipeline,
-            },
-            "iteration": {
-                **pipeline_options,
-                **batch_options,
-                **rules,
-                "chunks": None if ranked else chunks,
-            },
-            "latency": {**rules, "calls": calls},
+            "throughput": {**placing, "cpu_split": cpu_split, "pipeline": pipeline},
+            "iteration": {**placing, **batch, "chunks": None if ranked else chunks},
+            "latency": {"calls": calls},
             "training": {
-                **batch_options,
-                **rules,
+                **batch,
                 "bandwidth": parse_bytes(bandwidth, "--bandwidth"),
                 "replicas": parse_degrees(replicas, "--replicas"),
                 "degrees": parse_degrees(degrees, "--degrees"),
@@ -205,17 +148,17 @@ def solve(
             },
         },
     )
-    problem = with_fixed(problem, fixed, devices)
+    rules = {"pin": pin, "together": together, "apart": apart}
+    problem = with_rules(
+        problem, devices, **rules, max_stages=max_stages, fixed=fixed, file=cluster
+    )
     check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed])
     if plot is not None and not isinstance(problem, Throughput):
         raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        given = {"--start": start, "--trace": trace, "--solver": solver}
-        for option, value in given.items():
-            if value:
-                raise InputError(f"{option}: not with --schedule all; leave it out")
+        _refuse_for_all_schedules({"--start": start, "--trace": trace, "--solver": solver})
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
         return
     with progress(loaded.time_unit) as on_progress:
@@ -230,15 +173,7 @@ def solve(
             options={} if solver is None else {"solver": solver},
             started=STARTED,
         )
-    report = None
-    if result.plan is not None:
-        report = evaluate(loaded, devices, problem, result.plan.solution)
-        if output is not None:
-            save(result.plan, output, loaded)
-        if plot is not None:
-            from ..runtime.pictures.load_chart import draw_loads
-
-            draw_loads(report, result.plan, plot)
+    report = _write(loaded, result.plan, output, plot)
     if objective == "training-batch":
         ERR.print("objective training-batch is now called iteration; the old name will go")
     facts = facts_of(loaded, result, objective_given=objective is not None)
@@ -249,7 +184,28 @@ def solve(
         print_json(answer)
     else:
         print_result(loaded, result, report, facts)
-        for path in (output, plot) if report is not None else ():
-            if path is not None:
-                OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
-    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))
+        if report is not None:
+            tell_written(output, plot)
+    end_with(result)
+
+
+def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
+    for option, value in given.items():
+        if value:
+            raise InputError(f"{option}: not with --schedule all; leave it out")
+
+
+def _write(
+    workload: Workload, plan: Plan | None, output: Path | None, plot: Path | None
+) -> Report | None:
+    """Return what the verifier says of a plan, and write the plan and its picture."""
+    if plan is None:
+        return None
+    report = evaluate(workload, plan.cluster, plan.problem, plan.solution)
+    if output is not None:
+        save(plan, output, workload)
+    if plot is not None:
+        from ..runtime.pictures.load_chart import draw_loads
+
+        draw_loads(report, plan, plot)
+    return report
