@@ -98,17 +98,14 @@ def compare(
         typed += ["--split", problem.split]
     else:
         typed += _typed({"split": split, **batch, "chunks": chunks})
+    size = parse_bytes(memory, "--memory")
     for known in loaded.values():
-        devices = choose_cluster(
-            known, cluster, accelerators, cpus, parse_bytes(memory, "--memory")
-        )
-    rules = {"pin": pin, "together": together, "apart": apart}
-    with_rules(problem, devices, **rules, max_stages=max_stages)  # raises here, too
-    for option, texts in rules.items():
-        typed += [word for text in texts or () for word in (f"--{option}", text)]
-    typed += _typed(
-        {"max_stages": max_stages, "accelerators": accelerators, "cpus": cpus, "memory": memory}
-    )
+        devices = choose_cluster(known, cluster, accelerators, cpus, size)
+        with_rules(problem, devices, pin=pin, together=together, apart=apart, max_stages=max_stages)
+    for option, texts in (("--pin", pin), ("--together", together), ("--apart", apart)):
+        typed += [word for text in texts or () for word in (option, text)]
+    typed += _typed({"max_stages": max_stages})
+    typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
     if methods is None:
         usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS
         names = [method for method in usual if method in METHODS[problem.name]]

@@ -148,9 +148,15 @@ def solve(
             },
         },
     )
-    rules = {"pin": pin, "together": together, "apart": apart}
     problem = with_rules(
-        problem, devices, **rules, max_stages=max_stages, fixed=fixed, file=cluster
+        problem,
+        devices,
+        pin=pin,
+        together=together,
+        apart=apart,
+        max_stages=max_stages,
+        fixed=fixed,
+        file=cluster,
     )
     check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed])
     if plot is not None and not isinstance(problem, Throughput):

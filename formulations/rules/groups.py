@@ -57,8 +57,13 @@ class Groups:
         return InfeasibleError(f"{', '.join(named[:-1])} and {named[-1]} contradict each other")
 
 
-def groups_of(workload: Workload, rules: PlacementRules) -> Groups:
+def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = True) -> Groups:
     """Return the groups of a workload's nodes.
+
+    Parameters
+    ----------
+    coloured
+        Whether nodes of a colour must share a device, as everywhere but in training plans.
 
     Raises
     ------
@@ -72,8 +77,9 @@ def groups_of(workload: Workload, rules: PlacementRules) -> Groups:
     classes = [
         (f"colour {label}", list(members))
         for label, members in zip(workload.colour_labels, workload.colour_classes, strict=True)
+        if members
     ]
-    for said, members in (*classes, *rules.joined(workload)):
+    for said, members in (*(classes if coloured else ()), *rules.joined(workload)):
         joins.add_edges_from(((members[0], v) for v in members[1:]), said=said)
     group_of = np.empty(workload.n, np.int64)
     parts = list(nx.connected_components(joins))

@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
-from ...instances import InfeasibleError, InputError
+from ...instances import InfeasibleError, InputError, Training
 from ...instances.model.problem import names_stages
 from ..task import Task
 from .cases import Case, cases, colours_of, relaxed
 from .devices import devices_of
-from .groups import Groups, groups_of
+from .groups import groups_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +31,25 @@ class Reduced:
     cases: Iterator[Case]
 
 
+def stage_task(task: Task[Any]) -> Task[Any]:
+    """Return a task whose rules name stages as its methods take it: they keep the rules.
+
+    Raises
+    ------
+    InputError
+        If a rule names no node.
+    InfeasibleError
+        If nodes must be both together and apart.
+    """
+    coloured = not isinstance(task.problem, Training)
+    groups = groups_of(task.workload, task.problem.placement_rules, coloured=coloured)
+    if not coloured:
+        return task
+    return replace(task, workload=replace(task.workload, **colours_of(task, groups.group_of)))
+
+
 def without_rules(task: Task[Any]) -> Reduced:
-    """Return the cases of a task with rules.
+    """Return the cases of a task whose rules name devices.
 
     Raises
     ------
@@ -43,11 +58,7 @@ def without_rules(task: Task[Any]) -> Reduced:
     InfeasibleError
         If rules contradict each other.
     """
-    groups = groups_of(task.workload, task.problem.placement_rules)
-    if names_stages(task.problem):
-        own = Case(_joined(task, groups), np.arange(task.cluster.size))
-        return Reduced(own, iter([own]))
-    devices = devices_of(task, groups)
+    devices = devices_of(task, groups_of(task.workload, task.problem.placement_rules))
     return Reduced(relaxed(task, devices), cases(task, devices))
 
 
@@ -63,6 +74,8 @@ def only_case(task: Task[Any]) -> Task[Any]:
     """
     if not task.problem.placement_rules:
         return task
+    if names_stages(task.problem):
+        return stage_task(task)
     found = list(islice(without_rules(task).cases, 2))
     if not found:
         raise InfeasibleError(why_no_case(task))
@@ -82,8 +95,3 @@ def why_no_case(task: Task[Any]) -> str:
         f"placement rules: what is pinned or apart needs more than the {task.cluster.size} "
         f"devices{few}; leave out a rule, or add devices"
     )
-
-
-def _joined(task: Task[Any], groups: Groups) -> Task[Any]:
-    """Return the task with what is together as colours; its methods keep the other rules."""
-    return replace(task, workload=replace(task.workload, **colours_of(task, groups.group_of)))

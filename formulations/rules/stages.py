@@ -31,6 +31,8 @@ class StageRules:
         Pairs of nodes whose units share no device, with the rule.
     chunks
         Stages of a device: of P stages, s and s + P / chunks share one.
+    group_of
+        Shape (n,): nodes of one group share a device.
     """
 
     workload: Workload
@@ -39,6 +41,7 @@ class StageRules:
     pins: tuple[Pin, ...]
     apart: tuple[tuple[int, int, str], ...]
     chunks: int
+    group_of: Ints
 
     def __bool__(self) -> bool:
         """Whether there is any rule."""
@@ -105,7 +108,13 @@ class StageRules:
 
 
 def stage_rules(
-    workload: Workload, rules: PlacementRules, unit_of: Ints, edges: Ints, chunks: int = 1
+    workload: Workload,
+    rules: PlacementRules,
+    unit_of: Ints,
+    edges: Ints,
+    *,
+    chunks: int = 1,
+    coloured: bool = True,
 ) -> StageRules:
     """Return the rules for the stages of a pipeline.
 
@@ -115,6 +124,10 @@ def stage_rules(
         Shape (n,): unit of each node.
     edges
         Shape (m, 2): between units; the first must not be in a later stage.
+    chunks
+        Stages of a device.
+    coloured
+        Whether nodes of a colour must share a device.
 
     Raises
     ------
@@ -126,8 +139,8 @@ def stage_rules(
     ahead: nx.DiGraph[int] = nx.DiGraph()
     ahead.add_nodes_from(range(int(unit_of.max()) + 1))
     ahead.add_edges_from(edges.tolist())
-    groups: Groups = groups_of(workload, rules)
+    groups: Groups = groups_of(workload, rules, coloured=coloured)
     first = {g: v for v, g in reversed(list(enumerate(groups.group_of.tolist())))}
     pins = tuple(pin for own in groups.pins for pin in own)
     apart = tuple((first[g], first[h], said) for (g, h), said in groups.apart.items())
-    return StageRules(workload, unit_of, ahead, pins, apart, chunks)
+    return StageRules(workload, unit_of, ahead, pins, apart, chunks, groups.group_of)

@@ -9,9 +9,10 @@ from itertools import islice
 from typing import Any
 
 from ...formulations.rules.cases import Case
-from ...formulations.rules.reduce import why_no_case, without_rules
+from ...formulations.rules.reduce import stage_task, why_no_case, without_rules
 from ...formulations.task import Task
 from ...instances import InfeasibleError, Limit, Solution
+from ...instances.model.problem import names_stages
 from .first_bounds import raise_first_bounds
 from .method import Solver
 from .part_search import PartSearch
@@ -86,6 +87,11 @@ def _value(case: Case, whole: Search[Solution], found: Solution) -> float:
 def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
     """Run a method on the cases of a task with rules, and put their ends together."""
     try:
+        if names_stages(task.problem):
+            own = stage_task(task)
+            raise_first_bounds(own, search)
+            run(own, search)
+            return
         reduced = without_rules(task)
     except InfeasibleError as error:
         search.prove_infeasible(str(error))

@@ -23,6 +23,7 @@ from stagecut import (
     evaluate,
 )
 from stagecut.instances import Solution
+from stagecut.instances.model.problem import names_stages
 
 
 def random_rules(
@@ -30,7 +31,7 @@ def random_rules(
 ) -> PlacementRules:
     """Return rules that some plan keeps more often than not: they follow a placement at random."""
     ids, size = [str(node) for node in workload.ids], cluster.size
-    chain = isinstance(problem, Iteration) and problem.split == "contiguous"
+    chain = names_stages(problem)
     at = rng.integers(0, size, workload.n)
     if chain or rng.random() < 0.5:  # in a topological order, so that a chain can keep them
         rank = np.empty(workload.n, np.int64)

@@ -150,6 +150,8 @@ def best_objective(workload: Workload, cluster: Cluster, problem: Training) -> f
         most = problem.placement_rules.max_stages
         if most is not None and len(stages) > most:
             continue
+        if not _kept(workload, stages, problem.placement_rules):
+            continue
         if any(_torn(workload, stages, pair) for pair in problem.uncut):
             continue
         for chosen in itertools.product(shapes, repeat=len(stages)):
@@ -249,3 +251,14 @@ def _best_stage(
         time += 4 * (d - 1) * weight / (d * samples * across)
         best = min(best, float(time))
     return best
+
+
+def _kept(workload: Workload, stages: tuple[frozenset[int], ...], rules: PlacementRules) -> bool:
+    """Whether stages keep rules whose patterns are ids."""
+    of = {str(workload.ids[v]): s for s, nodes in enumerate(stages) for v in nodes}
+    return (
+        all(of[node] == number % len(stages) for node, number in rules.pins)
+        and all(-len(stages) <= number < len(stages) for _, number in rules.pins)
+        and all(len({of[node] for node in nodes}) == 1 for nodes in rules.together)
+        and all(len({of[node] for node in nodes}) == len(nodes) for nodes in rules.apart)
+    )
