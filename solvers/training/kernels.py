@@ -63,9 +63,7 @@ class Query(NamedTuple):
     """Which plans are wanted: a cap T on TPS, memories, a cap on stages (0: none), and whether
     Σ TPS shall be least.
 
-    `at` says, by number of stages, which ideals these can be the last stages of a plan with all its
-    pins; without rows where nothing is pinned.
-
+    `at` says, by number of stages, which ideals can be the last so many; no rows without pins.
     `rest` has for each ideal the speed (Σ 1 / slowdown) of the devices that the units outside it
     need at least, for `within`.
     """

@@ -46,15 +46,15 @@ def random_rules(
 
     pins, together, apart = [], [], []
     for v in drawn(int(rng.integers(0, 3))):
-        number = int(at[v]) if rng.random() < 0.85 else int(rng.integers(0, size))
+        number = int(at[v]) if rng.random() < 0.95 else int(rng.integers(0, size))
         pins.append((ids[v], number - size if rng.random() < 0.3 else number))
     if rng.random() < 0.4:
         u, *others = drawn(3)
-        same = [v for v in others if at[v] == at[u] or rng.random() < 0.2]
+        same = [v for v in others if at[v] == at[u] or rng.random() < 0.07]
         together.append(tuple(ids[v] for v in (u, *same)))
     if rng.random() < 0.6:
         u, *others = drawn(3)
-        other = [v for v in others if at[v] != at[u] or rng.random() < 0.15]
+        other = [v for v in others if at[v] != at[u] or rng.random() < 0.07]
         apart.append(tuple(ids[v] for v in (u, *other)))
     return PlacementRules(
         tuple(pins),
