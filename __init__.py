@@ -10,7 +10,7 @@ devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_an
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
                    `measure`, `to_cluster`
 problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerRule`,
-                   `DeviceMapping`
+                   `DeviceMapping`; of all but the last `PlacementRules`, `load_rules`
 choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedule`;
                    `TrainingObjective`, `TrainingSchedule`, `Recomputation`, `Optimizer`,
                    `Precision`;

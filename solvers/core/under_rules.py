@@ -90,7 +90,8 @@ def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution
         if names_stages(task.problem):
             own = stage_task(task)
             raise_first_bounds(own, search)
-            run(own, search)
+            if not search.done:
+                run(own, search)
             return
         reduced = without_rules(task)
     except InfeasibleError as error:
@@ -105,7 +106,7 @@ def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution
         search.note(f"placement rules: more than {MOST_CASES} cases; the bound is that of all")
     ends = []
     for left in range(len(found), 0, -1):
-        if search.should_stop():
+        if ends and search.should_stop():  # the first one begins even where the time is up
             break
         case = found[-left]
         inner = CaseSearch(case, search, left, lone=len(found) == 1)
