@@ -107,9 +107,9 @@ if TYPE_CHECKING:
     from .instances.formats.files import load as load
     from .instances.formats.files import load_cluster as load_cluster
     from .instances.formats.files import load_plan as load_plan
-    from .instances.formats.files import load_rules as load_rules
     from .instances.formats.files import load_split as load_split
     from .instances.formats.files import save as save
+    from .instances.formats.rules_files import load_rules as load_rules
     from .instances.model.tied_weights import tied_as as tied_as
     from .instances.model.training_layers import training_layers as training_layers
     from .instances.pytorch.counts import counted_by_torch as counted_by_torch
@@ -182,7 +182,8 @@ _MODULES = {
         "TrainingSchedule VerificationError Workload accelerators_and_cpus topology"
     ),
     "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
-    "instances.formats.files": "dumps load load_cluster load_plan load_rules load_split save",
+    "instances.formats.files": "dumps load load_cluster load_plan load_split save",
+    "instances.formats.rules_files": "load_rules",
     "instances.model.tied_weights": "tied_as",
     "instances.model.training_layers": "training_layers",
     "instances.pytorch.counts": "counted_by_torch",

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ..instances import Cluster, DeviceMapping, InputError, PlacementRules, Problem
 from ..instances.common.errors import quote
-from ..instances.formats.files import load_fixed, load_rules
+from ..instances.formats.rules_files import load_fixed, load_rules
 from ..instances.model.placement_rules import NO_RULES
 
 T = TypeVar("T", bound=Problem)

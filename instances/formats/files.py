@@ -9,14 +9,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
-import msgspec
-
 from ..common.choices import Tied
-from ..common.errors import InputError, prefix_errors, quote
+from ..common.errors import InputError, quote
 from ..common.units import NodeId
 from ..generate.catalogue import shipped
 from ..model.cluster import Cluster
-from ..model.placement_rules import PlacementRules
 from ..model.plan import Plan
 from ..model.problem import Problem
 from ..model.solution import Placement
@@ -131,58 +128,6 @@ def load_cluster(path: str | Path) -> Cluster:
     2
     """
     return stagecut_json.read_cluster(read_source(path))
-
-
-def load_rules(path: str | Path) -> PlacementRules:
-    """Return the rules for placements in a cluster file; none if it names none.
-
-    Parameters
-    ----------
-    path
-        A cluster file of ours, with an object ``placement_rules``.
-
-    Returns
-    -------
-    PlacementRules
-        To be given to a problem.
-
-    Raises
-    ------
-    InputError
-        If the file is broken.
-
-    Examples
-    --------
-    >>> import json, stagecut
-    >>> from pathlib import Path
-    >>> file = json.loads(stagecut.dumps(stagecut.accelerators_and_cpus(2)))
-    >>> file["placement_rules"] = {"pins": [["embed*", 0]]}
-    >>> _ = Path("cluster.json").write_text(json.dumps(file))
-    >>> load_rules("cluster.json").pins
-    (('embed*', 0),)
-    """
-    source = read_source(path)
-    file = stagecut_json.read_file(source, stagecut_json.ClusterFile, versions.CLUSTER)
-    with prefix_errors(source.file, "placement_rules"):
-        return PlacementRules(**msgspec.structs.asdict(file.placement_rules))
-
-
-def load_fixed(
-    path: str | Path, problem: Problem, cluster: Cluster
-) -> tuple[tuple[NodeId, int], ...]:
-    """Return what a plan file, or a split file, says of nodes, as `PlacementRules.fixed`.
-
-    Nodes may be missing: it is a part of a plan.
-
-    Raises
-    ------
-    InputError
-        If the file is broken, or says devices where the problem's rules name stages.
-    """
-    source = read_source(path)
-    if expert_json.is_split(source):
-        return expert_json.placed_numbers(source, problem, cluster)
-    return outline.placed_numbers(source, problem)
 
 
 def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = None) -> Plan:

@@ -20,6 +20,7 @@ from ..model.cluster import Cluster, DeviceKind
 from ..model.network.links import Link, PairLink
 from ..model.workload import Workload
 from .layers_json import ConfigurationRecord, LayersRecord, read_layers, write_layers
+from .placed_json import RulesRecord
 from .source import Record, Source, plain_id
 from .ties_json import TieRecord, read_tie, write_tie
 from .versions import CLUSTER, NEWEST, WORKLOAD, upgraded
@@ -50,16 +51,6 @@ class PairLinkRecord(LinkRecord):
     """Link between two devices, each named by its name or that of its kind."""
 
     ends: tuple[str, str]
-
-
-class RulesRecord(Record):
-    """Rules for placements; pins: pairs of pattern and number; fixed: pairs of id and number."""
-
-    pins: tuple[tuple[str, int], ...] = ()
-    together: tuple[tuple[str, ...], ...] = ()
-    apart: tuple[tuple[str, ...], ...] = ()
-    max_stages: int | None = None
-    fixed: tuple[tuple[int | str, int], ...] = ()
 
 
 class ClusterFile(Record):

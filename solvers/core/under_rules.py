@@ -104,7 +104,7 @@ def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution
         return
     if len(found) > MOST_CASES:
         search.note(f"placement rules: more than {MOST_CASES} cases; the bound is that of all")
-    ends = []
+    ends: list[CaseSearch] = []
     for left in range(len(found), 0, -1):
         if ends and search.should_stop():  # the first one begins even where the time is up
             break
