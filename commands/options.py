@@ -56,7 +56,9 @@ Pin = Annotated[
 ]
 Together = Annotated[
     list[str] | None,
-    typer.Option(help="'PATTERN …': all nodes that match share a device. May be given again."),
+    typer.Option(
+        help="'PATTERN …': all nodes that match share a device (or stage). May be given again."
+    ),
 ]
 Apart = Annotated[
     list[str] | None,

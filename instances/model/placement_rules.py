@@ -31,10 +31,10 @@ class PlacementRules(ByFields):
     pins
         Pairs of a pattern and a number: all nodes that match are there.
     together
-        Patterns: all nodes that match one of them share a device (in training, a stage).
+        Patterns: all nodes that match one of them share what a number names: a device, or a stage.
     apart
-        Patterns: no two nodes that match different ones share a device; of a single pattern, no
-        two nodes that match it and have different colours.
+        Patterns: no two nodes that match different ones share a device (in training, a stage); of
+        a single pattern, no two nodes that match it and have different colours.
     max_stages
         At most so many devices are used; of a chain of stages, at most so many stages.
     fixed

@@ -28,8 +28,8 @@ def broken_rules(
     if isinstance(problem, DeviceMapping) or not problem.placement_rules:
         return []
     place = places(cluster, pools=problem.name == "latency").tolist()
-    where = [place[d] for d in solution.device.tolist()]  # what nodes share
-    number, count = where, cluster.size  # what pins name
+    where = [place[d] for d in solution.device.tolist()]  # what nodes must not share
+    number, count = where, cluster.size  # what pins name, and nodes share
     used, things = len(set(where)), "devices"
     if isinstance(solution, StagePlacement):
         number = [0] * workload.n
@@ -53,7 +53,7 @@ def broken_rules(
                 f"{said}: node {ids[wrong[0]]} is in {things[:-1]} {number[wrong[0]]} of {count}"
             )
     for said, nodes in joined:
-        wrong = [v for v in nodes if where[v] != where[nodes[0]]]
+        wrong = [v for v in nodes if number[v] != number[nodes[0]]]
         if wrong:
             broken.append(f"{said}: nodes {ids[nodes[0]]} and {ids[wrong[0]]} are not together")
     for said, groups in separated:
