@@ -38,7 +38,7 @@ class PlacementRules(ByFields):
     max_stages
         At most so many devices are used; of a chain of stages, at most so many stages.
     fixed
-        Pairs of a node's id and a number: a part of a plan. `fixed_by` makes them from a plan.
+        Pairs of a node's id and a number: a part of a plan.
 
     Raises
     ------
