@@ -76,8 +76,10 @@ class PlacementRules(ByFields):
                 raise InputError("together, apart: a rule without patterns; remove it")
             patterns += rule
         for pattern in patterns:
-            if not isinstance(pattern, str) or not pattern:
-                raise InputError(f"pattern {quote(pattern)}: it must be a text that is not empty")
+            if not isinstance(pattern, str) or not pattern or "\0" in pattern:
+                raise InputError(
+                    f"pattern {quote(pattern)}: it must be a text, not empty, without null bytes"
+                )
         if self.max_stages is not None:
             check_count("max_stages", self.max_stages)
 
