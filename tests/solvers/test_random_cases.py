@@ -56,6 +56,11 @@ def test_placement_rules(variant: str) -> None:
     assert not defects(variant, range(2))
 
 
+def test_a_chain_whose_units_run_nowhere_is_no_plan_and_no_error() -> None:
+    """Nodes pinned to two devices wait for each other, so that chains hold them together."""
+    assert not defects("rules iteration noncontiguous", range(104, 105))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_many(variant: str) -> None:
