@@ -22,8 +22,7 @@ from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
 from . import names, options
 from .console import ERR, OUT, check_outputs, parse_bytes, tell_written
-from .pose import choose_cluster, choose_objective, pose_problem
-from .rules import with_rules
+from .pose import choose_cluster, choose_objective, pose_problem, with_rules
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")

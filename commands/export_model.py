@@ -19,8 +19,7 @@ from ..instances.formats.files import load
 from ..solvers.registry import method_of
 from . import names, options
 from .console import check_outputs, parse_bytes, tell_written
-from .pose import choose_cluster, pose_problem
-from .rules import with_rules
+from .pose import choose_cluster, pose_problem, with_rules
 
 
 def export_model(

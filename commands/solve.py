@@ -33,9 +33,15 @@ from .console import (
     progress,
     tell_written,
 )
-from .pose import choose_cluster, choose_objective, choose_ties, parse_degrees, pose_problem
+from .pose import (
+    choose_cluster,
+    choose_objective,
+    choose_ties,
+    parse_degrees,
+    pose_problem,
+    with_rules,
+)
 from .rank import rank
-from .rules import with_rules
 from .show.pipeline import facts_of
 from .show.plan import as_dict, print_result
 
