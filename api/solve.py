@@ -39,7 +39,11 @@ from ..solvers import (
     Search,
     Solver,
     raise_first_bounds,
+<<<<<<< HEAD
     split_argument,
+=======
+    solve_under_rules,
+>>>>>>> main
 )
 from ..solvers import solver as solver_of
 from .versions import installed
@@ -207,6 +211,9 @@ def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) 
     """
     for note in colour_notes(task):
         search.note(note)
+    if not isinstance(task.problem, DeviceMapping) and task.problem.placement_rules:
+        solve_under_rules(run, task, search)
+        return
     raise_first_bounds(task, search)
     if not search.done:
         run(task, search)

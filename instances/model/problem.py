@@ -22,6 +22,7 @@ from .cluster import Cluster
 from .costs import price
 from .iteration import Iteration
 from .network.topology import Topology
+from .placement_rules import NO_RULES, PlacementRules
 from .summary import ByFields
 from .training import Training
 from .workload import Workload
@@ -55,6 +56,8 @@ class Throughput(ByFields):
         Data moves only from a stage to the next: what a later one needs is passed on by those
         between, and at every boundary that it crosses both sides pay for it; gradients the same
         way back. So runs `torch.distributed.pipelining`. For contiguous splits.
+    placement_rules
+        Pins and other rules of the user's own; their numbers are devices.
 
     Raises
     ------
@@ -78,6 +81,7 @@ class Throughput(ByFields):
     pipeline: OrText[Pipeline] = Pipeline.PIPEDREAM
     overlap: bool = False
     relayed: bool = False
+    placement_rules: PlacementRules = NO_RULES
 
     def __post_init__(self) -> None:
         choose(self, split=Split, cpu_split=CpuSplit, pipeline=Pipeline)
@@ -108,6 +112,9 @@ class Latency(ByFields):
     ----------
     calls
         Calls per accelerator, q in the source; 1 makes the split contiguous.
+    placement_rules
+        Pins and other rules of the user's own; their numbers are devices, and those of the pool
+        are one.
 
     Raises
     ------
@@ -126,6 +133,7 @@ class Latency(ByFields):
     """
 
     calls: int = 1
+    placement_rules: PlacementRules = NO_RULES
 
     def __post_init__(self) -> None:
         check_count("calls", self.calls, MAX_CALLS)
@@ -241,6 +249,7 @@ class DeviceMapping(ByFields):
 Problem = Throughput | Iteration | Latency | Training | DeviceMapping
 
 
+<<<<<<< HEAD
 def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
     """Return the cluster that a workload's file suggests, for a problem of this name.
 
@@ -255,3 +264,10 @@ def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
     able = [i for i, kind in enumerate(cluster.kinds) if not kind.host and kind.count]
     supported = np.isfinite(compute[able]).any(axis=0).all()
     return cluster.without_hosts() if supported else cluster
+=======
+def names_stages(problem: Problem) -> bool:
+    """Whether the numbers of a problem's placement rules are stages, and not devices."""
+    return isinstance(problem, Training) or (
+        isinstance(problem, Iteration) and problem.split == "contiguous"
+    )
+>>>>>>> main

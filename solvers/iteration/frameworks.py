@@ -108,7 +108,7 @@ def deepspeed_type(found: Modules, stages: int, pattern: str) -> Iterator[list[i
     if pattern:
         counted = np.array([bool(re.search(pattern, m, re.IGNORECASE)) for m in found.names]) * 1.0
     if not counted.any():
-        raise Refused(f"no module's name matches {pattern!r}")
+        raise Refused(f"no module's name matches {pattern!r}; one is {found.names[found.inputs]}")
     yield balanced(counted, stages)
 
 
@@ -225,6 +225,7 @@ def offer_split(rule: Rule, task: Task[Iteration], search: Search[Solution]) -> 
 
 def _devices(task: Task[Iteration]) -> list[int]:
     """Return as many devices as a chain may have: accelerators if there are any, in order."""
+<<<<<<< HEAD
     able, problem = accelerators(task.cluster), task.problem
     if problem.order:
         needed = max(problem.order.device) + 1
@@ -232,6 +233,10 @@ def _devices(task: Task[Iteration]) -> list[int]:
             raise Refused(f"the schedule is for {needed} devices, and there are {len(able)}")
         return able
     chunks, most = problem.chunks_per_device, problem.max_stages
+=======
+    able, chunks = accelerators(task.cluster), task.problem.chunks_per_device
+    most = task.problem.placement_rules.max_stages
+>>>>>>> main
     able = able if most is None else able[: most // chunks]
     if not able:
         raise Refused(f"each device holds {chunks} stages, and at most {most} are allowed")
