@@ -39,11 +39,8 @@ from ..solvers import (
     Search,
     Solver,
     raise_first_bounds,
-<<<<<<< HEAD
-    split_argument,
-=======
     solve_under_rules,
->>>>>>> main
+    split_argument,
 )
 from ..solvers import solver as solver_of
 from .versions import installed

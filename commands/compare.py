@@ -22,12 +22,8 @@ from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
 from . import names, options
 from .console import ERR, OUT, check_outputs, parse_bytes, tell_written
-<<<<<<< HEAD
-from .pose import choose_cluster, choose_objective, pose_problem
-from .schedules import HELP, for_iteration, read_schedule
-=======
 from .pose import choose_cluster, choose_objective, pose_problem, with_rules
->>>>>>> main
+from .schedules import HELP, for_iteration, read_schedule
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
@@ -94,14 +90,9 @@ def compare(
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
     loaded = {name: load(name) for name in workloads}
-<<<<<<< HEAD
     objective = _objective_of(loaded, objective, asked.microbatches)
     for_iteration(asked, objective)
-    batch = {"microbatches": microbatches, "schedule": schedule, "max_stages": max_stages}
-=======
-    objective = _objective_of(loaded, objective, microbatches)
     batch = {"microbatches": microbatches, "schedule": schedule}
->>>>>>> main
     problem = pose_problem(
         objective,
         {
@@ -124,19 +115,13 @@ def compare(
         typed += ["--split", problem.split]
     else:
         typed += _typed({"split": split, **batch, "chunks": chunks})
-<<<<<<< HEAD
-    limit = parse_bytes(memory, "--memory")
-    for known in loaded.values():
-        choose_cluster(known, cluster, accelerators, cpus, limit, objective)
-=======
     size = parse_bytes(memory, "--memory")
     for known in loaded.values():
-        devices = choose_cluster(known, cluster, accelerators, cpus, size)
+        devices = choose_cluster(known, cluster, accelerators, cpus, size, objective)
         with_rules(problem, devices, pin=pin, together=together, apart=apart, max_stages=max_stages)
     for option, texts in (("--pin", pin), ("--together", together), ("--apart", apart)):
         typed += [word for text in texts or () for word in (option, text)]
     typed += _typed({"max_stages": max_stages})
->>>>>>> main
     typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
     if methods is None:
         usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS

@@ -18,12 +18,8 @@ from ..instances.formats.files import load
 from ..solvers.registry import method_of
 from . import names, options
 from .console import check_outputs, parse_bytes, tell_written
-<<<<<<< HEAD
-from .pose import choose_cluster, pose_problem
-from .schedules import HELP, for_iteration, read_schedule
-=======
 from .pose import choose_cluster, pose_problem, with_rules
->>>>>>> main
+from .schedules import HELP, for_iteration, read_schedule
 
 
 def export_model(

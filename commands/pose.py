@@ -26,12 +26,9 @@ from ..instances import (
 from ..instances.common.choices import Tied
 from ..instances.common.errors import quote
 from ..instances.formats.files import load_cluster
-<<<<<<< HEAD
-from ..instances.model.problem import suggested_cluster
-=======
 from ..instances.formats.rules_files import load_fixed, load_rules
 from ..instances.model.placement_rules import NO_RULES, PlacementRules
->>>>>>> main
+from ..instances.model.problem import suggested_cluster
 from ..instances.model.tied_weights import are_copied, tied_as
 from ..runtime.simulate.network import (
     HostMemory,

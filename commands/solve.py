@@ -174,9 +174,6 @@ def solve(
             },
         },
     )
-<<<<<<< HEAD
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, asked.file])
-=======
     problem = with_rules(
         problem,
         devices,
@@ -187,8 +184,7 @@ def solve(
         fixed=fixed,
         file=cluster,
     )
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed])
->>>>>>> main
+    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed, asked.file])
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):

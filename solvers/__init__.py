@@ -5,12 +5,8 @@ from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
 from .core.result import Result
 from .core.search import Point, Progress, Search
-<<<<<<< HEAD
-from .registry import METHODS, current_name, method_of, solver, split_argument
-=======
 from .core.under_rules import solve_under_rules
-from .registry import METHODS, current_name, method_of, solver
->>>>>>> main
+from .registry import METHODS, current_name, method_of, solver, split_argument
 
 __all__ = [
     "DEFAULT_LIMITS",

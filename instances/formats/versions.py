@@ -42,15 +42,12 @@ def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
             _fill(data, "solution", {"order": []})
     if form == PLAN and version < 3:
         problem = data.get("problem")
-<<<<<<< HEAD
-        if isinstance(problem, dict) and problem.get("name") == "iteration":
-            _fill(data, "problem", {"actions": []})
-=======
         if isinstance(problem, dict) and problem.get("name") != "mapping":
             kept = {key: value for key, value in problem.items() if key != "max_stages"}
             rules = {"max_stages": problem.get("max_stages")}
             data = {**data, "problem": {**kept, "placement_rules": rules}}
->>>>>>> main
+        if isinstance(problem, dict) and problem.get("name") == "iteration":
+            _fill(data, "problem", {"actions": []})
     return {**data, "version": NEWEST[form]}
 
 

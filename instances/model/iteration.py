@@ -8,11 +8,8 @@ from functools import cached_property
 from ..common.choices import OrText, PipelineSchedule, Split, choose
 from ..common.errors import InputError, quote
 from ..common.options import check_count
-<<<<<<< HEAD
-from .schedules.given import GivenOrder, given_order
-=======
 from .placement_rules import NO_RULES, PlacementRules
->>>>>>> main
+from .schedules.given import GivenOrder, given_order
 from .summary import ByFields
 from .workload import Workload
 
@@ -56,16 +53,13 @@ class Iteration(ByFields):
     weight_share
         The part of a backward pass that computes gradients of weights, where a schedule splits
         it.
-<<<<<<< HEAD
+    placement_rules
+        Pins and other rules of the user's own; their numbers are stages if the split is
+        contiguous, else devices.
     actions
         Of ``given``, a row of cells such as ``0F0,0F1,0B0,0B1`` for each device, as in the CSV of
         computations of `torch.distributed.pipelining`: stage, kind (F; B, or I and W) and
         microbatch. Empty cells are left out.
-=======
-    placement_rules
-        Pins and other rules of the user's own; their numbers are stages if the split is
-        contiguous, else devices.
->>>>>>> main
 
     Raises
     ------
@@ -96,11 +90,8 @@ class Iteration(ByFields):
     relayed: bool = False
     overlap: bool = False
     weight_share: float = 0.5
-<<<<<<< HEAD
-    actions: tuple[str, ...] = field(default=(), repr=False)
-=======
     placement_rules: PlacementRules = NO_RULES
->>>>>>> main
+    actions: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         check_count("microbatches", self.microbatches)
@@ -131,10 +122,6 @@ class Iteration(ByFields):
         if order.microbatches != self.microbatches:
             raise InputError(
                 f"microbatches: {self.microbatches}; the actions are of {order.microbatches}"
-            )
-        if self.max_stages is not None and self.max_stages < len(order.device):
-            raise InputError(
-                f"max_stages: {self.max_stages}; the actions are of {len(order.device)} stages"
             )
         object.__setattr__(self, "actions", order.texts)
 

@@ -249,7 +249,6 @@ class DeviceMapping(ByFields):
 Problem = Throughput | Iteration | Latency | Training | DeviceMapping
 
 
-<<<<<<< HEAD
 def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
     """Return the cluster that a workload's file suggests, for a problem of this name.
 
@@ -264,10 +263,10 @@ def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
     able = [i for i, kind in enumerate(cluster.kinds) if not kind.host and kind.count]
     supported = np.isfinite(compute[able]).any(axis=0).all()
     return cluster.without_hosts() if supported else cluster
-=======
+
+
 def names_stages(problem: Problem) -> bool:
     """Whether the numbers of a problem's placement rules are stages, and not devices."""
     return isinstance(problem, Training) or (
         isinstance(problem, Iteration) and problem.split == "contiguous"
     )
->>>>>>> main

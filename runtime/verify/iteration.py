@@ -94,9 +94,6 @@ def _not_a_pipeline(
     used = set(solution.stage.tolist())
     if used != set(range(count)):
         return [f"stages: every one of 0 to {count - 1} must have nodes, and no other"]
-<<<<<<< HEAD
-    if problem.max_stages is not None and count > problem.max_stages:
-        return [f"{count} stages, {count - problem.max_stages} more than allowed"]
     broken = _not_of_schedule(problem, devices)
     if broken or problem.split != "contiguous":
         return broken
@@ -115,8 +112,6 @@ def _not_of_schedule(problem: Iteration, devices: Sequence[int]) -> list[str]:
         if len(set(devices)) <= max(row):
             return ["two rows of the schedule are on one device"]
         return []
-=======
->>>>>>> main
     size, left = divmod(count, problem.chunks_per_device)
     if left or list(devices) != list(devices[:size]) * problem.chunks_per_device:
         return [

@@ -225,18 +225,13 @@ def offer_split(rule: Rule, task: Task[Iteration], search: Search[Solution]) -> 
 
 def _devices(task: Task[Iteration]) -> list[int]:
     """Return as many devices as a chain may have: accelerators if there are any, in order."""
-<<<<<<< HEAD
     able, problem = accelerators(task.cluster), task.problem
     if problem.order:
         needed = max(problem.order.device) + 1
         if len(able) < needed:
             raise Refused(f"the schedule is for {needed} devices, and there are {len(able)}")
         return able
-    chunks, most = problem.chunks_per_device, problem.max_stages
-=======
-    able, chunks = accelerators(task.cluster), task.problem.chunks_per_device
-    most = task.problem.placement_rules.max_stages
->>>>>>> main
+    chunks, most = problem.chunks_per_device, problem.placement_rules.max_stages
     able = able if most is None else able[: most // chunks]
     if not able:
         raise Refused(f"each device holds {chunks} stages, and at most {most} are allowed")

@@ -49,17 +49,12 @@ def _one_kind(name: str, task: Task[Iteration]) -> str | None:
 
 def _small(name: str, task: Task[Iteration]) -> str | None:
     problem, chunks = task.problem, task.problem.chunks_per_device
-<<<<<<< HEAD
-    most = min(task.cluster.size, task.workload.n, problem.max_stages or task.cluster.size)
+    most = min(task.cluster.size, task.workload.n)
+    most = min(most, problem.placement_rules.max_stages or most)
     stages = chunks * most * (most + 1) // 2
     if problem.order:
         stages = len(problem.order.device)
     actions = 2 * problem.microbatches * stages
-=======
-    most = min(task.cluster.size, task.workload.n)
-    most = min(most, problem.placement_rules.max_stages or most)
-    actions = 2 * problem.microbatches * chunks * most * (most + 1) // 2
->>>>>>> main
     if actions > MOST_ACTIONS:
         return (
             f"method: {name} is for small cases, of at most {MOST_ACTIONS} passes over all numbers "
@@ -109,14 +104,11 @@ METHODS: dict[str, Method[Iteration]] = {
     "auto": Method(_auto),
     "dp": Method(_dp),
     "milp": Method(_milp, refuses=(_one_kind, _small)),
-<<<<<<< HEAD
-    **{name: Method(_by_rule(name)) for name in RULES},
-    "deepspeed-type": Method(
-        _by_rule("deepspeed-type"), {"type": ()}, refuses=(_no_regex,), argument="type"
-=======
     **{name: Method(_by_rule(name), refuses=(_no_rules,)) for name in RULES},
     "deepspeed-type": Method(
-        _by_rule("deepspeed-type"), {"type": ()}, refuses=(_no_regex, _no_rules)
->>>>>>> main
+        _by_rule("deepspeed-type"),
+        {"type": ()},
+        refuses=(_no_regex, _no_rules),
+        argument="type",
     ),
 }

@@ -62,7 +62,6 @@ def test_an_iteration_keeps_the_passes_and_no_idle_steps() -> None:
     assert problem.devices_of(2) == (0, 1)
     for options, message in (
         ({"microbatches": 3}, "microbatches: 3; the actions are of 2"),
-        ({"max_stages": 1}, "max_stages: 1; the actions are of 2 stages"),
         ({"schedule": "1f1b"}, "only the schedule given has them"),
         ({"split": "noncontiguous"}, "needs a chain of stages"),
         ({"chunks": 2}, "only the schedule interleaved"),

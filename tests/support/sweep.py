@@ -20,11 +20,8 @@ from brute_iteration import SCHEDULES, least_makespan, training_case
 from brute_latency import least_latency
 from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
 from cases import linked_case, random_case
-<<<<<<< HEAD
 from given_orders import random_devices, random_rows
-=======
 from rules_cases import best_under_rules, with_rules
->>>>>>> main
 from training_cases import best_objective, random_training_case
 from wide_cases import Where, wide_case, widened
 
@@ -181,11 +178,7 @@ def _iteration(
         split,
         relayed=bool(rng.random() < 0.25) and contiguous,
         overlap=bool(rng.random() < 0.2),
-<<<<<<< HEAD
-        max_stages=2 if rng.random() < 0.15 and not rows else None,
-=======
-        placement_rules=PlacementRules(max_stages=2 if rng.random() < 0.15 else None),
->>>>>>> main
+        placement_rules=PlacementRules(max_stages=2 if rng.random() < 0.15 and not rows else None),
         weight_share=float(rng.choice([0.5, 0.3, 1.0])),
         actions=rows,
     )
