@@ -22,8 +22,14 @@ from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
 from . import names, options
 from .console import ERR, OUT, check_outputs, parse_bytes, tell_written
-from .pose import choose_cluster, choose_objective, pose_problem, with_rules
-from .schedules import HELP, for_iteration, read_schedule
+from .pose import (
+    choose_cluster,
+    choose_objective,
+    for_iteration,
+    pose_problem,
+    read_schedule,
+    with_rules,
+)
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
@@ -54,7 +60,9 @@ def compare(
     microbatches: options.Microbatches = None,
     schedule: Annotated[
         str | None,
-        typer.Option(autocompletion=names.SCHEDULE, help=f"{HELP}. Training: as for solve."),
+        typer.Option(
+            autocompletion=names.SCHEDULE, help=f"{options.SCHEDULES}. Training: as for solve."
+        ),
     ] = None,
     chunks: options.Chunks = None,
     pin: options.Pin = None,

@@ -18,8 +18,13 @@ from ..instances.formats.files import load
 from ..solvers.registry import method_of
 from . import names, options
 from .console import check_outputs, parse_bytes, tell_written
-from .pose import choose_cluster, pose_problem, with_rules
-from .schedules import HELP, for_iteration, read_schedule
+from .pose import (
+    choose_cluster,
+    for_iteration,
+    pose_problem,
+    read_schedule,
+    with_rules,
+)
 
 
 def export_model(
@@ -43,7 +48,7 @@ def export_model(
     relayed: options.Relayed = None,
     microbatches: options.Microbatches = None,
     schedule: Annotated[
-        str | None, typer.Option(help=f"{HELP}.", autocompletion=names.BATCH_SCHEDULE)
+        str | None, typer.Option(help=f"{options.SCHEDULES}.", autocompletion=names.BATCH_SCHEDULE)
     ] = None,
     chunks: options.Chunks = None,
     pin: options.Pin = None,

@@ -82,6 +82,12 @@ Fixed = Annotated[
     typer.Option(help="A plan or split file: the nodes that it names stay where they are there."),
 ]
 
+#: What names and files `--schedule` takes.
+SCHEDULES = (
+    "Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; a CSV file with a row of "
+    "passes such as 0F0,0B0 for each device"
+)
+
 # The search
 TimeLimit = Annotated[float, typer.Option(help="Seconds.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]

@@ -14,8 +14,7 @@ from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
 from . import names, options
 from .console import check_outputs, print_json, tell_written
-from .pose import NETWORKS, choose_network
-from .schedules import is_file
+from .pose import NETWORKS, choose_network, names_file
 from .show.simulation import as_dict, print_simulation
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def simulate(
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
     planned = usual_schedule(made) if schedule is None else named_schedule(made, schedule)
-    if schedule is not None and is_file(schedule):
+    if schedule is not None and names_file(schedule):
         if microbatches is not None:
             raise InputError(f"--microbatches: {schedule} says how many there are; leave it out")
         actions = read_csv(read_source(schedule).text, name=schedule)

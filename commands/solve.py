@@ -37,12 +37,13 @@ from .pose import (
     choose_cluster,
     choose_objective,
     choose_ties,
+    for_iteration,
     parse_degrees,
     pose_problem,
+    read_schedule,
     with_rules,
 )
 from .rank import rank
-from .schedules import HELP, for_iteration, read_schedule
 from .show.pipeline import facts_of
 from .show.plan import as_dict, print_result
 
@@ -92,7 +93,8 @@ def solve(
         str | None,
         typer.Option(
             autocompletion=names.SCHEDULE,
-            help=f"{HELP}; or all, for a table. Training: 1f1b (default), gpipe, pipedream or 2bw.",
+            help=f"{options.SCHEDULES}; or all, for a table. Training: 1f1b (default), gpipe, "
+            "pipedream or 2bw.",
         ),
     ] = None,
     optimizer: Annotated[
