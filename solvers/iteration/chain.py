@@ -28,7 +28,7 @@ class Chain:
     share: float
 
     @cached_property
-    def _arrays(self) -> tuple[Ints, Ints]:
+    def arrays(self) -> tuple[Ints, Ints]:
         first = np.cumsum([0, *map(len, self.order.tables)]).astype(np.int64)
         return first, np.ascontiguousarray(np.concatenate(self.order.tables))
 
@@ -39,14 +39,14 @@ class Chain:
 
     def makespan(self, duration: Floats) -> float:
         """Return the makespan for durations of shape (P, 4)."""
-        first, table = self._arrays
+        first, table = self.arrays
         return float(
             kernels.execute(first, table, duration, self.order.microbatches, np.zeros((0, 4)))
         )
 
     def longest_path(self, duration: Floats) -> tuple[float, Floats]:
         """Return the makespan, and how many actions of each kind are on a longest path, (P, 4)."""
-        first, table = self._arrays
+        first, table = self.arrays
         counts = np.zeros((self.order.stages, 4))
         makespan = kernels.execute(first, table, duration, self.order.microbatches, counts)
         return float(makespan), counts
