@@ -36,19 +36,3 @@ class Graph(NamedTuple):
     sink: Ints
     duration: Floats
     cuts: Ints
-
-
-class Actions(NamedTuple):
-    """A schedule's order, for `kernels.execute`.
-
-    Parameters
-    ----------
-    first, table
-        Where each device's actions begin in the table, and the table.
-    microbatches
-        M.
-    """
-
-    first: Ints
-    table: Ints
-    microbatches: int

@@ -72,13 +72,13 @@ def refine(graph, alive, prices, actions, target, rounds, states, out):
         for d in range(devices):
             for c in range(graph.duration.shape[1]):
                 duration[c * devices + d] = graph.duration[path[d], c]
-        alone = execute(actions.first, actions.table, duration, actions.microbatches, counts)
+        alone = execute(actions.first, actions.table, actions.microbatches, duration, counts)
         if alone < makespan[0]:
             makespan[0] = alone
             chosen[:] = path
         mixed += (duration - mixed) / (r + 1)
         if r > 0:
-            whole = execute(actions.first, actions.table, mixed, actions.microbatches, counts)
+            whole = execute(actions.first, actions.table, actions.microbatches, mixed, counts)
             above = min(above, whole)
         else:
             above = min(above, alone)

@@ -1,9 +1,9 @@
 """Devices that hold two stages: the pairs of stages that a chain below a target may have.
 
 For a chain of 2D stages that passes the ideals I_0 = ∅, …, I_D = J_0, …, J_D = V, device d holds
-I_{d+1} ∖ I_d and J_{d+1} ∖ J_d. With J_0, the *meeting ideal*, given, a state is (I_d, J_d), and a pair is
-an option of device d (`graph`). Data that both stages use is paid for once, so that the times are
-those of the definition.
+I_{d+1} ∖ I_d and J_{d+1} ∖ J_d. With J_0, the *meeting ideal*, given, a state is (I_d, J_d), and a
+pair is an option of device d (`graph`). Data that both stages use is paid for once, so that the
+times are those of the definition.
 
 A pair is left out if paths that stay on its device show that no chain below the target has it; if,
 at given prices, the cheapest stages before and behind it do; or if it does not fit into memory.

@@ -59,8 +59,8 @@ class Node:
 
 
 @dataclass
-class Best:
-    """Searches.
+class BestFirst:
+    """The search.
 
     Parameters
     ----------
@@ -72,6 +72,12 @@ class Best:
         Takes the pairs and a chain, and its makespan.
     raise_bound
         Takes the least bound of all chains.
+    closed
+        Least makespan, or bound, of the chains that are not divided further.
+    complete
+        Whether no chain below the target, or below `closed`, is left.
+    heap, number
+        Roots and nodes by their bounds, and a number that tells equal ones apart.
     """
 
     search: Stoppable
@@ -79,6 +85,7 @@ class Best:
     met: Callable[[Pairs, Ints, float], None]
     raise_bound: Callable[[float], None]
     closed: float = np.inf
+    complete: bool = False
     heap: list[tuple[float, int, Root | Node]] = field(default_factory=list)
     number: count[int] = field(default_factory=count)
 
@@ -93,6 +100,7 @@ class Best:
             least = self.heap[0][0] if self.heap else self.aim()
             self.raise_bound(min(least, self.closed, self.aim()))
             if least >= self.aim() or self.closed <= least:
+                self.complete = True
                 return
             bound, _, item = heapq.heappop(self.heap)
             if isinstance(item, Root):

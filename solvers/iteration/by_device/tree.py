@@ -14,7 +14,7 @@ import numpy as np
 from ....instances.common.arrays import Floats, Ints
 from ..chain import Chain
 from . import kernels
-from .graph import Actions, Graph
+from .graph import Graph
 
 #: Rounds of the first node of a graph, and of all others.
 FIRST, ROUNDS = 60, 12
@@ -70,10 +70,8 @@ class Tree:
         best = np.empty_like(prices)
         chosen = np.empty(len(self.graph.begin) - 1, np.int64)
         makespan = np.empty(1)
-        first, table = self.chain.arrays
-        actions = Actions(first, table, self.chain.order.microbatches)
         bound = kernels.refine(
-            self.graph, alive, prices, actions, target, rounds, self.states,
+            self.graph, alive, prices, self.chain.actions, target, rounds, self.states,
             (keep, best, chosen, makespan),
         )  # fmt: skip
         cuts = self.graph.cuts[chosen].T.ravel()
@@ -91,7 +89,7 @@ class Tree:
                     best = max(best, (float(np.ptp(cost)), d, cost), key=lambda one: one[0])
             if best[1] >= 0:
                 break
-        spread, d, cost = best
+        _, d, cost = best
         if d < 0:
             return None
         low = np.ones(len(alive), np.bool_)
