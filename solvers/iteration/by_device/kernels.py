@@ -199,7 +199,7 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
                     if (d == devices - 1) != (up == last):
                         continue
                     pair_times(a, b, low, to, high, up, stages, shared, own)
-                    if stage_limits(d, low, to, high, up, stages, limits, own) >= target:
+                    if on_device(d, low, to, high, up, limits, own) >= target:
                         continue
                     fits = True
                     for q in range(asked):
@@ -269,18 +269,14 @@ def pair_times(a, b, low, to, high, up, stages, shared, own):
 
 
 @inner
-def stage_limits(d, low, to, high, up, stages, limits, own):
-    """Return what paths that stay on the device say, with the compute of all other stages."""
+def on_device(d, low, to, high, up, limits, own):
+    """Return what paths that stay on the device say, with the cheapest stages around these."""
     bound = 0.0
-    work, last = stages.work, stages.work.shape[1] - 1
     for p in range(limits.own.shape[1]):
-        total = 0.0
+        total = limits.before[d, p, low] + limits.to_meet[d, p, to]
+        total += limits.from_meet[d, p, high] + limits.behind[d, p, up]
         for k in range(2):
-            total += limits.own[d, p, 0, k] * own[0, k]
-            total += limits.own[d, p, 1, k] * own[1, k]
-            total += limits.rest[d, p, 0, k] * work[k, low]
-            total += limits.rest[d, p, 1, k] * (work[k, high] - work[k, to])
-            total += limits.rest[d, p, 2, k] * (work[k, last] - work[k, up])
+            total += limits.own[d, p, 0, k] * own[0, k] + limits.own[d, p, 1, k] * own[1, k]
         bound = max(bound, total)
     return bound
 

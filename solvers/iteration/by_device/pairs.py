@@ -11,6 +11,7 @@ at given prices, the cheapest stages before and behind it do; or if it does not 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -23,9 +24,6 @@ from ..stage_list import StageList, bits
 from ..stage_paths import HEAVY, LIGHT, StagePaths
 from . import kernels
 from .graph import Graph
-
-#: Pairs at most, some 200 bytes each.
-MOST = 400_000
 
 
 class Stages(NamedTuple):
@@ -41,8 +39,6 @@ class Stages(NamedTuple):
         Shape (R,): times.
     resident, activation
         Shape (R,): bytes.
-    work
-        Shape (2, N): forward and backward compute of each ideal.
     """
 
     first: Ints
@@ -51,7 +47,6 @@ class Stages(NamedTuple):
     backward: Floats
     resident: Floats
     activation: Floats
-    work: Floats
 
 
 class Shared(NamedTuple):
@@ -79,14 +74,18 @@ class Limits(NamedTuple):
     ----------
     own
         Shape (D, paths, 2, 2): forward and backward passes of its stages on a path.
-    rest
-        Shape (D, paths, 3, 2): the least of any stage before, between and behind these.
+    before, to_meet, from_meet, behind
+        Shape (D, paths, N): the least that other stages add to the path: those before the
+        device, between it and the meeting ideal, between that and its second stage, and behind.
     held
         Shape (D, V, 2): microbatches in flight; rows of 0 fill up.
     """
 
     own: Floats
-    rest: Floats
+    before: Floats
+    to_meet: Floats
+    from_meet: Floats
+    behind: Floats
     held: Floats
 
 
@@ -117,7 +116,7 @@ class Pairs:
         first = np.searchsorted(listed.start, np.arange(listed.lattice.size + 1))
         return Stages(
             first, listed.end, listed.forward[0].copy(), listed.backward[0].copy(),
-            listed.resident, listed.activation, listed.ahead.copy(),
+            listed.resident, listed.activation,
         )  # fmt: skip
 
     @cached_property
@@ -137,45 +136,97 @@ class Pairs:
         )
 
     @cached_property
-    def limits(self) -> Limits:
-        """Paths that are longest where the stages of a device are the largest."""
-        chain, size = self.paths.chain, self.devices
-        own, rest = [], []
-        for d in range(size):
+    def on_device(self) -> Floats:
+        """Paths that are longest where the stages of a device are the largest, (D, 3, 2D, 2)."""
+        chain = self.paths.chain
+        found = []
+        for d in range(self.devices):
             heavy = chain.order.device == d
-            found = []
             for times in HEAVY:
                 f, b = (np.where(heavy, time, LIGHT) for time in times)
                 found.append(chain.longest_path(chain.durations(f, b, b))[1][:, :2])
-            own.append([[counts[d], counts[size + d]] for counts in found])
-            rest.append([_least(counts, d, size) for counts in found])
-        vectors = chain.order.in_flight
-        held = np.zeros((size, max(map(len, vectors)), 2))
+        return np.array(found).reshape(self.devices, len(HEAVY), -1, 2)
+
+    @cached_property
+    def _before(self) -> Floats:
+        return self._around(lambda paths, d: self.ahead(paths, 0, 0)[d])
+
+    @cached_property
+    def _behind(self) -> Floats:
+        last, size = self.paid.lattice.size - 1, self.devices
+        return self._around(lambda paths, d: self.behind(paths, last, size)[d + 1])
+
+    @cached_property
+    def _held(self) -> Floats:
+        vectors = self.paths.chain.order.in_flight
+        held = np.zeros((self.devices, max(map(len, vectors)), 2))
         for d, listed in enumerate(vectors):
             held[d, : len(listed)] = listed
-        return Limits(np.array(own), np.array(rest), held)
+        return held
+
+    def _around(self, least: Callable[[Floats, int], Floats]) -> Floats:
+        """Return what stages around those of each device add to each path, shape (D, paths, N)."""
+        return np.array([[least(p, d) for p in paths] for d, paths in enumerate(self.on_device)])
+
+    def _limits(self, meet: int) -> Limits:
+        size = self.devices
+        own = [paths[:, [d, size + d]] for d, paths in enumerate(self.on_device)]
+        return Limits(
+            np.array(own),
+            self._before,
+            self._around(lambda paths, d: self.behind(paths, meet, 0)[d + 1]),
+            self._around(lambda paths, d: self.ahead(paths, meet, size)[d]),
+            self._behind,
+            self._held,
+        )
 
     def behind(self, prices: Floats, last: int, first: int) -> Floats:
         """Return the least cost of D stages from each ideal to `last`, shape (D + 1, N).
 
+        Row d is that of the stages `first` + d, … `first` + D − 1.
+
         Parameters
         ----------
         prices
-            Shape (2D, 4).
-        first
-            Number of the first of the D stages.
+            Shape (2D, 2 or more).
         """
-        stages = self.paths.stages
-        least = np.full((self.devices + 1, stages.lattice.size), np.inf)
+        forward, backward, end, starts, at = self._by_start
+        least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
         least[-1, last] = 0.0
         for d in range(self.devices - 1, -1, -1):
             price = prices[first + d]
-            own = price[0] * stages.forward[0] + price[1] * stages.backward[0]
-            np.minimum.at(least[d], stages.start, least[d + 1][stages.end] + own)
+            cost = least[d + 1][end] + price[0] * forward + price[1] * backward
+            least[d, starts] = np.minimum.reduceat(cost, at)
         return least
 
-    def graph(self, meet: int, target: float, prices: Floats, tables: Floats) -> Graph | None:
-        """Return the pairs of chains below a target; None if there are too many.
+    def ahead(self, prices: Floats, start: int, first: int) -> Floats:
+        """Return the least cost from an ideal to each by stages `first`, …, shape (D + 1, N)."""
+        forward, backward, start_of, ends, at = self._by_end
+        least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
+        least[0, start] = 0.0
+        for d in range(self.devices):
+            price = prices[first + d]
+            cost = least[d][start_of] + price[0] * forward + price[1] * backward
+            least[d + 1, ends] = np.minimum.reduceat(cost, at)
+        return least
+
+    @cached_property
+    def _by_start(self) -> tuple[Floats, Floats, Ints, Ints, Ints]:
+        listed = self.paths.stages
+        listed = listed.keep(np.argsort(listed.start, kind="stable"))
+        starts, at = np.unique(listed.start, return_index=True)
+        return listed.forward[0].copy(), listed.backward[0].copy(), listed.end, starts, at
+
+    @cached_property
+    def _by_end(self) -> tuple[Floats, Floats, Ints, Ints, Ints]:
+        listed = self.paths.stages  # by their end
+        ends, at = np.unique(listed.end, return_index=True)
+        return listed.forward[0].copy(), listed.backward[0].copy(), listed.start, ends, at
+
+    def graph(
+        self, meet: int, target: float, prices: Floats, tables: Floats, most: int
+    ) -> Graph | None:
+        """Return the pairs of chains below a target; None if there are more than `most`.
 
         Parameters
         ----------
@@ -185,12 +236,12 @@ class Pairs:
             Shape (Q, 2D + 1, N): `behind` of both halves, one after the other.
         """
         size = self.devices
-        rows = np.empty((MOST, 5), np.int64)
-        times = np.empty((MOST, 2, 2))
+        rows = np.empty((most, 5), np.int64)
+        times = np.empty((most, 2, 2))
         begin = np.zeros(size + 1, np.int64)
         room = float(self.paths.line.room[0])
         filled, _ = kernels.list_pairs(
-            meet, target, self.stages, self.shared, self.limits, prices, tables, room,
+            meet, target, self.stages, self.shared, self._limits(meet), prices, tables, room,
             (rows, times, begin),
         )  # fmt: skip
         if filled < 0:
@@ -200,9 +251,3 @@ class Pairs:
         duration[:, :, :2] = times[:filled]
         layer, source, sink = rows[:, :3].T.copy()
         return Graph(begin, layer, source, sink, duration, self.stages.end[rows[:, 3:]])
-
-
-def _least(counts: Floats, d: int, size: int) -> list[Floats]:
-    """Return the least counts of the stages before, between and behind those of device d."""
-    parts = (counts[:d], counts[d + 1 : size + d], counts[size + d + 1 :])
-    return [part.min(axis=0) if len(part) else np.zeros(2) for part in parts]

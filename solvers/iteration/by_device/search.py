@@ -22,7 +22,10 @@ from .tree import FIRST, ROUNDS, Tree
 #: Prices that are asked about every pair.
 POOL = 4
 #: Least part of the way to the target that a tree is built for.
-LEAST_STEP = 1 / 256
+LEAST_STEP = 1 / 16
+#: Options of a tree at first, by how much more there may be once the step is the least, and at most:
+#: some 200 bytes each.
+OPTIONS, MORE, MOST = 40_000, 4, 640_000
 #: Relative slack for rounding of sums.
 SLACK = 1e-9
 
@@ -39,12 +42,15 @@ class Root:
         Prices, shape (2D, 4) each, the newest last; shared by the roots of one number of devices.
     step
         Part of the way from its bound to the target that the next tree is built for.
+    most
+        Options of that tree at most.
     """
 
     pairs: Pairs
     meet: int
     pool: list[Floats]
     step: float = 1.0
+    most: int = OPTIONS
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,10 +132,13 @@ class BestFirst:
         if own > bound:
             self.push(own, root)
             return
-        graph = pairs.graph(root.meet, target, np.array(pool), tables)
+        graph = pairs.graph(root.meet, target, np.array(pool), tables, root.most)
         if graph is None:
-            root.step /= 2
-            if root.step < LEAST_STEP:
+            if root.step > LEAST_STEP:
+                root.step /= 2
+            elif root.most < MOST:
+                root.most *= MORE
+            else:
                 self.closed = min(self.closed, bound)
                 return
             self.push(bound, root)
