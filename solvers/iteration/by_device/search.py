@@ -23,8 +23,8 @@ from .tree import FIRST, ROUNDS, Tree
 POOL = 4
 #: Least part of the way to the target that a tree is built for.
 LEAST_STEP = 1 / 16
-#: Options of a tree at first; by how much more there may be once the step is the least; and at most,
-#: some 200 bytes each.
+#: Options of a tree at first, some 200 bytes each; by how much more there may be where the step is
+#: the least; and at most.
 OPTIONS, MORE, MOST = 40_000, 4, 640_000
 #: Relative slack for rounding of sums.
 SLACK = 1e-9
