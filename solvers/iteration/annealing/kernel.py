@@ -58,8 +58,15 @@ def anneal(chain, times, lattice, actions, heat, draws, best):
             steps = 2 + int(one[2] * 10)
         upwards = one[3] < 0.5
         choice = int(one[3] * 1_000_003)
+        back = one[1] > 0.85  # then one unit takes the place of another
         moved[:] = chain
-        if not shift(moved, first, last, steps, upwards, choice, lattice):
+        for s in range(first, last + 1):
+            for _ in range(1 if back else steps):
+                moved[s] = neighbour(moved[s], upwards, choice, lattice)
+                choice = (choice * 31 + 17) % 1_000_003
+            if back:
+                moved[s] = neighbour(moved[s], not upwards, choice, lattice)
+        if not ascends(moved, first, last, lattice):
             continue
         if not chain_times(moved, times, duration):
             continue
@@ -75,21 +82,19 @@ def anneal(chain, times, lattice, actions, heat, draws, best):
 
 
 @inner
-def shift(chain, first, last, steps, upwards, choice, lattice):
-    """Move boundaries by units of the lattice; return whether a chain of stages is left."""
-    for s in range(first, last + 1):
-        ideal = chain[s]
-        for _ in range(steps):
-            if upwards:
-                low, high = lattice.up_first[ideal], lattice.up_first[ideal + 1]
-            else:
-                low, high = lattice.down_first[ideal], lattice.down_first[ideal + 1]
-            if high == low:
-                return False
-            at = low + choice % (high - low)
-            ideal = lattice.up[at] if upwards else lattice.down[at]
-            choice = (choice * 31 + 17) % 1_000_003
-        chain[s] = ideal
+def neighbour(ideal, upwards, choice, lattice):
+    """Return an ideal with one unit more or less; the same if there is none."""
+    starts = lattice.up_first if upwards else lattice.down_first
+    low, high = starts[ideal], starts[ideal + 1]
+    if high == low:
+        return ideal
+    at = low + choice % (high - low)
+    return lattice.up[at] if upwards else lattice.down[at]
+
+
+@inner
+def ascends(chain, first, last, lattice):
+    """Return whether the stages at some boundaries are not empty, and each ideal has the former."""
     for s in range(first, last + 2):
         below, above = chain[s - 1], chain[s]
         if below == above:
