@@ -22,10 +22,9 @@ from .tree import FIRST, ROUNDS, Tree
 #: Prices that are asked about every pair.
 POOL = 4
 #: Least part of the way to the target that a tree is built for.
-LEAST_STEP = 1 / 16
-#: Options of a tree at first, some 200 bytes each; by how much more there may be where the step is
-#: the least; and at most.
-OPTIONS, MORE, MOST = 40_000, 4, 640_000
+LEAST_STEP = 1 / 256
+#: Options of a tree at most, some 200 bytes each.
+MOST = 400_000
 #: Relative slack for rounding of sums.
 SLACK = 1e-9
 
@@ -42,15 +41,12 @@ class Root:
         Prices, shape (2D, 4) each, the newest last; shared by the roots of one number of devices.
     step
         Part of the way from its bound to the target that the next tree is built for.
-    most
-        Options of that tree at most.
     """
 
     pairs: Pairs
     meet: int
     pool: list[Floats]
     step: float = 1.0
-    most: int = OPTIONS
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +128,10 @@ class BestFirst:
         if own > bound:
             self.push(own, root)
             return
-        graph = pairs.graph(root.meet, target, np.array(pool), tables, root.most)
+        graph = pairs.graph(root.meet, target, np.array(pool), tables, MOST)
         if graph is None:
-            if root.step > LEAST_STEP:
-                root.step /= 2
-            elif root.most < MOST:
-                root.most *= MORE
-            else:
+            root.step /= 2
+            if root.step < LEAST_STEP:
                 self.closed = min(self.closed, bound)
                 return
             self.push(bound, root)
