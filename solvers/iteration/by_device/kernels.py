@@ -145,41 +145,33 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
     ----------
     meet
         Where the first D stages end and the last D begin.
-    target
-        Of the makespan: pairs that no chain below it has are left out.
-    stages
-        `Stages`.
-    shared
-        `Shared`.
-    limits
-        `Limits`.
+    target, memory
+        Pairs that no chain with a makespan below the target has, and larger ones, are left out.
+    stages, shared, limits
+        `Stages`, `Shared` and `Limits` of `pairs`.
     prices
         Shape (Q, 2D, 4).
     tables
         Shape (Q, 2D + 1, N): least cost, at these prices, of the stages from s on: from each ideal
         to `meet` for s ≤ D, and to the last ideal behind.
-    memory
-        Bytes of a device.
     out
         Rows to be filled in, shapes (T, 5), for the layer, the states, and the stages; (T, 2, 2)
         for forward and backward time; and where layers begin, (D + 1,).
 
     Returns
     -------
-    tuple
-        Number of pairs, −1 if there are too many; and the most states of a layer.
+    int
+        Number of pairs; −1 if there are too many.
     """
     rows, times, begin = out
     asked, devices = len(prices), len(begin) - 1
     size = len(stages.first) - 1
-    last = size - 1
     number = np.full(size * size, -1, np.int64)
-    found = np.zeros((1, 2), np.int64)
-    found[0, 1] = meet
+    found = np.array([[0, meet]])
     spent = np.zeros((1, asked))
     own = np.zeros((2, 2))
     cost = np.zeros(asked)
-    filled, most = 0, 1
+    filled = 0
     for d in range(devices):
         begin[d] = filled
         states = 0
@@ -189,31 +181,18 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
             low, high = found[i, 0], found[i, 1]
             for a in range(stages.first[low], stages.first[low + 1]):
                 to = stages.end[a]
-                if d == devices - 1:
-                    if to != meet:
-                        continue
-                elif to == meet or not tables[0, d + 1, to] < np.inf:
+                if not tables[0, d + 1, to] < np.inf:  # `meet` is not reached in time
                     continue
                 for b in range(stages.first[high], stages.first[high + 1]):
                     up = stages.end[b]
-                    if (d == devices - 1) != (up == last):
+                    if not tables[0, devices + d + 1, up] < np.inf:
                         continue
                     pair_times(a, b, low, to, high, up, stages, shared, own)
                     if on_device(d, low, to, high, up, limits, own) >= target:
                         continue
-                    fits = True
-                    for q in range(asked):
-                        cost[q] = spent[i, q] + (
-                            prices[q, d, 0] * own[0, 0]
-                            + prices[q, d, 1] * own[0, 1]
-                            + prices[q, devices + d, 0] * own[1, 0]
-                            + prices[q, devices + d, 1] * own[1, 1]
-                        )
-                        left = tables[q, d + 1, to] + tables[q, devices + d + 1, up]
-                        if cost[q] + left >= target:
-                            fits = False
-                            break
-                    if not fits or peak(d, a, b, stages, limits) > memory:
+                    if at_prices(d, to, up, prices, tables, spent[i], own, cost) >= target:
+                        continue
+                    if peak(d, a, b, stages, limits) > memory:
                         continue
                     key = to * size + up
                     s = number[key]
@@ -230,20 +209,16 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
                     for q in range(asked):
                         least[s, q] = min(least[s, q], cost[q])
                     if filled == len(rows):
-                        return -1, most
-                    rows[filled, 0] = d
-                    rows[filled, 1] = i
-                    rows[filled, 2] = s
-                    rows[filled, 3] = a
-                    rows[filled, 4] = b
+                        return -1
+                    for column, value in enumerate((d, i, s, a, b)):
+                        rows[filled, column] = value
                     times[filled] = own
                     filled += 1
         for s in range(states):
             number[reached[s, 0] * size + reached[s, 1]] = -1
         found, spent = reached[:states].copy(), least[:states].copy()
-        most = max(most, states)
     begin[devices] = filled
-    return (filled if len(found) > 0 else 0), most
+    return filled if len(found) > 0 else 0
 
 
 @inner
@@ -278,6 +253,20 @@ def on_device(d, low, to, high, up, limits, own):
         for k in range(2):
             total += limits.own[d, p, 0, k] * own[0, k] + limits.own[d, p, 1, k] * own[1, k]
         bound = max(bound, total)
+    return bound
+
+
+@inner
+def at_prices(d, to, up, prices, tables, spent, own, cost):
+    """Set what a chain up to the pair costs at least; return the same of the whole chain."""
+    devices = prices.shape[1] // 2
+    bound = -np.inf
+    for q in range(len(prices)):
+        cost[q] = spent[q]
+        for k in range(2):
+            cost[q] += prices[q, d, k] * own[0, k] + prices[q, devices + d, k] * own[1, k]
+        left = tables[q, d + 1, to] + tables[q, devices + d + 1, up]
+        bound = max(bound, cost[q] + left)
     return bound
 
 

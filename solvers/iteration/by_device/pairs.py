@@ -240,7 +240,7 @@ class Pairs:
         times = np.empty((most, 2, 2))
         begin = np.zeros(size + 1, np.int64)
         room = float(self.paths.line.room[0])
-        filled, _ = kernels.list_pairs(
+        filled = kernels.list_pairs(
             meet, target, self.stages, self.shared, self._limits(meet), prices, tables, room,
             (rows, times, begin),
         )  # fmt: skip
