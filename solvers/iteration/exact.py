@@ -184,7 +184,7 @@ def _prove(run: Run) -> None:
 
     raise_bound()
     until = Share(search, SHARE)
-    if run.line.problem.chunks_per_device > 1:
+    if run.line.problem.chunks_per_device > 1 and not run.line.rules:
         with search.phase("annealing"):
             _anneal(run, numbers, until)
         raise_bound()

@@ -146,7 +146,7 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
     meet
         Where the first D stages end and the last D begin.
     target, memory
-        Pairs that no chain with a makespan below the target has, and larger ones, are left out.
+        Pairs that no chain below the target has, and larger ones than that, are left out.
     stages, shared, limits
         `Stages`, `Shared` and `Limits` of `pairs`.
     prices
@@ -169,8 +169,7 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
     number = np.full(size * size, -1, np.int64)
     found = np.array([[0, meet]])
     spent = np.zeros((1, asked))
-    own = np.zeros((2, 2))
-    cost = np.zeros(asked)
+    own, cost = np.zeros((2, 2)), np.zeros(asked)
     filled = 0
     for d in range(devices):
         begin[d] = filled

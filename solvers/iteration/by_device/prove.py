@@ -16,9 +16,10 @@ from .search import BestFirst, Root
 
 
 def by_device(line: Line) -> bool:
-    """Whether devices hold two stages each, and are of one kind."""
+    """Whether devices hold two stages each, are of one kind, and no rules say what stages have."""
     problem = line.problem
-    return problem.chunks_per_device == 2 and len(line.kinds) == 1 and not problem.overlap
+    two = problem.chunks_per_device == 2 and len(line.kinds) == 1
+    return two and not problem.overlap and not line.rules
 
 
 def pairs_of_devices(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> None:
