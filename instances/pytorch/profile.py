@@ -18,6 +18,7 @@ from .parts import Profile as Profile
 from .parts import plain, put_together, take_apart
 from .prices.prices import estimated_times, measured_times
 from .to_workload import memory_bytes
+from .tracing.traced import said_of
 from .tracing.unchanged import unchanged
 
 _DEVICES = 4
@@ -97,8 +98,7 @@ def profile(
         depth = fitting_depth(parts.graph)
     grouping = by_operator(parts.graph) if depth is None else by_layer(parts.graph, depth)
     if parts.traced.because:
-        why = f"torch.export failed: {parts.traced.because}; used {parts.traced.how}"
-        notes = [why, *notes]
+        notes = [said_of(parts.traced), *notes]
     return put_together(
         parts, grouping, depth, times, cluster, tied=tied, name=name, notes=tuple(notes)
     )

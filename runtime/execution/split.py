@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from ...instances import InputError
 from ...instances.pytorch.profile import Profile
@@ -43,7 +43,7 @@ class PieceModule:
     values
         All of these by name.
     parameters
-        The model's names of the learned tensors in it, a tied one under its first name.
+        The learned tensors in it by the model's names, a tied one under its first name.
     """
 
     index: int
@@ -53,7 +53,7 @@ class PieceModule:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     values: Mapping[str, Value]
-    parameters: tuple[str, ...]
+    parameters: Mapping[str, nn.Parameter]
 
     @property
     def payload_bytes(self) -> int:
@@ -117,7 +117,7 @@ def split(
                 inputs=inputs,
                 outputs=outputs,
                 values={name: cut.values.of[name] for name in {*inputs, *outputs}},
-                parameters=tuple(n for n, x in profile.traced.parameters if id(x) in own),
+                parameters={n: x for n, x in profile.traced.parameters if id(x) in own},
             )
         )
     return tuple(made)

@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 #: Characters of a reason that are shown.
 _LONGEST = 200
+#: How a model is traced that nothing else can trace.
+ON_NUMBERS = "operators on these numbers"
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,10 @@ class Traced:
     parameters
         Name and value of every learned tensor of the model, tied ones once.
     how
-        ``torch.export``, ``module hooks``, ``torch.fx``, or ``torch.fx on these numbers``, whose
-        graph takes the way that the numbers of the inputs lead.
+        ``torch.export``; ``torch.export in parts``, of which some run as they are; or ``operators
+        on these numbers``, along the way that the numbers of the inputs lead.
     because
-        Why nothing before that in the list worked; empty if it was the first.
+        Why not as a whole: of each part, or of the model; empty for ``torch.export``.
     """
 
     module: fx.GraphModule
@@ -42,12 +44,27 @@ class Traced:
     how: str
     because: str = ""
 
+    @property
+    def runs(self) -> bool:
+        """Whether its graph holds for all inputs of these shapes."""
+        return self.how != ON_NUMBERS
+
     def attribute(self, target: str) -> Any:
         """Return what a `get_attr` node finds."""
         value: Any = self.module
         for name in target.split("."):
             value = getattr(value, name)
         return value
+
+
+def said_of(traced: Traced) -> str:
+    """Return in one line what keeps a model from being exported as a whole."""
+    if traced.runs:
+        return f"these run as they are, uncut: {traced.because}"
+    return (
+        f"torch.export failed: {traced.because}; traced on these numbers, so it can be planned but "
+        "not run: move the code at fault into a module of its own, which then runs as it is"
+    )
 
 
 def flat_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
