@@ -232,12 +232,13 @@ def test_models_on_meta_can_be_estimated_only() -> None:
         profile(model, (x,))
 
 
-def test_a_chain_that_cannot_be_exported_is_traced_by_hooks() -> None:
+def test_a_module_that_cannot_be_exported_runs_as_it_is() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU(), Branch()), nn.Linear(8, 2))
     done = profile(model, (torch.randn(4, 8),), estimate="h100", training=True)
-    assert done.traced.how == "module hooks"
-    assert "in module 1.1, test_import.py" in done.notes[0]
-    assert done.workload.ids[:4] == ("_0", "_1_0", "_1_1_layer", "_2")
+    assert done.traced.how == "torch.export in parts"
+    assert "uncut: 1.1: its code depends on numbers (test_import.py" in done.notes[0]
+    assert done.workload.ids[:4] == ("linear", "relu", "_1_2", "linear_1")
+    assert done.fx_nodes["_1_2"][0] == "_1_2"
     assert done.workload.extra["flops"].sum() > 0
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -247,18 +248,6 @@ def test_a_model_that_fails_on_its_inputs_says_where() -> None:
     with pytest.raises(InputError, match=r"fails on its inputs: .*in module 1, linear.py") as error:
         profile(model, (torch.randn(4, 8),), estimate="h100")
     assert "\n" not in str(error.value)
-
-
-def test_fx_traces_what_export_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("no export today")
-
-    monkeypatch.setattr(torch.export, "export", fail)
-    model, x = residual()
-    done = profile(model, (x,), estimate="h100", training=True)
-    assert done.traced.how == "torch.fx"
-    counts = counted_by_torch(model, (x,), training=True)
-    assert done.workload.extra["flops"].sum() == counts.flops
 
 
 USER_FILE = """
