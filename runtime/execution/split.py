@@ -16,6 +16,7 @@ from torch import fx, nn
 
 from ...instances import InputError
 from ...instances.pytorch.profile import Profile
+from ...instances.pytorch.tracing.traced import varying
 from ...instances.pytorch.tracing.values import Value, Values, values_of
 from ..simulate.pieces import forward_pieces_of
 
@@ -148,6 +149,7 @@ class _Cut:
         ends = next(n for n in self.nodes.values() if n.op == "output")
         self.outputs = tuple(n.name for n in _arguments(ends) if n.name in values.of)
         self.names = dict(profile.traced.parameters)
+        self.varying = {made for made, _ in varying(profile.traced.module)}
 
     def _settle_changed_constants(self) -> None:
         """Give what starts as a constant but is changed by a piece to the first who uses it."""
@@ -208,6 +210,11 @@ class _Cut:
         for p, names in enumerate(needed):
             until |= dict.fromkeys(names, p)
         for name in until:
+            if name in self.varying:
+                raise InputError(
+                    f"{name}: its size depends on the numbers of the inputs, and it would pass "
+                    "between devices; plan with --split contiguous"
+                )
             if name not in self.values.of:
                 raise InputError(
                     f"{name}: it gives no single tensor, and cannot pass between devices; keep "

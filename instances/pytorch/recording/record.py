@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...common.errors import InputError
 from ..tracing.leaves import loss_of, plain, size, tensors
-from ..tracing.traced import Traced, quiet, reason_of
+from ..tracing.traced import Traced, quiet, reason_of, varying
 from ..tracing.unchanged import unchanged
 from .engine import run_backward
 from .recording import Parameter, Recording, Step
@@ -152,6 +152,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
             stack.enter_context(saved_tensors_hooks(run.pack, lambda x: x))
         output = tensors(run.run(*given, enable_io_processing=False))
         backward = run_backward(run.made_by, loss_of(output), watch, storages) if training else ()
+    number = {step.name: i for i, step in enumerate(run.steps)}
     used = {s for step in run.steps for s in (r.storage for r in step.reads)}
     return Recording(
         steps=tuple(run.steps),
@@ -162,6 +163,9 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
         inputs=inputs,
         outputs=tuple(storages.read(t) for t in output),
         unused=tuple(p for s, p in parameters.items() if s not in used),
+        together=tuple(
+            (number[a], number[b]) for a, b in varying(traced.module) if {a, b} <= set(number)
+        ),
     )
 
 

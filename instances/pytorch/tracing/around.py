@@ -90,14 +90,16 @@ def _rehearsed(
     whole: Mapping[str, str],
 ) -> Parts:
     """Run a model on its inputs, and on others like them, and note its parts."""
-    parts, others = Parts(model), Parts(model)
+    parts = Parts(model)
     with _run_again(model, (args, kwargs), training), _apart(model, parts, whole, training):
         model(*args, **kwargs)
-    with _run_again(model, (args, kwargs), training), _apart(model, others, whole, training):
-        near, named = tree_map(_near, (args, dict(kwargs)))
-        with suppress(Exception):  # such numbers may be nonsense
-            model(*near, **named)
-    parts.compare(others)
+    for other in (_near, _turned):
+        again = Parts(model)
+        with _run_again(model, (args, kwargs), training), _apart(model, again, whole, training):
+            given, named = tree_map(other, (args, dict(kwargs)))
+            with suppress(Exception):  # such numbers may be nonsense
+                model(*given, **named)
+        parts.compare(again)
     return parts
 
 
@@ -111,6 +113,11 @@ def _near(value: Any) -> Any:
     """Return other numbers of about the same size."""
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value * (1 + 0.05 * torch.randn_like(value))
+    return value
+
+
+def _turned(value: Any) -> Any:
+    """Return the same numbers in another order."""
     return value.flip(-1) if isinstance(value, torch.Tensor) and value.dim() else value
 
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
 #: Characters of a reason that are shown.
 _LONGEST = 200
+_UNKNOWN = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: How a model is traced that nothing else can trace.
 ON_NUMBERS = "operators on these numbers"
 
@@ -55,6 +57,20 @@ class Traced:
         for name in target.split("."):
             value = getattr(value, name)
         return value
+
+
+def varying(module: fx.GraphModule) -> list[tuple[str, str]]:
+    """Return which nodes take from which others what has no fixed size, or is a number."""
+    pairs = []
+    for n in module.graph.nodes:
+        sizes = [
+            size
+            for leaf in tree_leaves(n.meta.get("val"))
+            for size in (leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,))
+        ]
+        if n.op == "call_function" and any(isinstance(size, _UNKNOWN) for size in sizes):
+            pairs += [(n.name, user.name) for user in n.users]
+    return pairs
 
 
 def said_of(traced: Traced) -> str:

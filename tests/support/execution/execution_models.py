@@ -187,6 +187,14 @@ class Routed(nn.Module):
         return {"rows": x + share[:, None] * result, "counts": chosen.bincount(minlength=3)}
 
 
+class Picks(nn.Module):
+    """Gives the rows that it likes; numbers say how many."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        liked = x[x[:, 0] > x[:, 1]]
+        return liked if len(liked) > 1 else x
+
+
 class Parted(nn.Module):
     """Parts that no graph of operators holds: they run as they are."""
 
@@ -198,6 +206,7 @@ class Parted(nn.Module):
             for _ in range(3)
         )
         self.routed = nn.ModuleList(Routed(width, 3) for _ in range(2))
+        self.picks = Picks()
         self.gain = nn.Parameter(torch.ones(width))
         self.last = nn.Linear(width, 5)
         self.tied = nn.Linear(width, width)
@@ -212,6 +221,7 @@ class Parted(nn.Module):
             x = x + checkpoint(block, x, use_reentrant=False)
         for routed in self.routed:
             x = routed(x)["rows"]
+        x = x + self.picks(x).exp().mean(0)
         x = checkpoint(self.scaled, x, use_reentrant=True)
         return F.cross_entropy(self.last(x), y)
 
