@@ -3,8 +3,8 @@
 Prints Markdown: how a model was traced, nodes, whether the losses of three steps are those of one
 process, and predicted against measured: the time of an iteration, which other programs on the
 machine disturb, and what the busiest process computes in it, which they do not. Models
-(`models.py`, `more_models.py`) whose library is missing are skipped, and said to be. Random numbers of dropout
-are left out, since processes draw others. Every step is a process of its own; two of them are
+(`models.py`, `more_models.py`) whose library is missing are skipped, and said to be. Dropout is
+left out, since processes draw other numbers. Every step is a process of its own; two of them are
 pinned to a core each.
 
     python benchmarks/models_table.py gpt2 llama

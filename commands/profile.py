@@ -37,6 +37,9 @@ def profile(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads that torch measures with.", min=1)
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what was measured before.")
+    ] = False,
     dtype: Annotated[str | None, typer.Option(help="Convert the model, as to bfloat16.")] = None,
     shape: Annotated[
         str | None,
@@ -51,13 +54,15 @@ def profile(
     """
     if estimate is not None and threads is not None:
         raise InputError("--threads: an estimate runs nothing; leave one of the two out")
+    if estimate is not None and fresh:
+        raise InputError("--fresh: an estimate measures nothing; leave one of the two out")
     check_outputs(output, inputs=[model, file_of(model)])
     if layers and not train:
         raise InputError("--layers: layers are planned for training; add --train")
     if model.endswith(".onnx"):
         for option, given in (
             ("--train", train), ("--device", device), ("--dtype", dtype), ("--input", shape),
-            ("--threads", threads),
+            ("--threads", threads), ("--fresh", fresh),
         ):  # fmt: skip
             if given:
                 raise InputError(f"{option}: an ONNX file is a graph for inference; leave it out")
@@ -72,7 +77,7 @@ def profile(
     else:
         nodes = _depth(depth or "auto" if layers else depth)
         workload = _from_pytorch(
-            model, batch, train, estimate, nodes, tied, device, threads, dtype, shape, name
+            model, batch, train, estimate, nodes, tied, device, threads, dtype, shape, name, fresh
         )
         if layers:
             workload = training_layers(workload)
@@ -93,6 +98,7 @@ def _from_pytorch(
     dtype: str | None,
     shape: str | None,
     name: str,
+    fresh: bool,
 ) -> Workload:
     need("torch", "runtime")
     from ..instances.pytorch.factory import make
@@ -114,6 +120,7 @@ def _from_pytorch(
             estimate=estimate,
             depth=depth,
             tied=tied,
+            fresh=fresh,
         )
     for note in done.notes:
         OUT.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)

@@ -35,6 +35,7 @@ def profile(
     depth: int | Literal["auto"] | None = None,
     tied: Tied | str = Tied.COPIES,
     cache: Path | None = None,
+    fresh: bool = False,
 ) -> Profile:
     """Trace a model for example inputs and return it as a workload with times.
 
@@ -60,6 +61,8 @@ def profile(
         `tied_as` turns the one into the other later.
     cache
         Folder for measurements; default: the user's cache folder.
+    fresh
+        Measure all kernels, also those that were measured within 30 days.
 
     Returns
     -------
@@ -87,7 +90,7 @@ def profile(
     with unchanged(model, (args, named)):
         parts = take_apart(model, args, named, training)
         if target is None:
-            times, notes = measured_times(parts, args, named, cache)
+            times, notes = measured_times(parts, args, named, cache, fresh=fresh)
             cluster = Cluster(
                 (DeviceKind("process", _DEVICES, times=ACCELERATOR, link=times.link),)
             )

@@ -20,6 +20,7 @@ from torch import nn  # noqa: E402
 
 from stagecut.instances.pytorch.counts import counted_by_torch  # noqa: E402
 from stagecut.instances.pytorch.factory import make  # noqa: E402
+from stagecut.instances.pytorch.prices import timing  # noqa: E402
 from stagecut.instances.pytorch.profile import Profile, profile  # noqa: E402
 
 
@@ -204,7 +205,9 @@ def test_tracing_again_gives_the_same_workload() -> None:
     assert first.fx_nodes == second.fx_nodes
 
 
-def test_measured_times_are_cached_and_add_up_to_the_whole(tmp_path: Path) -> None:
+def test_measured_times_are_cached_and_add_up_to_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, x = residual()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     done = profile(model, (x,), training=True, cache=tmp_path)
@@ -214,10 +217,18 @@ def test_measured_times_are_cached_and_add_up_to_the_whole(tmp_path: Path) -> No
     assert len(done.notes) == 2
     assert "parts" in done.workload.provenance["backward_check"]
     (file,) = tmp_path.iterdir()
+    assert timing.machine_name("cpu") in done.workload.provenance["device"]
     stamp = file.stat().st_mtime_ns
     again = profile(model, (x,), training=True, cache=tmp_path)
     assert file.stat().st_mtime_ns == stamp
+    assert str(file) in again.notes[0]
+    assert "--fresh" in again.notes[0]
     assert set(again.workload.times) == {"accelerator", "cpu"}
+    fresh = profile(model, (x,), training=True, cache=tmp_path, fresh=True)
+    assert len(fresh.notes) == 2
+    assert file.stat().st_mtime_ns > stamp
+    monkeypatch.setattr(timing, "MOST_DAYS", 0.0)
+    assert len(profile(model, (x,), training=True, cache=tmp_path).notes) == 2  # all are too old
 
 
 def test_models_on_meta_can_be_estimated_only() -> None:
