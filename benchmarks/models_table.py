@@ -4,7 +4,7 @@ Prints Markdown: how a model was traced, nodes, whether the losses of three step
 process, and predicted against measured: the time of an iteration, which other programs on the
 machine disturb, and what the busiest process computes in it, which they do not. Models
 (`models.py`, `more_models.py`) whose library is missing are skipped, and said to be. Dropout is
-left out, since processes draw other numbers. Every step is a process of its own; two of them are
+left out, since processes draw other numbers. Processes are
 pinned to a core each.
 
     python benchmarks/models_table.py gpt2 llama
@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
+import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 COLUMNS = (
-    "model", "traced", "nodes", "plan", "speed-up", "loss", "greatest difference",
+    "model", "traced", "nodes", "devices", "speed-up", "loss", "greatest difference",
     "iteration predicted (ms)", "measured (ms)", "busiest process predicted (CPU ms)",
     "measured (CPU ms)", "error",
 )  # fmt: skip
@@ -68,15 +69,15 @@ def microbatches(inputs: dict[str, Any]) -> list[dict[str, Any]]:
     return [tree_map(lambda x, j=j: near(x, j), inputs) for j in range(MICROBATCHES)]
 
 
-def plan_one(name: str, folder: Path, seconds: float) -> dict[str, Any]:
-    """Profile and plan a model."""
+def measured(name: str, seconds: float) -> dict[str, Any]:
+    """Profile and plan a model, and train it on one process and on those of the plan."""
     from dataclasses import replace
 
     import torch
 
     import stagecut
-    from stagecut.instances.formats.files import save
     from stagecut.instances.pytorch.profile import profile
+    from stagecut.runtime.execution.prepare import split_model
 
     torch.set_num_threads(1)
     model, inputs = made(name)
@@ -89,63 +90,81 @@ def plan_one(name: str, folder: Path, seconds: float) -> dict[str, Any]:
         workload, cluster, problem, limits=stagecut.Limits(seconds=seconds, gap=0.01)
     )
     assert found.plan is not None, found.reason
-    save(workload, folder / f"{name}.json")
-    save(found.plan, folder / f"{name}.plan.json", workload=workload)
-    alone = float(workload.times["accelerator"].sum())
-    return {
+    prepared = split_model(found.plan, model, (), inputs, workload)
+    batches = microbatches(inputs)
+    row = {
         "traced": done.traced.because or done.traced.how,
         "nodes": workload.n,
-        "plan": "two devices" if len(set(found.plan.placement.tolist())) == 2 else "one device",
-        "speed-up": alone / found.plan.objective,
+        "devices": len(prepared.devices),
+        "speed-up": float(workload.times["accelerator"].sum()) / found.plan.objective,
+        "alone": in_processes(1, train_alone, model, batches)[0],
     }
+    ranks = in_processes(row["devices"], train_as_rank, prepared, batches)
+    row |= ranks[0] | {"busy": max(each["busy"] for each in ranks)}
+    pairs = zip(row["losses"], row["alone"], strict=True)
+    return row | {"difference": max(abs(a - b) / abs(b) for a, b in pairs)}
 
 
-def train_alone(name: str) -> dict[str, Any]:
-    """Train a model in one process."""
+def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Return what copies of this process give; each has a core of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    ends = []
+    for rank in range(count):
+        here, there = context.Pipe(duplex=False)
+        context.Process(target=_child, args=(there, rank, count, port, work, arguments)).start()
+        there.close()
+        ends.append(here)
+    return [end.recv() for end in ends]
+
+
+def _child(
+    end: Any, rank: int, count: int, port: int, work: Callable[..., Any], arguments: Any
+) -> None:
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(count))
+    end.send(work(*arguments))
+
+
+def train_alone(model: Any, batches: list[dict[str, Any]]) -> list[float]:
+    """Train a model as its user would; return its losses."""
     import torch
 
     from stagecut.instances.pytorch.tracing.leaves import tensors
     from stagecut.runtime.execution.stage import mean_loss
 
-    torch.set_num_threads(1)
-    model, inputs = made(name)
     model = getattr(model, "_orig_mod", model).train()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)
     losses = []
     torch.manual_seed(1)
     for _ in range(STEPS):
         means = []
-        for batch in microbatches(inputs):
+        for batch in batches:
             loss = mean_loss(tensors(model(**batch)))
             (loss / MICROBATCHES).backward()
             means.append(float(loss))
         optimizer.step()
         optimizer.zero_grad()
         losses.append(statistics.fmean(means))
-    return {"alone": losses}
+    return losses
 
 
-def rank(name: str, folder: Path) -> dict[str, Any]:
-    """Be one of two processes."""
+def train_as_rank(prepared: Any, batches: list[dict[str, Any]]) -> dict[str, Any]:
+    """Train as one process of a plan."""
     import torch
     import torch.distributed as dist
 
-    from stagecut.instances.formats.files import load, load_plan
     from stagecut.runtime.execution.pipeline import Pipeline
-    from stagecut.runtime.execution.prepare import split_model
     from stagecut.runtime.simulate.simulator import simulate_stages
 
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ["RANK"])]})
-    torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    workload = load(folder / f"{name}.json")
-    plan = load_plan(folder / f"{name}.plan.json", workload)
-    model, inputs = made(name)
-    prepared = split_model(plan, model, (), inputs, workload)
     pipeline = Pipeline(prepared, schedule=SCHEDULE, microbatches=MICROBATCHES)
     learned = [p for _, p in pipeline.named_parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(learned, lr=0.01) if learned else None
-    batch = [prepared.inputs((), each) for each in microbatches(inputs)]
+    batch = [prepared.inputs((), each) for each in batches]
     losses, taken, busy = [], [], []
     torch.manual_seed(1)
     for _ in range(STEPS):
@@ -173,49 +192,11 @@ def rank(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def called(step: str, name: str, folder: Path, seconds: float, **environment: str) -> Any:
-    """Start a step in a process of its own."""
-    command = [sys.executable, __file__, name, "--step", step, "--folder", str(folder)]
-    return subprocess.Popen(
-        [*command, "--time-limit", str(seconds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env={**os.environ, **environment},
-    )  # fmt: skip
-
-
-def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Return what a step gave.
-
-    Raises
-    ------
-    RuntimeError
-        With its last line, if it failed.
-    """
-    out, said = process.communicate(timeout=900)
-    if process.returncode:
-        raise RuntimeError((said.strip().splitlines() or ["it ended"])[-1])
-    return dict(json.loads(out.strip().splitlines()[-1]))
-
-
-def row_of(name: str, folder: Path, seconds: float) -> dict[str, Any]:
-    """Do all steps of a model."""
-    row = answer(called("plan", name, folder, seconds))
-    row |= answer(called("alone", name, folder, seconds))
-    world = 2 if row["plan"] == "two devices" else 1
-    port = str(29500 + os.getpid() % 1000)
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world)}
-    ranks = [called("rank", name, folder, seconds, RANK=str(r), **group) for r in range(world)]
-    answers = [answer(process) for process in ranks]
-    row |= answers[0] | {"busy": max(each["busy"] for each in answers)}
-    pairs = zip(row["losses"], row["alone"], strict=True)
-    row["difference"] = max(abs(a - b) / abs(b) for a, b in pairs)
-    return row
-
-
 def shown(name: str, row: dict[str, Any]) -> list[str]:
     """Return the cells of a row."""
     error = 100 * (row["load"] / row["busy"] - 1)
     return [
-        name, row["traced"], str(row["nodes"]), row["plan"], f"{row['speed-up']:.2f}",
+        name, row["traced"], str(row["nodes"]), str(row["devices"]), f"{row['speed-up']:.2f}",
         f"{row['alone'][0]:.6g} → {row['alone'][-1]:.6g}", f"{row['difference']:.0e}",
         f"{row['predicted']:.3g}", f"{row['measured']:.3g}", f"{row['load']:.3g}",
         f"{row['busy']:.3g}", f"{error:+.0f} %",
@@ -227,19 +208,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", help="names; default: all")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds per plan")
-    parser.add_argument("--folder", type=Path, help="for workloads and plans")
-    parser.add_argument("--step", choices=["plan", "alone", "rank"], help=argparse.SUPPRESS)
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    folder = options.folder or Path(tempfile.mkdtemp())
-    folder.mkdir(parents=True, exist_ok=True)
-    if options.step:
-        (name,) = options.models
-        steps = {
-            "plan": lambda: plan_one(name, folder, options.time_limit),
-            "alone": lambda: train_alone(name),
-            "rank": lambda: rank(name, folder),
-        }
-        print(json.dumps(steps[options.step]()))
+    if options.one:
+        print(json.dumps(measured(options.models[0], options.time_limit)))
         return
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|", flush=True)
     for name, (_, library) in factories().items():
@@ -248,10 +220,15 @@ def main() -> None:
         if find_spec(library or "torch") is None:
             print(f"skipped: {name} needs {library}", file=sys.stderr)
             continue
-        try:
-            cells = shown(name, row_of(name, folder, options.time_limit))
-        except RuntimeError as error:
-            cells = [name, f"**{error}**", *("–" for _ in COLUMNS[2:])]
+        command = [sys.executable, __file__, name, "--one", "--time-limit"]
+        run = subprocess.run(
+            [*command, str(options.time_limit)], capture_output=True, text=True, check=False
+        )
+        if run.returncode:
+            why = (run.stderr.strip().splitlines() or ["it ended"])[-1]
+            cells = [name, f"**{why}**", *("–" for _ in COLUMNS[2:])]
+        else:
+            cells = shown(name, json.loads(run.stdout.strip().splitlines()[-1]))
         print("| " + " | ".join(cells) + " |", flush=True)
 
 
