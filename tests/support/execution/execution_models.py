@@ -226,6 +226,28 @@ class Parted(nn.Module):
         return F.cross_entropy(self.last(x), y)
 
 
+class Mixed(nn.Module):
+    """Layers in bfloat16, and numbers that are made without a gradient."""
+
+    def __init__(self, width: int = 12) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+        self.last = nn.Linear(width, 5)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scale = (x.abs().mean(-1, keepdim=True) + 1).sqrt()
+        with torch.autocast("cpu", torch.bfloat16):
+            for layer in self.layers:
+                x = torch.relu(layer(x)) * scale
+        return F.cross_entropy(self.last(x.float()), y)
+
+
+def mixed() -> Made:
+    torch.manual_seed(0)
+    return Mixed(), (torch.randn(8, 12), torch.randint(0, 5, (8,)))
+
+
 def parted() -> Made:
     torch.manual_seed(0)
     return Parted(), (torch.randn(8, 12), torch.randint(0, 5, (8,)))
@@ -262,5 +284,6 @@ MODELS: dict[str, Callable[[], Made]] = {
     "resnet": resnet,
     "unet": unet,
     "mixture": mixture,
+    "mixed": mixed,
     "parted": parted,
 }
