@@ -20,6 +20,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -70,39 +71,45 @@ def microbatches(inputs: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def measured(name: str, seconds: float) -> dict[str, Any]:
-    """Profile and plan a model, and train it on one process and on those of the plan."""
+    """Profile and plan a model, and train it on one process and on those of the plan.
+
+    All in copies of this process, which itself runs nothing: autograd cannot be copied.
+    """
+    model, inputs = made(name)
+    batches = microbatches(inputs)
+    with tempfile.TemporaryDirectory() as folder:
+        (row,) = in_processes(1, planned, name, model, inputs, seconds, folder)
+        row |= {"alone": in_processes(1, train_alone, model, batches)[0]}
+        ranks = in_processes(row["devices"], train_as_rank, model, batches, folder)
+    row |= ranks[0] | {"busy": max(each["busy"] for each in ranks)}
+    pairs = zip(row["losses"], row["alone"], strict=True)
+    return dict(row) | {"difference": max(abs(a - b) / abs(b) for a, b in pairs)}
+
+
+def planned(name: str, model: Any, inputs: Any, seconds: float, folder: str) -> dict[str, Any]:
+    """Profile and plan a model."""
     from dataclasses import replace
 
-    import torch
-
     import stagecut
+    from stagecut.instances.formats.files import save
     from stagecut.instances.pytorch.profile import profile
-    from stagecut.runtime.execution.prepare import split_model
 
-    torch.set_num_threads(1)
-    model, inputs = made(name)
     done = profile(model, (), inputs, name=name, training=True)
     workload = done.workload
     assert workload.cluster is not None
     cluster = stagecut.Cluster((replace(workload.cluster.kinds[0], count=2),))
     problem = stagecut.Throughput(split="contiguous")
-    found = stagecut.solve(
-        workload, cluster, problem, limits=stagecut.Limits(seconds=seconds, gap=0.01)
-    )
+    limits = stagecut.Limits(seconds=seconds, gap=0.01)
+    found = stagecut.solve(workload, cluster, problem, limits=limits)
     assert found.plan is not None, found.reason
-    prepared = split_model(found.plan, model, (), inputs, workload)
-    batches = microbatches(inputs)
-    row = {
+    save(workload, f"{folder}/workload.json")
+    save(found.plan, f"{folder}/plan.json", workload=workload)
+    return {
         "traced": done.traced.because or done.traced.how,
         "nodes": workload.n,
-        "devices": len(prepared.devices),
+        "devices": len(set(found.plan.placement.tolist())),
         "speed-up": float(workload.times["accelerator"].sum()) / found.plan.objective,
-        "alone": in_processes(1, train_alone, model, batches)[0],
     }
-    ranks = in_processes(row["devices"], train_as_rank, prepared, batches)
-    row |= ranks[0] | {"busy": max(each["busy"] for each in ranks)}
-    pairs = zip(row["losses"], row["alone"], strict=True)
-    return row | {"difference": max(abs(a - b) / abs(b) for a, b in pairs)}
 
 
 def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -123,9 +130,12 @@ def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[
 def _child(
     end: Any, rank: int, count: int, port: int, work: Callable[..., Any], arguments: Any
 ) -> None:
+    import torch
+
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(count))
+    torch.set_num_threads(1)
     end.send(work(*arguments))
 
 
@@ -152,14 +162,19 @@ def train_alone(model: Any, batches: list[dict[str, Any]]) -> list[float]:
     return losses
 
 
-def train_as_rank(prepared: Any, batches: list[dict[str, Any]]) -> dict[str, Any]:
+def train_as_rank(model: Any, batches: list[dict[str, Any]], folder: str) -> dict[str, Any]:
     """Train as one process of a plan."""
     import torch
     import torch.distributed as dist
 
+    from stagecut.instances.formats.files import load, load_plan
     from stagecut.runtime.execution.pipeline import Pipeline
+    from stagecut.runtime.execution.prepare import split_model
     from stagecut.runtime.simulate.simulator import simulate_stages
 
+    workload = load(f"{folder}/workload.json")
+    plan = load_plan(f"{folder}/plan.json", workload)
+    prepared = split_model(plan, model, (), batches[0], workload)
     dist.init_process_group("gloo")
     pipeline = Pipeline(prepared, schedule=SCHEDULE, microbatches=MICROBATCHES)
     learned = [p for _, p in pipeline.named_parameters() if p.requires_grad]
