@@ -39,6 +39,7 @@ from .console import (
 )
 from .pose import choose_cluster, choose_objective, parse_degrees, pose_problem
 from .rank import rank
+from .runnable import check_runnable
 from .show_pipeline import facts_of
 from .show_plan import as_dict, print_result
 
@@ -85,6 +86,10 @@ def solve(
             "--relayed", help="Data is passed from stage to stage, as PyTorch does (contiguous)."
         ),
     ] = None,
+    runnable: Annotated[
+        bool,
+        typer.Option("--runnable", help="Refuse a workload that stagecut run could not run."),
+    ] = False,
     calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
     microbatches: Annotated[
         int | None, typer.Option(help="Iteration, training: in a batch.")
@@ -149,6 +154,8 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
+    if runnable:
+        check_runnable(loaded)
     if tied is not None and not loaded.ties:
         ERR.print(f"--tied: {loaded.name} names no tied weights", style="dim", highlight=False)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))

@@ -22,14 +22,14 @@ PARTS, NUMBERS = "torch.export in parts", "operators on these numbers"
 
 #: How a model is traced if not by `torch.export`, and what the reason says.
 OTHERWISE = {
-    "branch": (NUMBERS, "in module Branch, odd_models.py"),
+    "branch": (NUMBERS, "its code depends on numbers (odd_models.py"),
     "branch_in_a_chain": (PARTS, "3: its code depends on numbers (odd_models.py"),
     "branch_in_a_chain_by_hand": (PARTS, "layers.1, layers.2: its code depends on numbers"),
     "loop_until_small": (PARTS, "1: its code depends on numbers (odd_models.py"),
     "experts_by_numbers": (PARTS, "1: its code depends on numbers (odd_models.py"),
     "numpy_inside": (PARTS, "in module 1, odd_models.py"),
     "branch_beside_a_residual": (PARTS, "b: its code depends on numbers (odd_models.py"),
-    "loop_over_numbers": (NUMBERS, "in module Loops, odd_models.py"),
+    "loop_over_numbers": (NUMBERS, "its code depends on numbers (odd_models.py"),
     "transformer": (PARTS, "decoder: its code depends on numbers (transformer.py"),
 }
 
@@ -127,6 +127,17 @@ def test_profiling_again_gives_the_same_numbers_after_an_odd_model() -> None:
     first, *_ = profiled("branch_in_a_chain", True)
     second, *_ = profiled("branch_in_a_chain", True)
     assert first.workload.fingerprint == second.workload.fingerprint
+
+
+def test_an_invalid_backward_pass_is_one_line(tmp_path: Path) -> None:
+    class Spoils(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x).sigmoid()
+            return (y.exp() * y.add_(1)).sum()
+
+    with pytest.raises(InputError, match=r"fails when it runs: .*inplace operation") as error:
+        profile(Spoils(4, 4), (torch.randn(2, 4),), training=True, cache=tmp_path)
+    assert "\n" not in str(error.value)
 
 
 def test_layers_of_a_graph_traced_on_numbers_are_modules() -> None:

@@ -17,6 +17,7 @@ from ..operators.graph import Graph
 from ..parts import Parts
 from ..to_workload import Times
 from ..tracing.leaves import tensors
+from ..tracing.traced import reason_of
 from .correct import corrected
 from .estimate import estimated_ms
 from .timing import (
@@ -81,13 +82,16 @@ def measured_times(
     store = Cache(cache or cache_folder(), str(device))
     wanted = {k.signature for op in graph.operators for k in op.kernels}
     before = [] if fresh else [store.timings[k].when for k in wanted if k in store.timings]
-    timings = measure_kernels(parts.traced, training, store, wanted, fresh=fresh)
+    try:
+        timings = measure_kernels(parts.traced, training, store, wanted, fresh=fresh)
+        whole = measure_whole(model, args, kwargs, training)
+    except RuntimeError as error:  # what nothing without numbers shows, as a changed saved tensor
+        raise InputError(f"model: it fails when it runs: {reason_of(error, model)}") from None
     fallback = estimated_ms(graph.operators, CPU_CORE)
     found = [_sum(op.kernels, timings) for op in graph.operators]
     ms = np.array([fallback[v] if t is None else 1e3 * t.seconds for v, t in enumerate(found)])
     measured = np.array([0.0 if t is None else 1.0 for t in found])
     spread = np.array([0.0 if t is None else t.spread for t in found])
-    whole = measure_whole(model, args, kwargs, training)
     backward = np.array([op.backward for op in graph.operators])
     kernels = np.array([float(len(op.kernels)) for op in graph.operators])
     provenance = {"cost_model": "measured", "device": f"{device.type}: {store.machine}"}
@@ -97,9 +101,10 @@ def measured_times(
     notes = []
     if before:
         days = (time.time() - min(before)) / DAY_S
+        ago = f"up to {days:.0f} days ago" if days > 1 else "within a day"
         notes.append(
-            f"{len(before)} of {len(wanted)} kernels were measured before, up to {days:.2g} days "
-            f"ago ({store.path}); --fresh measures all of them"
+            f"{len(before)} of {len(wanted)} kernels were measured before, {ago} ({store.path}); "
+            "--fresh measures all of them"
         )
     for what, mask, target in (
         ("forward", ~backward, whole.forward),

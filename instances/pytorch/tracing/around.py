@@ -19,7 +19,7 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .hidden import OF_TORCH, BackwardLost, replaced
-from .traced import Traced, fault, flat_inputs, parameters_of, quiet, reason_of
+from .traced import Traced, fault, flat_inputs, parameters_of, quiet, why_of
 from .unchanged import unchanged
 from .whole import NoBorder, Parts
 
@@ -28,12 +28,6 @@ Export = Callable[[], fx.GraphModule]
 
 #: What `checkpoint` keeps for itself.
 _OPTIONS = ("context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
-
-#: How `torch.export` says that the way through the code, or a size, depends on numbers.
-_BY_NUMBERS = frozenset(
-    {"GuardOnDataDependentSymNode", "DataDependentOutputException", "UserError"}
-    | {"DynamicOutputShapeException", "PendingUnbackedSymbolNotFound"}
-)
 
 
 def export_around(
@@ -62,7 +56,7 @@ def export_around(
                 path = path.rpartition(".")[0]
             if not path:
                 return None
-            reason = whole.get(getattr(error, "path", ""), _why(error, model))
+            reason = whole.get(getattr(error, "path", ""), why_of(error, model))
             whole |= dict.fromkeys(_alike(model, path), reason)
         try:
             parts = _rehearsed(model, args, kwargs, training, whole)
@@ -119,14 +113,6 @@ def _near(value: Any) -> Any:
 def _turned(value: Any) -> Any:
     """Return the same numbers in another order."""
     return value.flip(-1) if isinstance(value, torch.Tensor) and value.dim() else value
-
-
-def _why(error: Exception, model: nn.Module) -> str:
-    """Return why a module runs as it is."""
-    where = fault(error, model)
-    if where is not None and type(error).__name__ in _BY_NUMBERS:
-        return f"its code depends on numbers ({where[1]})"
-    return reason_of(error, model)
 
 
 def _said(parts: Parts) -> str:

@@ -17,9 +17,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...common.errors import InputError
+from ...common.units import ON_NUMBERS
 from .hidden import BackwardLost
 from .leaves import known, tensors
-from .traced import ON_NUMBERS, Traced, flat_inputs, parameters_of, quiet, reason_of
+from .traced import Traced, flat_inputs, parameters_of, quiet, reason_of
 from .unchanged import unchanged
 
 

@@ -16,7 +16,7 @@ from .fallback import trace_on_numbers
 from .hidden import refused
 from .leaves import known, register, tensors
 from .regions import cut_regions
-from .traced import Traced, flat_inputs, parameters_of, quiet, reason_of
+from .traced import Traced, flat_inputs, parameters_of, quiet, why_of
 from .unchanged import unchanged
 
 
@@ -49,7 +49,7 @@ def trace(
         )
         if parts is not None:
             return parts
-        return trace_on_numbers(model, args, named, training, reason_of(error, model))
+        return trace_on_numbers(model, args, named, training, why_of(error, model))
     return Traced(module, flat_inputs(args, named), parameters_of(model), "torch.export")
 
 

@@ -14,11 +14,17 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
+from ...common.units import ON_NUMBERS
+
 #: Characters of a reason that are shown.
 _LONGEST = 200
 _UNKNOWN = (torch.SymInt, torch.SymFloat, torch.SymBool)
-#: How a model is traced that nothing else can trace.
-ON_NUMBERS = "operators on these numbers"
+
+#: How `torch.export` says that the way through the code, or a size, depends on numbers.
+_BY_NUMBERS = frozenset(
+    {"GuardOnDataDependentSymNode", "DataDependentOutputException", "UserError"}
+    | {"DynamicOutputShapeException", "PendingUnbackedSymbolNotFound"}
+)
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,14 @@ def reason_of(error: BaseException, model: nn.Module) -> str:
         return f"{type(error).__name__}: {what}"
     path, line = where
     return f"{type(error).__name__}: {what} (in module {path or type(model).__name__}, {line})"
+
+
+def why_of(error: Exception, model: nn.Module) -> str:
+    """Return in one line why a model, or a module of it, cannot be exported."""
+    where = fault(error, model)
+    if where is not None and type(error).__name__ in _BY_NUMBERS:
+        return f"its code depends on numbers ({where[1]})"
+    return reason_of(error, model)
 
 
 def fault(error: BaseException, model: nn.Module) -> tuple[str, str] | None:
