@@ -120,6 +120,17 @@ class Stream:
         recompute: bool = False,
     ) -> None:
         used = prepared.devices
+        again = [
+            n.name
+            for piece in prepared.pieces
+            for n in piece.module.graph.nodes
+            if getattr(n.target, "recomputes", False)
+        ]
+        if schedule in ASYNCHRONOUS and again:
+            raise InputError(
+                f"schedule {schedule}: {again[0]} would compute its activations again with weights "
+                "that have changed meanwhile; use 1f1b, or --recompute in its place"
+            )
         if dist.get_world_size() != len(used):
             raise InputError(
                 f"the plan uses {len(used)} devices, and {dist.get_world_size()} processes run; "

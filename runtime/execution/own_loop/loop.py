@@ -279,12 +279,6 @@ def check(schedule: Schedule, stages: StageGraph, pieces: Sequence[PieceModule])
         )
     first: dict[int, int] = {}
     for p, piece in enumerate(pieces):
-        for n in piece.module.graph.nodes:
-            if getattr(n.target, "recomputes", False):
-                raise InputError(
-                    f"schedule {schedule.name}: {n.name} computes its activations again, with "
-                    "weights that have changed meanwhile; use 1f1b, or --recompute in its place"
-                )
         for name, parameter in piece.parameters.items():
             if first.setdefault(id(parameter), p) != p:
                 raise InputError(
