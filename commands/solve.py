@@ -16,14 +16,13 @@ from ..instances import (
     Plan,
     Precision,
     Recomputation,
-    Throughput,
     Workload,
 )
 from ..instances.common.choices import Tied
 from ..instances.formats.files import load, load_plan, save
 from ..runtime import Report, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
-from . import options
+from . import names, options
 from .clock import STARTED
 from .console import (
     ERR,
@@ -34,7 +33,14 @@ from .console import (
     progress,
     tell_written,
 )
-from .pose import choose_cluster, choose_objective, choose_ties, parse_degrees, pose_problem
+from .pose import (
+    choose_cluster,
+    choose_objective,
+    choose_ties,
+    parse_degrees,
+    pose_problem,
+    with_rules,
+)
 from .rank import rank
 from .runnable import check_runnable
 from .show.pipeline import facts_of
@@ -56,9 +62,10 @@ def solve(
     objective: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.OBJECTIVE,
             help="throughput, iteration (of --microbatches, fill and drain counted), latency or "
             "training. Default: training for files with layer configurations; else iteration for "
-            "training workloads with --microbatches, and throughput."
+            "training workloads with --microbatches, and throughput.",
         ),
     ] = None,
     split: options.PipelineSplit = None,
@@ -85,22 +92,37 @@ def solve(
     recomputation: Annotated[
         Recomputation | None, typer.Option(help="Training; default: free.")
     ] = None,
-    max_stages: options.MaxStages = None,
     schedule: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.SCHEDULE,
             help="Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; or all, for a "
-            "table. Training: 1f1b (default), gpipe, pipedream or 2bw."
+            "table. Training: 1f1b (default), gpipe, pipedream or 2bw.",
         ),
     ] = None,
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
     precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
-    method: Annotated[str, typer.Option(help="auto chooses and says what it chose.")] = "auto",
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
+    max_stages: options.MaxStages = None,
+    fixed: options.Fixed = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            autocompletion=names.METHOD,
+            help="auto chooses and says what it chose. " + names.methods_help(*names.SOLVED),
+        ),
+    ] = "auto",
     solver: Annotated[
         str | None,
-        typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
+        typer.Option(
+            autocompletion=names.SOLVER,
+            help="For auto and milp: a MILP solver that Pyomo knows, such as glpk, cbc, scip or "
+            "gurobi; default: highs.",
+        ),
     ] = None,
     time_limit: options.TimeLimit = DEFAULT_SECONDS,
     gap: Annotated[
@@ -132,11 +154,7 @@ def solve(
     loaded = choose_ties(loaded, tied, chosen, microbatches)
     ranked = chosen == "iteration" and schedule == "all"
     placing = {"split": split, "overlap": overlap, "relayed": relayed}
-    batch = {
-        "microbatches": microbatches,
-        "schedule": None if ranked else schedule,
-        "max_stages": max_stages,
-    }
+    batch = {"microbatches": microbatches, "schedule": None if ranked else schedule}
     problem = pose_problem(
         chosen,
         {
@@ -154,13 +172,23 @@ def solve(
             },
         },
     )
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
-    if plot is not None and not isinstance(problem, Throughput):
-        raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
+    problem = with_rules(
+        problem,
+        devices,
+        pin=pin,
+        together=together,
+        apart=apart,
+        max_stages=max_stages,
+        fixed=fixed,
+        file=cluster,
+    )
+    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed])
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        _refuse_for_all_schedules({"--start": start, "--trace": trace, "--solver": solver})
+        _refuse_for_all_schedules(
+            {"--start": start, "--trace": trace, "--solver": solver, "--plot": plot}
+        )
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
         return
     with progress(loaded.time_unit) as on_progress:
