@@ -50,6 +50,9 @@ def profile(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads that torch measures with.", min=1)
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what was measured before.")
+    ] = False,
     dtype: options.ModelType = None,
     shape: options.SampleShape = None,
     name: Annotated[str, typer.Option(help="Of the workload.")] = "",
@@ -61,6 +64,8 @@ def profile(
     """
     if estimate is not None and threads is not None:
         raise InputError("--threads: an estimate runs nothing; leave one of the two out")
+    if estimate is not None and fresh:
+        raise InputError("--fresh: an estimate measures nothing; leave one of the two out")
     check_outputs(output, inputs=[model, file_of(model)])
     if layers and not train:
         raise InputError("--layers: layers are planned for training; add --train")
@@ -71,6 +76,7 @@ def profile(
             "--dtype": dtype,
             "--input": shape,
             "--threads": threads,
+            "--fresh": fresh,
         }
         workload = _from_onnx(model, refused, estimate, batch, _depth(depth), tied, name)
     else:
@@ -83,7 +89,7 @@ def profile(
             torch.set_num_threads(threads)
         factory = partial(make, model, batch=batch, shape=shape, dtype=dtype, device=device)
         merged = _depth(depth or "auto" if layers else depth)
-        workload = _from_pytorch(factory, estimate, merged, tied, name, train=train)
+        workload = _from_pytorch(factory, estimate, merged, tied, name, train=train, fresh=fresh)
         if layers:
             workload = training_layers(workload)
     save(workload, output)
@@ -119,6 +125,7 @@ def _from_pytorch(
     name: str,
     *,
     train: bool,
+    fresh: bool,
 ) -> Workload:
     from ..instances.pytorch.profile import profile as profile_model
 
@@ -134,6 +141,7 @@ def _from_pytorch(
             estimate=estimate,
             depth=depth,
             tied=tied,
+            fresh=fresh,
         )
     for note in done.notes:
         OUT.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)

@@ -44,6 +44,7 @@ from .pose import (
     with_rules,
 )
 from .rank import rank
+from .runnable import check_runnable
 from .show.pipeline import facts_of
 from .show.plan import as_dict, print_result
 
@@ -74,6 +75,10 @@ def solve(
     pipeline: options.PipelineOrder = None,
     overlap: options.Overlap = None,
     relayed: options.Relayed = None,
+    runnable: Annotated[
+        bool,
+        typer.Option("--runnable", help="Refuse a workload that stagecut run could not run."),
+    ] = False,
     calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
     microbatches: options.Microbatches = None,
     chunks: options.Chunks = None,
@@ -144,6 +149,8 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
+    if runnable:
+        check_runnable(loaded)
     asked = read_schedule(schedule, microbatches)
     schedule, microbatches = asked.schedule, asked.microbatches
     chosen = choose_objective(loaded, objective, microbatches)
