@@ -16,12 +16,14 @@ from ..instances import (
     Plan,
     Precision,
     Recomputation,
+    Solution,
     Workload,
 )
 from ..instances.common.choices import Tied
 from ..instances.formats.files import load, load_plan, save
 from ..runtime import Report, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
+from ..solvers.core.result import Result
 from . import names, options
 from .clock import STARTED
 from .console import (
@@ -183,15 +185,9 @@ def solve(
             },
         },
     )
+    about = {"pin": pin, "together": together, "apart": apart}
     problem = with_rules(
-        problem,
-        devices,
-        pin=pin,
-        together=together,
-        apart=apart,
-        max_stages=max_stages,
-        fixed=fixed,
-        file=cluster,
+        problem, devices, **about, max_stages=max_stages, fixed=fixed, file=cluster
     )
     check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed, asked.file])
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
@@ -219,15 +215,18 @@ def solve(
         ERR.print("objective training-batch is now called iteration; the old name will go")
     facts = facts_of(loaded, result, objective_given=objective is not None)
     if as_json:
-        answer = as_dict(loaded, problem, result, report, facts)
-        if trace:
-            answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
-        print_json(answer)
+        print_json(as_dict(loaded, problem, result, report, facts) | _trace_of(result, trace))
     else:
         print_result(loaded, result, report, facts)
         if report is not None:
             tell_written(output, plot)
     end_with(result)
+
+
+def _trace_of(result: Result[Solution], trace: bool) -> dict[str, object]:
+    """Return plan and bound over time, if asked for."""
+    points = [[p.seconds, p.objective, p.bound] for p in result.trace]
+    return {"trace": points} if trace else {}
 
 
 def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
