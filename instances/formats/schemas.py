@@ -15,6 +15,7 @@ import msgspec
 
 from .certificate import PRICES, PriceCertificate
 from .plan_json import CODECS, PlanFile
+from .program_json import ProgramFile
 from .stagecut_json import ClusterFile, WorkloadFile
 
 #: Where the published schemas lie.
@@ -31,6 +32,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "workload.schema.json": _schema(WorkloadFile),
         "cluster.schema.json": _schema(ClusterFile),
         "plan.schema.json": _plan_schema(),
+        "program.schema.json": _schema(ProgramFile),
     }
 
 

@@ -18,6 +18,7 @@ from ..common.errors import InputError
 from ..common.options import check_count
 from .iteration import Iteration
 from .network.topology import Topology
+from .sharding.problem import Sharding
 from .summary import ByFields
 from .training import Training
 
@@ -233,4 +234,4 @@ class DeviceMapping(ByFields):
         return "mapping"
 
 
-Problem = Throughput | Iteration | Latency | Training | DeviceMapping
+Problem = Throughput | Iteration | Latency | Training | DeviceMapping | Sharding

@@ -220,4 +220,37 @@ class ReplicaPlacement:
         return first
 
 
-Solution = Placement | PipelinePlacement | CallPlacement | StagePlacement | ReplicaPlacement
+@dataclass(frozen=True, eq=False)
+class TensorSharding:
+    """Solution of a sharding problem.
+
+    Parameters
+    ----------
+    signature
+        Shape (n, axes of the mesh): for each operator the number of its signature along each axis.
+
+    Examples
+    --------
+    >>> TensorSharding([[0, 1], [2, 1]]).device.tolist()
+    [0, 0]
+    """
+
+    signature: Ints
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "signature", frozen(self.signature, "int64"))
+
+    @property
+    def device(self) -> Ints:
+        """Shape (n,): the first device; every device takes part in each operator."""
+        return frozen(np.zeros(len(self.signature), np.int64), "int64")
+
+
+Solution = (
+    Placement
+    | PipelinePlacement
+    | CallPlacement
+    | StagePlacement
+    | ReplicaPlacement
+    | TensorSharding
+)
