@@ -20,6 +20,7 @@ from ..instances import (
     InputError,
     Plan,
     Problem,
+    Sharding,
     Solution,
     Throughput,
     Training,
@@ -153,6 +154,8 @@ def solve_with(
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):
         cluster = accelerators_and_cpus(problem.topology.size)
+    if cluster is None and isinstance(problem, Sharding):
+        cluster = accelerators_and_cpus(problem.mesh.size)
     cluster = cluster or workload.cluster
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...common.choices import Optimizer, OrText, ShardingObjective, choose
 from ...common.errors import InputError, quote
-from ...common.units import MOST, NodeId
+from ...common.units import MOST, TIME_UNITS, NodeId
 from ..summary import ByFields
 from .mesh import DeviceMesh
 from .program import TensorProgram
@@ -108,7 +108,7 @@ def program_of(workload: Workload) -> TensorProgram:
     Raises
     ------
     InputError
-        If it has none.
+        If it has none, or no unit of time.
 
     Examples
     --------
@@ -123,4 +123,6 @@ def program_of(workload: Workload) -> TensorProgram:
         raise InputError(
             f"{workload.name}: it has no tensors to shard; write it with profile --train --tensors"
         )
+    if workload.time_unit not in TIME_UNITS:
+        raise InputError(f"{workload.name}: its unit of time is not known; give one")
     return workload.program

@@ -1,0 +1,54 @@
+"""Elimination: the optimum of a sharding without a limit of memory, and bounds with one."""
+
+from __future__ import annotations
+
+import numpy as np
+import psutil
+
+from ...formulations.sharding.costs import ShardingCosts, sharding_costs
+from ...formulations.sharding.network import cost_network, reduce_network
+from ...formulations.task import Task
+from ...instances import Sharding, Solution, TensorSharding
+from ...instances.common.arrays import Ints
+from ..core.search import Search
+from .bucket_elimination import eliminate, elimination_order
+
+#: Part of the memory that is free now which the tables may take, eleven bytes an entry.
+MEMORY_SHARE, ENTRY_BYTES = 0.5, 11
+#: Entries of all tables up to which elimination is a matter of a minute.
+MOST_ENTRIES = 2_000_000_000
+#: By how much rounding of sums may make the optimum too high, relatively.
+ROUNDING = 1e-9
+
+
+def elimination(task: Task[Sharding], search: Search[Solution]) -> None:
+    """Find the optimum by elimination; refuse if its tables would be too large.
+
+    With a limit of memory this is the optimum if it keeps it, else a bound.
+    """
+    costs = sharding_costs(task)
+    with search.phase("elimination"):
+        chosen = cheapest(costs, search)
+    if chosen is None:
+        return
+    search.raise_bound(costs.objective(chosen) * (1 - ROUNDING), "elimination")
+    search.offer(TensorSharding(costs.signature(chosen)))
+
+
+def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
+    """Return the choices of least cost, memory aside; None if that is too much, with a note."""
+    network = cost_network(costs)
+    reduced = reduce_network(network)
+    order = elimination_order(network)
+    room = psutil.virtual_memory().available * MEMORY_SHARE / ENTRY_BYTES
+    size = f"{order.entries} entries, the largest table {order.largest}"
+    if order.largest > room or order.entries > MOST_ENTRIES:
+        search.note(f"elimination: its tables would have {size}: too many")
+        return None
+    search.note(f"elimination: tables of {size}")
+    found = eliminate(network, order, search.should_stop)
+    if found is None:
+        return None
+    _, picked = found
+    values = np.array([one[k] for one, k in zip(network.values, picked, strict=True)], np.int64)
+    return reduced.restore(values)[: network.operators]

@@ -1,0 +1,54 @@
+"""The methods for sharding: solvers, imported when first run."""
+
+from __future__ import annotations
+
+from ...formulations.task import Task
+from ...instances import Sharding, Solution
+from ..core.method import Method, Solver
+from ..core.search import Search
+
+
+def _auto(task: Task[Sharding], search: Search[Solution]) -> None:
+    from .auto import auto
+
+    auto(task, search)
+
+
+def _elimination(task: Task[Sharding], search: Search[Solution]) -> None:
+    from .elimination import elimination
+
+    elimination(task, search)
+
+
+def _milp(task: Task[Sharding], search: Search[Solution]) -> None:
+    from .milp import milp
+
+    milp(task, search)
+
+
+def _local_search(task: Task[Sharding], search: Search[Solution]) -> None:
+    from .local_search import local_search
+
+    local_search(task, search)
+
+
+def _baseline(name: str) -> Solver[Sharding]:
+    def solve(task: Task[Sharding], search: Search[Solution]) -> None:
+        from .baselines import baseline
+
+        baseline(name, task, search)
+
+    return solve
+
+
+#: What frameworks do by rule.
+RULES = ("data-parallel", "fully-sharded", "megatron", "replicate", "communication-only")
+
+#: By name.
+METHODS: dict[str, Method[Sharding]] = {
+    "auto": Method(_auto),
+    "elimination": Method(_elimination),
+    "milp": Method(_milp, {"solver": ()}),
+    "local-search": Method(_local_search),
+    **{name: Method(_baseline(name)) for name in RULES},
+}
