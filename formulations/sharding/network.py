@@ -12,7 +12,7 @@ that of maker and reader. The minimum of (4) is that of (1).
 
 A value of a variable is left out if another is at least as good whatever the others are:
 
-    cost(s) − cost(r) + Σ_u max_y ( pair_u(s, y) − pair_u(r, y) ) ≤ 0   ⇒   r is left out         (5)
+    cost(s) − cost(r) + Σ_u max_y ( pair_u(s, y) − pair_u(r, y) ) ≤ 0  ⇒  r is left out         (5)
 
 (R. Goldstein, "Efficient rotamer elimination applied to protein side-chains", 1994.)
 """
@@ -167,7 +167,8 @@ class Reduced:
 
 
 def reduce_network(network: CostNetwork) -> Reduced:
-    """Leave values out by (5), and eliminate variables of at most two neighbours, as long as it goes.
+    """Leave values out by (5), and eliminate variables of at most two neighbours, until nothing
+    more goes.
 
     Pairs whose costs are sums of one cost each are no pairs: they go, too.
     """
@@ -220,9 +221,9 @@ def _eliminate(network: CostNetwork, v: int) -> Eliminated:
     if len(scope) == 1:
         network.cost[scope[0]] = network.cost[scope[0]] + least
     else:
-        a, b = scope
-        known = network.pairs.get(scope)
-        network.pairs[scope] = least if known is None else known + least
+        a, b = scope[0], scope[1]
+        known = network.pairs.get((a, b))
+        network.pairs[a, b] = least if known is None else known + least
         network.neighbours[a].add(b)
         network.neighbours[b].add(a)
     network.values[v], network.cost[v] = network.values[v][:1], np.zeros(1)

@@ -47,7 +47,8 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
     Returns
     -------
     Report
-        Of a mapping a `MappingReport`, of a sharding a `ShardingReport`. Broken rules are listed, not raised.
+        Of a mapping a `MappingReport`, of a sharding a `ShardingReport`. Broken rules are listed,
+        not raised.
 
     Raises
     ------

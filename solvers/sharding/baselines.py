@@ -49,6 +49,12 @@ def baseline(name: str, task: Task[Sharding], search: Search[Solution]) -> None:
         search.offer(TensorSharding(costs.signature(chosen)))
 
 
+def first_plans(costs: ShardingCosts, search: Search[Solution]) -> None:
+    """Offer the shardings of all rules."""
+    for name in AXES:
+        search.offer(TensorSharding(costs.signature(by_rule(costs, name))))
+
+
 def by_rule(costs: ShardingCosts, name: str) -> Ints:
     """Return the choice of each operator by the rule of a baseline."""
     others, last = AXES[name]

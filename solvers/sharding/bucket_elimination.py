@@ -1,9 +1,11 @@
 """Elimination of variables, one after the other: exact, as long as the tables fit.
 
 A variable is eliminated by the table of the least cost of it and all costs that it is in, over its
-neighbours' values; the neighbours are joined by that table. The order is greedy, of least fill or of
-smallest tables, whichever needs less, and is known, with the size of every table, before anything is
-computed. See R. Dechter, "Bucket elimination: a unifying framework for reasoning", 1999.
+neighbours' values; the neighbours are joined by that table. The order is greedy, of least fill or
+of smallest tables, whichever needs less, and is known, with the size of every table, before
+anything is computed.
+
+See R. Dechter, "Bucket elimination: a unifying framework for reasoning", 1999.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ def eliminate(
 
 
 def _spread(table: Floats, names: tuple[int, ...], axes: tuple[int, ...]) -> Floats:
-    """Return a table with an axis for each of `axes`, of extent 1 where it does not depend on it."""
+    """Return a table with all these axes, of extent 1 where it does not depend on one."""
     place = sorted(range(len(names)), key=lambda k: axes.index(names[k]))
     shaped = table.transpose(place) if len(names) > 1 else table
     extents = iter(shaped.shape)

@@ -45,7 +45,6 @@ def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
     if order.largest > room or order.entries > MOST_ENTRIES:
         search.note(f"elimination: its tables would have {size}: too many")
         return None
-    search.note(f"elimination: tables of {size}")
     found = eliminate(network, order, search.should_stop)
     if found is None:
         return None

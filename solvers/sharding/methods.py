@@ -26,6 +26,12 @@ def _milp(task: Task[Sharding], search: Search[Solution]) -> None:
     milp(task, search)
 
 
+def _compact(task: Task[Sharding], search: Search[Solution]) -> None:
+    from .milp import compact
+
+    compact(task, search)
+
+
 def _local_search(task: Task[Sharding], search: Search[Solution]) -> None:
     from .local_search import local_search
 
@@ -49,6 +55,7 @@ METHODS: dict[str, Method[Sharding]] = {
     "auto": Method(_auto),
     "elimination": Method(_elimination),
     "milp": Method(_milp, {"solver": ()}),
+    "milp-compact": Method(_compact, {"solver": ()}),
     "local-search": Method(_local_search),
     **{name: Method(_baseline(name)) for name in RULES},
 }
