@@ -16,16 +16,17 @@ problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerR
 choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedule`;
                    `TrainingObjective`, `TrainingSchedule`, `Recomputation`, `Optimizer`,
                    `Precision`;
-                   `MappingObjective`, `MappingMode`, `Collective`; `ShardingObjective`; of topologies `Routing`; of
-                   results `Status`, `Limit`; of profiles `Tied`; of networks `Sharing`; of
-                   schedules `WeightVersions`; of measured clusters `LinkDetail`. Their values
-                   as texts will do.
+                   `MappingObjective`, `MappingMode`, `Collective`; `ShardingObjective`;
+                   of topologies `Routing`; of results `Status`, `Limit`; of profiles `Tied`; of
+                   networks `Sharing`; of schedules `WeightVersions`; of measured clusters
+                   `LinkDetail`. Their values as texts will do.
 solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
                    `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
                    `ReplicaPlacement`, `TensorSharding`
 verifying          `verify`, `check_bound`; `evaluate` gives a `Report` of `DeviceReport`,
-                   `CallReport` or `StageReport`, a `MappingReport`, a `ShardingReport`; `stage_reports`, `StageCosts`
+                   `CallReport` or `StageReport`, a `MappingReport`, a `ShardingReport`;
+                   `stage_reports`, `StageCosts`
 schedules          `Schedule`, `SCHEDULES`, `make_schedule`, `best_schedule` (`BestSchedule`),
                    `read_csv`, `write_csv`
 simulating         `simulate`, `Simulation`; without a plan `simulate_stages`, `StageGraph`,
@@ -201,7 +202,9 @@ _MODULES = {
     "instances.pytorch.counts": "counted_by_torch",
     "instances.pytorch.profile": "profile",
     "instances.pytorch.tensors.program": "tensor_program",
-    "runtime": "CallReport DeviceReport MappingReport Report ShardingReport StageReport evaluate verify",
+    "runtime": (
+        "CallReport DeviceReport MappingReport Report ShardingReport StageReport evaluate verify"
+    ),
     "runtime.accuracy.calibrate": "calibrate",
     "runtime.accuracy.join": "compare_run",
     "runtime.execution.guard.failures": "guarded",

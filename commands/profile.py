@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,6 +24,10 @@ def profile(
     layers: Annotated[
         bool,
         typer.Option("--layers", help="For training plans: backward merged; --depth auto if none."),
+    ] = False,
+    tensors: Annotated[
+        bool,
+        typer.Option("--tensors", help="For shard: every ATen operator, with its tensors."),
     ] = False,
     estimate: Annotated[
         str | None, typer.Option(help="Roofline of this accelerator, such as h100; runs nothing.")
@@ -54,7 +59,12 @@ def profile(
     check_outputs(output, inputs=[model, file_of(model)])
     if layers and not train:
         raise InputError("--layers: layers are planned for training; add --train")
-    if model.endswith(".onnx"):
+    if tensors:
+        of_others = [("--layers", layers), ("--depth", depth), ("--tied", tied is not Tied.COPIES)]
+        _check_tensors(model, train, estimate, of_others)
+    if tensors and estimate is not None:
+        workload = _with_tensors(model, batch, estimate, device, dtype, shape, name)
+    elif model.endswith(".onnx"):
         for option, given in (
             ("--train", train), ("--device", device), ("--dtype", dtype), ("--input", shape),
             ("--threads", threads),
@@ -118,6 +128,49 @@ def _from_pytorch(
     for note in done.notes:
         OUT.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
     return done.workload
+
+
+def _check_tensors(
+    model: str, train: bool, estimate: str | None, given: Sequence[tuple[str, object]]
+) -> None:
+    """Refuse what does not go with ``--tensors``."""
+    if not train:
+        raise InputError("--tensors: shardings are planned for training; add --train")
+    if model.endswith(".onnx"):
+        raise InputError("--tensors: an ONNX file is a graph for inference; name a PyTorch model")
+    if estimate is None:
+        raise InputError("--tensors: times are a roofline's; name a device: --estimate h100")
+    for option, value in given:
+        if value:
+            raise InputError(f"{option}: not with --tensors; leave it out")
+
+
+def _with_tensors(
+    model: str,
+    batch: int | None,
+    estimate: str,
+    device: str | None,
+    dtype: str | None,
+    shape: str | None,
+    name: str,
+) -> Workload:
+    need("torch", "runtime")
+    from ..instances.pytorch.factory import make
+    from ..instances.pytorch.tensors.program import tensor_program
+
+    with ERR.status("building the model …") as status:
+        made = make(model, batch=batch, shape=shape, dtype=dtype, device=device)
+        made.model.train()
+        status.update("tracing …")
+        workload = tensor_program(made.model, made.args, made.kwargs, estimate=estimate, name=name)
+    program = workload.program
+    if program is not None and program.unruled:
+        kinds = ", ".join(sorted({o.kind for o in program.unruled}))
+        OUT.print(
+            f"{len(program.unruled)} operators have no rule, and will run on every device: {kinds}",
+            style="dim", highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
+    return workload
 
 
 def _depth(text: str | None) -> int | Literal["auto"] | None:

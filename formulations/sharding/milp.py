@@ -275,7 +275,8 @@ def _memory(m: pyo.ConcreteModel, costs: ShardingCosts, terms: _Terms, room: flo
         """(11) g_{T,b} = h_{T,b}  for all others."""
         return m.held[t, b] == m.kept[t, b]
 
-    m.fits = pyo.Constraint(rule=fits)
+    if owned or keys:
+        m.fits = pyo.Constraint(rule=fits)
     m.is_kept = pyo.Constraint(uses, rule=is_kept)
     m.looked_at = pyo.Constraint(looks, rule=looked_at)
     m.held_beside = pyo.Constraint(sorted(free), rule=held_beside)

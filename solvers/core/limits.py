@@ -98,7 +98,7 @@ DEFAULT_LIMITS: dict[str, Limits] = {
     "latency": _BY_GAP,
     "training": _BY_GAP,
     "mapping": Limits(DEFAULT_SECONDS, MAPPING_GAP),
-    "sharding": Limits(DEFAULT_SECONDS, 0.0),
+    "sharding": _BY_GAP,
 }
 
 

@@ -17,8 +17,6 @@ from .bucket_elimination import eliminate, elimination_order
 MEMORY_SHARE, ENTRY_BYTES = 0.5, 11
 #: Entries of all tables up to which elimination is a matter of a minute.
 MOST_ENTRIES = 2_000_000_000
-#: By how much rounding of sums may make the optimum too high, relatively.
-ROUNDING = 1e-9
 
 
 def elimination(task: Task[Sharding], search: Search[Solution]) -> None:
@@ -31,8 +29,8 @@ def elimination(task: Task[Sharding], search: Search[Solution]) -> None:
         chosen = cheapest(costs, search)
     if chosen is None:
         return
-    search.raise_bound(costs.objective(chosen) * (1 - ROUNDING), "elimination")
     search.offer(TensorSharding(costs.signature(chosen)))
+    search.raise_bound(costs.objective(chosen), "elimination")
 
 
 def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:

@@ -19,7 +19,10 @@ from ...formulations.sharding.costs import ShardingCosts
 from ...formulations.sharding.memory import own_bytes
 from ...instances import Role, Solution, TensorSharding
 from ..core.search import Search
-from .elimination import ROUNDING, cheapest
+from .elimination import cheapest
+
+#: By how much rounding of sums may make a bound too high, relatively.
+ROUNDING = 1e-9
 
 #: Prices that are tried: powers of ten of the cost for all bytes of parameters, then by halves.
 STEPS = 12
