@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ..instances import InputError, Link, Plan, Workload
+from ..instances import InputError, Link, Plan, Sharding, Workload
 from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
 from .console import OUT, check_outputs, parse_bytes, print_json, show_bytes, show_time
+from .simulate_sharding import simulate_sharding
 
 if TYPE_CHECKING:
     from ..runtime.simulate.network import Network
@@ -100,6 +101,16 @@ def simulate(
     if weight_share is not None and not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     loaded, made = load_plan_with_form(plan, load(workload))
+    if isinstance(made.problem, Sharding):
+        for option, given in (
+            ("--schedule", schedule), ("--microbatches", microbatches), ("--network", network),
+            ("--weight-share", weight_share), ("--bandwidth", bandwidth), ("--sharing", sharing),
+            ("--overlap", overlap), ("--relayed", relayed), ("--csv", csv),
+        ):  # fmt: skip
+            if given is not None:
+                raise InputError(f"{option}: a sharding has none; leave it out")
+        simulate_sharding(loaded, made, trace, plot, graph, as_json=as_json)
+        return
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
     schedule = schedule or usual_schedule(made)
