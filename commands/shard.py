@@ -16,31 +16,29 @@ from ..instances import (
     Optimizer,
     Sharding,
     ShardingObjective,
-    Status,
     Workload,
 )
 from ..instances.formats.files import load, load_plan, save
 from ..runtime import ShardingReport, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
+from . import options
 from .clock import STARTED
 from .console import (
-    INFEASIBLE,
-    NO_PLAN,
-    OUT,
     check_outputs,
-    end,
+    end_with,
     parse_bytes,
     print_json,
     progress,
+    tell_written,
 )
-from .show_sharding import answer, print_sharding
+from .show.sharding import answer, print_sharding
 
 _LATENCY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def shard(
-    workload: Annotated[str, typer.Argument(help="A file of profile --train --tensors.")],
+    workload: options.WorkloadArgument,
     mesh: Annotated[str, typer.Option(help="Devices: 4, or 2x4 in two axes, the slow one first.")],
     links: Annotated[
         str | None,
@@ -54,9 +52,7 @@ def shard(
         typer.Option(help="time, or distpar: beta times elements, plus bytes converted."),
     ] = ShardingObjective.TIME,
     beta: Annotated[float | None, typer.Option(help="distpar: weight of elements.")] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory of each device, such as 16GiB.")
-    ] = None,
+    memory: options.Memory = None,
     optimizer: Annotated[
         Optimizer, typer.Option(help="Whose state is kept: sgd, momentum or adam.")
     ] = Optimizer.ADAM,
@@ -71,24 +67,22 @@ def shard(
             "fully-sharded, megatron, replicate, communication-only."
         ),
     ] = "auto",
-    time_limit: Annotated[float, typer.Option(help="Seconds.")] = DEFAULT_SECONDS,
+    time_limit: options.TimeLimit = DEFAULT_SECONDS,
     gap: Annotated[
         float | None,
         typer.Option(help="Stop at this gap; default: 0.01 (1 %), or 0.0001 while that is cheap."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    seed: options.Seed = 0,
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the plan to this file.")
-    ] = None,
+    output: options.PlanOutput = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the graph coloured by property: .svg, .png or .pdf.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Choose for every operator how its tensors lie on the devices, at least cost.
+    """Choose for every operator of WORKLOAD how its tensors lie on the devices, at least cost.
 
-    Exit codes as for solve.
+    WORKLOAD is a file of profile --train --tensors. Exit codes as for solve.
     """
     check_outputs(output, pictures=[plot], inputs=[workload, start])
     if beta is not None and objective is not ShardingObjective.DISTPAR:
@@ -130,10 +124,9 @@ def shard(
         print_json(answer(loaded, problem, result, report))
     else:
         print_sharding(loaded, problem, result, report)
-        for path in (output, plot) if report is not None else ():
-            if path is not None:
-                OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
-    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))
+        if report is not None:
+            tell_written(output, plot)
+    end_with(result)
 
 
 def parse_mesh(text: str) -> tuple[int, ...]:

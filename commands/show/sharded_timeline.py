@@ -1,16 +1,16 @@
-"""`stagecut simulate` of a sharding: what all devices do over time."""
+"""A sharding over time, as people and programs read it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
 
-from ..instances import Plan, Workload
-from ..instances.formats.writing import write_whole
-from .console import OUT, new_table, print_json, show_bytes, show_time
+from ...instances import Plan, Workload
+from ...instances.formats.writing import write_whole
+from ..console import OUT, new_table, print_json, show_bytes, show_time, tell_written
 
 
-def simulate_sharding(
+def show_sharded_timeline(
     workload: Workload,
     plan: Plan,
     trace: Path | None,
@@ -20,21 +20,21 @@ def simulate_sharding(
     as_json: bool,
 ) -> None:
     """Print, draw and trace the timeline of a sharding."""
-    from ..runtime.simulate.sharded import sharded_timeline
+    from ...runtime.simulate.sharded import sharded_timeline
 
     timeline = sharded_timeline(workload, plan)
     if trace is not None:
         import json
 
-        from ..runtime.pictures.sharded import sharded_trace
+        from ...runtime.pictures.sharded import sharded_trace
 
         write_whole(trace, json.dumps(sharded_trace(timeline), ensure_ascii=False))
     if plot is not None:
-        from ..runtime.pictures.sharded import draw_sharded_timeline
+        from ...runtime.pictures.sharded import draw_sharded_timeline
 
         draw_sharded_timeline(timeline, plot, f"{workload.name}: {plan.method}")
     if graph is not None:
-        from ..runtime.pictures.graph import draw_graph
+        from ...runtime.pictures.graph import draw_graph
 
         draw_graph(workload, plan, graph)
     times: dict[str, float] = defaultdict(float)
@@ -59,6 +59,4 @@ def simulate_sharding(
         table.add_row(kind, f"{time:.6g}", show_bytes(sizes[kind]) if sizes[kind] else "")
     OUT.print(table)
     OUT.print(f"makespan  {show_time(timeline.makespan, timeline.time_unit)}", highlight=False)
-    for path in (trace, plot, graph):
-        if path is not None:
-            OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
+    tell_written(trace, plot, graph)

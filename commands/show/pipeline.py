@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
-from ..api.break_even import MOST, BreakEven, break_even
-from ..api.gain import Gain, gain
-from ..instances import Iteration, PipelinePlacement, Workload
-from ..runtime import Report
-from ..runtime.simulate.simulator import simulate
-from ..solvers import Result
-from .console import new_table, show_bytes, show_gap, show_time
+from ...api.break_even import MOST, BreakEven, break_even
+from ...api.gain import Gain, gain
+from ...instances import Iteration, PipelinePlacement, Workload
+from ...runtime import Report
+from ...runtime.simulate.simulator import simulate
+from ...solvers import Result
+from ..console import new_table, show_bytes, show_gap, show_time
 
 #: Part of the time of a search that the comparison with contiguous plans may take, and its least
 #: and most seconds.

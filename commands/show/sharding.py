@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from ..instances import Role, Sharding, Workload, program_of
-from ..runtime import ShardingReport
-from ..solvers import Result
-from .console import OUT, new_table, show_bytes
-from .show_plan import as_dict, print_end
+from ...instances import Role, Sharding, TensorSharding, Workload, program_of
+from ...runtime import ShardingReport
+from ...solvers import Result
+from ..console import OUT, new_table, show_bytes
+from .plan import as_dict, print_end
 
 
 def answer(
@@ -61,8 +61,6 @@ def answer(
 
 
 def _rows(result: Result) -> list[list[int]]:
-    from ..instances import TensorSharding
-
     assert result.plan is not None
     solution = result.plan.solution
     assert isinstance(solution, TensorSharding)
