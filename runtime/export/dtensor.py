@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 
 from ...instances import InputError, Plan, Role, Sharding, TensorSharding, Workload, program_of
-from ..verify.sharding import Lying, check
+from ..verify.sharding import check
+from ..verify.sharding_steps import Lying
 
 _HEAD = '''"""{title}.
 

@@ -7,7 +7,6 @@ cheapest paths of single steps.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from ...instances import (
     Cluster,
     Operator,
     Sharding,
-    Tensor,
     TensorProgram,
     TensorSharding,
     Workload,
@@ -24,38 +22,10 @@ from ...instances import (
 )
 from ...instances.common.units import TIME_UNITS
 from .report import Report
+from .sharding_steps import Lying, Step, local_bytes, one_step, part_of, path
 
 #: How much more than the memory may be held, for rounding.
 _SLACK = 1e-9
-
-#: How a tensor lies: a text such as ``S0`` for each axis of the mesh.
-Lying = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of a conversion.
-
-    Parameters
-    ----------
-    collective
-        ``all-gather``, ``reduce-scatter``, ``all-reduce`` or ``all-to-all``; ``slice``, ``pad`` or
-        ``keep-one`` where nothing is sent.
-    axis
-        Of the mesh, along which it runs.
-    after
-        How the tensor lies then.
-    bytes
-        That all devices send.
-    seconds
-        By latency and bandwidth of the axis.
-    """
-
-    collective: str
-    axis: int
-    after: Lying
-    bytes: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -231,7 +201,7 @@ def _rules(
                     f"{extent}, not over {parts} devices"
                 )
         for t, how in zip((*operator.inputs, *operator.outputs), (*read[v], *made[v]), strict=True):
-            if _part(program.tensors[t], how, mesh) is None:
+            if part_of(program.tensors[t], how, mesh) is None:
                 broken.append(
                     f"operator {operator.name}: {program.tensors[t].name} of shape "
                     f"{program.tensors[t].shape} cannot lie as {'x'.join(how)}"
@@ -260,29 +230,11 @@ def _arrival(program: TensorProgram, operator: Operator, mesh: Sequence[int]) ->
     return tuple(how)
 
 
-def _part(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> list[int] | None:
-    """Return the shape of what a device has, None if an axis does not divide."""
-    shape = list(tensor.shape)
-    for one, p in zip(how, mesh, strict=True):
-        if one.startswith("S"):
-            axis = int(one[1:])
-            if axis >= len(shape) or shape[axis] % p:
-                return None
-            shape[axis] //= p
-    return shape
-
-
-def _local_bytes(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> float:
-    part = _part(tensor, how, mesh)
-    assert part is not None
-    return math.prod(part) * tensor.size_bytes / max(tensor.elements, 1)
-
-
 def _elements(
     program: TensorProgram, problem: Sharding, tensors: Sequence[int], how: Sequence[Lying]
 ) -> int:
     parts = [
-        _part(program.tensors[t], one, problem.mesh.shape)
+        part_of(program.tensors[t], one, problem.mesh.shape)
         for t, one in zip(tensors, how, strict=True)
     ]
     return sum(math.prod(part or ()) for part in parts)
@@ -302,7 +254,7 @@ def _time(
     )
     tensors = [program.tensors[t] for t in (*operator.inputs, *operator.outputs)]
     whole = sum(tensor.size_bytes for tensor in tensors)
-    held = sum(_local_bytes(t, one, mesh) for t, one in zip(tensors, how, strict=True))
+    held = sum(local_bytes(t, one, mesh) for t, one in zip(tensors, how, strict=True))
     moved = held / whole if whole else 1.0
     added = _added(problem, operator, row, by_bytes=False) / unit
     return operator.fixed + max(operator.compute / share, operator.memory * moved) + added
@@ -319,7 +271,7 @@ def _added(problem: Sharding, operator: Operator, row: Sequence[int], *, by_byte
                 for e, j in enumerate(row)
                 if e != d and j != k and operator.signatures[j].extent > 1
             ]
-            step = _step("P", "B", d, size / math.prod(others), problem, ())
+            step = one_step("P", "B", d, size / math.prod(others), problem, ())
             total += step.bytes if by_bytes else step.seconds
     return total
 
@@ -342,63 +294,6 @@ def _conversions(
                 yield Converted(t, lying[t], how, steps, tuple(dict.fromkeys(readers)))
 
 
-def path(tensor: Tensor, before: Lying, after: Lying, problem: Sharding) -> tuple[Step, ...]:
-    """Return the cheapest steps from one way of lying to another, by Dijkstra."""
-    by_time = problem.objective == "time"
-    queue: list[tuple[float, int, Lying, tuple[Step, ...]]] = [(0.0, 0, before, ())]
-    settled: set[Lying] = set()
-    count = 0
-    while queue:
-        cost, _, here, steps = heapq.heappop(queue)
-        if here == after:
-            return steps
-        if here in settled:
-            continue
-        settled.add(here)
-        for step in _steps(tensor, here, problem):
-            if step.after not in settled:
-                count += 1
-                further = cost + (step.seconds if by_time else step.bytes)
-                heapq.heappush(queue, (further, count, step.after, (*steps, step)))
-    raise AssertionError((before, after))
-
-
-def _steps(tensor: Tensor, here: Lying, problem: Sharding) -> Iterator[Step]:
-    mesh = problem.mesh.shape
-    for d, before in enumerate(here):
-        for one in ("B", "P", *(f"S{axis}" for axis in range(len(tensor.shape)))):
-            after = (*here[:d], one, *here[d + 1 :])
-            split_later = {how for how in here[d + 1 :] if how.startswith("S")}
-            if one == before or split_later & {before, one}:
-                continue
-            if _part(tensor, after, mesh) is None:
-                continue
-            others = [p for e, p in enumerate(mesh) if e != d and here[e].startswith("S")]
-            among = tensor.size_bytes / math.prod(others)
-            yield _step(before, one, d, among, problem, after)
-
-
-def _step(before: str, after: str, d: int, among: float, problem: Sharding, lying: Lying) -> Step:
-    """Return a step along axis d on tensors of so many bytes in each group of devices."""
-    mesh, link = problem.mesh, problem.mesh.links[d]
-    p = mesh.shape[d]
-    if before == "B":
-        return Step("keep-one" if after == "P" else "slice", d, lying, 0.0, 0.0)
-    if after == "P":
-        return Step("pad", d, lying, 0.0, 0.0)
-    if before == "P":
-        name = "all-reduce" if after == "B" else "reduce-scatter"
-        rounds = (2 if after == "B" else 1) * (p - 1)
-        sent = rounds * among
-    elif after == "B":
-        name, rounds, sent = "all-gather", p - 1, (p - 1) * among
-    else:
-        name, rounds, sent = "all-to-all", p - 1, (p - 1) * among / p
-    groups = mesh.size // p
-    seconds = rounds * link.latency_s + sent / p / link.bytes_per_s
-    return Step(name, d, lying, groups * sent, seconds)
-
-
 def _memory(
     program: TensorProgram,
     problem: Sharding,
@@ -417,7 +312,7 @@ def _memory(
     for v, operator in enumerate(program.operators):
         if operator.role == "parameter":
             copies = 1.0 if operator.gradient is None else 2.0 + problem.state
-            parameters += copies * _local_bytes(
+            parameters += copies * local_bytes(
                 program.tensors[operator.outputs[0]], made[v][0], mesh
             )
     kept: set[tuple[int, Lying]] = set()
@@ -438,5 +333,5 @@ def _memory(
         if how == lying[t] and maker.view:
             waiting.append((maker.inputs[0], read[program.maker[t]][0]))
         elif not (how == lying[t] and maker.role == "parameter"):
-            total += _local_bytes(program.tensors[t], how, mesh)
+            total += local_bytes(program.tensors[t], how, mesh)
     return parameters, total

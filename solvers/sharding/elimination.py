@@ -12,6 +12,7 @@ from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Ints
 from ..core.search import Search
 from .bucket_elimination import eliminate, elimination_order
+from .room import is_too_small
 
 #: Part of the memory that is free now which the tables may take, eleven bytes an entry.
 MEMORY_SHARE, ENTRY_BYTES = 0.5, 11
@@ -25,6 +26,8 @@ def elimination(task: Task[Sharding], search: Search[Solution]) -> None:
     With a limit of memory this is the optimum if it keeps it, else a bound.
     """
     costs = sharding_costs(task)
+    if is_too_small(costs, search):
+        return
     with search.phase("elimination"):
         chosen = cheapest(costs, search)
     if chosen is None:

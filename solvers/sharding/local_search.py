@@ -14,6 +14,7 @@ from ...instances.common.arrays import Ints
 from ..core.search import Search
 from .baselines import first_plans
 from .bucket_elimination import eliminate, elimination_order
+from .room import is_too_small
 
 #: Variables of a part, entries that its tables may have, and parts that may fail in a row.
 PART, ENTRIES, FAILURES = 60, 2_000_000, 60
@@ -22,6 +23,8 @@ PART, ENTRIES, FAILURES = 60, 2_000_000, 60
 def local_search(task: Task[Sharding], search: Search[Solution]) -> None:
     """Improve the best of the rules' plans part by part until no part improves."""
     costs = sharding_costs(task)
+    if is_too_small(costs, search):
+        return
     with search.phase("first plans"):
         first_plans(costs, search)
     with search.phase("local search"):

@@ -47,15 +47,21 @@ def _baseline(name: str) -> Solver[Sharding]:
     return solve
 
 
+def _links(_method: str, task: Task[Sharding]) -> str | None:
+    if not task.cluster.links:
+        return None
+    return "cluster: a sharding has the links of its mesh; remove the cluster's"
+
+
 #: What frameworks do by rule.
 RULES = ("data-parallel", "fully-sharded", "megatron", "replicate", "communication-only")
 
 #: By name.
 METHODS: dict[str, Method[Sharding]] = {
-    "auto": Method(_auto),
-    "elimination": Method(_elimination),
-    "milp": Method(_milp, {"solver": ()}),
-    "milp-compact": Method(_compact, {"solver": ()}),
-    "local-search": Method(_local_search),
-    **{name: Method(_baseline(name)) for name in RULES},
+    "auto": Method(_auto, refuses=(_links,)),
+    "elimination": Method(_elimination, refuses=(_links,)),
+    "milp": Method(_milp, {"solver": ()}, (_links,)),
+    "milp-compact": Method(_compact, {"solver": ()}, (_links,)),
+    "local-search": Method(_local_search, refuses=(_links,)),
+    **{name: Method(_baseline(name), refuses=(_links,)) for name in RULES},
 }

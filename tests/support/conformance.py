@@ -134,7 +134,7 @@ def _mapped(seconds: Sequence[float], edges: Edges, scale: float, room: float) -
 def _sharded(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
     """Operators with a parameter each, which share work if there are several."""
     n, some = len(seconds), float(any(seconds))
-    tensors = [Tensor(f"t{v}", (4,)) for v in range(2 * n)]
+    tensors = [Tensor(f"t{v}", (4, int(some))) for v in range(2 * n)]
     hows = (("S0", 4), ("B", 1))[n == 1 :]  # what cannot be split costs the same by all methods
     lies = tuple(Signature.of(f"->{how}", extent) for how, extent in hows)
     operators = [Operator(f"w{v}", (), (v,), lies, "parameter") for v in range(n)]

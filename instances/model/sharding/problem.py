@@ -105,6 +105,16 @@ class Sharding(ByFields):
 def program_of(workload: Workload) -> TensorProgram:
     """Return the tensor program of a workload.
 
+    Parameters
+    ----------
+    workload
+        From `program_workload`, `tensor_program`, or a file of a tensor program.
+
+    Returns
+    -------
+    TensorProgram
+        Its operators are the nodes.
+
     Raises
     ------
     InputError
