@@ -25,11 +25,11 @@ from . import (
     piper_json,
     placement_json,
     plan_json,
-    program_json,
     stagecut_json,
     versions,
 )
 from .source import Source, read_source
+from .tensors.program import is_program, read_program, write_program
 from .writing import layout, write_whole
 
 
@@ -56,7 +56,7 @@ class Reader:
 #: Asked in this order: the format with the surest sign first.
 READERS: tuple[Reader, ...] = (
     Reader("Stagecut workload", stagecut_json.is_workload, stagecut_json.read_workload),
-    Reader("Stagecut program", program_json.is_program, program_json.read_program),
+    Reader("Stagecut program", is_program, read_program),
     Reader("Piper JSON", piper_json.is_piper, piper_json.read_piper),
     Reader("PipeDream graph", pipedream_txt.is_pipedream, pipedream_txt.read_pipedream),
     Reader("placement JSON", placement_json.is_placement, placement_json.read_placement),
@@ -269,7 +269,7 @@ def dumps(value: Workload | Cluster | Plan, workload: Workload | None = None) ->
     """
     if isinstance(value, Workload):
         if value.program is not None:
-            return layout(program_json.write_program(value, value.program))
+            return layout(write_program(value, value.program))
         return layout(stagecut_json.write_workload(value))
     if isinstance(value, Cluster):
         return layout(stagecut_json.write_cluster(value))

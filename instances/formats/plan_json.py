@@ -40,13 +40,6 @@ from .placed_json import (
     encode_pipeline,
     encode_placement,
 )
-from .sharding_json import (
-    ShardedOperatorsRecord,
-    ShardingRecord,
-    decode_sharding,
-    encode_sharding,
-    sharding_options,
-)
 from .source import Record, Source, explain, plain_id
 from .stagecut_json import (
     KindRecord,
@@ -58,6 +51,13 @@ from .stagecut_json import (
     read_file,
 )
 from .stages_json import StagesRecord, decode_stages, encode_stages
+from .tensors.sharding import (
+    ShardedOperatorsRecord,
+    ShardingRecord,
+    decode_sharding,
+    encode_sharding,
+    sharding_options,
+)
 from .versions import NEWEST, PLAN
 
 #: By which part of the objective a bound may exceed it, for rounding.

@@ -15,8 +15,8 @@ import msgspec
 
 from .certificate import PRICES, PriceCertificate
 from .plan_json import CODECS, PlanFile
-from .program_json import ProgramFile
 from .stagecut_json import ClusterFile, WorkloadFile
+from .tensors.program import ProgramFile
 
 #: Where the published schemas lie.
 FOLDER = Path(__file__).parent / "schemas"

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from ..common.choices import Optimizer, ShardingObjective
-from ..common.errors import InputError, quote
-from ..common.units import NodeId
-from ..model.cluster import Cluster
-from ..model.network.links import Link
-from ..model.sharding.mesh import DeviceMesh
-from ..model.sharding.problem import Sharding, program_of
-from ..model.solution import TensorSharding
-from ..model.workload import Workload
-from .source import Record, plain_id
+from ...common.choices import Optimizer, ShardingObjective
+from ...common.errors import InputError, quote
+from ...common.units import NodeId
+from ...model.cluster import Cluster
+from ...model.network.links import Link
+from ...model.sharding.mesh import DeviceMesh
+from ...model.sharding.problem import Sharding, program_of
+from ...model.solution import TensorSharding
+from ...model.workload import Workload
+from ..source import Record, plain_id
 
 
 class MeshLinkRecord(Record):

@@ -11,13 +11,13 @@ from typing import Literal
 
 import msgspec
 
-from ..common.choices import Role
-from ..common.errors import prefix_errors, quote
-from ..model.sharding.as_workload import program_workload
-from ..model.sharding.program import Operator, Signature, Tensor, TensorProgram
-from ..model.workload import Workload
-from .source import Record, Source, plain_id
-from .stagecut_json import (
+from ...common.choices import Role
+from ...common.errors import prefix_errors, quote
+from ...model.sharding.as_workload import program_workload
+from ...model.sharding.program import Operator, Signature, Tensor, TensorProgram
+from ...model.workload import Workload
+from ..source import Record, Source, plain_id
+from ..stagecut_json import (
     KindRecord,
     PairLinkRecord,
     format_name,
@@ -26,7 +26,7 @@ from .stagecut_json import (
     make_cluster,
     read_file,
 )
-from .versions import NEWEST, PROGRAM
+from ..versions import NEWEST, PROGRAM
 
 
 class TensorRecord(Record):
