@@ -11,8 +11,9 @@ import typer
 
 from ..instances import InputError, Tied, Workload
 from ..instances.formats.files import save
+from ..instances.generate.roofline import MACHINES
 from ..instances.model.training_layers import training_layers
-from . import options
+from . import names, options
 from .console import ERR, OUT, check_outputs, file_of, need, show_bytes, tell_written
 
 if TYPE_CHECKING:
@@ -37,7 +38,11 @@ def profile(
         typer.Option("--tensors", help="For shard: every ATen operator, with its tensors."),
     ] = False,
     estimate: Annotated[
-        str | None, typer.Option(help="Roofline of this accelerator, such as h100; runs nothing.")
+        str | None,
+        typer.Option(
+            autocompletion=names.complete_machine,
+            help=f"Roofline of this accelerator; runs nothing: {', '.join(MACHINES)}.",
+        ),
     ] = None,
     depth: Annotated[
         str | None, typer.Option(help="Group by modules so many calls deep: 1, 2, …, or auto.")

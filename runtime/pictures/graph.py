@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 
 from ...instances import Plan, TensorSharding, Workload
 from ...instances.common.escape import graphviz, markup, plain
+from ...instances.common.quantities import show_time
 from ...instances.formats.writing import PICTURES, check_target
 from ..simulate.plan_stages import stages_of
 from ..simulate.stages import StageGraph
@@ -74,7 +75,8 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
 
 
 def _title(workload: Workload, plan: Plan) -> str:
-    return plain(f"{workload.name}: {plan.method}, objective {plan.objective:.6g}")
+    objective = show_time(plan.objective, plan.time_unit)
+    return plain(f"{workload.name}: {plan.method}, objective {objective}")
 
 
 def draw_coloured(graph: nx.DiGraph[int], names: Sequence[str], title: str, path: Path) -> None:

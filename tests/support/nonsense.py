@@ -70,6 +70,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "solve": [w, "--method", "greedy", "--time-limit", "2"],
         "verify": [w, p],
         "simulate": [w, p, "--microbatches", "2"],
+        "explain": [w, p, "--time-limit", "0.2", "--most", "1"],
         "diff": [p, p],
         "shard": [s, "--mesh", "2", "--links", "1us:1GB", "--time-limit", "2"],
         "map": [
