@@ -34,9 +34,9 @@ from .console import (
     tell_written,
 )
 from .pose import choose_cluster, choose_objective, choose_ties, parse_degrees, pose_problem
-from .rank import rank
 from .show.pipeline import facts_of
 from .show.plan import as_dict, print_result
+from .show.rank import rank
 
 
 def solve(
