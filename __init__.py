@@ -10,7 +10,8 @@ devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_an
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
                    `measure`, `to_cluster`
 problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerRule`,
-                   `DeviceMapping`; `Sharding` over a `DeviceMesh`, of a `TensorProgram` of
+                   `DeviceMapping`; of the first four `PlacementRules`, `load_rules`;
+                   `Sharding` over a `DeviceMesh`, of a `TensorProgram` of
                    `Operator` with `Signature` and `Tensor`, from `tensor_program` (a model),
                    as a workload by `program_workload`
 choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedule`;
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from .instances import PipelinePlacement as PipelinePlacement
     from .instances import PipelineSchedule as PipelineSchedule
     from .instances import Placement as Placement
+    from .instances import PlacementRules as PlacementRules
     from .instances import Plan as Plan
     from .instances import Precision as Precision
     from .instances import Recomputation as Recomputation
@@ -127,6 +129,7 @@ if TYPE_CHECKING:
     from .instances.formats.files import load_plan as load_plan
     from .instances.formats.files import load_split as load_split
     from .instances.formats.files import save as save
+    from .instances.formats.rules_files import load_rules as load_rules
     from .instances.model.tied_weights import tied_as as tied_as
     from .instances.model.training_layers import training_layers as training_layers
     from .instances.pytorch.counts import counted_by_torch as counted_by_torch
@@ -202,7 +205,7 @@ _MODULES = {
         "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping DeviceMesh "
         "InfeasibleError InputError Iteration Latency LayerRule Limit Link MappingMode "
         "MappingObjective Operator Optimizer PairLink Pipeline PipelinePlacement PipelineSchedule "
-        "Placement Plan Precision "
+        "Placement PlacementRules Plan Precision "
         "Recomputation ReplicaPlacement Routing Sharding ShardingObjective Signature Split Stage "
         "StageCosts StagePlacement StagecutError Status Tensor TensorProgram TensorSharding "
         "Throughput Tied Topology Training TrainingObjective "
@@ -211,6 +214,7 @@ _MODULES = {
     ),
     "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
     "instances.formats.files": "dumps load load_cluster load_plan load_split save",
+    "instances.formats.rules_files": "load_rules",
     "instances.model.tied_weights": "tied_as",
     "instances.model.training_layers": "training_layers",
     "instances.pytorch.counts": "counted_by_torch",

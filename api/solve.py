@@ -40,6 +40,7 @@ from ..solvers import (
     Solver,
     current_name,
     raise_first_bounds,
+    solve_under_rules,
 )
 from ..solvers import solver as solver_of
 from .versions import installed
@@ -207,6 +208,9 @@ def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) 
     """
     for note in colour_notes(task):
         search.note(note)
+    if not isinstance(task.problem, DeviceMapping | Sharding) and task.problem.placement_rules:
+        solve_under_rules(run, task, search)
+        return
     raise_first_bounds(task, search)
     if not search.done:
         run(task, search)

@@ -22,7 +22,7 @@ from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
 from . import names, options
 from .console import ERR, OUT, check_outputs, parse_bytes, tell_written
-from .pose import choose_cluster, choose_objective, pose_problem
+from .pose import choose_cluster, choose_objective, pose_problem, with_rules
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
@@ -57,6 +57,9 @@ def compare(
         ),
     ] = None,
     chunks: options.Chunks = None,
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
     max_stages: options.MaxStages = None,
     time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
     gap: Annotated[
@@ -86,7 +89,7 @@ def compare(
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
     loaded = {name: load(name) for name in workloads}
     objective = _objective_of(loaded, objective, microbatches)
-    batch = {"microbatches": microbatches, "schedule": schedule, "max_stages": max_stages}
+    batch = {"microbatches": microbatches, "schedule": schedule}
     problem = pose_problem(
         objective,
         {
@@ -102,8 +105,13 @@ def compare(
         typed += ["--split", problem.split]
     else:
         typed += _typed({"split": split, **batch, "chunks": chunks})
+    size = parse_bytes(memory, "--memory")
     for known in loaded.values():
-        choose_cluster(known, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+        devices = choose_cluster(known, cluster, accelerators, cpus, size)
+        with_rules(problem, devices, pin=pin, together=together, apart=apart, max_stages=max_stages)
+    for option, texts in (("--pin", pin), ("--together", together), ("--apart", apart)):
+        typed += [word for text in texts or () for word in (option, text)]
+    typed += _typed({"max_stages": max_stages})
     typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
     if methods is None:
         usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS

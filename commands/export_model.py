@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..formulations.rules.reduce import only_case
 from ..formulations.task import pose
 from ..instances import (
     InputError,
@@ -18,7 +19,7 @@ from ..instances.formats.files import load
 from ..solvers.registry import method_of
 from . import names, options
 from .console import check_outputs, parse_bytes, tell_written
-from .pose import choose_cluster, pose_problem
+from .pose import choose_cluster, pose_problem, with_rules
 
 
 def export_model(
@@ -45,6 +46,9 @@ def export_model(
         PipelineSchedule | None, typer.Option(help="Iteration; default: 1f1b.")
     ] = None,
     chunks: options.Chunks = None,
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
     max_stages: options.MaxStages = None,
 ) -> None:
     """Write the integer program of a throughput or iteration problem as MPS or LP file.
@@ -73,18 +77,20 @@ def export_model(
                 "microbatches": microbatches,
                 "schedule": schedule,
                 "chunks": chunks,
-                "max_stages": max_stages,
             },
         },
+    )
+    problem = with_rules(
+        problem, devices, pin=pin, together=together, apart=apart, max_stages=max_stages
     )
     method_of(problem.name, "milp").check("milp", pose(loaded, devices, problem))
     # Pyomo takes a second to import
     if isinstance(problem, Iteration):
         from ..solvers.iteration.milp import export_model as write_iteration
 
-        write_iteration(pose(loaded, devices, problem), output)
+        write_iteration(only_case(pose(loaded, devices, problem)), output)
     elif isinstance(problem, Throughput):
         from ..solvers.throughput.milp import export_model as write_throughput
 
-        write_throughput(pose(loaded, devices, problem), output)
+        write_throughput(only_case(pose(loaded, devices, problem)), output)
     tell_written(output)

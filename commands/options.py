@@ -51,7 +51,33 @@ Microbatches = Annotated[int | None, typer.Option(help="Iteration, training: in 
 Chunks = Annotated[
     int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")
 ]
-MaxStages = Annotated[int | None, typer.Option(help="Iteration, training: at most so many.")]
+
+# Placement rules
+Pin = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="PATTERN=NUMBER: nodes whose id or name matches are on device NUMBER, or (chains of "
+        "stages) in stage NUMBER; -1 is the last. May be given again."
+    ),
+]
+Together = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="'PATTERN …': all nodes that match share a device (or stage). May be given again."
+    ),
+]
+Apart = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="'PATTERN PATTERN …': nodes of different patterns share no device; of a single "
+        "pattern, no two nodes. May be given again."
+    ),
+]
+MaxStages = Annotated[int | None, typer.Option(help="At most so many stages, or devices in use.")]
+Fixed = Annotated[
+    Path | None,
+    typer.Option(help="A plan or split file: the nodes that it names stay where they are there."),
+]
 
 # The search
 TimeLimit = Annotated[float, typer.Option(help="Seconds.")]

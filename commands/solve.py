@@ -33,7 +33,14 @@ from .console import (
     progress,
     tell_written,
 )
-from .pose import choose_cluster, choose_objective, choose_ties, parse_degrees, pose_problem
+from .pose import (
+    choose_cluster,
+    choose_objective,
+    choose_ties,
+    parse_degrees,
+    pose_problem,
+    with_rules,
+)
 from .show.pipeline import facts_of
 from .show.plan import as_dict, print_result
 from .show.rank import rank
@@ -80,7 +87,6 @@ def solve(
     recomputation: Annotated[
         Recomputation | None, typer.Option(help="Training; default: free.")
     ] = None,
-    max_stages: options.MaxStages = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -93,6 +99,11 @@ def solve(
         Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
     precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
+    max_stages: options.MaxStages = None,
+    fixed: options.Fixed = None,
     method: Annotated[
         str,
         typer.Option(
@@ -136,11 +147,7 @@ def solve(
     loaded = choose_ties(loaded, tied, chosen, microbatches)
     ranked = chosen == "iteration" and schedule == "all"
     placing = {"split": split, "overlap": overlap, "relayed": relayed}
-    batch = {
-        "microbatches": microbatches,
-        "schedule": None if ranked else schedule,
-        "max_stages": max_stages,
-    }
+    batch = {"microbatches": microbatches, "schedule": None if ranked else schedule}
     problem = pose_problem(
         chosen,
         {
@@ -158,7 +165,17 @@ def solve(
             },
         },
     )
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
+    problem = with_rules(
+        problem,
+        devices,
+        pin=pin,
+        together=together,
+        apart=apart,
+        max_stages=max_stages,
+        fixed=fixed,
+        file=cluster,
+    )
+    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed])
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):

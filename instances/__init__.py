@@ -27,6 +27,7 @@ from .model.costs import Costs, price, without_links
 from .model.iteration import Iteration
 from .model.layers import Layers
 from .model.network.links import Link, PairLink
+from .model.placement_rules import PlacementRules
 from .model.plan import Plan, gap_between
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
 from .model.sharding.as_workload import program_workload
@@ -81,6 +82,7 @@ __all__ = [
     "PipelinePlacement",
     "PipelineSchedule",
     "Placement",
+    "PlacementRules",
     "Plan",
     "Precision",
     "Problem",

@@ -5,6 +5,7 @@ from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
 from .core.result import Result
 from .core.search import Point, Progress, Search
+from .core.under_rules import solve_under_rules
 from .registry import METHODS, current_name, method_of, solver
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "current_name",
     "method_of",
     "raise_first_bounds",
+    "solve_under_rules",
     "solver",
 ]

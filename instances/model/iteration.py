@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..common.choices import OrText, PipelineSchedule, Split, choose
 from ..common.errors import InputError, quote
 from ..common.options import check_count
+from .placement_rules import NO_RULES, PlacementRules
 from .summary import ByFields
 from .workload import Workload
 
@@ -39,8 +40,6 @@ class Iteration(ByFields):
         ``noncontiguous``: no condition. ``interleaved`` is for contiguous splits.
     chunks
         Stages per device of ``interleaved``, v in its source; default: 2. 1 for all others.
-    max_stages
-        At most so many stages; default: as many as there are devices, times chunks.
     relayed
         Data moves only from a stage to the next, as in `Throughput`.
     overlap
@@ -48,6 +47,9 @@ class Iteration(ByFields):
     weight_share
         The part of a backward pass that computes gradients of weights, where a schedule splits
         it.
+    placement_rules
+        Pins and other rules of the user's own; their numbers are stages if the split is
+        contiguous, else devices.
 
     Raises
     ------
@@ -71,10 +73,10 @@ class Iteration(ByFields):
     schedule: OrText[PipelineSchedule] = PipelineSchedule.ONE_F_ONE_B
     split: OrText[Split] = Split.CONTIGUOUS
     chunks: int | None = None
-    max_stages: int | None = None
     relayed: bool = False
     overlap: bool = False
     weight_share: float = 0.5
+    placement_rules: PlacementRules = NO_RULES
 
     def __post_init__(self) -> None:
         check_count("microbatches", self.microbatches)
@@ -83,8 +85,6 @@ class Iteration(ByFields):
         if self.chunks is None:
             object.__setattr__(self, "chunks", USUAL_CHUNKS if interleaved else 1)
         check_count("chunks", self.chunks)
-        if self.max_stages is not None:
-            check_count("max_stages", self.max_stages)
         if not interleaved and self.chunks != 1:
             raise InputError(
                 f"chunks: {self.chunks}; only the schedule interleaved has several stages on a "

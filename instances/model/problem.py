@@ -18,6 +18,7 @@ from ..common.errors import InputError
 from ..common.options import check_count
 from .iteration import Iteration
 from .network.topology import Topology
+from .placement_rules import NO_RULES, PlacementRules
 from .sharding.problem import Sharding
 from .summary import ByFields
 from .training import Training
@@ -51,6 +52,8 @@ class Throughput(ByFields):
         Data moves only from a stage to the next: what a later one needs is passed on by those
         between, and at every boundary that it crosses both sides pay for it; gradients the same
         way back. So runs `torch.distributed.pipelining`. For contiguous splits.
+    placement_rules
+        Pins and other rules of the user's own; their numbers are devices.
 
     Raises
     ------
@@ -74,6 +77,7 @@ class Throughput(ByFields):
     pipeline: OrText[Pipeline] = Pipeline.PIPEDREAM
     overlap: bool = False
     relayed: bool = False
+    placement_rules: PlacementRules = NO_RULES
 
     def __post_init__(self) -> None:
         choose(self, split=Split, cpu_split=CpuSplit, pipeline=Pipeline)
@@ -104,6 +108,9 @@ class Latency(ByFields):
     ----------
     calls
         Calls per accelerator, q in the source; 1 makes the split contiguous.
+    placement_rules
+        Pins and other rules of the user's own; their numbers are devices, and those of the pool
+        are one.
 
     Raises
     ------
@@ -122,6 +129,7 @@ class Latency(ByFields):
     """
 
     calls: int = 1
+    placement_rules: PlacementRules = NO_RULES
 
     def __post_init__(self) -> None:
         check_count("calls", self.calls, MAX_CALLS)
@@ -235,3 +243,10 @@ class DeviceMapping(ByFields):
 
 
 Problem = Throughput | Iteration | Latency | Training | DeviceMapping | Sharding
+
+
+def names_stages(problem: Problem) -> bool:
+    """Whether the numbers of a problem's placement rules are stages, and not devices."""
+    return isinstance(problem, Training) or (
+        isinstance(problem, Iteration) and problem.split == "contiguous"
+    )

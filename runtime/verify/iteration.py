@@ -92,8 +92,6 @@ def _not_a_pipeline(
     used = set(solution.stage.tolist())
     if used != set(range(count)):
         return [f"stages: every one of 0 to {count - 1} must have nodes, and no other"]
-    if problem.max_stages is not None and count > problem.max_stages:
-        return [f"{count} stages, {count - problem.max_stages} more than allowed"]
     size, left = divmod(count, problem.chunks_per_device)
     if left or list(devices) != list(devices[:size]) * problem.chunks_per_device:
         return [

@@ -128,6 +128,10 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
     if not statement.sizes():
         search.prove_infeasible(statement.why_no_size())
         return
+    if np.isinf(statement.compute).any(axis=1).all(axis=0).any():  # a unit that runs nowhere
+        if task.problem.split == "contiguous":
+            search.prove_infeasible(str(why_infeasible(max_load_task(task), statement.graph)))
+        return
     first_plans(task, statement, search)
     order, edges = statement.orders[0], statement.graph.edges
     with search.phase("list ideals"):
@@ -241,9 +245,10 @@ def _prove(run: _Run) -> None:
     with search.phase("branch and bound"):
         _branch(run, numbers, raise_bound)
     if search.best is None and all(plans.bound == np.inf for plans in numbers):
+        under = " that keeps the placement rules" if run.line.rules else ""
         search.prove_infeasible(
-            "no contiguous split fits into memory with the microbatches that this schedule has in "
-            "flight; give more memory or more devices, or take another schedule"
+            f"no contiguous split{under} fits into memory with the microbatches that this schedule "
+            "has in flight; give more memory or more devices, or take another schedule"
         )
 
 

@@ -224,7 +224,7 @@ def offer_split(rule: Rule, task: Task[Iteration], search: Search[Solution]) -> 
 def _devices(task: Task[Iteration]) -> list[int]:
     """Return as many devices as a chain may have: accelerators if there are any, in order."""
     able, chunks = accelerators(task.cluster), task.problem.chunks_per_device
-    most = task.problem.max_stages
+    most = task.problem.placement_rules.max_stages
     able = able if most is None else able[: most // chunks]
     if not able:
         raise Refused(f"each device holds {chunks} stages, and at most {most} are allowed")

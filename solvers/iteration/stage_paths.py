@@ -11,6 +11,7 @@ from ...formulations.iteration.line import Line
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.search import Stoppable
 from .chain import Chain
+from .kept_rules import keep_pins, keeps
 from .stage_list import StageList
 
 #: Forward and backward time of one stage, against `LIGHT` of all others, on which paths are found.
@@ -104,6 +105,9 @@ class StagePaths:
         bound = np.maximum(bound, engine)
         held = self.most_held(s)
         fits = stages.resident + held * stages.activation <= self.line.room[kind]
+        if self.line.rules.pins:
+            ideals = stages.start, stages.end
+            fits &= keep_pins(self.line.rules, stages.lattice, order.stages, s, *ideals)
         return np.where(fits & np.isfinite(stages.forward[kind]), bound, np.inf)
 
     def most_held(self, s: int) -> int:
@@ -114,8 +118,11 @@ class StagePaths:
         return int(vectors[:, int(np.searchsorted(own, s))].max())
 
     def fits(self, numbers: Ints, kinds: Ints) -> bool:
-        """Whether every device has room for its stages under the schedule (equation 2)."""
+        """Whether devices have room for their stages (equation 2), and these keep the rules."""
         stages, order = self.stages, self.chain.order
+        ideals = stages.start[numbers], stages.end[numbers]
+        if self.line.rules and not keeps(self.line.rules, stages.lattice, order.device, *ideals):
+            return False
         for d, vectors in enumerate(order.in_flight):
             own = order.device == d
             number = numbers[own]

@@ -34,7 +34,7 @@ def read(document: dict[str, Any], folder: Path, workload: Workload | None = Non
 def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_path: Path) -> None:
     document = sample_files.document(sample_files.plan())
     holder = document[where] if where else document
-    assert document["version"] == 2
+    assert document["version"] == 3
     del holder[field]
     with pytest.raises(InputError, match=f"{field} is missing; add it"):
         read(document, tmp_path)

@@ -36,15 +36,21 @@ def least_makespan(workload: Workload, cluster: Cluster, problem: Iteration) -> 
 
 
 def placements(
-    workload: Workload, cluster: Cluster, problem: Iteration
+    workload: Workload, cluster: Cluster, problem: Iteration, *, named: bool = False
 ) -> Iterator[PipelinePlacement]:
-    """Yield the placements of all units on all devices that may keep the rules."""
+    """Yield the placements of all units on all devices that may keep the rules.
+
+    Parameters
+    ----------
+    named
+        Whether the names of devices of one kind matter.
+    """
     classes = [list(members) for members in workload.colour_classes if members]
     alone = [[v] for v in np.flatnonzero(workload.colours < 0).tolist()]
     units = classes + alone
     if problem.split != "contiguous":
         for where in product(range(cluster.size), repeat=len(units)):
-            if _first_of_kind(cluster, where):
+            if named or _first_of_kind(cluster, where):
                 yield _placement(workload.n, units, where, ())
         return
     chunks = problem.chunks_per_device
@@ -52,7 +58,7 @@ def placements(
         if chunks > 1 and problem.microbatches % size:
             continue
         for devices in permutations(range(cluster.size), size):
-            if not _first_of_kind(cluster, devices):
+            if not (named or _first_of_kind(cluster, devices)):
                 continue
             for stage in product(range(size * chunks), repeat=len(units)):
                 if len(set(stage)) == size * chunks and _ascends(workload, units, stage):

@@ -21,6 +21,7 @@ from brute_latency import least_latency
 from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
 from brute_sharding import least_cost, random_problem, random_program
 from cases import linked_case, random_case
+from rules_cases import best_under_rules, with_rules
 from training_cases import best_objective, random_training_case
 from wide_cases import Where, wide_case, widened
 
@@ -30,6 +31,7 @@ from stagecut import (
     Iteration,
     Latency,
     Limits,
+    PlacementRules,
     Result,
     Split,
     Throughput,
@@ -171,7 +173,7 @@ def _iteration(
         split,
         relayed=bool(rng.random() < 0.25) and contiguous,
         overlap=bool(rng.random() < 0.2),
-        max_stages=2 if rng.random() < 0.15 else None,
+        placement_rules=PlacementRules(max_stages=2 if rng.random() < 0.15 else None),
         weight_share=float(rng.choice([0.5, 0.3, 1.0])),
     )
     return Case(workload, cluster, problem, partial(least_makespan, workload, cluster, problem))
@@ -281,7 +283,21 @@ WIDE: dict[str, Callable[[int], Case]] = {
     "wide mapping": partial(_mapping, "stage-time", True),
 }
 
-VARIANTS = ORDINARY | WIDE
+
+def _ruled(variant: str, seed: int) -> Case:
+    """A small case of a variant with placement rules."""
+    case = ORDINARY[variant](seed)
+    problem = with_rules(seed, case.workload, case.cluster, case.problem)
+    brute = best_objective if variant == "training" else best_under_rules
+    least = partial(brute, case.workload, case.cluster, problem)
+    return Case(case.workload, case.cluster, problem, least)
+
+
+RULED: dict[str, Callable[[int], Case]] = {
+    f"rules {name}": partial(_ruled, name) for name in ORDINARY if not name.startswith("mapping")
+}
+
+VARIANTS = ORDINARY | WIDE | RULED
 
 
 def case_of(variant: str, seed: int) -> Case:

@@ -13,6 +13,7 @@ from stagecut import (
     InputError,
     Iteration,
     PipelinePlacement,
+    PlacementRules,
     Result,
     Workload,
     accelerators_and_cpus,
@@ -169,7 +170,9 @@ def test_chunks_go_round_the_devices() -> None:
     assert result.plan.solution.devices == (0, 1, 2, 3, 0, 1, 2, 3)
     refused = split(workload, "megatron", schedule="interleaved", microbatches=6)
     assert "needs a multiple of 4 microbatches" in refused.notes[-1]
-    fewer = split(workload, "vllm", schedule="interleaved", max_stages=5)
+    fewer = split(
+        workload, "vllm", schedule="interleaved", placement_rules=PlacementRules(max_stages=5)
+    )
     assert fewer.plan is not None
     assert isinstance(fewer.plan.solution, PipelinePlacement)
     assert fewer.plan.solution.devices == (0, 1, 0, 1)
