@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..common.errors import InputError, prefix_errors, quote
+from ..common.json_values import read_mapping, to_json
 from ..model.cluster import Cluster
 from ..model.iteration import Iteration
 from ..model.plan import Plan
@@ -26,7 +27,6 @@ from ..model.workload import Workload
 from ..topologies import write_topology
 from ..topologies.topology_json import TopologyFile, make_topology
 from .certificate import PRICES, price_certificate
-from .json_values import read_mapping, to_json
 from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
 from .placed_json import (
     CallsRecord,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.errors import InputError
+from .errors import InputError
 
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
