@@ -12,14 +12,19 @@ from ..formulations.task import pose
 from ..instances import (
     InputError,
     Iteration,
-    PipelineSchedule,
     Throughput,
 )
 from ..instances.formats.files import load
 from ..solvers.registry import method_of
 from . import names, options
 from .console import check_outputs, parse_bytes, tell_written
-from .pose import choose_cluster, pose_problem, with_rules
+from .pose import (
+    choose_cluster,
+    for_iteration,
+    pose_problem,
+    read_schedule,
+    with_rules,
+)
 
 
 def export_model(
@@ -43,7 +48,7 @@ def export_model(
     relayed: options.Relayed = None,
     microbatches: options.Microbatches = None,
     schedule: Annotated[
-        PipelineSchedule | None, typer.Option(help="Iteration; default: 1f1b.")
+        str | None, typer.Option(help=f"{options.SCHEDULES}.", autocompletion=names.BATCH_SCHEDULE)
     ] = None,
     chunks: options.Chunks = None,
     pin: options.Pin = None,
@@ -55,12 +60,15 @@ def export_model(
 
     For plans see export.
     """
-    check_outputs(output, inputs=[workload, cluster])
+    asked = read_schedule(schedule, microbatches)
+    check_outputs(output, inputs=[workload, cluster, asked.file])
     loaded = load(workload)
-    devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    chosen = objective or ("throughput" if microbatches is None else "iteration")
+    chosen = objective or ("throughput" if asked.microbatches is None else "iteration")
     if chosen not in ("throughput", "iteration"):
         raise InputError(f"--objective: {chosen!r} is not throughput or iteration")
+    for_iteration(asked, chosen)
+    limit = parse_bytes(memory, "--memory")
+    devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     problem = pose_problem(
         chosen,
         {
@@ -74,8 +82,9 @@ def export_model(
                 "split": split,
                 "overlap": overlap,
                 "relayed": relayed,
-                "microbatches": microbatches,
-                "schedule": schedule,
+                "microbatches": asked.microbatches,
+                "schedule": asked.schedule,
+                "actions": asked.actions,
                 "chunks": chunks,
             },
         },

@@ -24,7 +24,10 @@ PlanArgument = Annotated[Path, typer.Argument(help="A plan file.")]
 
 # The cluster
 Accelerators = Annotated[int | None, typer.Option(help="Number of accelerators.")]
-Cpus = Annotated[int | None, typer.Option(help="Number of CPU cores.")]
+Cpus = Annotated[
+    int | None,
+    typer.Option(help="Number of CPU cores; default: the file's, for an iteration none."),
+]
 Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
 ClusterFile = Annotated[Path | None, typer.Option(help="A cluster file, instead.")]
 
@@ -78,6 +81,12 @@ Fixed = Annotated[
     Path | None,
     typer.Option(help="A plan or split file: the nodes that it names stay where they are there."),
 ]
+
+#: What names and files `--schedule` takes.
+SCHEDULES = (
+    "Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; a CSV file with a row of "
+    "passes such as 0F0,0B0 for each device"
+)
 
 # The search
 TimeLimit = Annotated[float, typer.Option(help="Seconds.")]

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..instances import (
     Cluster,
@@ -15,6 +15,7 @@ from ..instances import (
     Iteration,
     Latency,
     Link,
+    PipelineSchedule,
     Plan,
     Problem,
     Sharding,
@@ -28,7 +29,10 @@ from ..instances.common.choices import Tied
 from ..instances.common.errors import quote
 from ..instances.formats.files import load_cluster
 from ..instances.formats.rules_files import load_fixed, load_rules
+from ..instances.formats.source import read_source
 from ..instances.model.placement_rules import NO_RULES, PlacementRules
+from ..instances.model.problem import suggested_cluster
+from ..instances.model.schedules.given import given_order
 from ..instances.model.tied_weights import are_copied, tied_as
 from ..runtime.simulate.network import (
     HostMemory,
@@ -59,12 +63,13 @@ def choose_cluster(
     accelerators: int | None,
     cpus: int | None,
     memory_bytes: float | None,
+    objective: str = "throughput",
 ) -> Cluster:
     """Return the cluster that file and options give together; options win."""
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
             raise InputError(f"{option}: {count}; it must be at least 0")
-    cluster = workload.cluster if path is None else load_cluster(path)
+    cluster = suggested_cluster(workload, objective) if path is None else load_cluster(path)
     if cluster is None:
         if accelerators is None and cpus is None:
             raise InputError(
@@ -248,3 +253,43 @@ def _patterns(text: str, option: str) -> tuple[str, ...]:
     if not found:
         raise InputError(f"{option}: it is empty; name patterns, such as 'attention* mlp*'")
     return found
+
+
+class Asked(NamedTuple):
+    """What `--schedule` and `--microbatches` say, None where they say nothing."""
+
+    schedule: str | None
+    microbatches: int | None
+    actions: tuple[str, ...] | None = None
+    file: str | None = None
+
+
+def read_schedule(schedule: str | None, microbatches: int | None) -> Asked:
+    """Return what the options say; a file also says how many microbatches there are.
+
+    Raises
+    ------
+    InputError
+        If the file holds no schedule, with row and column, or is of other microbatches.
+    """
+    if schedule == PipelineSchedule.GIVEN:
+        raise InputError("--schedule: name the CSV file that gives it, such as my.csv")
+    if schedule is None or not names_file(schedule):
+        return Asked(schedule, microbatches)
+    order = given_order(read_source(schedule).text.splitlines(), schedule)
+    if microbatches not in (None, order.microbatches):
+        raise InputError(
+            f"--microbatches: {microbatches}; {schedule} is of {order.microbatches}: leave it out"
+        )
+    return Asked(PipelineSchedule.GIVEN, order.microbatches, order.texts, schedule)
+
+
+def names_file(schedule: str) -> bool:
+    """Whether `--schedule` names a file."""
+    return schedule.lower().endswith(".csv")
+
+
+def for_iteration(asked: Asked, objective: str) -> None:
+    """Raise InputError if a file is given for another objective than an iteration."""
+    if asked.actions is not None and objective != "iteration":
+        raise InputError(f"--schedule: a file is for --objective iteration, not {objective}")

@@ -14,7 +14,7 @@ from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
 from . import names, options
 from .console import check_outputs, print_json, tell_written
-from .pose import NETWORKS, choose_network
+from .pose import NETWORKS, choose_network, names_file
 from .show.sharded_timeline import show_sharded_timeline
 from .show.simulation import as_dict, print_simulation
 
@@ -86,7 +86,7 @@ def simulate(
     then shows the place in a table of steps and devices.
     """
     from ..runtime.schedules import read_csv, write_csv
-    from ..runtime.simulate.plan_stages import stages_of, usual_schedule
+    from ..runtime.simulate.plan_stages import named_schedule, stages_of, usual_schedule
     from ..runtime.simulate.simulator import simulate_stages
 
     check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
@@ -107,14 +107,14 @@ def simulate(
         return
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
-    schedule = schedule or usual_schedule(made)
-    if schedule.endswith(".csv"):
+    planned = usual_schedule(made) if schedule is None else named_schedule(made, schedule)
+    if schedule is not None and names_file(schedule):
         if microbatches is not None:
             raise InputError(f"--microbatches: {schedule} says how many there are; leave it out")
         actions = read_csv(read_source(schedule).text, name=schedule)
         run = simulate_stages(stages, actions, network=moves)
     else:
-        run = simulate_stages(stages, schedule, microbatches, network=moves)
+        run = simulate_stages(stages, planned, microbatches, network=moves)
     if trace is not None:
         import json
 

@@ -37,8 +37,10 @@ from .pose import (
     choose_cluster,
     choose_objective,
     choose_ties,
+    for_iteration,
     parse_degrees,
     pose_problem,
+    read_schedule,
     with_rules,
 )
 from .show.pipeline import facts_of
@@ -91,8 +93,8 @@ def solve(
         str | None,
         typer.Option(
             autocompletion=names.SCHEDULE,
-            help="Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; or all, for a "
-            "table. Training: 1f1b (default), gpipe, pipedream or 2bw.",
+            help=f"{options.SCHEDULES}; or all, for a table. Training: 1f1b (default), gpipe, "
+            "pipedream or 2bw.",
         ),
     ] = None,
     optimizer: Annotated[
@@ -142,8 +144,12 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
-    devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+    asked = read_schedule(schedule, microbatches)
+    schedule, microbatches = asked.schedule, asked.microbatches
     chosen = choose_objective(loaded, objective, microbatches)
+    for_iteration(asked, chosen)
+    limit = parse_bytes(memory, "--memory")
+    devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     loaded = choose_ties(loaded, tied, chosen, microbatches)
     ranked = chosen == "iteration" and schedule == "all"
     placing = {"split": split, "overlap": overlap, "relayed": relayed}
@@ -152,7 +158,12 @@ def solve(
         chosen,
         {
             "throughput": {**placing, "cpu_split": cpu_split, "pipeline": pipeline},
-            "iteration": {**placing, **batch, "chunks": None if ranked else chunks},
+            "iteration": {
+                **placing,
+                **batch,
+                "actions": asked.actions,
+                "chunks": None if ranked else chunks,
+            },
             "latency": {"calls": calls},
             "training": {
                 **batch,
@@ -175,7 +186,7 @@ def solve(
         fixed=fixed,
         file=cluster,
     )
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed])
+    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed, asked.file])
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):

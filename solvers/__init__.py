@@ -6,7 +6,7 @@ from .core.method import Method, Solver
 from .core.result import Result
 from .core.search import Point, Progress, Search
 from .core.under_rules import solve_under_rules
-from .registry import METHODS, current_name, method_of, solver
+from .registry import METHODS, current_name, method_of, solver, split_argument
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -23,4 +23,5 @@ __all__ = [
     "raise_first_bounds",
     "solve_under_rules",
     "solver",
+    "split_argument",
 ]

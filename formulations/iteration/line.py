@@ -100,6 +100,15 @@ class Line:
         allowed = self._allowed_sizes()
         if allowed:
             return str(self.rules.why_not(allowed[-1]))
+        if self.problem.order:
+            device, most = self.problem.order.device, self.problem.placement_rules.max_stages
+            if most is not None and most < len(device):
+                return f"the schedule is of {len(device)} stages, and at most {most} are allowed"
+            return (
+                f"the schedule needs {max(device) + 1} devices, and units for {len(device)} "
+                f"stages; there are {int(self.count.sum())} devices, and {self.graph.size} units "
+                "that can be divided: give more devices, or a schedule of fewer stages"
+            )
         return (
             f"{self.problem.schedule}: a device takes {self.problem.chunks_per_device} stages, and "
             f"there can be {self.most_stages} at most, for {self.graph.size} units that can be "
@@ -111,6 +120,10 @@ class Line:
         return [size for size in self._allowed_sizes() if self.rules.why_not(size) is None]
 
     def _allowed_sizes(self) -> list[int]:
+        if self.problem.order:
+            device = self.problem.order.device
+            enough = max(device) < self.count.sum() and len(device) <= self.most_stages
+            return [len(device)] if enough else []
         chunks = self.problem.chunks_per_device
         sizes = range(chunks, self.most_stages + 1, chunks)
         return [s for s in sizes if chunks == 1 or self.problem.microbatches % (s // chunks) == 0]

@@ -50,9 +50,10 @@ allows; those of all P but one are 0.
 over lengths P, stages s of their devices d, units v, edges (u, v), and values e with their users v.
 A value enters a device once, with the first pass there that needs it, (9) and (10), and leaves it
 once, in the pass that makes it, (11). Relayed, it crosses every boundary between its maker and its
-users, and both sides pay: (12) and (13) take the place of (9) to (11). These five are stated in
-`milp_transfers`. The edges of (4) are those of `line.chain_edges`. Only schedules that split
-backward passes have (8). A unit that is pinned to a stage has x = 0 for all others.
+users, and both sides pay if they are on different devices: (12) and (13) take the place of (9) to
+(11). These five are stated in `milp_transfers`. The edges of (4) are those of `line.chain_edges`.
+Only schedules that split backward passes have (8). A unit that is pinned to a stage
+has x = 0 for all others.
 
 References
 ----------
@@ -164,7 +165,10 @@ def _variables(m: pyo.ConcreteModel, data: IterationData) -> None:
     direct = [] if relayed else apart
     m.enters = pyo.Var([(*key, side) for key in direct for side in passes], bounds=(0, 1))
     m.leaves = pyo.Var(direct, bounds=(0, 1))
-    boundaries = [(e, p, s) for e, p, s in apart if s < p - 1] if relayed else []
+    others = [
+        key for key in apart if key[2] < key[1] - 1 and key[2] + 1 not in data.mates(*key[1:])
+    ]
+    boundaries = others if relayed else []
     m.up = pyo.Var(boundaries, bounds=(0, 1))
     m.down = pyo.Var(boundaries, bounds=(0, 1))
     m.start = pyo.Var(data.actions, bounds=(0, None))

@@ -47,6 +47,8 @@ def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
             kept = {key: value for key, value in problem.items() if key != "max_stages"}
             rules = {"max_stages": problem.get("max_stages")}
             data = {**data, "problem": {**kept, "placement_rules": rules}}
+        if isinstance(problem, dict) and problem.get("name") == "iteration":
+            _fill(data, "problem", {"actions": []})
     return {**data, "version": NEWEST[form]}
 
 

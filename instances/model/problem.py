@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..common.choices import (
     Collective,
     CpuSplit,
@@ -16,12 +18,15 @@ from ..common.choices import (
 )
 from ..common.errors import InputError
 from ..common.options import check_count
+from .cluster import Cluster
+from .costs import price
 from .iteration import Iteration
 from .network.topology import Topology
 from .placement_rules import NO_RULES, PlacementRules
 from .sharding.problem import Sharding
 from .summary import ByFields
 from .training import Training
+from .workload import Workload
 
 #: Calls per accelerator; no workload has use for more.
 MAX_CALLS = 1000
@@ -243,6 +248,22 @@ class DeviceMapping(ByFields):
 
 
 Problem = Throughput | Iteration | Latency | Training | DeviceMapping | Sharding
+
+
+def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
+    """Return the cluster that a workload's file suggests, for a problem of this name.
+
+    The stages of an iteration are for accelerators: the file's CPUs are left out, unless there is
+    nothing else or some node needs them. A slow stage on a CPU, only because memory is short, is
+    not what a user of a pipeline means; who does, asks for CPUs.
+    """
+    cluster = workload.cluster
+    if cluster is None or problem != "iteration" or cluster.without_hosts() == cluster:
+        return cluster
+    compute = price(workload, cluster.without_hosts()).compute
+    able = [i for i, kind in enumerate(cluster.kinds) if not kind.host and kind.count]
+    supported = np.isfinite(compute[able]).any(axis=0).all()
+    return cluster.without_hosts() if supported else cluster
 
 
 def names_stages(problem: Problem) -> bool:

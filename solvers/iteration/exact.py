@@ -72,14 +72,15 @@ class _Run:
 
     def placement(self, stages: StageList, found: Cheapest) -> PipelinePlacement | None:
         """Return the plan of a chain; None if the stages of a device have different kinds."""
-        chunks = self.line.problem.chunks_per_device
-        size = len(found.stages) // chunks
-        if found.kinds != found.kinds[:size] * chunks:
+        where = self.line.problem.devices_of(len(found.stages))
+        kind_of = dict(zip(where, found.kinds, strict=True))
+        if found.kinds != tuple(kind_of[p] for p in where):
             return None
         free = [np.flatnonzero(self.task.costs.kind_of == k).tolist() for k in self.line.kinds]
-        if any(found.kinds[:size].count(k) > len(free[k]) for k in range(len(free))):
+        used = list(kind_of.values())
+        if any(used.count(k) > len(free[k]) for k in range(len(free))):
             return None
-        devices = tuple(free[k].pop(0) for k in found.kinds[:size])
+        devices = {p: free[kind_of[p]].pop(0) for p in sorted(kind_of)}
         stage_of = np.zeros(self.line.graph.size, np.int64)
         for s, number in enumerate(found.stages):
             inside = np.setdiff1d(
@@ -88,7 +89,7 @@ class _Run:
                 assume_unique=True,
             )
             stage_of[self.lattice.order[inside]] = s
-        return PipelinePlacement(self.line.graph.expand(stage_of), devices * chunks)
+        return PipelinePlacement(self.line.graph.expand(stage_of), tuple(devices[p] for p in where))
 
     def try_candidates(self, plans: Sized, until: Stoppable) -> None:
         """Offer candidates of P stages, and what moving the boundaries of the best ones gives."""
@@ -156,7 +157,8 @@ def _numbers(run: _Run, most_work: float, *, prove: bool) -> list[Sized] | None:
     """Return the numbers of stages, each with what divisible work says, the best first.
 
     Stages on one device exchange data for nothing. For a bound, only nets count whose pins cannot
-    be D stages apart, on D devices; on a single device none does.
+    be as far apart as two stages of a device, and relayed ones if neighbours are on different
+    devices; on a single device none does.
 
     Parameters
     ----------
@@ -171,23 +173,23 @@ def _numbers(run: _Run, most_work: float, *, prove: bool) -> list[Sized] | None:
         None if there are too many stages, or the search must stop.
     """
     problem = run.line.problem
-    chunks = problem.chunks_per_device
-    paid = np.ones(len(run.line.graph.pins), np.bool_)
-    shared = chunks > 1 and prove and not problem.relayed
-    between = most_between(run.line.graph) if shared else paid
+    shared = problem.chunks_per_device > 1
+    every = np.ones(len(run.line.graph.pins), np.bool_)
+    between = most_between(run.line.graph) if shared and prove and not problem.relayed else every
     lists: dict[bytes, StageList] = {}
     found = []
     for size in run.line.sizes():
-        if shared:
-            paid = between < size // chunks - 1
-        if chunks > 1 and size == chunks:
-            paid = np.zeros_like(paid)
+        order = order_of(problem, size, run.line.trains)
+        paid = every
+        if shared and prove:
+            paid = every & (order.apart > 1) if problem.relayed else between < order.apart - 1
+        if shared and len(order.tables) == 1:
+            paid = np.zeros_like(every)
         if paid.tobytes() not in lists:
             listed = list_stages(run.line, run.lattice, most_work, run.search, paid)
             if listed is None:
                 return None
             lists[paid.tobytes()] = listed.keep(np.argsort(listed.end, kind="stable"))
-        order = order_of(problem, size, run.line.trains)
         chain = Chain(order, problem.weight_share)
         found.append(sized(StagePaths(run.line, lists[paid.tobytes()], chain, run.search)))
         if run.search.should_stop():

@@ -51,7 +51,10 @@ def _small(name: str, task: Task[Iteration]) -> str | None:
     problem, chunks = task.problem, task.problem.chunks_per_device
     most = min(task.cluster.size, task.workload.n)
     most = min(most, problem.placement_rules.max_stages or most)
-    actions = 2 * problem.microbatches * chunks * most * (most + 1) // 2
+    stages = chunks * most * (most + 1) // 2
+    if problem.order:
+        stages = len(problem.order.device)
+    actions = 2 * problem.microbatches * stages
     if actions > MOST_ACTIONS:
         return (
             f"method: {name} is for small cases, of at most {MOST_ACTIONS} passes over all numbers "
@@ -103,6 +106,9 @@ METHODS: dict[str, Method[Iteration]] = {
     "milp": Method(_milp, refuses=(_one_kind, _small)),
     **{name: Method(_by_rule(name), refuses=(_no_rules,)) for name in RULES},
     "deepspeed-type": Method(
-        _by_rule("deepspeed-type"), {"type": ()}, refuses=(_no_regex, _no_rules)
+        _by_rule("deepspeed-type"),
+        {"type": ()},
+        refuses=(_no_regex, _no_rules),
+        argument="type",
     ),
 }

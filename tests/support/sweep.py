@@ -21,6 +21,7 @@ from brute_latency import least_latency
 from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
 from brute_sharding import least_cost, random_problem, random_program
 from cases import linked_case, random_case
+from given_orders import random_devices, random_rows
 from rules_cases import best_under_rules, with_rules
 from training_cases import best_objective, random_training_case
 from wide_cases import Where, wide_case, widened
@@ -167,14 +168,20 @@ def _iteration(
         workload, cluster = training_case(rng, inference=inference, tight=seed % 3 == 0)
     if change is not None:
         workload = change(workload, rng)
+    microbatches = int(rng.integers(1, 6))
+    rows: tuple[str, ...] = ()
+    if schedule == "given":
+        device = random_devices(rng, cluster.size, int(rng.integers(1, 5)))
+        rows = random_rows(rng, device, microbatches, bool(workload.backward.any()))
     problem = Iteration(
-        int(rng.integers(1, 6)),
+        microbatches,
         schedule,
         split,
         relayed=bool(rng.random() < 0.25) and contiguous,
         overlap=bool(rng.random() < 0.2),
-        placement_rules=PlacementRules(max_stages=2 if rng.random() < 0.15 else None),
+        placement_rules=PlacementRules(max_stages=2 if rng.random() < 0.15 and not rows else None),
         weight_share=float(rng.choice([0.5, 0.3, 1.0])),
+        actions=rows,
     )
     return Case(workload, cluster, problem, partial(least_makespan, workload, cluster, problem))
 
@@ -245,7 +252,7 @@ ORDINARY: dict[str, Callable[[int], Case]] = {
     "latency 2 calls": partial(_latency, 2, False),
     **{
         f"iteration {schedule}": partial(_iteration, schedule, "contiguous")
-        for schedule in SCHEDULES
+        for schedule in (*SCHEDULES, "given")
     },
     "iteration per-device": partial(_iteration, None, "per-device"),
     "iteration noncontiguous": partial(_iteration, None, "noncontiguous"),
