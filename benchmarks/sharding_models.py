@@ -200,7 +200,7 @@ def faces(classes: int, batch: int) -> Made:
     """The last layer of a face recogniser: 512 features, many classes."""
     with torch.device("meta"):
         model = Classifier(512, classes)
-    return model, (torch.zeros(batch, 512), torch.zeros(batch, dtype=torch.int64))
+        return model, (torch.zeros(batch, 512), torch.zeros(batch, dtype=torch.int64))
 
 
 MODELS: dict[str, Callable[[], Made]] = {
