@@ -18,6 +18,7 @@ from ..instances import (
     PipelineSchedule,
     Plan,
     Problem,
+    Sharding,
     Throughput,
     Training,
     TrainingObjective,
@@ -219,7 +220,7 @@ def with_rules(
     InputError
         If an option cannot be read, or a file is broken.
     """
-    if isinstance(problem, DeviceMapping):
+    if isinstance(problem, DeviceMapping | Sharding):
         return problem
     told = NO_RULES if file is None else load_rules(file)
     placed = () if fixed is None else load_fixed(fixed, problem, cluster)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..instances import InputError
+from ..instances import InputError, Sharding
 from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
@@ -15,6 +15,7 @@ from ..runtime.simulate.network import Sharing
 from . import names, options
 from .console import check_outputs, print_json, tell_written
 from .pose import NETWORKS, choose_network, names_file
+from .show.sharded_timeline import show_sharded_timeline
 from .show.simulation import as_dict, print_simulation
 
 if TYPE_CHECKING:
@@ -94,6 +95,16 @@ def simulate(
     if weight_share is not None and not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     loaded, made = load_plan_with_form(plan, load(workload))
+    if isinstance(made.problem, Sharding):
+        for option, given in (
+            ("--schedule", schedule), ("--microbatches", microbatches), ("--network", network),
+            ("--weight-share", weight_share), ("--bandwidth", bandwidth), ("--sharing", sharing),
+            ("--overlap", overlap), ("--relayed", relayed), ("--csv", csv),
+        ):  # fmt: skip
+            if given is not None:
+                raise InputError(f"{option}: a sharding has none; leave it out")
+        show_sharded_timeline(loaded, made, trace, plot, graph, as_json=as_json)
+        return
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
     planned = usual_schedule(made) if schedule is None else named_schedule(made, schedule)

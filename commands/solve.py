@@ -16,7 +16,6 @@ from ..instances import (
     Plan,
     Precision,
     Recomputation,
-    Solution,
     Workload,
 )
 from ..instances.common.choices import Tied
@@ -45,10 +44,10 @@ from .pose import (
     read_schedule,
     with_rules,
 )
-from .rank import rank
 from .runnable import check_runnable
 from .show.pipeline import facts_of
 from .show.plan import as_dict, print_result
+from .show.rank import rank
 
 
 def solve(
@@ -223,7 +222,7 @@ def solve(
     end_with(result)
 
 
-def _trace_of(result: Result[Solution], trace: bool) -> dict[str, object]:
+def _trace_of(result: Result, trace: bool) -> dict[str, object]:
     """Return plan and bound over time, if asked for."""
     points = [[p.seconds, p.objective, p.bound] for p in result.trace]
     return {"trace": points} if trace else {}
