@@ -6,14 +6,16 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from .api.versions import installed
 from .commands import instances
 from .commands.compare import compare
-from .commands.console import BAD_INPUT, ERR, INFEASIBLE
+from .commands.console import BAD_INPUT, ERR, INFEASIBLE, OUT
 from .commands.diff import diff
+from .commands.explain import explain
 from .commands.export import export
 from .commands.export_model import export_model
 from .commands.learn import learn
@@ -22,6 +24,7 @@ from .commands.measure import measure
 from .commands.profile import profile
 from .commands.report import report
 from .commands.run import run
+from .commands.shard import shard
 from .commands.simulate import simulate
 from .commands.solve import solve
 from .commands.verify import verify
@@ -35,14 +38,15 @@ app = typer.Typer(
     name="stagecut",
     help="Plan where the operators of a neural network run, with a certificate.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command()(solve)
 app.command()(verify)
 app.command()(simulate)
+app.command()(explain)
 app.command()(diff)
 app.command("map")(map_stages)
+app.command()(shard)
 app.command()(compare)
 app.command()(learn)
 app.command()(profile)
@@ -52,6 +56,22 @@ app.command()(report)
 app.command()(export)
 app.command("export-model")(export_model)
 app.add_typer(instances.app, name="instances")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        OUT.print(f"stagecut {installed('stagecut')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Take the options that come before a command."""
 
 
 def main() -> None:

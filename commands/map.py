@@ -22,7 +22,7 @@ from ..runtime import evaluate
 from ..runtime.verify.report import MappingReport
 from ..solvers import Limits
 from ..solvers.core.limits import DEFAULT_SECONDS, MAPPING_GAP
-from . import options
+from . import names, options
 from .clock import STARTED
 from .console import check_outputs, end_with, file_of, print_json, progress, tell_written
 from .show.mapping import answer, print_mapping
@@ -33,8 +33,9 @@ def map_stages(
     topology: Annotated[
         str,
         typer.Option(
+            autocompletion=names.complete_topology,
             help="mesh2d:4x8, torus2d:4x8, mesh3d:2x4x4, ring:8, fattree:4, islands:4x8, "
-            "random_blk_1:64@seed=0, uniform_dist:64@seed=0, nvidia:FILE, or FILE.json."
+            "random_blk_1:64@seed=0, uniform_dist:64@seed=0, nvidia:FILE, or FILE.json.",
         ),
     ],
     stages: Annotated[int, typer.Option(help="Number of stages.")],
@@ -57,7 +58,10 @@ def map_stages(
         bool, typer.Option("--gradients/--no-gradients", help="Count gradients sent back.")
     ] = True,
     overlap: Annotated[bool, typer.Option("--overlap", help="Messages beside compute.")] = False,
-    method: Annotated[str, typer.Option(help="auto, layouts, milp or joint.")] = "auto",
+    method: Annotated[
+        str,
+        typer.Option(autocompletion=names.MAPPING_METHOD, help="auto, layouts, milp or joint."),
+    ] = "auto",
     joint: Annotated[
         bool, typer.Option("--joint", help="The same as --method joint: cut and map at once.")
     ] = False,

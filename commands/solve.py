@@ -16,14 +16,14 @@ from ..instances import (
     Plan,
     Precision,
     Recomputation,
-    Throughput,
     Workload,
 )
 from ..instances.common.choices import Tied
 from ..instances.formats.files import load, load_plan, save
 from ..runtime import Report, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
-from . import options
+from ..solvers.core.result import Result
+from . import names, options
 from .clock import STARTED
 from .console import (
     ERR,
@@ -34,10 +34,20 @@ from .console import (
     progress,
     tell_written,
 )
-from .pose import choose_cluster, choose_objective, choose_ties, parse_degrees, pose_problem
-from .rank import rank
+from .pose import (
+    choose_cluster,
+    choose_objective,
+    choose_ties,
+    for_iteration,
+    parse_degrees,
+    pose_problem,
+    read_schedule,
+    with_rules,
+)
+from .runnable import check_runnable
 from .show.pipeline import facts_of
 from .show.plan import as_dict, print_result
+from .show.rank import rank
 
 
 def solve(
@@ -55,9 +65,10 @@ def solve(
     objective: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.OBJECTIVE,
             help="throughput, iteration (of --microbatches, fill and drain counted), latency or "
             "training. Default: training for files with layer configurations; else iteration for "
-            "training workloads with --microbatches, and throughput."
+            "training workloads with --microbatches, and throughput.",
         ),
     ] = None,
     split: options.PipelineSplit = None,
@@ -65,6 +76,10 @@ def solve(
     pipeline: options.PipelineOrder = None,
     overlap: options.Overlap = None,
     relayed: options.Relayed = None,
+    runnable: Annotated[
+        bool,
+        typer.Option("--runnable", help="Refuse a workload that stagecut run could not run."),
+    ] = False,
     calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
     microbatches: options.Microbatches = None,
     chunks: options.Chunks = None,
@@ -80,22 +95,37 @@ def solve(
     recomputation: Annotated[
         Recomputation | None, typer.Option(help="Training; default: free.")
     ] = None,
-    max_stages: options.MaxStages = None,
     schedule: Annotated[
         str | None,
         typer.Option(
-            help="Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; or all, for a "
-            "table. Training: 1f1b (default), gpipe, pipedream or 2bw."
+            autocompletion=names.SCHEDULE,
+            help=f"{options.SCHEDULES}; or all, for a table. Training: 1f1b (default), gpipe, "
+            "pipedream or 2bw.",
         ),
     ] = None,
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
     precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
-    method: Annotated[str, typer.Option(help="auto chooses and says what it chose.")] = "auto",
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
+    max_stages: options.MaxStages = None,
+    fixed: options.Fixed = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            autocompletion=names.METHOD,
+            help="auto chooses and says what it chose. " + names.methods_help(*names.SOLVED),
+        ),
+    ] = "auto",
     solver: Annotated[
         str | None,
-        typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
+        typer.Option(
+            autocompletion=names.SOLVER,
+            help="For auto and milp: a MILP solver that Pyomo knows, such as glpk, cbc, scip or "
+            "gurobi; default: highs.",
+        ),
     ] = None,
     policy: Annotated[
         Path | None, typer.Option(help="For learned: a policy file; default: the package's.")
@@ -126,21 +156,28 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
-    devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+    if runnable:
+        check_runnable(loaded)
+    asked = read_schedule(schedule, microbatches)
+    schedule, microbatches = asked.schedule, asked.microbatches
     chosen = choose_objective(loaded, objective, microbatches)
+    for_iteration(asked, chosen)
+    limit = parse_bytes(memory, "--memory")
+    devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     loaded = choose_ties(loaded, tied, chosen, microbatches)
     ranked = chosen == "iteration" and schedule == "all"
     placing = {"split": split, "overlap": overlap, "relayed": relayed}
-    batch = {
-        "microbatches": microbatches,
-        "schedule": None if ranked else schedule,
-        "max_stages": max_stages,
-    }
+    batch = {"microbatches": microbatches, "schedule": None if ranked else schedule}
     problem = pose_problem(
         chosen,
         {
             "throughput": {**placing, "cpu_split": cpu_split, "pipeline": pipeline},
-            "iteration": {**placing, **batch, "chunks": None if ranked else chunks},
+            "iteration": {
+                **placing,
+                **batch,
+                "actions": asked.actions,
+                "chunks": None if ranked else chunks,
+            },
             "latency": {"calls": calls},
             "training": {
                 **batch,
@@ -153,16 +190,25 @@ def solve(
             },
         },
     )
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, policy])
-    if plot is not None and not isinstance(problem, Throughput):
-        raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
+    about = {"pin": pin, "together": together, "apart": apart}
+    problem = with_rules(
+        problem, devices, **about, max_stages=max_stages, fixed=fixed, file=cluster
+    )
+    check_outputs(
+        output, pictures=[plot], inputs=[workload, cluster, start, fixed, asked.file, policy]
+    )
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
-    given = {"solver": solver, "policy": policy, "fine-tune": fine_tune}
-    asked = {name: str(value) for name, value in given.items() if value is not None}
+    read = {"solver": solver, "policy": policy, "fine-tune": fine_tune}
+    given = {name: str(value) for name, value in read.items() if value is not None}
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
         _refuse_for_all_schedules(
-            {"--start": start, "--trace": trace, **{f"--{n}": v for n, v in asked.items()}}
+            {
+                "--start": start,
+                "--trace": trace,
+                "--plot": plot,
+                **{f"--{name}": value for name, value in given.items()},
+            }
         )
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
         return
@@ -175,7 +221,7 @@ def solve(
             limits=limits,
             start=first,
             on_progress=on_progress,
-            options=asked,
+            options=given,
             started=STARTED,
         )
     report = _write(loaded, result.plan, output, plot)
@@ -183,15 +229,18 @@ def solve(
         ERR.print("objective training-batch is now called iteration; the old name will go")
     facts = facts_of(loaded, result, objective_given=objective is not None)
     if as_json:
-        answer = as_dict(loaded, problem, result, report, facts)
-        if trace:
-            answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
-        print_json(answer)
+        print_json(as_dict(loaded, problem, result, report, facts) | _trace_of(result, trace))
     else:
         print_result(loaded, result, report, facts)
         if report is not None:
             tell_written(output, plot)
     end_with(result)
+
+
+def _trace_of(result: Result, trace: bool) -> dict[str, object]:
+    """Return plan and bound over time, if asked for."""
+    points = [[p.seconds, p.objective, p.bound] for p in result.trace]
+    return {"trace": points} if trace else {}
 
 
 def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
