@@ -133,25 +133,28 @@ def _iteration(task: Task[Iteration]) -> Subject:
     sizes = of.sizes()
     accelerators = int(seen.count[seen.host == 0].sum()) * chunks
     numbers = sorted({*sizes[-1:], *(s for s in sizes if s == accelerators)})
-    devices = _devices_of_stages(seen, chunks)
+    given = chunks > 1 or bool(task.problem.order)  # then the schedule says which device has which
+    devices = _devices_of_stages(task.problem, seen, given=given)
     return Subject(
         scene=seen,
-        rules=tuple(Rules(n, contiguous=True, all_used=chunks > 1) for n in numbers),
-        one_each=chunks == 1,
+        rules=tuple(Rules(n, contiguous=True, all_used=given) for n in numbers),
+        one_each=not given,
         values=_Makespans(task, of, seen, devices),
         solution=lambda group, device: _pipeline(of.graph, group, devices(group, device)),
     )
 
 
-def _devices_of_stages(of: Scene, chunks: int) -> Callable[[Ints, Ints], Ints]:
-    """Return what gives the devices of the stages in use: in turn, if they take several."""
+def _devices_of_stages(
+    problem: Iteration, of: Scene, *, given: bool
+) -> Callable[[Ints, Ints], Ints]:
+    """Return what gives the devices of the stages in use; accelerators, if the schedule says."""
     by_host = np.argsort(of.host[of.kind_of], kind="stable")
 
     def devices(group: Ints, device: Ints) -> Ints:
         stages = int(group.max()) + 1
-        if chunks == 1:
+        if not given:
             return device[:stages]
-        return np.resize(by_host[: stages // chunks], stages)
+        return by_host[np.array(problem.devices_of(stages))]
 
     return devices
 
