@@ -4,7 +4,7 @@
         [--split contiguous] [--seconds 1 5 30] [--seeds 0] [--benchmarks FOLDER]
 
 Each arm is one search with the longest limit; its trace says what it had after each of the seconds.
-Those count what loading takes. `zero-shot` draws from the policy of the package, which has seen none
+They count what loading takes. `zero-shot` draws from the policy of the package, that has seen none
 of the workloads; `fine-tuned` trains it on the workload half of the time; `from scratch` does so
 with a policy of random weights. The ratio is to the best bound that any arm proves, or to the best
 known plan of the catalogue.

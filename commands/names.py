@@ -16,10 +16,10 @@ Complete = Callable[[str], list[str]]
 METHODS = {
     "throughput": (
         "auto", "dp", "linear-dp", "pipedream", "milp", "column-generation", "greedy",
-        "local-search", "random", "single", "metis",
+        "local-search", "random", "learned", "single", "metis",
     ),
     "iteration": (
-        "auto", "dp", "milp", "megatron", "vllm", "torchtitan", "deepspeed-uniform",
+        "auto", "dp", "milp", "learned", "megatron", "vllm", "torchtitan", "deepspeed-uniform",
         "deepspeed-parameters", "deepspeed-type", "accelerate-balanced", "block-dp",
     ),
     "latency": ("auto", "dp", "milp", "milp-big-m", "lns", "linear", "greedy", "max-load"),
