@@ -198,18 +198,10 @@ def solve(
         output, pictures=[plot], inputs=[workload, cluster, start, fixed, asked.file, policy]
     )
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
-    read = {"solver": solver, "policy": policy, "fine-tune": fine_tune}
-    given = {name: str(value) for name, value in read.items() if value is not None}
+    given = _given({"solver": solver, "policy": policy, "fine-tune": fine_tune})
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        _refuse_for_all_schedules(
-            {
-                "--start": start,
-                "--trace": trace,
-                "--plot": plot,
-                **{f"--{name}": value for name, value in given.items()},
-            }
-        )
+        _refuse_for_all_schedules({"start": start, "trace": trace, "plot": plot, **given})
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
         return
     with progress(loaded.time_unit) as on_progress:
@@ -243,10 +235,15 @@ def _trace_of(result: Result, trace: bool) -> dict[str, object]:
     return {"trace": points} if trace else {}
 
 
+def _given(options: Mapping[str, object]) -> dict[str, str]:
+    """Return the options that are given, as methods read them."""
+    return {name: str(value) for name, value in options.items() if value is not None}
+
+
 def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
     for option, value in given.items():
         if value:
-            raise InputError(f"{option}: not with --schedule all; leave it out")
+            raise InputError(f"--{option}: not with --schedule all; leave it out")
 
 
 def _write(

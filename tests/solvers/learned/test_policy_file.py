@@ -68,8 +68,8 @@ def changed(path: Path, **header: object) -> Path:
 @pytest.mark.parametrize(
     ("header", "said"),
     [
-        ({"version": 9}, "a policy of version '9', and this release knows 1"),
-        ({"feature_set": 0}, "a policy of feature set '0', and this release knows"),
+        ({"version": 9}, 'a policy of version "9", and this release knows 1'),
+        ({"feature_set": 0}, 'a policy of feature set "0", and this release knows'),
         ({"format": "another"}, "it is no policy, or damaged"),
         ({"width": 16}, "its weights are not those of a policy"),
         ({"width": 10**9}, "its weights are not those of a policy"),
@@ -107,7 +107,7 @@ def test_what_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[
     small = ["--family", "chain", "--count", "1", "--steps", "1"]
     for arguments, said in (
         (["learn", *out], "give either --family or --workloads"),
-        (["learn", *out, "--family", "chian"], "family: no 'chian'; use one of chain"),
+        (["learn", *out, "--family", "chian"], 'family: no "chian"; use one of chain'),
         (["learn", *out, *small, "--seconds", "0"], "--seconds: 0.0; it must be above 0"),
         (["learn", *out, *small, "--imitate", "2"], "it must be at most --steps"),
         (["learn", *out, *small, "--objective", "mapping"], "use throughput or iteration"),
@@ -131,8 +131,8 @@ def test_the_command_trains_and_solve_takes_the_file(
     assert cli.run_command([*given, "--steps", "3", "--resume", "-o", str(path)]) == 0
     assert len(log.read_text().splitlines()) == 4
     assert "3 updates on 4 tasks" in capsys.readouterr().out
-    solving = ["solve", "resnet50", "--method", "learned", "--policy", str(path)]
-    assert cli.run_command([*solving, "--node-limit", "32", "--time-limit", "60"]) == 0
+    solving = ["solve", "unet", "--method", "learned", "--policy", str(path)]
+    assert cli.run_command([*solving, "--node-limit", "256", "--time-limit", "60"]) == 0
 
 
 def test_the_policy_of_the_package_says_how_it_was_made() -> None:
