@@ -216,7 +216,7 @@ def _certified(
     for number, (task, of) in enumerate(zip(on.tasks, on.subjects, strict=True)):
         limits = Limits(seconds=seconds, gap=CERTIFIED / 3, seed=seed)
         result = solve(task.workload, task.cluster, task.problem, limits=limits)
-        if result.plan is None or result.gap > CERTIFIED:
+        if result.plan is None or result.gap is None or result.gap > CERTIFIED:
             continue
         graph, scale = of.scene.graph, of.scene.even_load
         if isinstance(task.problem, Iteration):

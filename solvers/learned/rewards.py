@@ -154,7 +154,8 @@ def _devices_of_stages(
         stages = int(group.max()) + 1
         if not given:
             return device[:stages]
-        return by_host[np.array(problem.devices_of(stages))]
+        placed: Ints = by_host[np.array(problem.devices_of(stages))]
+        return placed
 
     return devices
 
@@ -201,7 +202,8 @@ class _Makespans:
             own = chain.order.device == d
             held[d] = resident[own].sum() + (vectors @ kept[own]).max()
         room = self.line.room[kind[: len(held)]]
-        broken = _excess(held[None], room[None]) + float((member * self._lacking[kind]).sum())
+        lacking = np.full(1, (member * self._lacking[kind]).sum())
+        broken = _excess(held[None], room[None]) + lacking
         microbatches = self.task.problem.microbatches
         value = np.array([span / self.seen.even_load / microbatches])
         return float(_with_penalty(value, broken, stages)[0])
