@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..instances import Cluster, InputError, Problem, StagecutError, Throughput, Training, Workload
 from ..instances.formats.files import load
 from ..runtime import evaluate
 from ..solvers import METHODS, Limits, Result
 from .solve import solve
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Named = TypeVar("Named")
 
@@ -219,6 +220,8 @@ def tabulate(rows: Sequence[Row]) -> pd.DataFrame:
 
     Each objective is set against the best bound for its workload and problem, the `ratio`.
     """
+    import pandas as pd
+
     table = pd.DataFrame([dict(row) for row in rows]).reindex(columns=list(COLUMNS))
     for column in ("objective", "bound", "gap", "seconds"):
         table[column] = table[column].astype(float)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -25,7 +25,9 @@ from ..instances import InputError
 from ..instances.common.escape import plain
 from ..instances.common.kernel import compiling
 from ..instances.formats.writing import PICTURES, check_target
-from ..solvers import Progress
+
+if TYPE_CHECKING:
+    from ..solvers import Progress
 
 
 class _Plain(Console):

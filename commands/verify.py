@@ -26,7 +26,7 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Recompute objective, memory, colours, support and contiguity of PLAN, from the definition.
+    """Recompute objective, memory, colours, support and contiguity of PLAN, by definition.
 
     Exit code 2 if the plan breaks a rule, was made for something else, or its certificate does
     not prove its bound.

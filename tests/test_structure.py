@@ -7,10 +7,14 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from textwrap import dedent
 
 import networkx as nx
 import pytest
+import typer
 from project import MODULES, ROOMS, ROOT, needs_torch
+
+from stagecut import cli
 
 MAY_IMPORT = {
     "instances": {"instances"},
@@ -23,7 +27,7 @@ MAY_IMPORT = {
 #: of its room itself and the layers before it.
 COMMON = {
     "instances": ({"common"}, {"model"}),
-    "formulations": ({"task", "program", "linear"},),
+    "formulations": ({"task", "program", "linear", "linear_program"},),
     "solvers": ({"core"},),
 }
 #: Not in a room, but named by commands.
@@ -105,9 +109,29 @@ def test_kernels_alone_have_no_annotations() -> None:
     assert not wrong
 
 
-def test_solving_needs_no_torch() -> None:
-    code = "import sys, stagecut, stagecut.cli; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / ".dev")})
+def test_the_front_door_opens_without_slow_packages(tmp_path: Path) -> None:
+    """Help, a wrong option, a missing file: each in a process of its own."""
+    for arguments in (["--help"], ["solve", "--nope"], ["solve", "missing.json"], None):
+        code = f"""
+            import sys, stagecut
+            if {arguments} is not None:
+                from stagecut.cli import run_command
+                run_command({arguments})
+            slow = "pandas networkx numba pyomo matplotlib torch scipy requests highspy".split()
+            sys.exit(str([name for name in slow if name in sys.modules] or ""))
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", dedent(code)],
+            env={"PYTHONPATH": str(ROOT / ".dev")}, cwd=tmp_path, capture_output=True, text=True,
+        )  # fmt: skip
+        assert "[" not in done.stderr, (arguments, done.stderr)
+
+
+def test_help_of_commands_is_theirs() -> None:
+    """The list of commands says of each what the command itself says, without importing it."""
+    group = typer.main.get_command(cli.app)
+    for name, stand_in in group.commands.items():  # type: ignore[attr-defined]
+        assert (cli.load_command(name).help or "").split("\n")[0] == stand_in.help
 
 
 def test_methods_that_auto_begins_with_need_no_pyomo() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 
 from ...instances import InputError, Plan, Workload, price
@@ -112,6 +111,8 @@ def _by_device(workload: Workload, plan: Plan, order: tuple[int, ...]) -> list[P
 
 def _in_line(workload: Workload, stages: list[Passes], rank: Ints) -> list[Passes]:
     """Return the stages so that forward passes go up the line and backward passes down."""
+    import networkx as nx
+
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(stages)))
     for side, direction in ((FORWARD, 1), (BACKWARD, -1)):
