@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
-from numba import njit
 from scipy.sparse import coo_array
 
 from ...formulations.mapping.partition import (
@@ -26,6 +25,7 @@ from ...formulations.mapping.partition import (
 )
 from ...instances import InputError, StageCosts, Workload, gap_between, stage_costs
 from ...instances.common.arrays import Ints
+from ...instances.common.kernel import inner, kernel
 from .parameters import COARSE_UNIT_SHARE
 
 
@@ -210,7 +210,7 @@ def split_along(units: Units, order: Ints, stages: int, coefficient: float) -> t
     return stage, high
 
 
-@njit(cache=True)
+@kernel
 def _reach(total, cut, target, stages):
     """Return the ends of exactly S runs of cost ≤ target, or [] if there are none.
 
@@ -270,7 +270,15 @@ def refine(
     return result, float(value)
 
 
-@njit(cache=True)
+@inner
+def _eighth_power(x):
+    """Return x⁸, rounded in the same way whether interpreted or compiled."""
+    x *= x
+    x *= x
+    return x * x
+
+
+@kernel
 def _refine(seconds, successors, predecessors, nets_of, pins_of, weight, stage, stages, sweeps):
     """Move single units between stages, in place, at most `sweeps` times over all units.
 
@@ -292,7 +300,10 @@ def _refine(seconds, successors, predecessors, nets_of, pins_of, weight, stage, 
     members = np.zeros(stages, np.int64)
     for v in range(units):
         members[stage[v]] += 1
-    scale = max(load.sum() / stages, 1e-300)
+    total = 0.0
+    for s in range(stages):
+        total += load[s]
+    scale = max(total / stages, 1e-300)
     for sweep in range(sweeps):
         moved = False
         for k in range(units):
@@ -325,8 +336,8 @@ def _refine(seconds, successors, predecessors, nets_of, pins_of, weight, stage, 
                 y = load[t] + cut[t] * (t + 1 < stages)
                 x2 = x - seconds[v] + (change if s == b else 0.0)
                 y2 = y + seconds[v] + (change if t == b else 0.0)
-                old = (x / scale) ** 8 + (y / scale) ** 8
-                new = (x2 / scale) ** 8 + (y2 / scale) ** 8
+                old = _eighth_power(x / scale) + _eighth_power(y / scale)
+                new = _eighth_power(x2 / scale) + _eighth_power(y2 / scale)
                 if new < old * (1 - 1e-9):
                     load[s] -= seconds[v]
                     load[t] += seconds[v]

@@ -74,6 +74,15 @@ def _norm(loads, scale):
     return scale * total**0.0625
 
 
+@inner
+def _largest(loads):
+    """Return the largest load; `loads.max()` takes half a second to compile."""
+    most = loads[0]
+    for load in loads:
+        most = max(most, load)
+    return most
+
+
 @kernel
 def _anneal(
     where, best, least, scale, compute, memory, room, weight, unit_ptr, unit_nets, net_ptr,
@@ -97,7 +106,7 @@ def _anneal(
             if 0 < inside[e, d] < pins:
                 load[d] += weight[d, e]
     if scale == 0.0:
-        least = scale = load.max()
+        least = scale = _largest(load)
     if scale == 0.0:
         return least, scale
     value = _norm(load, scale)
@@ -137,7 +146,9 @@ def _anneal(
         for j in range(unit_ptr[v], unit_ptr[v + 1]):
             inside[unit_nets[j], a] -= 1
             inside[unit_nets[j], b] += 1
-        if load.max() < least * (1 - 1e-12):
-            least = load.max()
-            best[:] = where
+        most = _largest(load)
+        if most < least * (1 - 1e-12):
+            least = most
+            for u in range(units):  # `best[:] = where` takes two seconds to compile
+                best[u] = where[u]
     return least, scale
