@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...instances.common.arrays import Bools, Ints
 from .column_generation.frontier import Incidence
-from .column_generation.frontier_kernels import build
+from .column_generation.frontier_kernels import Nets, build
 from .pair_kernels import Held, Layers, Pair, held_by, least_to_go, split_pair
 
 #: Labels by load, and states of one layer, of one split.
@@ -40,11 +40,11 @@ def resplit(
     units, (*found,) = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
     held = Held(*found)
     floor = held.load_a + held.load_b + held.least_compute
+    nets = Nets(held.pins_left, held.fixed, held.outside, pair.weight_a, pair.weight_b)
+    most_paid = 2 * most * (1 + 1e-9) - floor
     ptr, step, cost_a, cost_b, _ = build(
-        units, shape.unit_ptr, shape.unit_nets, held.pins_left, held.fixed, held.outside,
-        pair.weight_a, pair.weight_b, True, 2 * most * (1 + 1e-9) - floor, WIDTH, 64 * WIDTH,
-        False,
-    )  # fmt: skip
+        units, shape.unit_ptr, shape.unit_nets, nets, True, most_paid, WIDTH, 64 * WIDTH, False
+    )
     if len(ptr) == 0:
         return None
     if most <= 0:
