@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test coverage clean
+.PHONY: demo test coverage docs docs-serve clean
 
 # Plan a shipped workload; writes plan.json and plan.png.
 demo: .venv/demo
@@ -21,6 +21,13 @@ test: .venv/test .dev/stagecut
 # Which lines no test reaches. Apart from `test`: it takes more than twice the CPU time.
 coverage: .venv/test .dev/stagecut
 	$(BIN)/pytest -n 2 --cov=.dev/stagecut --cov-report=term:skip-covered
+
+# The site, into build/site; whatever mkdocs warns of is an error.
+docs: .venv/test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+docs-serve: .venv/test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'

@@ -14,12 +14,13 @@ from rich.table import Table
 from ..api.case_record import RECORD
 from ..api.cases import Case, cases, run_cases
 from ..api.compare import Row, summaries
-from ..instances import InputError, Split, Throughput, Workload
+from ..instances import InputError, Throughput, Workload
 from ..instances.formats.files import load
 from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
-from .console import ERR, OUT, check_outputs, parse_bytes
+from . import options
+from .console import ERR, OUT, check_outputs, parse_bytes, tell_written
 from .pose import choose_cluster, choose_objective, pose_problem
 
 if TYPE_CHECKING:
@@ -45,33 +46,22 @@ def compare(
         str | None,
         typer.Option(help="throughput, iteration, latency or training; default: as for solve."),
     ] = None,
-    microbatches: Annotated[
-        int | None, typer.Option(help="Iteration, training: in a batch.")
-    ] = None,
+    microbatches: options.Microbatches = None,
     schedule: Annotated[
         str | None, typer.Option(help="Iteration, training: as for solve; default: 1f1b.")
     ] = None,
-    chunks: Annotated[
-        int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")
-    ] = None,
-    max_stages: Annotated[
-        int | None, typer.Option(help="Iteration, training: at most so many.")
-    ] = None,
+    chunks: options.Chunks = None,
+    max_stages: options.MaxStages = None,
     time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
     gap: Annotated[
         float | None, typer.Option(help="A case stops at this gap; default: as for solve.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    split: Annotated[
-        Split | None,
-        typer.Option(help="Default: contiguous for iteration, noncontiguous for throughput."),
-    ] = None,
-    accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
-    cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")
-    ] = None,
-    cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
+    seed: options.Seed = 0,
+    split: options.PipelineSplit = None,
+    accelerators: options.Accelerators = None,
+    cpus: options.Cpus = None,
+    memory: options.Memory = None,
+    cluster: options.ClusterFile = None,
     jobs: Annotated[int | None, typer.Option(help="Cases at a time; default: 1.", min=1)] = None,
     scheduler: Annotated[
         str | None, typer.Option(help="Address of a Dask scheduler that runs the cases.")
@@ -101,20 +91,20 @@ def compare(
         },
     )
     limits_for(problem.name, time_limit, gap, seed=seed)  # raises here, not in every case
-    options = ["--seed", str(seed), *(() if gap is None else ("--gap", str(gap)))]
+    typed = ["--seed", str(seed), *_typed({"gap": gap})]
     if isinstance(problem, Throughput):
-        options += ["--split", problem.split]
+        typed += ["--split", problem.split]
     else:
-        options += _typed({"split": split, **batch, "chunks": chunks})
+        typed += _typed({"split": split, **batch, "chunks": chunks})
     for known in loaded.values():
         choose_cluster(known, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    options += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
+    typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
     if methods is None:
         usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS
         names = [method for method in usual if method in METHODS[problem.name]]
     else:
         names = [m.strip() for m in methods.split(",") if m.strip()]
-    todo = cases(workloads, names, options, time_limit, objective=objective, cluster=cluster)
+    todo = cases(workloads, names, typed, time_limit, objective=objective, cluster=cluster)
     result = _run(todo, output, jobs or 1, scheduler)
     units = {case.name: loaded[case.workload].time_unit for case in todo}
     for line in summaries(result, units):
@@ -123,9 +113,7 @@ def compare(
         from ..runtime.pictures.comparison_chart import draw_comparison
 
         draw_comparison(result, plot)
-    for path in (output, plot):
-        if path is not None:
-            OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
+    tell_written(output, plot)
 
 
 def _run(

@@ -21,13 +21,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..instances import InputError
+from ..instances import InputError, Status
 from ..instances.common.escape import plain
 from ..instances.common.kernel import compiling
 from ..instances.formats.writing import PICTURES, check_target
 
 if TYPE_CHECKING:
-    from ..solvers import Progress
+    from ..solvers import Progress, Result
 
 
 class _Plain(Console):
@@ -173,6 +173,13 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def tell_written(*paths: Path | None) -> None:
+    """Print which files were written; None stands for none."""
+    for path in paths:
+        if path is not None:
+            OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
+
+
 def need(package: str, extra: str) -> None:
     """Raise InputError unless a package of one of our extras is installed."""
     if find_spec(package) is None:
@@ -183,6 +190,11 @@ def end(code: int) -> None:
     """Leave with an exit code."""
     if code:
         raise typer.Exit(code)
+
+
+def end_with(result: Result) -> None:
+    """Leave with the exit code that says how a search ended."""
+    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))
 
 
 class _Line:

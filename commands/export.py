@@ -12,7 +12,8 @@ from ..instances import InputError, PipelinePlacement, Placement, Plan, Workload
 from ..instances.common.escape import shell
 from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.writing import write_whole
-from .console import OUT, check_outputs, file_of, need
+from . import options
+from .console import OUT, check_outputs, file_of, need, tell_written
 
 
 class To(StrEnum):
@@ -28,7 +29,7 @@ class To(StrEnum):
 
 
 def export(
-    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    plan: options.PlanArgument,
     to: Annotated[
         To,
         typer.Option(
@@ -82,7 +83,7 @@ def export(
         said = _write_launcher(loaded, made, to, output)
     for line in said:
         OUT.print(line, highlight=False, soft_wrap=True)
-    OUT.print(f"written: {output}", highlight=False, soft_wrap=True)
+    tell_written(output)
 
 
 def _check_options(to: To, given: dict[str, object], takers: tuple[str, ...]) -> None:

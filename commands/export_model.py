@@ -9,46 +9,40 @@ import typer
 
 from ..formulations.task import pose
 from ..instances import (
-    CpuSplit,
     InputError,
     Iteration,
-    Pipeline,
     PipelineSchedule,
-    Split,
     Throughput,
 )
 from ..instances.formats.files import load
 from ..solvers.registry import method_of
-from .console import OUT, check_outputs, parse_bytes
+from . import options
+from .console import check_outputs, parse_bytes, tell_written
 from .pose import choose_cluster, pose_problem
 
 
 def export_model(
-    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
+    workload: options.WorkloadArgument,
     output: Annotated[Path, typer.Option("-o", "--output", help="A .mps or .lp file.")],
-    accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
-    cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory of each accelerator.")] = None,
-    cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
+    accelerators: options.Accelerators = None,
+    cpus: options.Cpus = None,
+    memory: options.Memory = None,
+    cluster: options.ClusterFile = None,
     objective: Annotated[
         str | None,
         typer.Option(help="throughput, or iteration (default with --microbatches)."),
     ] = None,
-    split: Annotated[Split | None, typer.Option(help="As for solve.")] = None,
-    cpu_split: Annotated[CpuSplit | None, typer.Option(help="As for solve.")] = None,
-    pipeline: Annotated[Pipeline | None, typer.Option(help="As for solve.")] = None,
-    overlap: Annotated[
-        bool | None, typer.Option("--overlap", help="Transfers run beside compute.")
-    ] = None,
-    relayed: Annotated[
-        bool | None, typer.Option("--relayed", help="Iteration: data goes from stage to stage.")
-    ] = None,
-    microbatches: Annotated[int | None, typer.Option(help="Iteration: in a batch.")] = None,
+    split: options.PipelineSplit = None,
+    cpu_split: options.CpuCoreSplit = None,
+    pipeline: options.PipelineOrder = None,
+    overlap: options.Overlap = None,
+    relayed: options.Relayed = None,
+    microbatches: options.Microbatches = None,
     schedule: Annotated[
         PipelineSchedule | None, typer.Option(help="Iteration; default: 1f1b.")
     ] = None,
-    chunks: Annotated[int | None, typer.Option(help="Iteration: stages per device.")] = None,
-    max_stages: Annotated[int | None, typer.Option(help="Iteration: at most so many.")] = None,
+    chunks: options.Chunks = None,
+    max_stages: options.MaxStages = None,
 ) -> None:
     """Write the integer program of a throughput or iteration problem as MPS or LP file.
 
@@ -90,4 +84,4 @@ def export_model(
         from ..solvers.throughput.milp import export_model as write_throughput
 
         write_throughput(pose(loaded, devices, problem), output)
-    OUT.print(f"written: {output}", highlight=False)
+    tell_written(output)

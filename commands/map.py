@@ -15,7 +15,6 @@ from ..instances import (
     MappingMode,
     MappingObjective,
     ReplicaPlacement,
-    Status,
 )
 from ..instances.formats.files import load, save
 from ..instances.topologies import topology as read_topology
@@ -23,13 +22,14 @@ from ..runtime import evaluate
 from ..runtime.verify.report import MappingReport
 from ..solvers import Limits
 from ..solvers.core.limits import DEFAULT_SECONDS, MAPPING_GAP
+from . import options
 from .clock import STARTED
-from .console import INFEASIBLE, NO_PLAN, OUT, check_outputs, end, file_of, print_json, progress
-from .show_mapping import answer, print_mapping
+from .console import check_outputs, end_with, file_of, print_json, progress, tell_written
+from .show.mapping import answer, print_mapping
 
 
 def map_stages(
-    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
+    workload: options.WorkloadArgument,
     topology: Annotated[
         str,
         typer.Option(
@@ -61,22 +61,19 @@ def map_stages(
     joint: Annotated[
         bool, typer.Option("--joint", help="The same as --method joint: cut and map at once.")
     ] = False,
-    time_limit: Annotated[float, typer.Option(help="Seconds.")] = DEFAULT_SECONDS,
+    time_limit: options.TimeLimit = DEFAULT_SECONDS,
     gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = MAPPING_GAP,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the plan to this file.")
-    ] = None,
+    seed: options.Seed = 0,
+    output: options.PlanOutput = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the topology with its stages: .png or .svg.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Cut WORKLOAD into stages and map their replicas to the devices of a topology.
 
     The bound is for the stages that were cut, with --joint for all cuts. Exit codes as for solve.
     """
-
     check_outputs(output, pictures=[plot], inputs=[workload, file_of(topology)])
     if joint and method not in ("auto", "joint"):
         raise InputError(f"--joint: the method is {method}; leave one of the two out")
@@ -120,7 +117,6 @@ def map_stages(
         print_json(answer(loaded, problem, result, report))
     else:
         print_mapping(loaded, problem, result, report)
-        for path in (output, plot) if report is not None else ():
-            if path is not None:
-                OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
-    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))
+        if report is not None:
+            tell_written(output, plot)
+    end_with(result)

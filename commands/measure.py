@@ -13,7 +13,17 @@ from ..instances import InputError
 from ..instances.formats.files import save
 from ..instances.topologies import save_topology
 from ..runtime.measure.measurement import LinkDetail
-from .console import ERR, OUT, check_outputs, need, parse_bytes, print_json, show_bytes
+from . import options
+from .console import (
+    ERR,
+    OUT,
+    check_outputs,
+    need,
+    parse_bytes,
+    print_json,
+    show_bytes,
+    tell_written,
+)
 
 if TYPE_CHECKING:
     from ..runtime.measure.fit import Fit
@@ -40,12 +50,10 @@ def measure(
     plot: Annotated[
         Path | None, typer.Option(help="Draw times, fits and residuals: .png, .svg or .pdf.")
     ] = None,
-    device: Annotated[
-        str, typer.Option(help="cpu (over gloo), cuda (over NCCL), or auto: cuda if there is one.")
-    ] = "auto",
+    device: options.DeviceType = "auto",
     seconds: Annotated[float, typer.Option(help="To spend about, on all pairs together.")] = 10.0,
     largest: Annotated[str, typer.Option(help="Size of the largest message.")] = "16MiB",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Time messages between every pair of ranks, and write latency and bandwidth as a cluster.
 
@@ -63,21 +71,17 @@ def measure(
     if os.environ["RANK"] != "0":
         return
     save(to_cluster(measurement, links), output)
-    written = [output]
     if topology is not None:
         save_topology(to_topology(measurement), topology)
-        written.append(topology)
     if plot is not None:
         from ..runtime.measure.picture import draw_measurement
 
         draw_measurement(measurement, plot)
-        written.append(plot)
     if as_json:
         print_json(as_dict(measurement))
         return
     _print(measurement)
-    for path in written:
-        OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
+    tell_written(output, topology, plot)
 
 
 def _measure(device: str, seconds: float, largest: float) -> Measurement:

@@ -1,15 +1,19 @@
-"""Options become a cluster and a problem."""
+"""Options become a cluster, a problem, and the network of a simulation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..instances import (
     Cluster,
     InputError,
     Iteration,
     Latency,
+    Link,
+    Plan,
     Problem,
     Throughput,
     Training,
@@ -17,10 +21,25 @@ from ..instances import (
     Workload,
     accelerators_and_cpus,
 )
+from ..instances.common.choices import Tied
 from ..instances.formats.files import load_cluster
+from ..instances.model.tied_weights import are_copied, tied_as
+from ..runtime.simulate.network import (
+    HostMemory,
+    Links,
+    Network,
+    Sharing,
+    point_to_point,
+    shared,
+)
+from .console import ERR, parse_bytes
+
+if TYPE_CHECKING:
+    from ..runtime.simulate.stages import StageGraph
 
 #: The last one is the old name of ``iteration`` for workloads with layer configurations.
 OBJECTIVES = ("throughput", "iteration", "latency", "training", "training-batch")
+NETWORKS = ("host", "p2p", "bus", "topology")
 
 
 def choose_cluster(
@@ -69,6 +88,21 @@ def choose_objective(workload: Workload, asked: str | None, microbatches: int | 
     return asked or "throughput"
 
 
+def choose_ties(
+    workload: Workload, tied: Tied | None, objective: str, microbatches: int | None
+) -> Workload:
+    """Return the workload with its tied weights in the form asked for.
+
+    Copies are reduced once in an iteration, so their all-reduce is shared by its microbatches.
+    """
+    if tied is not None and not workload.ties:
+        ERR.print(f"--tied: {workload.name} names no tied weights", style="dim", highlight=False)
+    iteration = objective == "iteration"
+    if tied is None and not (iteration and are_copied(workload)):
+        return workload
+    return tied_as(workload, tied or Tied.COPIES, microbatches or 1 if iteration else 1)
+
+
 def pose_problem(objective: str, options: Mapping[str, Mapping[str, object]]) -> Problem:
     """Return the problem that the options ask for.
 
@@ -106,3 +140,44 @@ def pose_problem(objective: str, options: Mapping[str, Mapping[str, object]]) ->
     if objective == "training-batch":
         given["objective"] = TrainingObjective.BATCH
     return Training(**given)  # type: ignore[arg-type]
+
+
+def choose_network(
+    stages: StageGraph,
+    plan: Plan,
+    name: str | None,
+    bandwidth: str | None,
+    latency: float,
+    sharing: Sharing | None,
+    overlap: bool | None,
+) -> Network:
+    """Return the network that the options describe."""
+    from ..runtime.simulate.plan_stages import usual_network
+
+    usual = usual_network(plan)
+    own = "topology" if isinstance(usual, Links) else "host"
+    name = name or own
+    if name not in NETWORKS:
+        raise InputError(f"--network: {name!r} is not one of {', '.join(NETWORKS)}")
+    if name == "topology" and own != name:
+        raise InputError(f"--network topology: the plan is for {plan.problem.name}, not mapped")
+    speed = parse_bytes(bandwidth, "--bandwidth")
+    link = None if speed is None else Link(latency, speed)
+    if sharing is not None and name != "bus":
+        raise InputError("--sharing: it is the bus's; leave it out, or add --network bus")
+    if isinstance(usual, Links) and name == "topology":
+        if link is not None or latency:
+            option = "--latency" if link is None else "--bandwidth"
+            raise InputError(f"{option}: the topology has its own; leave it out")
+        return replace(usual, overlap=overlap is not False)
+    if latency and link is None:
+        raise InputError("--latency: it is a link's; give its --bandwidth too")
+    if name == "host":
+        default = isinstance(usual, HostMemory) and usual.overlap
+        return HostMemory(default if overlap is None else overlap, all_reduce=link)
+    if link is None:
+        raise InputError(f"--network {name}: give --bandwidth, such as 25GB/s")
+    beside = overlap is not False
+    if name == "p2p":
+        return point_to_point(len(stages.devices), link, overlap=beside)
+    return shared(len(stages.devices), link, sharing=sharing or Sharing.FAIR, overlap=beside)

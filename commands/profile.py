@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..instances import InputError, Tied, Workload
 from ..instances.formats.files import save
 from ..instances.model.training_layers import training_layers
-from .console import ERR, OUT, check_outputs, file_of, need, show_bytes
+from . import options
+from .console import ERR, OUT, check_outputs, file_of, need, show_bytes, tell_written
+
+if TYPE_CHECKING:
+    from ..instances.pytorch.factory import Made
+
+Depth = int | Literal["auto"] | None
 
 
 def profile(
@@ -37,11 +45,8 @@ def profile(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads that torch measures with.", min=1)
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Convert the model, as to bfloat16.")] = None,
-    shape: Annotated[
-        str | None,
-        typer.Option("--input", help="Shape of a sample, such as 3x224x224, if none is given."),
-    ] = None,
+    dtype: options.ModelType = None,
+    shape: options.SampleShape = None,
     name: Annotated[str, typer.Option(help="Of the workload.")] = "",
 ) -> None:
     """Trace MODEL and write it as a workload, its operators measured or estimated.
@@ -55,55 +60,65 @@ def profile(
     if layers and not train:
         raise InputError("--layers: layers are planned for training; add --train")
     if model.endswith(".onnx"):
-        for option, given in (
-            ("--train", train), ("--device", device), ("--dtype", dtype), ("--input", shape),
-            ("--threads", threads),
-        ):  # fmt: skip
-            if given:
-                raise InputError(f"{option}: an ONNX file is a graph for inference; leave it out")
-        if estimate is None:
-            raise InputError(f"{model}: ONNX files are not run; name a device: --estimate h100")
-        need("onnx", "onnx")
-        from ..instances.onnx.file import read_onnx
-
-        workload = read_onnx(
-            model, estimate, batch=batch, depth=_depth(depth), tied=tied, name=name
-        )
+        refused = {
+            "--train": train,
+            "--device": device,
+            "--dtype": dtype,
+            "--input": shape,
+            "--threads": threads,
+        }
+        workload = _from_onnx(model, refused, estimate, batch, _depth(depth), tied, name)
     else:
-        nodes = _depth(depth or "auto" if layers else depth)
-        workload = _from_pytorch(
-            model, batch, train, estimate, nodes, tied, device, threads, dtype, shape, name
-        )
+        need("torch", "runtime")
+        from ..instances.pytorch.factory import make
+
+        if threads is not None:
+            import torch
+
+            torch.set_num_threads(threads)
+        factory = partial(make, model, batch=batch, shape=shape, dtype=dtype, device=device)
+        merged = _depth(depth or "auto" if layers else depth)
+        workload = _from_pytorch(factory, estimate, merged, tied, name, train=train)
         if layers:
             workload = training_layers(workload)
     save(workload, output)
     _describe(workload)
-    OUT.print(f"written: {output}", highlight=False, markup=False, soft_wrap=True)
+    tell_written(output)
+
+
+def _from_onnx(
+    model: str,
+    refused: Mapping[str, object],
+    estimate: str | None,
+    batch: int | None,
+    depth: Depth,
+    tied: Tied,
+    name: str,
+) -> Workload:
+    for option, given in refused.items():
+        if given:
+            raise InputError(f"{option}: an ONNX file is a graph for inference; leave it out")
+    if estimate is None:
+        raise InputError(f"{model}: ONNX files are not run; name a device: --estimate h100")
+    need("onnx", "onnx")
+    from ..instances.onnx.file import read_onnx
+
+    return read_onnx(model, estimate, batch=batch, depth=depth, tied=tied, name=name)
 
 
 def _from_pytorch(
-    model: str,
-    batch: int | None,
-    train: bool,
+    factory: Callable[[], Made],
     estimate: str | None,
-    depth: int | Literal["auto"] | None,
+    depth: Depth,
     tied: Tied,
-    device: str | None,
-    threads: int | None,
-    dtype: str | None,
-    shape: str | None,
     name: str,
+    *,
+    train: bool,
 ) -> Workload:
-    need("torch", "runtime")
-    from ..instances.pytorch.factory import make
     from ..instances.pytorch.profile import profile as profile_model
 
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
     with ERR.status("building the model …") as status:
-        made = make(model, batch=batch, shape=shape, dtype=dtype, device=device)
+        made = factory()
         status.update("tracing and timing …" if estimate is None else "tracing …")
         done = profile_model(
             made.model,
@@ -120,7 +135,7 @@ def _from_pytorch(
     return done.workload
 
 
-def _depth(text: str | None) -> int | Literal["auto"] | None:
+def _depth(text: str | None) -> Depth:
     if text is None:
         return None
     if text == "auto":

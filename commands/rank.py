@@ -10,7 +10,7 @@ from ..instances.formats.files import save
 from ..solvers import Limits
 from .clock import STARTED
 from .console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
-from .show_pipeline import schedule_table, schedules_json
+from .show.pipeline import schedule_table, schedules_json
 
 
 def rank(

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from ..instances import Plan
 from ..instances.common.escape import csv as csv_cell
 from ..instances.formats.files import load, load_plan_with_form, save
 from ..instances.formats.writing import write_whole
-from .console import OUT, check_outputs, print_json
-from .simulate import choose_network
+from . import options
+from .console import check_outputs, print_json, tell_written
+from .pose import choose_network
+from .show.recorded_run import as_dict, print_calibration, print_report
 
 if TYPE_CHECKING:
-    from ..runtime.accuracy.calibrate import Calibration
     from ..runtime.accuracy.join import Comparison
 
 
 def report(
-    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
-    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    workload: options.WorkloadArgument,
+    plan: options.PlanArgument,
     recording: Annotated[Path, typer.Argument(help="What stagecut run --record wrote.")],
-    weight_share: Annotated[
-        float | None,
-        typer.Option(
-            help="Part of a backward pass that computes weight gradients; default: the plan's, "
-            "else 0.5."
-        ),
-    ] = None,
+    weight_share: options.WeightShare = None,
     network: Annotated[str, typer.Option(help="Of the simulation: host, p2p or bus.")] = "host",
     bandwidth: Annotated[str | None, typer.Option(help="Of p2p links or the bus.")] = None,
     latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
@@ -55,7 +47,7 @@ def report(
     calibrate: Annotated[
         Path | None, typer.Option(help="Write the workload with times as they were measured.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Compare a recorded run of PLAN with its simulation: actions, stages, time of a step.
 
@@ -77,113 +69,30 @@ def report(
         weight_share=weight_share,
         warm_up=warm_up,
     )
-    written = _write(comparison, plot, trace, csv)
+    _write(comparison, plot, trace, csv)
     calibration = None
     if calibrate is not None:
         from ..runtime.accuracy.calibrate import calibrate as correct
 
         calibration = correct(loaded, made, comparison, recording.name)
         save(calibration.workload, calibrate)
-        written.append(calibrate)
     if as_json:
         print_json(as_dict(comparison))
         return
     print_report(comparison)
     if calibration is not None:
-        _print_calibration(calibration, made, comparison)
-    for path in written:
-        OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
+        print_calibration(calibration, made, comparison)
+    tell_written(plot, trace, csv, calibrate)
 
 
-def as_dict(comparison: Comparison) -> dict[str, Any]:
-    """Return what `--json` prints; times in seconds."""
-    return {
-        "schedule": comparison.recording.schedule,
-        "microbatches": comparison.recording.microbatches,
-        "steps": len(comparison.steps),
-        "iteration": {
-            "predicted_s": comparison.predicted_iteration_s,
-            "measured_s": comparison.measured_iteration_s,
-            "error": comparison.error,
-        },
-        "optimizer_s": comparison.optimizer_s,
-        "stages": comparison.stages.to_dict("records"),
-        "kinds": comparison.kinds.to_dict("records"),
-    }
-
-
-def _write(
-    comparison: Comparison, plot: Path | None, trace: Path | None, csv: Path | None
-) -> list[Path]:
-    written = []
+def _write(comparison: Comparison, plot: Path | None, trace: Path | None, csv: Path | None) -> None:
     if plot is not None:
         from ..runtime.accuracy.chart import draw_comparison
 
         draw_comparison(comparison, plot)
-        written.append(plot)
     if trace is not None:
         from ..runtime.accuracy.trace import comparison_trace
 
         write_whole(trace, json.dumps(comparison_trace(comparison), ensure_ascii=False))
-        written.append(trace)
     if csv is not None:
         write_whole(csv, comparison.actions.map(csv_cell).to_csv(index=False))
-        written.append(csv)
-    return written
-
-
-def print_report(comparison: Comparison) -> None:
-    """Print errors by action, stage and step."""
-    run = comparison.recording
-    title = f"{run.schedule}, {run.microbatches} microbatches, {len(comparison.steps)} steps"
-    table = Table(title=title)
-    for name in ("stage", "action", "predicted", "measured", "spread", "error"):
-        table.add_column(name, justify="left" if name == "action" else "right")
-    for row in comparison.kinds.to_dict("records"):
-        table.add_row(
-            str(row["stage"]),
-            str(row["kind"]),
-            _ms(row["predicted_s"]),
-            _ms(row["measured_s"]),
-            f"{100 * row['spread']:.1f} %",
-            _percent(row["error"]),
-        )
-    for row in comparison.stages.to_dict("records"):
-        table.add_row(
-            str(row["stage"]), f"all, on {row['device']}", _ms(row["predicted_s"]),
-            _ms(row["measured_s"]), "", _percent(row["error"]),
-        )  # fmt: skip
-    OUT.print(table)
-    OUT.print(
-        f"step: predicted {_ms(comparison.predicted_iteration_s)}, measured "
-        f"{_ms(comparison.measured_iteration_s)}, error {_percent(comparison.error)}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if comparison.optimizer_s:
-        OUT.print(
-            f"the optimizer's {_ms(comparison.optimizer_s)} come on top; they are not predicted",
-            highlight=False,
-        )
-
-
-def _print_calibration(calibration: Calibration, plan: Plan, comparison: Comparison) -> None:
-    from ..runtime.accuracy.calibrate import predicted_after
-
-    after = predicted_after(calibration, plan, comparison)
-    OUT.print(
-        f"calibrated: predicted {_ms(after.predicted_iteration_s)}, error {_percent(after.error)}; "
-        "what is left is waiting and moving data. Plan again with the new workload.",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if calibration.weight_share is not None:
-        OUT.print(f"measured --weight-share {calibration.weight_share:.3f}", highlight=False)
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.4g} ms"
-
-
-def _percent(error: float) -> str:
-    return "unknown" if math.isnan(error) else f"{100 * error:+.1f} %"

@@ -12,14 +12,15 @@ import typer
 from ..instances import InputError
 from ..instances.common.errors import quote
 from ..instances.formats.files import load, load_plan_with_form
-from .console import OUT, check_outputs, file_of, need
+from . import options
+from .console import OUT, check_outputs, file_of, need, tell_written
 
 if TYPE_CHECKING:
     from ..runtime.execution.run import Step
 
 
 def run(
-    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    plan: options.PlanArgument,
     model: Annotated[str, typer.Option(help="module:factory or file.py:factory, as profiled.")],
     workload: Annotated[
         str | None,
@@ -46,17 +47,12 @@ def run(
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute activations again in the backward pass.")
     ] = False,
-    device: Annotated[
-        str, typer.Option(help="cpu (over gloo), cuda (over NCCL), or auto: cuda if there is one.")
-    ] = "auto",
+    device: options.DeviceType = "auto",
     threads: Annotated[
         int | None, typer.Option(help="CPU threads per process; default: the cores, shared.")
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Convert the model, as to bfloat16.")] = None,
-    shape: Annotated[
-        str | None,
-        typer.Option("--input", help="Shape of a sample, such as 3x224x224, if none is given."),
-    ] = None,
+    dtype: options.ModelType = None,
+    shape: options.SampleShape = None,
     seed: Annotated[int, typer.Option(help="Of torch, before the model is made.")] = 0,
     record: Annotated[
         Path | None, typer.Option(help="Write when each action began and ended; needs --workload.")
@@ -93,7 +89,7 @@ def run(
     from ..runtime.execution.options import Options
     from ..runtime.execution.run import run as run_plan
 
-    options = Options(
+    asked = Options(
         steps=steps,
         schedule=schedule,
         microbatches=microbatches,
@@ -112,19 +108,18 @@ def run(
     torch.manual_seed(seed)
     factory = partial(make, model, batch=batch, shape=shape, dtype=dtype)
     known = None if workload is None else load(workload)
-    done = run_plan(plan, factory, options, workload=known, on_step=_show)
+    done = run_plan(plan, factory, asked, workload=known, on_step=_show)
     if os.environ.get("RANK", "0") != "0":
         return
     if resume and not done:
         OUT.print(f"{checkpoint}: it has {steps} steps already; give more --steps", highlight=False)
     if len(done) < steps and not resume:
         OUT.print(f"the inputs ended after {len(done)} steps", highlight=False)
-    if record is not None:
-        OUT.print(f"written: {record}", highlight=False, soft_wrap=True)
+    tell_written(record)
     if report and record is not None and known is not None:
         from ..runtime.accuracy.join import compare_run
         from ..runtime.execution.recording_file import load_recording
-        from .report import print_report
+        from .show.recorded_run import print_report
 
         known, made = load_plan_with_form(plan, known)
         print_report(compare_run(known, made, load_recording(record)))

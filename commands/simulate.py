@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from ..instances import InputError, Link, Plan, Workload
+from ..instances import InputError
 from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
-from .console import OUT, check_outputs, parse_bytes, print_json, show_bytes, show_time
+from . import options
+from .console import check_outputs, print_json, tell_written
+from .pose import choose_network
+from .show.simulation import as_dict, print_simulation
 
 if TYPE_CHECKING:
-    from ..runtime.simulate.network import Network
     from ..runtime.simulate.result import Simulation
-    from ..runtime.simulate.stages import StageGraph
 
 #: Endings of self-contained pages.
 PAGES = (".htm", ".html")
-NETWORKS = ("host", "p2p", "bus", "topology")
 
 
 def simulate(
-    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
-    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    workload: options.WorkloadArgument,
+    plan: options.PlanArgument,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -40,13 +38,7 @@ def simulate(
     microbatches: Annotated[
         int | None, typer.Option(help="Samples or microbatches; default: the plan's batch, else 8.")
     ] = None,
-    weight_share: Annotated[
-        float | None,
-        typer.Option(
-            help="Part of a backward pass that computes weight gradients; default: the plan's, "
-            "else 0.5."
-        ),
-    ] = None,
+    weight_share: options.WeightShare = None,
     network: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +75,7 @@ def simulate(
         Path | None, typer.Option(help="Draw the graph coloured by device: .svg, .png or .pdf.")
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the schedule as CSV.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run PLAN in the simulator: timeline, steady state, bubble, memory over time.
 
@@ -110,94 +102,25 @@ def simulate(
         run = simulate_stages(stages, actions, network=moves)
     else:
         run = simulate_stages(stages, schedule, microbatches, network=moves)
-    written = []
     if trace is not None:
         import json
 
         from ..runtime.pictures.trace import trace_events
 
         write_whole(trace, json.dumps(trace_events(run), ensure_ascii=False))
-        written.append(trace)
     if plot is not None:
         _draw(run, plot, f"{loaded.name}: {run.schedule.name}, {made.method}")
-        written.append(plot)
     if graph is not None:
         from ..runtime.pictures.graph import draw_graph
 
         draw_graph(loaded, made, graph)
-        written.append(graph)
     if csv is not None:
         write_whole(csv, write_csv(run.schedule))
-        written.append(csv)
     if as_json:
         print_json(as_dict(loaded, run))
-        return
-    _print(loaded, run)
-    for path in written:
-        OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
-
-
-def choose_network(
-    stages: StageGraph,
-    plan: Plan,
-    name: str | None,
-    bandwidth: str | None,
-    latency: float,
-    sharing: Sharing | None,
-    overlap: bool | None,
-) -> Network:
-    """Return the network that the options describe."""
-    from ..runtime.simulate.network import HostMemory, Links, point_to_point, shared
-    from ..runtime.simulate.plan_stages import usual_network
-
-    usual = usual_network(plan)
-    own = "topology" if isinstance(usual, Links) else "host"
-    name = name or own
-    if name not in NETWORKS:
-        raise InputError(f"--network: {name!r} is not one of {', '.join(NETWORKS)}")
-    if name == "topology" and own != name:
-        raise InputError(f"--network topology: the plan is for {plan.problem.name}, not mapped")
-    speed = parse_bytes(bandwidth, "--bandwidth")
-    link = None if speed is None else Link(latency, speed)
-    if sharing is not None and name != "bus":
-        raise InputError("--sharing: it is the bus's; leave it out, or add --network bus")
-    if isinstance(usual, Links) and name == "topology":
-        if link is not None or latency:
-            option = "--latency" if link is None else "--bandwidth"
-            raise InputError(f"{option}: the topology has its own; leave it out")
-        return replace(usual, overlap=overlap is not False)
-    if latency and link is None:
-        raise InputError("--latency: it is a link's; give its --bandwidth too")
-    if name == "host":
-        default = isinstance(usual, HostMemory) and usual.overlap
-        return HostMemory(default if overlap is None else overlap, all_reduce=link)
-    if link is None:
-        raise InputError(f"--network {name}: give --bandwidth, such as 25GB/s")
-    beside = overlap is not False
-    if name == "p2p":
-        return point_to_point(len(stages.devices), link, overlap=beside)
-    return shared(len(stages.devices), link, sharing=sharing or Sharing.FAIR, overlap=beside)
-
-
-def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
-    """Return what `--json` prints."""
-    table = run.to_pandas().reset_index()
-    devices = [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
-    return {
-        "workload": workload.name,
-        "schedule": run.schedule.name,
-        "microbatches": run.schedule.microbatches,
-        "stages": run.stages.count,
-        "makespan": run.makespan,
-        "time_per_sample": run.time_per_sample,
-        "bubble": run.bubble,
-        "peak_memory": run.peak_memory,
-        "time_unit": workload.time_unit,
-        "devices": devices,
-        "busiest_link": run.busiest_link and run.busiest_link[0],
-        "links": run.link_load.reset_index().to_dict("records"),
-        "over_memory": run.over_memory,
-    }
+    else:
+        print_simulation(loaded, run)
+        tell_written(trace, plot, graph, csv)
 
 
 def _draw(run: Simulation, path: Path, title: str) -> None:
@@ -209,37 +132,3 @@ def _draw(run: Simulation, path: Path, title: str) -> None:
         from ..runtime.pictures.gantt import draw_gantt
 
         draw_gantt(run, path)
-
-
-def _print(workload: Workload, run: Simulation) -> None:
-    unit = workload.time_unit
-    table = Table(title=f"{workload.name}: {run.schedule.name}, {run.stages.count} stages")
-    table.add_column("device", no_wrap=True)
-    for title in ("compute", "transfer", "idle", "bubble", "in flight", "peak memory"):
-        width = {"in flight": 6, "peak memory": 11}.get(title)  # these titles wrap
-        table.add_column(title, justify="right", min_width=width or len(title), max_width=width)
-    frame = run.to_pandas()
-    for d in run.used:
-        row = frame.iloc[d]
-        table.add_row(
-            run.stages.devices[d],
-            f"{row['compute']:.5g}",
-            f"{row['transfer']:.3g}",
-            f"{row['idle']:.5g}",
-            f"{100 * row['bubble']:.1f} %",
-            f"{row['in_flight']:.0f}",
-            show_bytes(float(row["peak_bytes"])),
-        )
-    OUT.print(table)
-    rows = {
-        "makespan": f"{show_time(run.makespan, unit)} for {run.schedule.microbatches}",
-        "steady state": f"{show_time(run.time_per_sample, unit)} per sample",
-        "bubble": f"{100 * run.bubble:.2f} %",
-    }
-    if run.busiest_link is not None:
-        name, share = run.busiest_link
-        rows["busiest link"] = f"{name}, {100 * share:.1f} % of the makespan"
-    for name, value in rows.items():
-        OUT.print(f"{name:>12}  {value}", highlight=False)
-    for line in run.over_memory:
-        OUT.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -9,48 +10,42 @@ import typer
 
 from ..api.solve import solve_with
 from ..instances import (
-    CpuSplit,
     InputError,
     Iteration,
     Optimizer,
-    Pipeline,
+    Plan,
     Precision,
     Recomputation,
-    Split,
-    Status,
     Throughput,
+    Workload,
 )
 from ..instances.common.choices import Tied
 from ..instances.formats.files import load, load_plan, save
-from ..instances.model.tied_weights import are_copied, tied_as
-from ..runtime import evaluate
+from ..runtime import Report, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
+from . import options
 from .clock import STARTED
 from .console import (
     ERR,
-    INFEASIBLE,
-    NO_PLAN,
-    OUT,
     check_outputs,
-    end,
+    end_with,
     parse_bytes,
     print_json,
     progress,
+    tell_written,
 )
-from .pose import choose_cluster, choose_objective, parse_degrees, pose_problem
+from .pose import choose_cluster, choose_objective, choose_ties, parse_degrees, pose_problem
 from .rank import rank
-from .show_pipeline import facts_of
-from .show_plan import as_dict, print_result
+from .show.pipeline import facts_of
+from .show.plan import as_dict, print_result
 
 
 def solve(
-    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
-    accelerators: Annotated[int | None, typer.Option(help="Number of accelerators.")] = None,
-    cpus: Annotated[int | None, typer.Option(help="Number of CPU cores.")] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")
-    ] = None,
-    cluster: Annotated[Path | None, typer.Option(help="A cluster file, instead.")] = None,
+    workload: options.WorkloadArgument,
+    accelerators: options.Accelerators = None,
+    cpus: options.Cpus = None,
+    memory: options.Memory = None,
+    cluster: options.ClusterFile = None,
     tied: Annotated[
         Tied | None,
         typer.Option(
@@ -65,33 +60,14 @@ def solve(
             "training workloads with --microbatches, and throughput."
         ),
     ] = None,
-    split: Annotated[
-        Split | None,
-        typer.Option(help="Default: contiguous for an iteration, noncontiguous for throughput."),
-    ] = None,
-    cpu_split: Annotated[
-        CpuSplit | None,
-        typer.Option(help="free: a CPU core's nodes lie anywhere. Default: contiguous."),
-    ] = None,
-    pipeline: Annotated[
-        Pipeline | None, typer.Option(help="pipedream: 1F1B and inference, too; the default.")
-    ] = None,
-    overlap: Annotated[
-        bool | None, typer.Option("--overlap", help="Transfers run beside compute.")
-    ] = None,
-    relayed: Annotated[
-        bool | None,
-        typer.Option(
-            "--relayed", help="Data is passed from stage to stage, as PyTorch does (contiguous)."
-        ),
-    ] = None,
+    split: options.PipelineSplit = None,
+    cpu_split: options.CpuCoreSplit = None,
+    pipeline: options.PipelineOrder = None,
+    overlap: options.Overlap = None,
+    relayed: options.Relayed = None,
     calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
-    microbatches: Annotated[
-        int | None, typer.Option(help="Iteration, training: in a batch.")
-    ] = None,
-    chunks: Annotated[
-        int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")
-    ] = None,
+    microbatches: options.Microbatches = None,
+    chunks: options.Chunks = None,
     bandwidth: Annotated[
         str | None, typer.Option(help="Training: of each device, such as 25GiB.")
     ] = None,
@@ -104,9 +80,7 @@ def solve(
     recomputation: Annotated[
         Recomputation | None, typer.Option(help="Training; default: free.")
     ] = None,
-    max_stages: Annotated[
-        int | None, typer.Option(help="Iteration, training: at most so many.")
-    ] = None,
+    max_stages: options.MaxStages = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -123,19 +97,17 @@ def solve(
         str | None,
         typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
     ] = None,
-    time_limit: Annotated[float, typer.Option(help="Seconds.")] = DEFAULT_SECONDS,
+    time_limit: options.TimeLimit = DEFAULT_SECONDS,
     gap: Annotated[
         float | None,
         typer.Option(help="Stop at this gap; default: 0.01 (1 %), or 0.0001 while that is cheap."),
     ] = None,
     node_limit: Annotated[int | None, typer.Option(help="Stop after so many nodes.")] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    seed: options.Seed = 0,
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the plan to this file.")
-    ] = None,
+    output: options.PlanOutput = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan: .png, .svg or .pdf.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
     trace: Annotated[
         bool, typer.Option("--trace", help="With --json: plan and bound over time too.")
     ] = False,
@@ -145,20 +117,15 @@ def solve(
     Options override what the file says. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
     plan within the limit.
     """
-
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
-    if tied is not None and not loaded.ties:
-        ERR.print(f"--tied: {loaded.name} names no tied weights", style="dim", highlight=False)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     chosen = choose_objective(loaded, objective, microbatches)
-    if tied is not None or (chosen == "iteration" and are_copied(loaded)):
-        form = Tied.COPIES if tied is None else tied
-        loaded = tied_as(loaded, form, microbatches or 1 if chosen == "iteration" else 1)
+    loaded = choose_ties(loaded, tied, chosen, microbatches)
     ranked = chosen == "iteration" and schedule == "all"
-    pipeline_options = {"split": split, "overlap": overlap, "relayed": relayed}
-    batch_options = {
+    placing = {"split": split, "overlap": overlap, "relayed": relayed}
+    batch = {
         "microbatches": microbatches,
         "schedule": None if ranked else schedule,
         "max_stages": max_stages,
@@ -166,15 +133,11 @@ def solve(
     problem = pose_problem(
         chosen,
         {
-            "throughput": {**pipeline_options, "cpu_split": cpu_split, "pipeline": pipeline},
-            "iteration": {
-                **pipeline_options,
-                **batch_options,
-                "chunks": None if ranked else chunks,
-            },
+            "throughput": {**placing, "cpu_split": cpu_split, "pipeline": pipeline},
+            "iteration": {**placing, **batch, "chunks": None if ranked else chunks},
             "latency": {"calls": calls},
             "training": {
-                **batch_options,
+                **batch,
                 "bandwidth": parse_bytes(bandwidth, "--bandwidth"),
                 "replicas": parse_degrees(replicas, "--replicas"),
                 "degrees": parse_degrees(degrees, "--degrees"),
@@ -190,10 +153,7 @@ def solve(
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        given = {"--start": start, "--trace": trace, "--solver": solver}
-        for option, value in given.items():
-            if value:
-                raise InputError(f"{option}: not with --schedule all; leave it out")
+        _refuse_for_all_schedules({"--start": start, "--trace": trace, "--solver": solver})
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
         return
     with progress(loaded.time_unit) as on_progress:
@@ -208,15 +168,7 @@ def solve(
             options={} if solver is None else {"solver": solver},
             started=STARTED,
         )
-    report = None
-    if result.plan is not None:
-        report = evaluate(loaded, devices, problem, result.plan.solution)
-        if output is not None:
-            save(result.plan, output, loaded)
-        if plot is not None:
-            from ..runtime.pictures.load_chart import draw_loads
-
-            draw_loads(report, result.plan, plot)
+    report = _write(loaded, result.plan, output, plot)
     if objective == "training-batch":
         ERR.print("objective training-batch is now called iteration; the old name will go")
     facts = facts_of(loaded, result, objective_given=objective is not None)
@@ -227,7 +179,28 @@ def solve(
         print_json(answer)
     else:
         print_result(loaded, result, report, facts)
-        for path in (output, plot) if report is not None else ():
-            if path is not None:
-                OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
-    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))
+        if report is not None:
+            tell_written(output, plot)
+    end_with(result)
+
+
+def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
+    for option, value in given.items():
+        if value:
+            raise InputError(f"{option}: not with --schedule all; leave it out")
+
+
+def _write(
+    workload: Workload, plan: Plan | None, output: Path | None, plot: Path | None
+) -> Report | None:
+    """Return what the verifier says of a plan, and write the plan and its picture."""
+    if plan is None:
+        return None
+    report = evaluate(workload, plan.cluster, plan.problem, plan.solution)
+    if output is not None:
+        save(plan, output, workload)
+    if plot is not None:
+        from ..runtime.pictures.load_chart import draw_loads
+
+        draw_loads(report, plan, plot)
+    return report

@@ -15,16 +15,17 @@ from ..instances.formats.source import read_source
 from ..runtime import Report
 from ..runtime import verify as verify_plan
 from ..runtime.verify.bound import check_bound
+from . import options
 from .console import OUT, print_json, show_bytes, show_gap, show_time
 
 
 def verify(
-    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
+    workload: options.WorkloadArgument,
     plan: Annotated[Path, typer.Argument(help="A plan file, or a split file.")],
     bound: Annotated[
         bool, typer.Option("--bound", help="Check the certificate of the bound too.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Recompute objective, memory, colours, support and contiguity of PLAN, by definition.
 

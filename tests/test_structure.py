@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 from textwrap import dedent
 
@@ -94,6 +95,75 @@ def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     called = [d.func if isinstance(d, ast.Call) else d for d in function.decorator_list]
     compilers = ("njit", "inner", "uncounted", "kernel", "random_kernel")
     return any(isinstance(name, ast.Name) and name.id in compilers for name in called)
+
+
+UNSPLIT = "a kernel whose steps have not been measured as functions of their own"
+
+#: Functions above 80 lines or 10 parameters, each with its reason.
+LARGE = {
+    "formulations/latency/execute.py: execute": UNSPLIT,
+    "runtime/simulate/engine.py: _execute": "measured: 20 times as slow in steps, as it says",
+    "solvers/latency/bound.py: _interval": UNSPLIT,
+    "solvers/latency/label_dp/core.py: kernel_graph": UNSPLIT,
+    "solvers/latency/label_dp/labels.py: insert": UNSPLIT,
+    "solvers/latency/lns_kernel.py: random_moves": UNSPLIT,
+    "solvers/latency/mincut.py: least_load": UNSPLIT,
+    "solvers/throughput/annealing.py: _anneal": UNSPLIT,
+    "solvers/throughput/column_generation/best_set.py: best_set": UNSPLIT,
+    "solvers/throughput/column_generation/frontier_kernels.py: build": UNSPLIT,
+    "solvers/throughput/column_generation/frontier_labels.py: hope": UNSPLIT,
+    "solvers/throughput/column_generation/frontier_labels.py: extend": UNSPLIT,
+    "solvers/throughput/dp/kernel.py: relax": "measured: 5 times as slow in steps, as it says",
+    "solvers/throughput/local_search.py: _descend": UNSPLIT,
+    "solvers/throughput/pair_kernels.py: resplit": UNSPLIT,
+    "solvers/training/kernels.py: price_stage": UNSPLIT,
+    "solvers/training/kernels.py: configure": UNSPLIT,
+    "solvers/training/kernels.py: extend_plans": UNSPLIT,
+    "solvers/training/kernels.py: _look": UNSPLIT,
+    "solvers/training/knapsack.py: _search": UNSPLIT,
+}
+
+
+def is_command(module: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether each parameter of a function is an option of the command line."""
+    return module.parts[0] == "commands" and any(
+        "options." in ast.unparse(argument.annotation)
+        or "typer." in ast.unparse(argument.annotation)
+        for argument in function.args.args
+        if argument.annotation is not None
+    )
+
+
+def too_large(module: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function has more than 80 lines, its docstring not counted, or 10 parameters.
+
+    Of commands the signature does not count: Typer makes an option of each parameter.
+    """
+    body, given = function.body, function.args
+    documented = ast.get_docstring(function) is not None and len(body) > 1
+    lines = body[-1].end_lineno - body[documented].lineno + 1
+    if is_command(module, function):
+        return lines > 80
+    lines += body[0].lineno - function.lineno
+    names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return lines > 80 or len([name for name in names if name != "self"]) > 10
+
+
+def test_functions_are_short() -> None:
+    found = {
+        f"{module}: {node.name}"
+        for module in MODULES
+        for node in ast.walk(ast.parse((ROOT / module).read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and too_large(module, node)
+    }
+    assert found == set(LARGE)
+
+
+def test_files_and_folders_are_small() -> None:
+    long = [str(m) for m in MODULES if len((ROOT / m).read_text().splitlines()) > 350]
+    folders = Counter(module.parent for module in MODULES)
+    assert not long
+    assert not [str(folder) for folder, files in folders.items() if files > 21]
 
 
 def test_kernels_alone_have_no_annotations() -> None:

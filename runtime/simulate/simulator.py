@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -128,16 +129,15 @@ def simulate_stages(
         schedule = make_schedule(schedule, stages, microbatches, network)
     check_actions(schedule, stages)
     program = compile_program(stages, schedule, network)
-    start, end, cause, job_start, job_end, job_cause, reached = execute(
-        program, schedule.microbatches
-    )
-    size = np.diff(program.first)
-    if (reached < size).any():
+    times = execute(program, schedule.microbatches)
+    first = program.actions.first
+    size = np.diff(first)
+    if (times.reached < size).any():
         raise deadlock(schedule, stages)
-    pieces = [slice(a, b) for a, b in zip(program.first[:-1], program.first[1:], strict=True)]
-    starts = tuple(frozen(start[piece], np.float64) for piece in pieces)
-    ends = tuple(frozen(end[piece], np.float64) for piece in pieces)
-    makespan = max(float(end.max(initial=0.0)), last_of(job_end))
+    pieces = [slice(a, b) for a, b in pairwise(first)]
+    starts = tuple(frozen(times.start[piece], np.float64) for piece in pieces)
+    ends = tuple(frozen(times.end[piece], np.float64) for piece in pieces)
+    makespan = max(float(times.end.max(initial=0.0)), last_of(times.job_end))
     return Simulation(
         stages=stages,
         schedule=schedule,
@@ -148,8 +148,8 @@ def simulate_stages(
         time_per_sample=time_per_sample(stages, schedule, network, starts, makespan),
         memory=memory_over_time(stages, schedule, list(starts), list(ends)),
         program=program,
-        causes=cause,
-        job_start=job_start,
-        job_end=job_end,
-        job_cause=job_cause,
+        causes=times.cause,
+        job_start=times.job_start,
+        job_end=times.job_end,
+        job_cause=times.job_cause,
     )

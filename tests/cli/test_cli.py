@@ -174,16 +174,20 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_returns_the_plan_found_so_far(benchmarks: Path) -> None:
+    """However slow the machine is: it is interrupted later until there is a plan."""
     path = benchmarks / "placement/throughput/OperatorGraphs/bert_L-12_training.json"
     words = ["solve", path, "--method", "milp", "--json", "--time-limit", 300, "--gap", 0]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "stagecut", *map(str, words)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
-        start_new_session=True,
-    )  # fmt: skip
-    time.sleep(8)
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    for seconds in (8, 16, 32, 64):
+        running = subprocess.Popen(
+            [sys.executable, "-m", "stagecut", *map(str, words)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+            start_new_session=True,
+        )  # fmt: skip
+        time.sleep(seconds)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+        if running.returncode != 4:
+            break
     assert running.returncode == 0, err
     value = json.loads(out)
     assert value["limit"] == "interrupt"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ..api.break_even import MOST, BreakEven, break_even
-from ..api.gain import Gain, gain
-from ..instances import Iteration, PipelinePlacement, Workload
-from ..runtime import Report
-from ..runtime.simulate.simulator import simulate
-from ..solvers import Result
-from .console import new_table, show_bytes, show_gap, show_time
+from ...api.break_even import MOST, BreakEven, break_even
+from ...api.gain import Gain, gain
+from ...instances import Iteration, PipelinePlacement, Workload
+from ...runtime import Report
+from ...runtime.simulate.simulator import simulate
+from ...solvers import Result
+from ..console import new_table, show_bytes, show_gap, show_time
 
 if TYPE_CHECKING:
     import pandas as pd

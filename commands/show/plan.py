@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.table import Table
 
-from ..instances import Iteration, PipelinePlacement, Problem, Workload
-from ..runtime import CallReport, DeviceReport, Report, StageReport
-from ..solvers import Result
-from .console import ERR, OUT, new_table, show_bytes, show_gap, show_time
-from .show_pipeline import Facts, facts_json, facts_rows, iteration_table
+from ...instances import Iteration, PipelinePlacement, Problem, Workload
+from ...runtime import CallReport, DeviceReport, Report, StageReport
+from ...solvers import Result
+from ..console import ERR, OUT, new_table, show_bytes, show_gap, show_time
+from .pipeline import Facts, facts_json, facts_rows, iteration_table
 
 
 def as_dict(

@@ -6,14 +6,14 @@ from typing import Any
 
 from rich.table import Table
 
-from ..instances import DeviceMapping, ReplicaPlacement, Workload
-from ..instances.common.units import TIME_UNITS
-from ..instances.topologies import Topology
-from ..runtime import Report
-from ..runtime.verify.report import MappingReport
-from ..solvers import Result
-from .console import OUT, show_time
-from .show_plan import as_dict, print_end
+from ...instances import DeviceMapping, ReplicaPlacement, Workload
+from ...instances.common.units import TIME_UNITS
+from ...instances.topologies import Topology
+from ...runtime import Report
+from ...runtime.verify.report import MappingReport
+from ...solvers import Result
+from ..console import OUT, show_time
+from .plan import as_dict, print_end
 
 #: Devices named per stage; of more, the first ones and how many there are.
 NAMED = 4

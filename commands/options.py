@@ -1,0 +1,77 @@
+"""Options that several commands share, each with its one help text.
+
+A command takes them as annotations of its parameters; what only one command has stays with it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..instances import CpuSplit, Pipeline, Split
+
+# What is read
+WorkloadArgument = Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")]
+PlanArgument = Annotated[Path, typer.Argument(help="A plan file.")]
+
+# The cluster
+Accelerators = Annotated[int | None, typer.Option(help="Number of accelerators.")]
+Cpus = Annotated[int | None, typer.Option(help="Number of CPU cores.")]
+Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
+ClusterFile = Annotated[Path | None, typer.Option(help="A cluster file, instead.")]
+
+# The problem
+PipelineSplit = Annotated[
+    Split | None,
+    typer.Option(help="Default: contiguous for an iteration, noncontiguous for throughput."),
+]
+CpuCoreSplit = Annotated[
+    CpuSplit | None,
+    typer.Option(help="free: a CPU core's nodes lie anywhere. Default: contiguous."),
+]
+PipelineOrder = Annotated[
+    Pipeline | None, typer.Option(help="pipedream: 1F1B and inference, too; the default.")
+]
+Overlap = Annotated[bool | None, typer.Option("--overlap", help="Transfers run beside compute.")]
+Relayed = Annotated[
+    bool | None,
+    typer.Option(
+        "--relayed", help="Data is passed from stage to stage, as PyTorch does (contiguous)."
+    ),
+]
+Microbatches = Annotated[int | None, typer.Option(help="Iteration, training: in a batch.")]
+Chunks = Annotated[
+    int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")
+]
+MaxStages = Annotated[int | None, typer.Option(help="Iteration, training: at most so many.")]
+
+# The search
+TimeLimit = Annotated[float, typer.Option(help="Seconds.")]
+Seed = Annotated[int, typer.Option(help="Of everything random.")]
+
+# The simulation
+WeightShare = Annotated[
+    float | None,
+    typer.Option(
+        help="Part of a backward pass that computes weight gradients; default: the plan's, "
+        "else 0.5."
+    ),
+]
+
+# The model
+SampleShape = Annotated[
+    str | None,
+    typer.Option("--input", help="Shape of a sample, such as 3x224x224, if none is given."),
+]
+ModelType = Annotated[str | None, typer.Option(help="Convert the model, as to bfloat16.")]
+DeviceType = Annotated[
+    str, typer.Option(help="cpu (over gloo), cuda (over NCCL), or auto: cuda if there is one.")
+]
+
+# What is written
+PlanOutput = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Write the plan to this file.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -1,0 +1,1 @@
+"""What commands print: tables for people, JSON objects for programs."""

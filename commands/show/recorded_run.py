@@ -1,0 +1,90 @@
+"""A recorded run beside its simulation, as people and programs read it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from ...instances import Plan
+from ..console import OUT
+
+if TYPE_CHECKING:
+    from ...runtime.accuracy.calibrate import Calibration
+    from ...runtime.accuracy.join import Comparison
+
+
+def as_dict(comparison: Comparison) -> dict[str, Any]:
+    """Return what `--json` prints; times in seconds."""
+    return {
+        "schedule": comparison.recording.schedule,
+        "microbatches": comparison.recording.microbatches,
+        "steps": len(comparison.steps),
+        "iteration": {
+            "predicted_s": comparison.predicted_iteration_s,
+            "measured_s": comparison.measured_iteration_s,
+            "error": comparison.error,
+        },
+        "optimizer_s": comparison.optimizer_s,
+        "stages": comparison.stages.to_dict("records"),
+        "kinds": comparison.kinds.to_dict("records"),
+    }
+
+
+def print_report(comparison: Comparison) -> None:
+    """Print errors by action, stage and step."""
+    run = comparison.recording
+    title = f"{run.schedule}, {run.microbatches} microbatches, {len(comparison.steps)} steps"
+    table = Table(title=title)
+    for name in ("stage", "action", "predicted", "measured", "spread", "error"):
+        table.add_column(name, justify="left" if name == "action" else "right")
+    for row in comparison.kinds.to_dict("records"):
+        table.add_row(
+            str(row["stage"]),
+            str(row["kind"]),
+            _ms(row["predicted_s"]),
+            _ms(row["measured_s"]),
+            f"{100 * row['spread']:.1f} %",
+            _percent(row["error"]),
+        )
+    for row in comparison.stages.to_dict("records"):
+        table.add_row(
+            str(row["stage"]), f"all, on {row['device']}", _ms(row["predicted_s"]),
+            _ms(row["measured_s"]), "", _percent(row["error"]),
+        )  # fmt: skip
+    OUT.print(table)
+    OUT.print(
+        f"step: predicted {_ms(comparison.predicted_iteration_s)}, measured "
+        f"{_ms(comparison.measured_iteration_s)}, error {_percent(comparison.error)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if comparison.optimizer_s:
+        OUT.print(
+            f"the optimizer's {_ms(comparison.optimizer_s)} come on top; they are not predicted",
+            highlight=False,
+        )
+
+
+def print_calibration(calibration: Calibration, plan: Plan, comparison: Comparison) -> None:
+    """Print the error that is left with measured times."""
+    from ...runtime.accuracy.calibrate import predicted_after
+
+    after = predicted_after(calibration, plan, comparison)
+    OUT.print(
+        f"calibrated: predicted {_ms(after.predicted_iteration_s)}, error {_percent(after.error)}; "
+        "what is left is waiting and moving data. Plan again with the new workload.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if calibration.weight_share is not None:
+        OUT.print(f"measured --weight-share {calibration.weight_share:.3f}", highlight=False)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.4g} ms"
+
+
+def _percent(error: float) -> str:
+    return "unknown" if math.isnan(error) else f"{100 * error:+.1f} %"

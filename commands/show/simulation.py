@@ -1,0 +1,69 @@
+"""A simulation as people and programs read it: a row per device, makespan, steady state, bubble."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from ...instances import Workload
+from ..console import OUT, show_bytes, show_time
+
+if TYPE_CHECKING:
+    from ...runtime.simulate.result import Simulation
+
+
+def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    table = run.to_pandas().reset_index()
+    devices = [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
+    return {
+        "workload": workload.name,
+        "schedule": run.schedule.name,
+        "microbatches": run.schedule.microbatches,
+        "stages": run.stages.count,
+        "makespan": run.makespan,
+        "time_per_sample": run.time_per_sample,
+        "bubble": run.bubble,
+        "peak_memory": run.peak_memory,
+        "time_unit": workload.time_unit,
+        "devices": devices,
+        "busiest_link": run.busiest_link and run.busiest_link[0],
+        "links": run.link_load.reset_index().to_dict("records"),
+        "over_memory": run.over_memory,
+    }
+
+
+def print_simulation(workload: Workload, run: Simulation) -> None:
+    """Print the table of devices, then makespan, steady state, bubble and busiest link."""
+    unit = workload.time_unit
+    table = Table(title=f"{workload.name}: {run.schedule.name}, {run.stages.count} stages")
+    table.add_column("device", no_wrap=True)
+    for title in ("compute", "transfer", "idle", "bubble", "in flight", "peak memory"):
+        width = {"in flight": 6, "peak memory": 11}.get(title)  # these titles wrap
+        table.add_column(title, justify="right", min_width=width or len(title), max_width=width)
+    frame = run.to_pandas()
+    for d in run.used:
+        row = frame.iloc[d]
+        table.add_row(
+            run.stages.devices[d],
+            f"{row['compute']:.5g}",
+            f"{row['transfer']:.3g}",
+            f"{row['idle']:.5g}",
+            f"{100 * row['bubble']:.1f} %",
+            f"{row['in_flight']:.0f}",
+            show_bytes(float(row["peak_bytes"])),
+        )
+    OUT.print(table)
+    rows = {
+        "makespan": f"{show_time(run.makespan, unit)} for {run.schedule.microbatches}",
+        "steady state": f"{show_time(run.time_per_sample, unit)} per sample",
+        "bubble": f"{100 * run.bubble:.2f} %",
+    }
+    if run.busiest_link is not None:
+        name, share = run.busiest_link
+        rows["busiest link"] = f"{name}, {100 * share:.1f} % of the makespan"
+    for name, value in rows.items():
+        OUT.print(f"{name:>12}  {value}", highlight=False)
+    for line in run.over_memory:
+        OUT.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)

@@ -1,0 +1,47 @@
+"""The site builds without a warning, and shows what the code says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from project import ROOT
+
+import stagecut
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_public_name_has_an_entry(site: Path) -> None:
+    text = "".join(path.read_text() for path in (site / "api").glob("*.html"))
+    entries = set(re.findall(r'id="stagecut[\w.]*\.(\w+)"', text))
+    assert set(stagecut.__all__) - {"__version__"} <= entries
+
+
+def test_every_numbered_equation_is_on_a_page(site: Path) -> None:
+    for path in (ROOT / "formulations").glob("*/*.py"):
+        numbers = re.findall(r"^    \S.* {2,}\((\d+)\)$", path.read_text(), re.MULTILINE)
+        if numbers:
+            page = (site / "formulations" / f"{path.parent.name}.html").read_text()
+            missing = [n for n in numbers if f'id="{path.stem}-{n}"' not in page]
+            assert not missing, f"{path}: {missing}"
+
+
+def test_equations_are_mathematics(site: Path) -> None:
+    """No LaTeX is left for a script to set, and nothing in an equation could not be translated."""
+    for path in (site / "formulations").glob("*.html"):
+        text = path.read_text()
+        assert text.count("<math") > 10
+        assert not re.search(r"<mi>\\|\$[a-z]_", text), path.name
