@@ -36,9 +36,9 @@ from ..solvers import (
     Search,
     Solver,
     current_name,
-    raise_first_bounds,
 )
 from ..solvers import solver as solver_of
+from ..solvers.core.first_bounds import raise_first_bounds
 from .versions import installed
 
 #: Seconds that a solver may go on after it should have stopped.

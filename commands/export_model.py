@@ -7,15 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ..formulations.task import pose
 from ..instances import (
     InputError,
     Iteration,
     PipelineSchedule,
     Throughput,
 )
-from ..instances.formats.files import load
-from ..solvers.registry import method_of
 from . import options
 from .console import check_outputs, parse_bytes, tell_written
 from .pose import choose_cluster, pose_problem
@@ -48,6 +45,10 @@ def export_model(
 
     For plans see export.
     """
+    from ..formulations.task import pose
+    from ..instances.formats.files import load
+    from ..solvers.registry import method_of
+
     check_outputs(output, inputs=[workload, cluster])
     loaded = load(workload)
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))

@@ -10,9 +10,6 @@ import typer
 from rich.table import Table
 
 from ..instances import InputError
-from ..instances.formats.files import save
-from ..instances.topologies import save_topology
-from ..runtime.measure.measurement import LinkDetail
 from . import options
 from .console import (
     ERR,
@@ -27,7 +24,7 @@ from .console import (
 
 if TYPE_CHECKING:
     from ..runtime.measure.fit import Fit
-    from ..runtime.measure.measurement import Measurement
+    from ..runtime.measure.measurement import LinkDetail, Measurement
 
 HOW = "torchrun --nproc-per-node 2 -m stagecut measure -o cluster.json"
 #: More pairs than this are not listed one by one.
@@ -60,6 +57,8 @@ def measure(
     Start it under torchrun, with the ranks and hosts that will run the plan; device d of the
     cluster is rank d.
     """
+    from ..instances.formats.files import save
+    from ..instances.topologies import save_topology
     from ..runtime.measure.measurement import to_cluster, to_topology
 
     need("torch", "runtime")

@@ -22,19 +22,10 @@ from ..instances import (
     accelerators_and_cpus,
 )
 from ..instances.common.choices import Tied
-from ..instances.formats.files import load_cluster
-from ..instances.model.tied_weights import are_copied, tied_as
-from ..runtime.simulate.network import (
-    HostMemory,
-    Links,
-    Network,
-    Sharing,
-    point_to_point,
-    shared,
-)
 from .console import ERR, parse_bytes
 
 if TYPE_CHECKING:
+    from ..runtime.simulate.network import Network, Sharing
     from ..runtime.simulate.stages import StageGraph
 
 #: The last one is the old name of ``iteration`` for workloads with layer configurations.
@@ -50,6 +41,8 @@ def choose_cluster(
     memory_bytes: float | None,
 ) -> Cluster:
     """Return the cluster that file and options give together; options win."""
+    from ..instances.formats.files import load_cluster
+
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
             raise InputError(f"{option}: {count}; it must be at least 0")
@@ -95,6 +88,8 @@ def choose_ties(
 
     Copies are reduced once in an iteration, so their all-reduce is shared by its microbatches.
     """
+    from ..instances.model.tied_weights import are_copied, tied_as
+
     if tied is not None and not workload.ties:
         ERR.print(f"--tied: {workload.name} names no tied weights", style="dim", highlight=False)
     iteration = objective == "iteration"
@@ -152,6 +147,7 @@ def choose_network(
     overlap: bool | None,
 ) -> Network:
     """Return the network that the options describe."""
+    from ..runtime.simulate.network import HostMemory, Links, Sharing, point_to_point, shared
     from ..runtime.simulate.plan_stages import usual_network
 
     usual = usual_network(plan)

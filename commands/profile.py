@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..instances import InputError, Tied, Workload
-from ..instances.formats.files import save
-from ..instances.model.training_layers import training_layers
 from . import options
 from .console import ERR, OUT, check_outputs, file_of, need, show_bytes, tell_written
 
@@ -54,6 +52,9 @@ def profile(
     The factory returns a torch.nn.Module, or (module, inputs); inputs are a tensor, a tuple or a
     dictionary. Then: stagecut solve WORKLOAD.
     """
+    from ..instances.formats.files import save
+    from ..instances.model.training_layers import training_layers
+
     if estimate is not None and threads is not None:
         raise InputError("--threads: an estimate runs nothing; leave one of the two out")
     check_outputs(output, inputs=[model, file_of(model)])

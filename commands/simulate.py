@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances import InputError
-from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
-from ..runtime.simulate.network import Sharing
 from . import options
 from .console import check_outputs, print_json, tell_written
 from .pose import choose_network
-from .show.simulation import as_dict, print_simulation
 
 if TYPE_CHECKING:
+    from ..runtime.simulate.network import Sharing
     from ..runtime.simulate.result import Simulation
 
 #: Endings of self-contained pages.
@@ -82,9 +80,11 @@ def simulate(
     Exit code 2 if the schedule does not fit the plan, is incomplete or deadlocks: the message
     then shows the place in a table of steps and devices.
     """
+    from ..instances.formats.files import load, load_plan_with_form
     from ..runtime.schedules import read_csv, write_csv
     from ..runtime.simulate.plan_stages import stages_of, usual_schedule
     from ..runtime.simulate.simulator import simulate_stages
+    from .show.simulation import as_dict, print_simulation
 
     check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
     if plot is not None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..api.solve import solve_with
 from ..instances import (
     InputError,
     Iteration,
@@ -20,8 +19,6 @@ from ..instances import (
     Workload,
 )
 from ..instances.common.choices import Tied
-from ..instances.formats.files import load, load_plan, save
-from ..runtime import Report, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from . import options
 from .clock import STARTED
@@ -35,9 +32,9 @@ from .console import (
     tell_written,
 )
 from .pose import choose_cluster, choose_objective, choose_ties, parse_degrees, pose_problem
-from .rank import rank
-from .show.pipeline import facts_of
-from .show.plan import as_dict, print_result
+
+if TYPE_CHECKING:
+    from ..runtime import Report
 
 
 def solve(
@@ -117,9 +114,17 @@ def solve(
     Options override what the file says. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
     plan within the limit.
     """
+    from ..instances.formats.files import load, load_plan
+
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
+
+    from ..api.solve import solve_with  # what a missing file need not wait for
+    from .rank import rank
+    from .show.pipeline import facts_of
+    from .show.plan import as_dict, print_result
+
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     chosen = choose_objective(loaded, objective, microbatches)
     loaded = choose_ties(loaded, tied, chosen, microbatches)
@@ -194,6 +199,9 @@ def _write(
     workload: Workload, plan: Plan | None, output: Path | None, plot: Path | None
 ) -> Report | None:
     """Return what the verifier says of a plan, and write the plan and its picture."""
+    from ..instances.formats.files import save
+    from ..runtime import evaluate
+
     if plan is None:
         return None
     report = evaluate(workload, plan.cluster, plan.problem, plan.solution)
