@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from ..instances import InputError
+from ..runtime.measure.measurement import LinkDetail
 from . import options
 from .console import (
     ERR,
@@ -24,7 +25,7 @@ from .console import (
 
 if TYPE_CHECKING:
     from ..runtime.measure.fit import Fit
-    from ..runtime.measure.measurement import LinkDetail, Measurement
+    from ..runtime.measure.measurement import Measurement
 
 HOW = "torchrun --nproc-per-node 2 -m stagecut measure -o cluster.json"
 #: More pairs than this are not listed one by one.

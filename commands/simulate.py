@@ -10,12 +10,12 @@ import typer
 from ..instances import InputError
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
+from ..runtime.simulate.network import Sharing
 from . import options
 from .console import check_outputs, print_json, tell_written
 from .pose import choose_network
 
 if TYPE_CHECKING:
-    from ..runtime.simulate.network import Sharing
     from ..runtime.simulate.result import Simulation
 
 #: Endings of self-contained pages.
