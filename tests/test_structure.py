@@ -103,19 +103,11 @@ UNSPLIT = "a kernel whose steps have not been measured as functions of their own
 LARGE = {
     "formulations/latency/execute.py: execute": UNSPLIT,
     "runtime/simulate/engine.py: _execute": "measured: 20 times as slow in steps, as it says",
-    "solvers/latency/bound.py: _interval": UNSPLIT,
     "solvers/latency/label_dp/core.py: kernel_graph": UNSPLIT,
     "solvers/latency/label_dp/labels.py: insert": UNSPLIT,
-    "solvers/latency/lns_kernel.py: random_moves": UNSPLIT,
     "solvers/latency/mincut.py: least_load": UNSPLIT,
-    "solvers/throughput/annealing.py: _anneal": UNSPLIT,
     "solvers/throughput/dp/kernel.py: relax": "measured: 5 times as slow in steps, as it says",
-    "solvers/throughput/local_search.py: _descend": UNSPLIT,
-    "solvers/training/kernels.py: price_stage": UNSPLIT,
-    "solvers/training/kernels.py: configure": UNSPLIT,
-    "solvers/training/kernels.py: extend_plans": UNSPLIT,
-    "solvers/training/kernels.py: _look": UNSPLIT,
-    "solvers/training/knapsack.py: _search": UNSPLIT,
+    "solvers/training/kernels.py: extend_plans": "measured: its steps are not inlined, as it says",
 }
 
 

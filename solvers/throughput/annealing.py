@@ -54,8 +54,9 @@ def anneal(
     while done < steps and not clock.should_stop():
         now = min(SLICE, steps - done)
         least, scale = _anneal(
-            where, best, least, scale, compute, graph.memory_bytes, room, weight, shape.unit_ptr,
-            shape.unit_nets, shape.net_ptr, shape.net_pins, done, steps, rng.random((now, 5)),
+            where, best, least, scale, (compute, weight, graph.memory_bytes, room),
+            (shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins), done, steps,
+            rng.random((now, 5)),
         )  # fmt: skip
         done += now
     return best
@@ -84,14 +85,15 @@ def _largest(loads):
 
 
 @kernel
-def _anneal(
-    where, best, least, scale, compute, memory, room, weight, unit_ptr, unit_nets, net_ptr,
-    net_pins, done, all_steps, draws,
-):  # fmt: skip
+def _anneal(where, best, least, scale, costs, incidence, done, all_steps, draws):
     """Go on with `where`, keep the best split in `best`; return its max-load and the start's.
 
     Takes a step for each row of `draws`, random numbers from 0 to below 1; shape (steps, 5).
+    `costs` are compute times, shape (D, U), weights, (D, E), memory, (U,), and room for it, (D,);
+    `incidence` the fields of `Incidence`.
     """
+    compute, weight, memory, room = costs
+    unit_ptr, unit_nets, net_ptr, net_pins = incidence
     devices, units = compute.shape
     inside = np.zeros((len(net_ptr) - 1, devices), np.int32)
     load, used = np.zeros(devices), np.zeros(devices)

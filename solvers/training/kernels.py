@@ -73,15 +73,31 @@ class Query(NamedTuple):
     rest: NDArray[np.float64]
 
 
+class Options(NamedTuple):
+    """The options of units: those of unit i are item[i] … item[i + 1] − 1, with room for more.
+
+    `cost` leaves the synchronisation of weights out, which depends on the replicas; `weight` is
+    what it grows with. A size is size_a for each microbatch in flight and size_b.
+    """
+
+    item: NDArray[np.int64]
+    cost: NDArray[np.float64]
+    size_a: NDArray[np.float64]
+    size_b: NDArray[np.float64]
+    weight: NDArray[np.float64]
+
+
 @kernel
-def price_stage(data, units, count, inside, k, t, item, cost, size_a, size_b, weight):
+def price_stage(data, units, inside, k, t, filled):
     """Fill the options of a stage's units on kind k at degree number t; return the transfer time.
 
-    `cost` leaves the synchronisation of weights out, which depends on the replicas.
+    `units` has all and only those `inside`, shape (U,).
     """
+    item, cost, size_a, size_b, weight = filled
     transfer = 0.0
     options = 0
     size = len(data.incident_start) - 1
+    count = len(units)
     for i in range(count):
         u = units[i]
         for at in range(data.incident_start[u], data.incident_start[u + 1]):
@@ -103,10 +119,13 @@ def price_stage(data, units, count, inside, k, t, item, cost, size_a, size_b, we
 
 
 @kernel
-def configure(
-    data, item, cost, size_a, size_b, weight, kappa, y, capacity, limit, decide, choice, gave_up
-):  # fmt: skip
-    """Return the least Σ cost (times d: without transfer) of one option per unit."""
+def configure(data, given, count, kappa, y, capacity, limit, decide, choice, gave_up):
+    """Return the least Σ cost (times d: without transfer) of one option for each of some units.
+
+    `given` are their `Options`, `count` is how many they are.
+    """
+    _, cost, size_a, size_b, weight = given
+    item = given.item[: count + 1]
     options = item[-1]
     full = cost[:options] + kappa * weight[:options]
     size = size_a[:options] * y + size_b[:options]
@@ -161,9 +180,9 @@ def extend_plans(low, high, data, query, labels, halt):
     fast = np.zeros((size + 1, degrees))
     light = np.zeros((size + 1, degrees))
     moved = np.zeros(size + 1)  # transfer time, rounded: it only sorts out what is too slow
-    item = np.zeros(size + 1, np.int64)
     most = len(data.time)
-    cost, size_a, size_b, weight = np.zeros(most), np.zeros(most), np.zeros(most), np.zeros(most)
+    item = np.zeros(size + 1, np.int64)
+    options = Options(item, np.zeros(most), np.zeros(most), np.zeros(most), np.zeros(most))
     choice = np.zeros(size, np.int64)
     known = np.zeros(divisors, np.bool_)
     quick = np.zeros((divisors, 3))
@@ -257,10 +276,7 @@ def extend_plans(low, high, data, query, labels, halt):
                             q = divisors
                             break
                         if transfer < 0:
-                            transfer = price_stage(
-                                data, units, depth, inside, k, t, item, cost, size_a, size_b,
-                                weight,
-                            )  # fmt: skip
+                            transfer = price_stage(data, units[:depth], inside, k, t, options)
                             least = quickest + transfer
                     if q == divisors:
                         continue
@@ -283,10 +299,7 @@ def extend_plans(low, high, data, query, labels, halt):
                                 break
                             if not known[p]:
                                 known[p] = True
-                                _look(
-                                    data, p, t, units, depth, item, cost, size_a, size_b, weight,
-                                    quick,
-                                )  # fmt: skip
+                                _look(data, p, t, units[:depth], options, quick)
                                 fits_to[p] = 0
                                 fails_from[p] = UNKNOWN
                             limit = within * d - transfer
@@ -301,9 +314,9 @@ def extend_plans(low, high, data, query, labels, halt):
                                     continue  # there is nothing to choose
                                 if y > fits_to[p] or query.sums:
                                     found = configure(
-                                        data, item[: depth + 1], cost, size_a, size_b, weight,
-                                        data.kappa[t, p], y, query.capacity[k], limit,
-                                        not query.sums, choice, labels.tally[1:],
+                                        data, options, depth, data.kappa[t, p], y,
+                                        query.capacity[k], limit, not query.sums, choice,
+                                        labels.tally[1:],
                                     )  # fmt: skip
                                     if found == np.inf:
                                         fails_from[p] = y
@@ -324,11 +337,12 @@ def extend_plans(low, high, data, query, labels, halt):
 
 
 @inner
-def _look(data, p, t, units, count, item, cost, size_a, size_b, weight, quick):
+def _look(data, p, t, units, options, quick):
     """Note cost and sizes of the fastest options for divisor number p; `inf` if p is forbidden."""
+    item, cost, size_a, size_b, weight = options
     kappa = data.kappa[t, p]
     quick[p] = 0.0
-    for i in range(count):
+    for i in range(len(units)):
         if not data.allowed[units[i], p]:
             quick[p, 0] = np.inf
             return
