@@ -82,6 +82,11 @@ _COMMANDS = {
         "export_model",
         "Write the integer program of a throughput or iteration problem as MPS or LP file.",
     ),
+    "warm": (
+        "warm",
+        "warm",
+        "Compile what large workloads need, once per machine, so that no plan waits for it.",
+    ),
     "instances": ("instances", "app", "List, show and convert workloads."),
 }
 

@@ -54,6 +54,12 @@ def compiling() -> bool:
     return bool(_compiling)
 
 
+def compile_at_once() -> None:
+    """Interpret nothing from now on in this process, so that all that is called gets compiled."""
+    global TURNS, TURNS_PER_BYTE
+    TURNS = TURNS_PER_BYTE = 0
+
+
 class Kernel:
     """A function that is interpreted at first, and compiled if it has much to do.
 

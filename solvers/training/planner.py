@@ -18,15 +18,13 @@ from ..core.lattice import Lattice
 from ..core.lattice_kernel import ideal_sums
 from ..core.search import Search
 from .kernels import (
-    Options,
     Query,
     TrainingData,
-    configure,
     extend_plans,
     in_flight,
-    price_stage,
 )
 from .labels import Labels, no_labels
+from .stage_kernels import Options, configure, price_stage
 
 #: Seconds between two looks at the clock.
 LOOK_S = 0.05
