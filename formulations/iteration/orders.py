@@ -1,4 +1,4 @@
-"""In which order the devices of a chain work, and what that order holds in memory.
+"""The order in which the devices of a chain work, and the microbatches in memory at once.
 
 Stage s (0-based) of P has height h_s = P − s: the stages from it to the end. Action τ of microbatch
 j is in *round* j + k_τ of its device, which works round by round:

@@ -1,4 +1,4 @@
-"""PipeDream's view of a graph: branches that close again are one layer, what is left is a path."""
+"""PipeDream's layers: branches that join again are one layer, so that a path of layers is left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def layer_units(task: Task[Throughput]) -> Ints:
 
     For each biconnected component of the pipeline edges, taken as undirected, the sources of its
     edges are merged. Edges out of units that only prepare inputs (neither they nor any of their
-    ancestors take time on any kind of device) are left out: they would tie everything together.
+    ancestors take time on any kind of device) are left out: they would connect almost everything.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Slots of the compact program: devices, or places in a pipeline that devices take."""
+"""The slots of the compact program: devices, or positions in a pipeline."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def slot_of_device(
 
 
 def tied_units(task: Task[Throughput], graph: Hypergraph) -> frozenset[int]:
-    """Return the units with nodes that wait for each other by themselves, node by node.
+    """Return the units whose own nodes wait for each other.
 
-    Where each node on a CPU is a piece of its own they cannot be on CPUs.
+    Where each node on a CPU is a piece of its own, these units cannot be on CPUs.
     """
     import networkx as nx
 

@@ -12,7 +12,14 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import representatives
 from ..schedules import Schedule, make_schedule, validate
 from ..schedules.actions import schedule_of
-from ..simulate.pieces import Passes, forward_pieces_of, groups_of, stage_graph, weight_share_of
+from ..simulate.pieces import (
+    Moves,
+    Passes,
+    forward_pieces_of,
+    groups_of,
+    stage_graph,
+    weight_share_of,
+)
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 
 #: Schedules that are one batch after the other, so that torch can run them.
@@ -82,8 +89,9 @@ def executed_stages(
     rank[1::2] = 2 * count - 1 - np.arange(count)
     present = np.ones((count, 2), np.bool_)
     present[:, BACKWARD] = training
+    moves = Moves(receive, send, moved)
     return stage_graph(
-        workload, plan, costs, nodes, present, receive, send, moved, rank, weight_share
+        workload, plan.cluster, costs, where, nodes, present, moves, rank, weight_share
     )
 
 

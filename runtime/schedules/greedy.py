@@ -1,7 +1,7 @@
 """List scheduling: the order that a rule produces on the stages' own times, for any plan.
 
-Whenever a device is free it takes, of what is ready, a backward task before a forward task before
-a weight gradient. Forward tasks are held back while too many microbatches are in flight. Every
+A device that becomes free takes a ready backward task, else a forward task, else a weight
+gradient. Forward tasks are held back while too many microbatches are in flight. Every
 stage takes microbatches in order, so the oldest one can always go on: no deadlock.
 """
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...instances import Iteration, PipelinePlacement, Plan, Workload
+from ...instances import Cluster, Iteration, PipelinePlacement, Workload
 from .pieces import Passes, cut, price_stages
 from .relay import line_of, relay_line
 from .stages import StageGraph
@@ -14,7 +14,7 @@ from .stages import StageGraph
 
 def stages_of_iteration(
     workload: Workload,
-    plan: Plan,
+    cluster: Cluster,
     problem: Iteration,
     solution: PipelinePlacement,
     *,
@@ -32,16 +32,17 @@ def stages_of_iteration(
     InputError
         If the plan cannot be executed.
     """
+    device = solution.device.tolist()
     share = problem.weight_share if weight_share is None else weight_share
     if problem.split != "contiguous":
-        graph = cut(workload, plan, weight_share=share)
+        graph = cut(workload, cluster, device, weight_share=share)
     elif problem.relayed:
         stages = passes_of(workload, solution)
-        graph = relay_line(workload, plan, stages, weight_share=share)
+        graph = relay_line(workload, cluster, device, stages, weight_share=share)
     else:
         stages = passes_of(workload, solution)
         waits, present, rank = line_of(len(stages), bool(workload.backward.any()))
-        graph = price_stages(workload, plan, stages, present, rank, share, waits)
+        graph = price_stages(workload, cluster, device, stages, present, rank, share, waits)
     return replace(graph, batch=problem.microbatches)
 
 

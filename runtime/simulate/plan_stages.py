@@ -9,6 +9,7 @@ from ...instances import (
     Iteration,
     Latency,
     PipelinePlacement,
+    Placement,
     Plan,
     ReplicaPlacement,
     StagePlacement,
@@ -66,11 +67,18 @@ def stages_of(
         case DeviceMapping() as problem, ReplicaPlacement() as solution:
             return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
         case Iteration() as problem, PipelinePlacement() as solution:
-            return stages_of_iteration(workload, plan, problem, solution, weight_share=weight_share)
+            return stages_of_iteration(
+                workload, plan.cluster, problem, solution, weight_share=weight_share
+            )
         case Throughput() as problem, _ if problem.relayed if relayed is None else relayed:
             return cut_relayed(workload, plan, weight_share=weight_share)
+        case _, Placement() as solution:
+            device = solution.device.tolist()
+            return cut(workload, plan.cluster, device, weight_share=weight_share)
         case _:
-            return cut(workload, plan, weight_share=weight_share)
+            raise InputError(
+                f"plan: it is for {plan.problem.name}; only placements can be cut into pieces"
+            )
 
 
 def usual_schedule(plan: Plan) -> str:

@@ -48,7 +48,7 @@ class Program:
 
 
 def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> Program:
-    """Return the arrays that the engine runs; the stages are settled in the network.
+    """Return the arrays that the engine runs; the stages have their transfer times in the network.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from ..schedules.steps import deadlock
 from ..schedules.validate import check_actions
 from .engine import execute
 from .memory import memory_over_time
-from .network import HostMemory, Network, settle
+from .network import HostMemory, Network, priced_in
 from .plan_stages import DEFAULT_MICROBATCHES, stages_of, usual_network, usual_schedule
 from .program import compile_program
 from .result import Simulation
@@ -121,7 +121,7 @@ def simulate_stages(
     15.0
     """
     network = network or HostMemory()
-    stages = settle(stages, network)
+    stages = priced_in(stages, network)
     if isinstance(schedule, str):
         if microbatches is None:
             microbatches = 1 if schedule == "single" else stages.batch or DEFAULT_MICROBATCHES

@@ -11,7 +11,6 @@ from ...instances import (
     Iteration,
     NodeId,
     PipelinePlacement,
-    Plan,
     Throughput,
     Workload,
 )
@@ -44,9 +43,7 @@ def check(
     if broken:
         return Report(math.inf, (), tuple(broken))
     try:
-        stages = stages_of_iteration(
-            workload, _as_plan(workload, cluster, problem, solution), problem, solution
-        )
+        stages = stages_of_iteration(workload, cluster, problem, solution)
         simulation = simulate_stages(
             stages, problem.schedule, problem.microbatches, network=HostMemory(problem.overlap)
         )
@@ -85,22 +82,6 @@ def check(
         *_not_convex(workload, cluster, costs, problem, solution),
     ]
     return Report(simulation.makespan, devices, tuple(violations))
-
-
-def _as_plan(
-    workload: Workload, cluster: Cluster, problem: Iteration, solution: PipelinePlacement
-) -> Plan:
-    return Plan(
-        workload_name=workload.name,
-        workload_fingerprint=workload.fingerprint,
-        cluster=cluster,
-        problem=problem,
-        solution=solution,
-        objective=math.inf,
-        bound=-math.inf,
-        method="",
-        time_unit=workload.time_unit,
-    )
 
 
 def _not_a_pipeline(
