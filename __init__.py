@@ -18,7 +18,9 @@ choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedul
                    results `Status`, `Limit`; of profiles `Tied`; of networks `Sharing`; of
                    schedules `WeightVersions`; of measured clusters `LinkDetail`. Their values
                    as texts will do.
-solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`
+models             of PyTorch: `plan` makes a `PlannedModel`, whose stages are `StageModule`
+solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`;
+                   `explain` gives an `Explanation`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
                    `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
                    `ReplicaPlacement`
@@ -30,7 +32,8 @@ simulating         `simulate`, `Simulation`; without a plan `simulate_stages`, `
                    `chain`; `HostMemory`, `Links`, `shared`
 pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `draw_comparison`,
                    `draw_measurement`, `plot_front`, `write_html`
-running            `run`, `split_model`; of one's own `Loop`, `stage_chain`, `training_pieces`,
+running            `run`, `split_model`; with torch's schedules `stage_modules`,
+                   `tied_gradients`; of one's own `Loop`, `stage_chain`, `training_pieces`,
                    `guarded`; afterwards `load_recording`, `compare_run`, `calibrate`
 version            `__version__`
 errors             `StagecutError`: `InputError`, `InfeasibleError`, `VerificationError`
@@ -52,7 +55,11 @@ if TYPE_CHECKING:
     from .api.best_schedule import BestSchedule as BestSchedule
     from .api.best_schedule import best_schedule as best_schedule
     from .api.compare import compare as compare
+    from .api.explain.explain import explain as explain
+    from .api.explain.explanation import Explanation as Explanation
     from .api.pareto import pareto as pareto
+    from .api.plan_model import plan as plan
+    from .api.planned_model import PlannedModel as PlannedModel
     from .api.rank_schedules import rank_schedules as rank_schedules
     from .api.run import run as run
     from .api.solve import solve as solve
@@ -127,6 +134,9 @@ if TYPE_CHECKING:
     from .runtime.execution.own_loop.training_pieces import training_pieces as training_pieces
     from .runtime.execution.prepare import split_model as split_model
     from .runtime.execution.recording_file import load_recording as load_recording
+    from .runtime.execution.stage_modules import StageModule as StageModule
+    from .runtime.execution.stage_modules import stage_modules as stage_modules
+    from .runtime.execution.stage_modules import tied_gradients as tied_gradients
     from .runtime.measure.measurement import LinkDetail as LinkDetail
     from .runtime.measure.measurement import to_cluster as to_cluster
     from .runtime.measure.picture import draw_measurement as draw_measurement
@@ -165,7 +175,11 @@ if TYPE_CHECKING:
 _MODULES = {
     "api.best_schedule": "BestSchedule best_schedule",
     "api.compare": "compare",
+    "api.explain.explain": "explain",
+    "api.explain.explanation": "Explanation",
     "api.pareto": "pareto",
+    "api.plan_model": "plan",
+    "api.planned_model": "PlannedModel",
     "api.rank_schedules": "rank_schedules",
     "api.run": "run",
     "api.solve": "solve",
@@ -193,6 +207,7 @@ _MODULES = {
     "runtime.execution.own_loop.training_pieces": "training_pieces",
     "runtime.execution.prepare": "split_model",
     "runtime.execution.recording_file": "load_recording",
+    "runtime.execution.stage_modules": "StageModule stage_modules tied_gradients",
     "runtime.measure.measurement": "LinkDetail to_cluster",
     "runtime.measure.picture": "draw_measurement",
     "runtime.measure.timing": "measure",

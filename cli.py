@@ -8,12 +8,13 @@ import threading
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from .commands.console import BAD_INPUT, ERR, INFEASIBLE
+from .api.versions import installed
+from .commands.console import BAD_INPUT, ERR, INFEASIBLE, OUT
 from .instances import InfeasibleError, StagecutError
 from .instances.common.escape import one_line
 
@@ -36,6 +37,11 @@ _COMMANDS = {
         "simulate",
         "simulate",
         "Run PLAN in the simulator: timeline, steady state, bubble, memory over time.",
+    ),
+    "explain": (
+        "explain",
+        "explain",
+        "Say which device limits PLAN, which transfers cost most, what would help.",
     ),
     "diff": (
         "diff",
@@ -121,11 +127,26 @@ app = typer.Typer(
     cls=_Commands,
     help="Plan where the operators of a neural network run, with a certificate.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 for _name, (_, _, _text) in _COMMANDS.items():
     app.command(_name, help=_text)(_stand_in)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        OUT.print(f"stagecut {installed('stagecut')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Take the options that come before a command."""
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,7 @@ from ..instances import (
     accelerators_and_cpus,
 )
 from ..instances.formats.files import load
+from ..instances.model.solution import on_cluster
 from ..runtime import evaluate
 from ..solvers import (
     DEFAULT_LIMITS,
@@ -78,7 +80,7 @@ def solve(
         (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
         ``Limits()`` is without limits.
     start
-        A plan to start from.
+        A plan to start from, for this cluster or another one whose devices in use this one has.
     on_progress
         Called with every better incumbent or bound.
     solver
@@ -160,8 +162,7 @@ def solve_with(
     limits = limits or DEFAULT_LIMITS[problem.name]
     if start is not None:
         start.check_made_for(workload)
-        if start.cluster != cluster:
-            raise InputError("start: the plan was made for another cluster; plan without it")
+        start = _on(start, cluster)
     task = pose(workload, cluster, problem, start, options)
     run = solver_of(task, method)
 
@@ -183,6 +184,17 @@ def solve_with(
         _run_beside(partial(_solve, run, task, search), search)
     search.say_gap()
     return _result(workload, cluster, problem, search)
+
+
+def _on(start: Plan, cluster: Cluster) -> Plan:
+    """Return a start for a cluster that has its devices, with other numbers or memories perhaps."""
+    if start.cluster == cluster:
+        return start
+    try:
+        solution = on_cluster(start.solution, start.cluster, cluster)
+    except InputError as error:
+        raise InputError(f"start: {error}; plan without it") from None
+    return replace(start, cluster=cluster, solution=solution)
 
 
 def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:

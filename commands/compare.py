@@ -19,7 +19,7 @@ from ..instances.formats.files import load
 from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
-from . import options
+from . import names, options
 from .console import ERR, OUT, check_outputs, parse_bytes, tell_written
 from .pose import choose_cluster, choose_objective, pose_problem
 
@@ -38,17 +38,25 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.complete_methods,
             help="Methods, separated by commas; default: of auto, dp, milp, greedy and "
-            "local-search those that the objective has, of iteration auto and what frameworks do."
+            "local-search those that the objective has, of iteration auto and what frameworks do. "
+            + names.methods_help(*names.SOLVED),
         ),
     ] = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="throughput, iteration, latency or training; default: as for solve."),
+        typer.Option(
+            autocompletion=names.OBJECTIVE,
+            help="throughput, iteration, latency or training; default: as for solve.",
+        ),
     ] = None,
     microbatches: options.Microbatches = None,
     schedule: Annotated[
-        str | None, typer.Option(help="Iteration, training: as for solve; default: 1f1b.")
+        str | None,
+        typer.Option(
+            autocompletion=names.SCHEDULE, help="Iteration, training: as for solve; default: 1f1b."
+        ),
     ] = None,
     chunks: options.Chunks = None,
     max_stages: options.MaxStages = None,

@@ -24,6 +24,9 @@ from rich.text import Text
 from ..instances import InputError, Status
 from ..instances.common.escape import plain
 from ..instances.common.kernel import compiling
+from ..instances.common.quantities import show_bytes as show_bytes
+from ..instances.common.quantities import show_gap as show_gap
+from ..instances.common.quantities import show_time as show_time
 from ..instances.formats.writing import PICTURES, check_target
 
 if TYPE_CHECKING:
@@ -126,35 +129,6 @@ def new_table(title: str, first: str, titles: Iterable[str]) -> Table:
     for name in titles:
         table.add_column(name, justify="right", no_wrap=True)
     return table
-
-
-def show_bytes(size: float) -> str:
-    """Return a size as people read it.
-
-    Examples
-    --------
-    >>> show_bytes(3 * 2**30)
-    '3.00 GiB'
-    """
-    if math.isinf(size):
-        return "no limit"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
-        size /= 1024
-    return f"{size:.2f} TiB"
-
-
-def show_time(value: float, unit: str) -> str:
-    """Return a time with its unit, where the workload names one; an infinite one is unknown."""
-    if math.isinf(value):
-        return "unknown"
-    return f"{value:.6g}" + ("" if unit == "unspecified" else f" {unit}")
-
-
-def show_gap(gap: float) -> str:
-    """Return a gap in per cent."""
-    return "unknown" if math.isinf(gap) else f"{100 * gap:.3f} %"
 
 
 def print_json(value: dict[str, Any]) -> None:

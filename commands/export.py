@@ -11,7 +11,7 @@ import typer
 from ..instances import InputError, PipelinePlacement, Placement, Plan, Workload
 from ..instances.common.escape import shell
 from ..instances.formats.writing import write_whole
-from . import options
+from . import names, options
 from .console import OUT, check_outputs, file_of, need, tell_written
 
 
@@ -43,8 +43,9 @@ def export(
     schedule: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.BATCH_SCHEDULE,
             help="python, csv: gpipe, 1f1b, interleaved, zb-h1 or zb-h2; default: the plan's, "
-            "else 1f1b."
+            "else 1f1b.",
         ),
     ] = None,
     microbatches: Annotated[

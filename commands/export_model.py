@@ -13,7 +13,7 @@ from ..instances import (
     PipelineSchedule,
     Throughput,
 )
-from . import options
+from . import names, options
 from .console import check_outputs, parse_bytes, tell_written
 from .pose import choose_cluster, pose_problem
 
@@ -27,7 +27,10 @@ def export_model(
     cluster: options.ClusterFile = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="throughput, or iteration (default with --microbatches)."),
+        typer.Option(
+            autocompletion=names.one_of("throughput", "iteration"),
+            help="throughput, or iteration (default with --microbatches).",
+        ),
     ] = None,
     split: options.PipelineSplit = None,
     cpu_split: options.CpuCoreSplit = None,

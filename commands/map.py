@@ -16,7 +16,7 @@ from ..instances import (
     ReplicaPlacement,
 )
 from ..solvers.core.limits import DEFAULT_SECONDS, MAPPING_GAP
-from . import options
+from . import names, options
 from .clock import STARTED
 from .console import check_outputs, end_with, file_of, print_json, progress, tell_written
 
@@ -26,8 +26,9 @@ def map_stages(
     topology: Annotated[
         str,
         typer.Option(
+            autocompletion=names.complete_topology,
             help="mesh2d:4x8, torus2d:4x8, mesh3d:2x4x4, ring:8, fattree:4, islands:4x8, "
-            "random_blk_1:64@seed=0, uniform_dist:64@seed=0, nvidia:FILE, or FILE.json."
+            "random_blk_1:64@seed=0, uniform_dist:64@seed=0, nvidia:FILE, or FILE.json.",
         ),
     ],
     stages: Annotated[int, typer.Option(help="Number of stages.")],
@@ -50,7 +51,10 @@ def map_stages(
         bool, typer.Option("--gradients/--no-gradients", help="Count gradients sent back.")
     ] = True,
     overlap: Annotated[bool, typer.Option("--overlap", help="Messages beside compute.")] = False,
-    method: Annotated[str, typer.Option(help="auto, layouts, milp or joint.")] = "auto",
+    method: Annotated[
+        str,
+        typer.Option(autocompletion=names.MAPPING_METHOD, help="auto, layouts, milp or joint."),
+    ] = "auto",
     joint: Annotated[
         bool, typer.Option("--joint", help="The same as --method joint: cut and map at once.")
     ] = False,

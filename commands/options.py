@@ -11,9 +11,15 @@ from typing import Annotated
 import typer
 
 from ..instances import CpuSplit, Pipeline, Split
+from . import names
 
 # What is read
-WorkloadArgument = Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")]
+WorkloadArgument = Annotated[
+    str,
+    typer.Argument(
+        autocompletion=names.complete_workload, help="A file, or the name of a shipped workload."
+    ),
+]
 PlanArgument = Annotated[Path, typer.Argument(help="A plan file.")]
 
 # The cluster

@@ -22,11 +22,14 @@ from ..instances import (
     accelerators_and_cpus,
 )
 from ..instances.common.choices import Tied
-from .console import ERR, parse_bytes
+from .console import ERR, parse_bytes, show_bytes
 
 if TYPE_CHECKING:
     from ..runtime.simulate.network import Network, Sharing
     from ..runtime.simulate.stages import StageGraph
+
+#: Below, a unit was forgotten.
+LEAST_MEMORY = 2**20
 
 #: The last one is the old name of ``iteration`` for workloads with layer configurations.
 OBJECTIVES = ("throughput", "iteration", "latency", "training", "training-batch")
@@ -53,6 +56,9 @@ def choose_cluster(
                 f"{workload.name}: it suggests no cluster; give --accelerators, or --cluster FILE"
             )
         cluster = accelerators_and_cpus(1, 0)
+    if memory_bytes is not None and memory_bytes < LEAST_MEMORY:
+        text = f"--memory: {show_bytes(memory_bytes)} on each device; for GiB write 16GiB"
+        ERR.print(text, style="dim", highlight=False)
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..instances import InputError, Tied, Workload
-from . import options
+from ..instances.generate.roofline import MACHINES
+from . import names, options
 from .console import ERR, OUT, check_outputs, file_of, need, show_bytes, tell_written
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ def profile(
         typer.Option("--layers", help="For training plans: backward merged; --depth auto if none."),
     ] = False,
     estimate: Annotated[
-        str | None, typer.Option(help="Roofline of this accelerator, such as h100; runs nothing.")
+        str | None,
+        typer.Option(
+            autocompletion=names.complete_machine,
+            help=f"Roofline of this accelerator; runs nothing: {', '.join(MACHINES)}.",
+        ),
     ] = None,
     depth: Annotated[
         str | None, typer.Option(help="Group by modules so many calls deep: 1, 2, …, or auto.")

@@ -10,7 +10,7 @@ import typer
 
 from ..instances.common.escape import csv as csv_cell
 from ..instances.formats.writing import write_whole
-from . import options
+from . import names, options
 from .console import check_outputs, print_json, tell_written
 from .pose import choose_network
 
@@ -23,7 +23,13 @@ def report(
     plan: options.PlanArgument,
     recording: Annotated[Path, typer.Argument(help="What stagecut run --record wrote.")],
     weight_share: options.WeightShare = None,
-    network: Annotated[str, typer.Option(help="Of the simulation: host, p2p or bus.")] = "host",
+    network: Annotated[
+        str,
+        typer.Option(
+            autocompletion=names.one_of("host", "p2p", "bus"),
+            help="Of the simulation: host, p2p or bus.",
+        ),
+    ] = "host",
     bandwidth: Annotated[str | None, typer.Option(help="Of p2p links or the bus.")] = None,
     latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
     overlap: Annotated[

@@ -11,7 +11,7 @@ import typer
 
 from ..instances import InputError
 from ..instances.common.errors import quote
-from . import options
+from . import names, options
 from .console import OUT, check_outputs, file_of, need, tell_written
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ def run(
     schedule: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.RUN_SCHEDULE,
             help="gpipe, 1f1b, interleaved, zb-h1, zb-h2; asynchronous: pipedream, 2bw. "
-            "Default: what the plan was made for, else 1f1b."
+            "Default: what the plan was made for, else 1f1b.",
         ),
     ] = None,
     microbatches: Annotated[
@@ -41,7 +42,12 @@ def run(
         int | None, typer.Option(help="Samples per microbatch, as for profile.", min=1)
     ] = None,
     replicas: Annotated[int, typer.Option(help="Copies of the whole pipeline.")] = 1,
-    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "sgd",
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            autocompletion=names.one_of("sgd", "adam", "adamw"), help="sgd, adam or adamw."
+        ),
+    ] = "sgd",
     learning_rate: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 0.01,
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute activations again in the backward pass.")

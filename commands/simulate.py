@@ -11,9 +11,9 @@ from ..instances import InputError
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
-from . import options
+from . import names, options
 from .console import check_outputs, print_json, tell_written
-from .pose import choose_network
+from .pose import NETWORKS, choose_network
 
 if TYPE_CHECKING:
     from ..runtime.simulate.result import Simulation
@@ -28,9 +28,10 @@ def simulate(
     schedule: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.SIMULATED_SCHEDULE,
             help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
             "or a CSV file with a row of actions such as 0F0,0B0 per device. "
-            "Default: 1f1b, for latency plans single, for iteration and training plans their own."
+            "Default: 1f1b, for latency plans single, for iteration and training plans their own.",
         ),
     ] = None,
     microbatches: Annotated[
@@ -40,8 +41,9 @@ def simulate(
     network: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.one_of(*NETWORKS),
             help="host: what the plan's problem says, for placements through host memory "
-            "(default); p2p; bus: one shared link; topology: of a mapped plan (its default)."
+            "(default); p2p; bus: one shared link; topology: of a mapped plan (its default).",
         ),
     ] = None,
     bandwidth: Annotated[

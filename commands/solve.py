@@ -15,12 +15,11 @@ from ..instances import (
     Plan,
     Precision,
     Recomputation,
-    Throughput,
     Workload,
 )
 from ..instances.common.choices import Tied
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
-from . import options
+from . import names, options
 from .clock import STARTED
 from .console import (
     ERR,
@@ -52,9 +51,10 @@ def solve(
     objective: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.OBJECTIVE,
             help="throughput, iteration (of --microbatches, fill and drain counted), latency or "
             "training. Default: training for files with layer configurations; else iteration for "
-            "training workloads with --microbatches, and throughput."
+            "training workloads with --microbatches, and throughput.",
         ),
     ] = None,
     split: options.PipelineSplit = None,
@@ -81,18 +81,29 @@ def solve(
     schedule: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.SCHEDULE,
             help="Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; or all, for a "
-            "table. Training: 1f1b (default), gpipe, pipedream or 2bw."
+            "table. Training: 1f1b (default), gpipe, pipedream or 2bw.",
         ),
     ] = None,
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
     precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
-    method: Annotated[str, typer.Option(help="auto chooses and says what it chose.")] = "auto",
+    method: Annotated[
+        str,
+        typer.Option(
+            autocompletion=names.METHOD,
+            help="auto chooses and says what it chose. " + names.methods_help(*names.SOLVED),
+        ),
+    ] = "auto",
     solver: Annotated[
         str | None,
-        typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
+        typer.Option(
+            autocompletion=names.SOLVER,
+            help="For auto and milp: a MILP solver that Pyomo knows, such as glpk, cbc, scip or "
+            "gurobi; default: highs.",
+        ),
     ] = None,
     time_limit: options.TimeLimit = DEFAULT_SECONDS,
     gap: Annotated[
@@ -153,12 +164,12 @@ def solve(
         },
     )
     check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
-    if plot is not None and not isinstance(problem, Throughput):
-        raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        _refuse_for_all_schedules({"--start": start, "--trace": trace, "--solver": solver})
+        _refuse_for_all_schedules(
+            {"--start": start, "--trace": trace, "--solver": solver, "--plot": plot}
+        )
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
         return
     with progress(loaded.time_unit) as on_progress:

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from ...instances import Plan, Workload
 from ...instances.common.escape import graphviz, markup, plain
+from ...instances.common.quantities import show_time
 from ...instances.formats.writing import PICTURES, check_target
 from ..simulate.plan_stages import stages_of
 from ..simulate.stages import StageGraph
@@ -64,7 +65,9 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     used = sorted({int(d) for d in plan.placement.tolist()})
     legend = [(plain(plan.device_names[d]), FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
     fill = dict(zip(used, [colour for _, colour in legend], strict=True))
-    title = plain(f"{workload.name}: {plan.method}, objective {plan.objective:.6g}")
+    title = plain(
+        f"{workload.name}: {plan.method}, objective {show_time(plan.objective, plan.time_unit)}"
+    )
     dot = shutil.which("dot")
     if dot is not None and _with_graphviz(dot, graph, fill, legend, title, path):
         return

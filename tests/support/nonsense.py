@@ -67,6 +67,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "solve": [w, "--method", "greedy", "--time-limit", "2"],
         "verify": [w, p],
         "simulate": [w, p, "--microbatches", "2"],
+        "explain": [w, p, "--time-limit", "0.2", "--most", "1"],
         "diff": [p, p],
         "map": [
             w, "--topology", "ring:2", "--stages", "2", "--method", "layouts", "--time-limit", "2",
