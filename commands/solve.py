@@ -132,9 +132,9 @@ def solve(
     loaded = load(workload)
 
     from ..api.solve import solve_with  # what a missing file need not wait for
-    from .rank import rank
     from .show.pipeline import facts_of
     from .show.plan import as_dict, print_result
+    from .show.rank import rank
 
     devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
     chosen = choose_objective(loaded, objective, microbatches)
