@@ -10,7 +10,7 @@ devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_an
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
                    `measure`, `to_cluster`
 problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerRule`,
-                   `DeviceMapping`
+                   `DeviceMapping`; of all but the last `PlacementRules`, `load_rules`
 choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedule`;
                    `TrainingObjective`, `TrainingSchedule`, `Recomputation`, `Optimizer`,
                    `Precision`;
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from .instances import PipelinePlacement as PipelinePlacement
     from .instances import PipelineSchedule as PipelineSchedule
     from .instances import Placement as Placement
+    from .instances import PlacementRules as PlacementRules
     from .instances import Plan as Plan
     from .instances import Precision as Precision
     from .instances import Recomputation as Recomputation
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
     from .instances.formats.files import load_plan as load_plan
     from .instances.formats.files import load_split as load_split
     from .instances.formats.files import save as save
+    from .instances.formats.rules_files import load_rules as load_rules
     from .instances.model.tied_weights import tied_as as tied_as
     from .instances.model.training_layers import training_layers as training_layers
     from .instances.pytorch.counts import counted_by_torch as counted_by_torch
@@ -188,13 +190,14 @@ _MODULES = {
         "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping "
         "InfeasibleError InputError Iteration Latency LayerRule Limit Link MappingMode "
         "MappingObjective Optimizer PairLink Pipeline PipelinePlacement PipelineSchedule "
-        "Placement Plan Precision "
+        "Placement PlacementRules Plan Precision "
         "Recomputation ReplicaPlacement Routing Split Stage StageCosts StagePlacement "
         "StagecutError Status Throughput Tied Topology Training TrainingObjective "
         "TrainingSchedule VerificationError Workload accelerators_and_cpus topology"
     ),
     "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
     "instances.formats.files": "dumps load load_cluster load_plan load_split save",
+    "instances.formats.rules_files": "load_rules",
     "instances.model.tied_weights": "tied_as",
     "instances.model.training_layers": "training_layers",
     "instances.pytorch.counts": "counted_by_torch",

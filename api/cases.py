@@ -6,6 +6,7 @@ appended to a record beside the table, so that a comparison resumes where it sto
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -45,8 +46,8 @@ class Case:
     workload
         A file, or the name of a shipped workload.
     fingerprint
-        Of the workload, and of the cluster file if one is given, so that a changed file is solved
-        again.
+        Of the workload, and of files of cluster and schedule if they are given, so that a changed
+        file is solved again.
     method
         Of `stagecut solve`.
     options
@@ -83,6 +84,7 @@ def cases(
     *,
     objective: str = "throughput",
     cluster: Path | None = None,
+    given: str = "",
 ) -> list[Case]:
     """Return every workload with every method.
 
@@ -96,6 +98,8 @@ def cases(
         Of `stagecut solve`, of every case.
     cluster
         A cluster file for all; default: what each workload suggests.
+    given
+        What a file that an option names holds, so that it is solved again when that has changed.
 
     Raises
     ------
@@ -109,9 +113,9 @@ def cases(
         method_of(objective.removesuffix("-batch"), method)  # raises if there is none
     if objective != "throughput":
         options = [*options, OBJECTIVE, objective]
-    devices = ""
+    devices = f" under {hashlib.sha256(given.encode()).hexdigest()}" if given else ""
     if cluster is not None:
-        devices = f" on {load_cluster(cluster).fingerprint}"
+        devices += f" on {load_cluster(cluster).fingerprint}"
         options = [*options, "--cluster", str(cluster)]
     prints = {name: load(name).fingerprint + devices for name in workloads}
     called = unique_names(list(prints))

@@ -132,7 +132,7 @@ def _write_python(
     from ..runtime.execution.chain import executed_schedule
     from ..runtime.execution.prepare import split_model
     from ..runtime.export.python_script import python_script
-    from ..runtime.simulate.plan_stages import schedule_to_run
+    from ..runtime.simulate.plan_stages import named_schedule, schedule_to_run
 
     made = make(model, batch=batch)
     if made.kwargs and made.args:
@@ -147,7 +147,7 @@ def _write_python(
     text = python_script(
         made.model,
         ready.pieces,
-        executed_schedule(schedule, ready.stages, microbatches),
+        executed_schedule(named_schedule(ready.plan, schedule), ready.stages, microbatches),
         factory=model,
         call=call_text(model, batch),
         training=ready.training,

@@ -13,7 +13,7 @@ from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
 from . import names, options
 from .console import check_outputs, print_json, tell_written
-from .pose import NETWORKS, choose_network
+from .pose import NETWORKS, choose_network, names_file
 
 if TYPE_CHECKING:
     from ..runtime.simulate.result import Simulation
@@ -84,7 +84,7 @@ def simulate(
     """
     from ..instances.formats.files import load, load_plan_with_form
     from ..runtime.schedules import read_csv, write_csv
-    from ..runtime.simulate.plan_stages import stages_of, usual_schedule
+    from ..runtime.simulate.plan_stages import named_schedule, stages_of, usual_schedule
     from ..runtime.simulate.simulator import simulate_stages
     from .show.simulation import as_dict, print_simulation
 
@@ -96,14 +96,14 @@ def simulate(
     loaded, made = load_plan_with_form(plan, load(workload))
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
-    schedule = schedule or usual_schedule(made)
-    if schedule.endswith(".csv"):
+    planned = usual_schedule(made) if schedule is None else named_schedule(made, schedule)
+    if schedule is not None and names_file(schedule):
         if microbatches is not None:
             raise InputError(f"--microbatches: {schedule} says how many there are; leave it out")
         actions = read_csv(read_source(schedule).text, name=schedule)
         run = simulate_stages(stages, actions, network=moves)
     else:
-        run = simulate_stages(stages, schedule, microbatches, network=moves)
+        run = simulate_stages(stages, planned, microbatches, network=moves)
     if trace is not None:
         import json
 

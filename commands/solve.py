@@ -14,6 +14,7 @@ from ..instances import (
     Optimizer,
     Plan,
     Precision,
+    Problem,
     Recomputation,
     Workload,
 )
@@ -30,10 +31,20 @@ from .console import (
     progress,
     tell_written,
 )
-from .pose import choose_cluster, choose_objective, choose_ties, parse_degrees, pose_problem
+from .pose import (
+    choose_cluster,
+    choose_objective,
+    choose_ties,
+    for_iteration,
+    parse_degrees,
+    pose_problem,
+    read_schedule,
+    with_rules,
+)
 
 if TYPE_CHECKING:
     from ..runtime import Report
+    from ..solvers import Result
 
 
 def solve(
@@ -77,19 +88,23 @@ def solve(
     recomputation: Annotated[
         Recomputation | None, typer.Option(help="Training; default: free.")
     ] = None,
-    max_stages: options.MaxStages = None,
     schedule: Annotated[
         str | None,
         typer.Option(
             autocompletion=names.SCHEDULE,
-            help="Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; or all, for a "
-            "table. Training: 1f1b (default), gpipe, pipedream or 2bw.",
+            help=f"{options.SCHEDULES}; or all, for a table. Training: 1f1b (default), gpipe, "
+            "pipedream or 2bw.",
         ),
     ] = None,
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
     precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
+    max_stages: options.MaxStages = None,
+    fixed: options.Fixed = None,
     method: Annotated[
         str,
         typer.Option(
@@ -132,25 +147,28 @@ def solve(
     loaded = load(workload)
 
     from ..api.solve import solve_with  # what a missing file need not wait for
-    from .show.pipeline import facts_of
-    from .show.plan import as_dict, print_result
     from .show.rank import rank
 
-    devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+    asked = read_schedule(schedule, microbatches)
+    schedule, microbatches = asked.schedule, asked.microbatches
     chosen = choose_objective(loaded, objective, microbatches)
+    for_iteration(asked, chosen)
+    limit = parse_bytes(memory, "--memory")
+    devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     loaded = choose_ties(loaded, tied, chosen, microbatches)
     ranked = chosen == "iteration" and schedule == "all"
     placing = {"split": split, "overlap": overlap, "relayed": relayed}
-    batch = {
-        "microbatches": microbatches,
-        "schedule": None if ranked else schedule,
-        "max_stages": max_stages,
-    }
+    batch = {"microbatches": microbatches, "schedule": None if ranked else schedule}
     problem = pose_problem(
         chosen,
         {
             "throughput": {**placing, "cpu_split": cpu_split, "pipeline": pipeline},
-            "iteration": {**placing, **batch, "chunks": None if ranked else chunks},
+            "iteration": {
+                **placing,
+                **batch,
+                "actions": asked.actions,
+                "chunks": None if ranked else chunks,
+            },
             "latency": {"calls": calls},
             "training": {
                 **batch,
@@ -163,7 +181,17 @@ def solve(
             },
         },
     )
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
+    problem = with_rules(
+        problem,
+        devices,
+        pin=pin,
+        together=together,
+        apart=apart,
+        max_stages=max_stages,
+        fixed=fixed,
+        file=cluster,
+    )
+    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed, asked.file])
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
@@ -187,16 +215,10 @@ def solve(
     report = _write(loaded, result.plan, output, plot)
     if objective == "training-batch":
         ERR.print("objective training-batch is now called iteration; the old name will go")
-    facts = facts_of(loaded, result, objective_given=objective is not None)
-    if as_json:
-        answer = as_dict(loaded, problem, result, report, facts)
-        if trace:
-            answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
-        print_json(answer)
-    else:
-        print_result(loaded, result, report, facts)
-        if report is not None:
-            tell_written(output, plot)
+    given = objective is not None
+    _show(loaded, problem, result, report, objective_given=given, as_json=as_json, trace=trace)
+    if report is not None and not as_json:
+        tell_written(output, plot)
     end_with(result)
 
 
@@ -223,3 +245,27 @@ def _write(
 
         draw_loads(report, plan, plot)
     return report
+
+
+def _show(
+    workload: Workload,
+    problem: Problem,
+    result: Result,
+    report: Report | None,
+    *,
+    objective_given: bool,
+    as_json: bool,
+    trace: bool,
+) -> None:
+    """Print a result as a table or as JSON."""
+    from .show.pipeline import facts_of
+    from .show.plan import as_dict, print_result
+
+    facts = facts_of(workload, result, objective_given=objective_given)
+    if not as_json:
+        print_result(workload, result, report, facts)
+        return
+    answer = as_dict(workload, problem, result, report, facts)
+    if trace:
+        answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
+    print_json(answer)

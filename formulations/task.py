@@ -19,6 +19,7 @@ from ..instances import (
     price,
     without_links,
 )
+from ..instances.common.arrays import Ints
 from ..instances.model.iteration import check_two_passes
 from ..instances.model.stage_costs import check_weights
 
@@ -38,6 +39,9 @@ class Task(Generic[P_co]):
         A plan to start from, already found to fit; None without.
     options
         What only some solvers read: ``solver`` names the MILP solver.
+    joined
+        Shape (n,): nodes of one number share a device besides those of a colour, −1 for none; of
+        throughput alone.
     """
 
     workload: Workload
@@ -45,6 +49,7 @@ class Task(Generic[P_co]):
     problem: P_co
     start: Plan | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    joined: Ints | None = None
 
     @cached_property
     def linked_costs(self) -> Costs:

@@ -25,6 +25,7 @@ from .model.costs import Costs, price, without_links
 from .model.iteration import Iteration
 from .model.layers import Layers
 from .model.network.links import Link, PairLink
+from .model.placement_rules import PlacementRules
 from .model.plan import Plan, gap_between
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
 from .model.solution import (
@@ -72,6 +73,7 @@ __all__ = [
     "PipelinePlacement",
     "PipelineSchedule",
     "Placement",
+    "PlacementRules",
     "Plan",
     "Precision",
     "Problem",

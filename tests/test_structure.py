@@ -28,7 +28,7 @@ MAY_IMPORT = {
 #: of its room itself and the layers before it.
 COMMON = {
     "instances": ({"common"}, {"model"}),
-    "formulations": ({"task", "program", "linear", "linear_program"},),
+    "formulations": ({"task", "program", "linear", "linear_program"}, {"rules"}),
     "solvers": ({"core"},),
 }
 #: Not in a room, but named by commands.

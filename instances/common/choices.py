@@ -127,6 +127,11 @@ class PipelineSchedule(Choice):
     INTERLEAVED = "interleaved"
     ZB_H1 = "zb-h1"
     ZB_H2 = "zb-h2"
+    GIVEN = "given"
+
+
+#: All but those that users give.
+NAMED_SCHEDULES = tuple(name for name in PipelineSchedule if name != PipelineSchedule.GIVEN)
 
 
 class Recomputation(Choice):

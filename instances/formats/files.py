@@ -21,6 +21,7 @@ from ..model.tied_weights import tied_as
 from ..model.workload import Workload
 from . import (
     expert_json,
+    outline,
     pipedream_txt,
     piper_json,
     placement_json,
@@ -174,7 +175,7 @@ def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload,
     """
     source = read_source(path)
     if workload.ties:
-        fingerprint, microbatches = plan_json.made_for(source)
+        fingerprint, microbatches = outline.made_for(source)
         forms = (tied_as(workload, tied, microbatches) for tied in Tied)
         workload = next((w for w in (workload, *forms) if w.fingerprint == fingerprint), workload)
     return workload, plan_json.read_plan(source, workload)
@@ -196,7 +197,7 @@ def load_plan_for_model(
         If the file is broken or was changed.
     """
     source = read_source(path)
-    workload = workload_of(*plan_json.placed_ids(source))
+    workload = workload_of(*outline.placed_ids(source))
     return plan_json.read_plan(source, workload, same_costs=False)
 
 

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from ..common.errors import InputError, prefix_errors, quote
-from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.iteration import Iteration
 from ..model.plan import Plan
@@ -77,7 +76,7 @@ class PlanFile(Record):
     """A plan file; problem and solution have a shape per problem."""
 
     format: Literal["stagecut-plan"]
-    version: Literal[2]
+    version: Literal[3]
     workload: WorkloadRecord
     problem: dict[str, Any]
     objective: float
@@ -193,7 +192,7 @@ def read_plan(
             f"not {cluster.fingerprint[:12]}); plan again, or leave the cluster to the plan"
         )
     with prefix_errors(source.file, "plan"):
-        problem, codec = _read_problem(source, file.problem)
+        problem, codec = read_problem(source, file.problem)
         if same_costs:
             _check_made_for(file.workload, workload)
         if file.time_unit != workload.time_unit:
@@ -201,7 +200,7 @@ def read_plan(
                 f"time_unit is {quote(file.time_unit)}, that of {workload.name} is "
                 f"{quote(workload.time_unit)}; they must be equal"
             )
-        record = _convert(source, file.solution, codec.record, "solution")
+        record = convert(source, file.solution, codec.record, "solution")
         plan = Plan(
             workload_name=file.workload.name,
             workload_fingerprint=workload.fingerprint,
@@ -231,37 +230,6 @@ def read_plan(
     return plan
 
 
-def made_for(source: Source) -> tuple[str, int]:
-    """Return the fingerprint of the workload that a plan was made for, and microbatches per batch.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format.
-    """
-    file = read_file(source, PlanFile, PLAN)
-    given = file.problem.get("microbatches")
-    return file.workload.fingerprint, max(1, given) if isinstance(given, int) else 1
-
-
-def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
-    """Return the problem of the plan in one of our files, and the ids of the nodes it places.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format.
-    """
-    file = read_file(source, PlanFile, PLAN)
-    with prefix_errors(source.file, "plan"):
-        _, codec = _read_problem(source, file.problem)
-        record = msgspec.to_builtins(_convert(source, file.solution, codec.record, "solution"))
-    parts = next((v for v in record.values() if isinstance(v, list)), [])
-    nodes = [node for part in parts for node in part.get("nodes", ())]
-    ids = tuple(node["node"] if isinstance(node, dict) else node for node in nodes)
-    return codec.problem, ids
-
-
 def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
     if made_for.fingerprint != workload.fingerprint:
         raise InputError(
@@ -271,7 +239,8 @@ def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
         )
 
 
-def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec]:
+def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec]:
+    """Return the problem that a plan file names, and how its solutions are written and read."""
     name = values.get("name")
     if not isinstance(name, str) or name not in CODECS:
         source.fail(f"problem: name is {quote(name)}; it must be one of {', '.join(CODECS)}")
@@ -285,18 +254,19 @@ def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Code
         if key not in options:
             source.fail(f"problem: {key} is missing; add it")
     if codec.problem is DeviceMapping:
-        file = _convert(source, options["topology"], TopologyFile, "problem: topology")
+        file = convert(source, options["topology"], TopologyFile, "problem: topology")
         # checked here, where the file is known; Mapping checks the rest itself
         return DeviceMapping(
             **{
-                **_convert(source, options, MappingRecord, "problem").options(),
+                **convert(source, options, MappingRecord, "problem").options(),
                 "topology": make_topology(file),
             }
         ), codec
-    return _convert(source, options, codec.problem, "problem"), codec
+    return convert(source, options, codec.problem, "problem"), codec
 
 
-def _convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
+def convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
+    """Return JSON values as a record; what does not fit is an error at `where`."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ...instances import (
     CallPlacement,
@@ -24,6 +25,7 @@ from ...instances import (
     price,
 )
 from . import iteration, latency, mapping, throughput, training
+from .placement_rules import broken_rules
 from .report import Report
 
 #: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
@@ -60,6 +62,16 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
     >>> evaluate(workload, cluster, plan.problem, plan.solution).violations
     ()
     """
+    report = _of_problem(workload, cluster, problem, solution)
+    if math.isinf(report.objective):
+        return report
+    broken = broken_rules(workload, cluster, problem, solution)
+    return replace(report, violations=(*report.violations, *broken)) if broken else report
+
+
+def _of_problem(
+    workload: Workload, cluster: Cluster, problem: Problem, solution: Solution
+) -> Report:
     match problem, solution:
         case Throughput(), Placement():
             costs = price(workload, cluster)

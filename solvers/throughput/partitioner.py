@@ -40,6 +40,8 @@ def metis(task: Task[Throughput], search: Search[Solution]) -> None:
         ) from None
     costs = task.costs
     accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]
+    if not accelerators:
+        return  # rules leave it none
     graph = hypergraph(task)
     kind = int(costs.kind_of[accelerators[0]])
     time = graph.compute[kind].sum(axis=0)

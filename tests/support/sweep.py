@@ -20,6 +20,8 @@ from brute_iteration import SCHEDULES, least_makespan, training_case
 from brute_latency import least_latency
 from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
 from cases import linked_case, random_case
+from given_orders import random_devices, random_rows
+from rules_cases import best_under_rules, with_rules
 from training_cases import best_objective, random_training_case
 from wide_cases import Where, wide_case, widened
 
@@ -29,6 +31,7 @@ from stagecut import (
     Iteration,
     Latency,
     Limits,
+    PlacementRules,
     Result,
     Split,
     Throughput,
@@ -164,14 +167,20 @@ def _iteration(
         workload, cluster = training_case(rng, inference=inference, tight=seed % 3 == 0)
     if change is not None:
         workload = change(workload, rng)
+    microbatches = int(rng.integers(1, 6))
+    rows: tuple[str, ...] = ()
+    if schedule == "given":
+        device = random_devices(rng, cluster.size, int(rng.integers(1, 5)))
+        rows = random_rows(rng, device, microbatches, bool(workload.backward.any()))
     problem = Iteration(
-        int(rng.integers(1, 6)),
+        microbatches,
         schedule,
         split,
         relayed=bool(rng.random() < 0.25) and contiguous,
         overlap=bool(rng.random() < 0.2),
-        max_stages=2 if rng.random() < 0.15 else None,
+        placement_rules=PlacementRules(max_stages=2 if rng.random() < 0.15 and not rows else None),
         weight_share=float(rng.choice([0.5, 0.3, 1.0])),
+        actions=rows,
     )
     return Case(workload, cluster, problem, partial(least_makespan, workload, cluster, problem))
 
@@ -226,7 +235,7 @@ ORDINARY: dict[str, Callable[[int], Case]] = {
     "latency 2 calls": partial(_latency, 2, False),
     **{
         f"iteration {schedule}": partial(_iteration, schedule, "contiguous")
-        for schedule in SCHEDULES
+        for schedule in (*SCHEDULES, "given")
     },
     "iteration per-device": partial(_iteration, None, "per-device"),
     "iteration noncontiguous": partial(_iteration, None, "noncontiguous"),
@@ -262,7 +271,21 @@ WIDE: dict[str, Callable[[int], Case]] = {
     "wide mapping": partial(_mapping, "stage-time", True),
 }
 
-VARIANTS = ORDINARY | WIDE
+
+def _ruled(variant: str, seed: int) -> Case:
+    """A small case of a variant with placement rules."""
+    case = ORDINARY[variant](seed)
+    problem = with_rules(seed, case.workload, case.cluster, case.problem)
+    brute = best_objective if variant == "training" else best_under_rules
+    least = partial(brute, case.workload, case.cluster, problem)
+    return Case(case.workload, case.cluster, problem, least)
+
+
+RULED: dict[str, Callable[[int], Case]] = {
+    f"rules {name}": partial(_ruled, name) for name in ORDINARY if not name.startswith("mapping")
+}
+
+VARIANTS = ORDINARY | WIDE | RULED
 
 
 def case_of(variant: str, seed: int) -> Case:

@@ -47,6 +47,7 @@ def test_two_processes() -> None:
         Case("gpt", "scattered", "1f1b", training=False),
         Case("mlp", "chunks", "interleaved"),
         Case("gpt", "chunks", "interleaved", depth=1, tied="copies"),
+        Case("gpt", "chunks", "given", depth=1, tied="copies"),
     )
 
 
