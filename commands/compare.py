@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 from rich.live import Live
 from rich.table import Table
@@ -30,6 +29,9 @@ from .pose import (
     read_schedule,
     with_rules,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")

@@ -11,7 +11,6 @@ import typer
 
 from ..instances import InputError
 from ..instances.common.errors import quote
-from ..instances.formats.files import load, load_plan_with_form
 from . import names, options
 from .console import OUT, check_outputs, file_of, need, tell_written
 
@@ -83,6 +82,8 @@ def run(
     Training plans run, too. Start it under torchrun with a process per device of the plan:
     torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
     """
+    from ..instances.formats.files import load, load_plan_with_form
+
     need("torch", "runtime")
     if report and record is None:
         raise InputError("--report: it compares what --record writes; give both")

@@ -83,7 +83,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _time_begins_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands count their time from the start of the process, which is here that of all tests."""
-    for command in ("solve", "rank"):
+    for command in ("solve", "show.rank"):
         monkeypatch.setattr(f"stagecut.commands.{command}.STARTED", time.monotonic())
 
 
