@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from .api.versions import installed
-from .commands.console import BAD_INPUT, ERR, INFEASIBLE, OUT
+from .commands.common.console import BAD_INPUT, ERR, INFEASIBLE, OUT
 from .instances import InfeasibleError, StagecutError
 from .instances.common.escape import one_line
 

@@ -19,9 +19,9 @@ from ..instances.formats.files import load
 from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
-from . import names, options
-from .console import ERR, OUT, check_outputs, parse_bytes, tell_written
-from .pose import (
+from .common import names, options
+from .common.console import ERR, OUT, check_outputs, parse_bytes, tell_written
+from .common.pose import (
     choose_cluster,
     choose_objective,
     for_iteration,

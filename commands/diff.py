@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from ..instances.formats.outline import read_outline
-from .console import OUT, print_json, show_gap
+from .common.console import OUT, print_json, show_gap
 
 if TYPE_CHECKING:
     from ..runtime.diff import PlanDiff

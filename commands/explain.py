@@ -8,9 +8,17 @@ from typing import Annotated
 import typer
 
 from ..instances import InputError
-from . import names, options
-from .console import INFEASIBLE, OUT, check_outputs, end, parse_bytes, print_json, tell_written
-from .pose import choose_cluster, choose_objective, pose_problem
+from .common import names, options
+from .common.console import (
+    INFEASIBLE,
+    OUT,
+    check_outputs,
+    end,
+    parse_bytes,
+    print_json,
+    tell_written,
+)
+from .common.pose import choose_cluster, choose_objective, pose_problem
 
 
 def explain(

@@ -11,8 +11,8 @@ import typer
 from ..instances import InputError, PipelinePlacement, Placement, Plan, Workload
 from ..instances.common.escape import shell
 from ..instances.formats.writing import layout, write_whole
-from . import names, options
-from .console import OUT, check_outputs, file_of, need, tell_written
+from .common import names, options
+from .common.console import OUT, check_outputs, file_of, need, tell_written
 
 
 class To(StrEnum):

@@ -12,9 +12,9 @@ from ..instances import (
     Iteration,
     Throughput,
 )
-from . import names, options
-from .console import check_outputs, parse_bytes, tell_written
-from .pose import (
+from .common import names, options
+from .common.console import check_outputs, parse_bytes, tell_written
+from .common.pose import (
     choose_cluster,
     for_iteration,
     pose_problem,

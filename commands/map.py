@@ -16,9 +16,9 @@ from ..instances import (
     ReplicaPlacement,
 )
 from ..solvers.core.limits import DEFAULT_SECONDS, MAPPING_GAP
-from . import names, options
-from .clock import STARTED
-from .console import check_outputs, end_with, file_of, print_json, progress, tell_written
+from .common import names, options
+from .common.clock import STARTED
+from .common.console import check_outputs, end_with, file_of, print_json, progress, tell_written
 
 
 def map_stages(

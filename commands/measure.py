@@ -11,8 +11,8 @@ from rich.table import Table
 
 from ..instances import InputError
 from ..runtime.measure.measurement import LinkDetail
-from . import options
-from .console import (
+from .common import options
+from .common.console import (
     ERR,
     OUT,
     check_outputs,

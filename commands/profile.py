@@ -11,8 +11,8 @@ import typer
 
 from ..instances import InputError, Tied, Workload
 from ..instances.generate.roofline import MACHINES
-from . import names, options
-from .console import ERR, OUT, check_outputs, file_of, need, show_bytes, tell_written
+from .common import names, options
+from .common.console import ERR, OUT, check_outputs, file_of, need, show_bytes, tell_written
 
 if TYPE_CHECKING:
     from ..instances.pytorch.factory import Made

@@ -10,9 +10,9 @@ import typer
 
 from ..instances.common.escape import csv as csv_cell
 from ..instances.formats.writing import write_whole
-from . import names, options
-from .console import check_outputs, print_json, tell_written
-from .pose import choose_network
+from .common import names, options
+from .common.console import check_outputs, print_json, tell_written
+from .common.pose import choose_network
 
 if TYPE_CHECKING:
     from ..runtime.accuracy.join import Comparison

@@ -11,8 +11,8 @@ import typer
 
 from ..instances import InputError
 from ..instances.common.errors import quote
-from . import names, options
-from .console import OUT, check_outputs, file_of, need, tell_written
+from .common import names, options
+from .common.console import OUT, check_outputs, file_of, need, tell_written
 
 if TYPE_CHECKING:
     from ..runtime.execution.run import Step

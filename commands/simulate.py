@@ -11,9 +11,9 @@ from ..instances import InputError, Sharding
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
-from . import names, options
-from .console import check_outputs, print_json, tell_written
-from .pose import NETWORKS, choose_network, names_file
+from .common import names, options
+from .common.console import check_outputs, print_json, tell_written
+from .common.pose import NETWORKS, choose_network, names_file
 
 if TYPE_CHECKING:
     from ..runtime.simulate.result import Simulation

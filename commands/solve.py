@@ -20,9 +20,9 @@ from ..instances import (
 )
 from ..instances.common.choices import Tied
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
-from . import names, options
-from .clock import STARTED
-from .console import (
+from .common import names, options
+from .common.clock import STARTED
+from .common.console import (
     ERR,
     check_outputs,
     end_with,
@@ -31,7 +31,7 @@ from .console import (
     progress,
     tell_written,
 )
-from .pose import (
+from .common.pose import (
     choose_cluster,
     choose_objective,
     choose_ties,
@@ -41,7 +41,7 @@ from .pose import (
     read_schedule,
     with_rules,
 )
-from .runnable import check_runnable
+from .common.runnable import check_runnable
 
 if TYPE_CHECKING:
     from ..runtime import Report

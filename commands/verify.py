@@ -10,8 +10,8 @@ import typer
 from ..instances import Plan, Workload
 from ..instances.formats.expert_json import is_split
 from ..instances.formats.source import read_source
-from . import options
-from .console import OUT, print_json, show_bytes, show_gap, show_time
+from .common import options
+from .common.console import OUT, print_json, show_bytes, show_gap, show_time
 
 if TYPE_CHECKING:
     from ..runtime import Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.progress import track
 
-from .console import BAD_INPUT, ERR, OUT, end
+from .common.console import BAD_INPUT, ERR, OUT, end
 
 
 def warm() -> None:

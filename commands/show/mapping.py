@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ...instances import DeviceMapping, ReplicaPlacement, Workload
 from ...instances.common.units import TIME_UNITS
-from ..console import OUT, show_time
+from ..common.console import OUT, show_time
 from .plan import as_dict, print_end
 
 if TYPE_CHECKING:

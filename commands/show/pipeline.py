@@ -14,7 +14,7 @@ from ...instances import Iteration, PipelinePlacement, Workload
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...solvers import Result
-from ..console import new_table, show_bytes, show_gap, show_time
+from ..common.console import new_table, show_bytes, show_gap, show_time
 
 if TYPE_CHECKING:
     import pandas as pd

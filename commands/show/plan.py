@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from ...instances import Iteration, PipelinePlacement, Problem, Workload
-from ..console import ERR, OUT, new_table, show_bytes, show_gap, show_time
+from ..common.console import ERR, OUT, new_table, show_bytes, show_gap, show_time
 from .pipeline import Facts, facts_json, facts_rows, iteration_table
 
 if TYPE_CHECKING:

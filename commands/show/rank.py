@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...instances import Cluster, Iteration, Workload
-from ..clock import STARTED
-from ..console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
+from ..common.clock import STARTED
+from ..common.console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
 
 if TYPE_CHECKING:
     from ...solvers import Limits

@@ -28,9 +28,9 @@ from stagecut import (
 from stagecut import simulate as simulate_plan
 from stagecut.api.break_even import break_even
 from stagecut.api.gain import gain
+from stagecut.commands.common.pose import choose_objective, pose_problem
 from stagecut.commands.diff import diff
 from stagecut.commands.export import export
-from stagecut.commands.pose import choose_objective, pose_problem
 from stagecut.commands.simulate import simulate
 from stagecut.commands.solve import solve as solve_command
 from stagecut.commands.verify import verify
