@@ -14,8 +14,8 @@ import typer
 
 from ..instances import InputError, Iteration, Split, Throughput
 from ..instances.common.errors import quote
-from . import options
-from .console import ERR, OUT, check_outputs, need, tell_written
+from .common import options
+from .common.console import ERR, OUT, check_outputs, need, tell_written
 
 if TYPE_CHECKING:
     from ..api.learn import Update
@@ -68,9 +68,9 @@ def learn(
     ] = False,
     log: Annotated[Path | None, typer.Option(help="Write the training curve, as CSV.")] = None,
 ) -> None:
-    """Train a policy by imitation and PPO. Then: stagecut solve W --method learned --policy FILE.
+    """Train a policy that places graphs, by imitation and PPO.
 
-    Training that is resumed with the same options goes the way of one that was never interrupted.
+    Then: stagecut solve WORKLOAD --method learned --policy FILE. Training that is resumed with the same options goes the way of one that was never interrupted.
     """
     need("torch", "learned")
     from ..api.learn import LearnOptions, TrainingSet, family_set, workload_set

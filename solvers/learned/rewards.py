@@ -206,4 +206,4 @@ class _Makespans:
         broken = _excess(held[None], room[None]) + lacking
         microbatches = self.task.problem.microbatches
         value = np.array([span / self.seen.even_load / microbatches])
-        return float(_with_penalty(value, broken, stages)[0])
+        return float(_with_penalty(value, broken, stages).item())

@@ -68,7 +68,7 @@ def schedule(
             may &= _first_idle(busy, kind)
             may = np.where(may.any(axis=1, keepdims=True), may, free)
             # an empty group takes the first: any is as good
-            full: Bools = costs.part_of[rows, which].any(axis=1)
+            full = np.asarray(costs.part_of[rows, which].any(axis=1))
             may &= full[:, None] | (np.cumsum(may, axis=1) == 1)
             seen = _features(of, own, load, needs, busy, target[:, None])
             held = pooled[torch.arange(batch), torch.from_numpy(which)]
