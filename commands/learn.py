@@ -70,7 +70,8 @@ def learn(
 ) -> None:
     """Train a policy that places graphs, by imitation and PPO.
 
-    Then: stagecut solve WORKLOAD --method learned --policy FILE. Training that is resumed with the same options goes the way of one that was never interrupted.
+    Then: stagecut solve WORKLOAD --method learned --policy FILE. Training that is resumed
+    with the same options goes the way of one that was never interrupted.
     """
     need("torch", "learned")
     from ..api.learn import LearnOptions, TrainingSet, family_set, workload_set

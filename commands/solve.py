@@ -202,10 +202,10 @@ def solve(
         output, pictures=[plot], inputs=[workload, cluster, start, fixed, asked.file, policy]
     )
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
-    given = _given({"solver": solver, "policy": policy, "fine-tune": fine_tune})
+    read = _given({"solver": solver, "policy": policy, "fine-tune": fine_tune})
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        _refuse_for_all_schedules({"start": start, "trace": trace, "plot": plot, **given})
+        _refuse_for_all_schedules({"start": start, "trace": trace, "plot": plot, **read})
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
         return
     with progress(loaded.time_unit) as on_progress:
@@ -217,7 +217,7 @@ def solve(
             limits=limits,
             start=first,
             on_progress=on_progress,
-            options=given,
+            options=read,
             started=STARTED,
         )
     report = _write(loaded, result.plan, output, plot)

@@ -175,7 +175,7 @@ class _Makespans:
         self._place = {int(kind): k for k, kind in enumerate(of.kinds)}
         finite = np.isfinite(of.compute)
         self._compute = np.where(finite, of.compute, 0.0)
-        self._lacking = (~finite.all(axis=1)).astype(np.float64)
+        self._lacking = np.asarray(~finite.all(axis=1), np.float64)
 
     def _chain_of(self, stages: int) -> Chain:
         order = order_of(self.task.problem, stages, self.line.trains)
@@ -201,9 +201,9 @@ class _Makespans:
         for d, vectors in enumerate(chain.order.in_flight):
             own = chain.order.device == d
             held[d] = resident[own].sum() + (vectors @ kept[own]).max()
-        room = self.line.room[kind[: len(held)]]
+        room = np.take(self.line.room, kind[: len(held)]).reshape(1, -1)
         lacking = np.full(1, (member * self._lacking[kind]).sum())
-        broken = _excess(held[None], room[None]) + lacking
+        broken = _excess(held[None], room) + lacking
         microbatches = self.task.problem.microbatches
         value = np.array([span / self.seen.even_load / microbatches])
         return float(_with_penalty(value, broken, stages).item())
