@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from .api.versions import installed
-from .commands import instances
+from .commands import checkpoint, instances
 from .commands.compare import compare
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE, OUT
 from .commands.diff import diff
@@ -51,6 +51,7 @@ app.command()(measure)
 app.command()(report)
 app.command()(export)
 app.command("export-model")(export_model)
+app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(instances.app, name="instances")
 
 

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from ...instances import InputError
 from ...instances.formats.source import Record
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
 
 
@@ -48,6 +49,22 @@ class Trained:
 
 
 @dataclass(frozen=True)
+class ModelState:
+    """The `state_dict` of the whole model, and where a checkpoint has it.
+
+    Parameters
+    ----------
+    tensors
+        For each of its names the name under which the pieces have the tensor; tied ones share it.
+    untouched
+        Those that no piece has, by their names: the forward pass does not read them.
+    """
+
+    tensors: Mapping[str, str]
+    untouched: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
 class Position:
     """How far training has come: steps done, and microbatches taken from the data."""
 
@@ -55,11 +72,21 @@ class Position:
     microbatches: int
 
 
-def save(folder: Path, position: Position, trained: Trained, *, plan: str, model: str) -> None:
+def save(
+    folder: Path,
+    position: Position,
+    trained: Trained,
+    whole: ModelState,
+    *,
+    plan: str,
+    model: str,
+) -> None:
     """Write a checkpoint; all ranks call this together.
 
     Parameters
     ----------
+    whole
+        Of the model; the first rank writes what no piece has.
     plan, model
         Hashes of both.
 
@@ -76,8 +103,11 @@ def save(folder: Path, position: Position, trained: Trained, *, plan: str, model
         unfinished.mkdir(parents=True)
     dist.barrier()
     file = unfinished / f"rank-{rank}.pt"
+    state = _state_of(trained)
+    if rank == 0:
+        state["untouched"] = {name: x.detach() for name, x in whole.untouched.items()}
     with file.open("wb") as out:
-        torch.save(_state_of(trained), out)
+        torch.save(state, out)
         out.flush()
         os.fsync(out.fileno())
     names = sorted([*trained.parameters, *trained.buffers])
@@ -97,6 +127,7 @@ def save(folder: Path, position: Position, trained: Trained, *, plan: str, model
             "model": model,
             "files": {name: size for name, size, _ in everyone},
             "tensors": where,
+            "state_dict": dict(whole.tensors),
         }
         with (unfinished / MANIFEST).open("w", encoding="utf-8") as out:
             json.dump(manifest, out, indent=1)
@@ -131,6 +162,12 @@ def checkpoints(folder: Path) -> list[Path]:
     return [found[step] for step in sorted(found)]
 
 
+class _Format(msgspec.Struct):
+    """What every version of the manifest says."""
+
+    format: int
+
+
 class Manifest(Record):
     """What the manifest of a checkpoint says."""
 
@@ -142,6 +179,7 @@ class Manifest(Record):
     model: str
     files: dict[str, int]
     tensors: dict[str, str]
+    state_dict: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -150,19 +188,39 @@ class Checkpoint:
 
     Parameters
     ----------
-    plan
-        Hash of the plan that it was written with.
+    plan, model
+        Hashes of those that it was written with.
     ranks
         How many wrote it.
     tensors
         For each tensor the first file that has it.
+    state_dict
+        See `ModelState`.
     """
 
     path: Path
     position: Position
     plan: str
+    model: str
     ranks: int
     tensors: Mapping[str, str]
+    state_dict: Mapping[str, str]
+
+    def load(self, file: str) -> dict[str, Any]:
+        """Return what a rank wrote.
+
+        Raises
+        ------
+        InputError
+            If the file is damaged.
+        """
+        try:
+            state = torch.load(self.path / file, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError):
+            raise InputError(f"{self.path / file}: {_damaged(self.path)}") from None
+        if not isinstance(state, dict) or not isinstance(state.get("tensors"), dict):
+            raise InputError(f"{self.path / file}: {_damaged(self.path)}")
+        return state
 
 
 def newest(folder: Path, model: str) -> Checkpoint:
@@ -176,24 +234,49 @@ def newest(folder: Path, model: str) -> Checkpoint:
     found = checkpoints(folder)
     if not found:
         raise InputError(f"{folder}: it holds no checkpoint; leave --resume out to begin")
-    path = found[-1]
-    damaged = f"damaged; delete {path} to go on from the one before"
+    checkpoint = read_checkpoint(found[-1])
+    if checkpoint.model != model:
+        raise InputError(f"{found[-1]}: it is of another model; give the model that was trained")
+    return checkpoint
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Return a checkpoint whose files are all there.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, or of another version of Stagecut.
+    """
+    damaged = _damaged(path)
     try:
-        manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+        content = (path / MANIFEST).read_bytes()
+        known = msgspec.json.decode(content, type=_Format).format
+        if known != FORMAT:
+            raise InputError(f"{path}: its format is {known}; {FORMAT} is known")
+        manifest = msgspec.json.decode(content, type=Manifest)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         raise InputError(f"{path / MANIFEST}: {damaged}") from None
-    if manifest.format != FORMAT:
-        raise InputError(f"{path}: its format is {manifest.format}; {FORMAT} is known")
     if min(manifest.step, manifest.microbatches) < 0 or any("/" in n for n in manifest.files):
         raise InputError(f"{path / MANIFEST}: {damaged}")
-    if manifest.model != model:
-        raise InputError(f"{path}: it is of another model; give the model that was trained")
     for name, size in manifest.files.items():
         file = path / name
         if not file.is_file() or file.stat().st_size != size:
-            raise InputError(f"{file}: {damaged}")
-    position = Position(manifest.step, manifest.microbatches)
-    return Checkpoint(path, position, manifest.plan, manifest.ranks, manifest.tensors)
+            missing = "" if file.exists() else "missing or "
+            raise InputError(f"{file}: {missing}{damaged}")
+    return Checkpoint(
+        path,
+        Position(manifest.step, manifest.microbatches),
+        manifest.plan,
+        manifest.model,
+        manifest.ranks,
+        manifest.tensors,
+        manifest.state_dict,
+    )
+
+
+def _damaged(path: Path) -> str:
+    return f"damaged; delete {path} to go on from the one before"
 
 
 def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
@@ -216,8 +299,7 @@ def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
         if file is None:
             raise InputError(f"{found.path}: {name} is not in it; it is of another model")
         if file not in loaded:
-            path = found.path / file
-            loaded[file] = torch.load(path, map_location="cpu", weights_only=True)
+            loaded[file] = found.load(file)
         return loaded[file]
 
     with torch.no_grad():
