@@ -10,7 +10,10 @@ import torch.distributed as dist
 from execution_models import MODELS
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.pipelining.schedules import ScheduleInterleaved1F1B
+from torch.distributed.pipelining.schedules import (
+    ScheduleInterleaved1F1B,
+    _PipelineScheduleRuntime,
+)
 
 import stagecut
 from stagecut.runtime.execution.stage import mean_loss
@@ -148,6 +151,32 @@ def own_training_loop(rank: int, scheduled: str) -> None:
     whole = alone.state_dict()
     for name, value in own.state_dict().items():
         torch.testing.assert_close(value, whole[name], rtol=1e-2, atol=2e-3)
+
+
+def trained_by_a_csv(rank: int, file: str, owner: list[int]) -> None:
+    """Train a step on torch's own runtime by a file, and compare with the model alone."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 8) for _ in owner]
+    alone = copy.deepcopy(nn.Sequential(*layers))
+    own = [s for s, holder in enumerate(owner) if holder == rank]
+    example = torch.zeros(2, 8)
+    stages = [
+        PipelineStage(
+            layers[s], s, len(owner), torch.device("cpu"),
+            input_args=example.clone().requires_grad_(s > 0), output_args=layers[s](example),
+        )
+        for s in own
+    ]  # fmt: skip
+    runs = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=nn.functional.mse_loss)
+    runs._load_csv(file, format="compute_only")
+    batch = torch.randn(2 * MICROBATCHES, 8)
+    runs.step(
+        *([batch] if 0 in own else []), target=batch if len(owner) - 1 in own else None,
+        return_outputs=False,
+    )  # fmt: skip
+    nn.functional.mse_loss(alone(batch), batch).backward()
+    for s in own:
+        torch.testing.assert_close(layers[s].weight.grad, alone[s].weight.grad)
 
 
 def refused(_rank: int) -> None:
