@@ -23,6 +23,7 @@ from .commands.measure import measure
 from .commands.profile import profile
 from .commands.report import report
 from .commands.run import run
+from .commands.shard import shard
 from .commands.simulate import simulate
 from .commands.solve import solve
 from .commands.verify import verify
@@ -44,6 +45,7 @@ app.command()(simulate)
 app.command()(explain)
 app.command()(diff)
 app.command("map")(map_stages)
+app.command()(shard)
 app.command()(compare)
 app.command()(profile)
 app.command()(run)

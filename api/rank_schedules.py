@@ -19,7 +19,9 @@ from ..instances import (
     Split,
     Workload,
 )
+from ..instances.common.choices import NAMED_SCHEDULES
 from ..instances.formats.files import load
+from ..instances.model.problem import suggested_cluster
 from ..runtime.simulate.simulator import simulate
 from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
 from .solve import solve_with
@@ -90,7 +92,7 @@ def rank_schedules(
     """
     if not isinstance(workload, Workload):
         workload = load(workload)
-    cluster = cluster or workload.cluster
+    cluster = cluster or suggested_cluster(workload, "iteration")
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
     if problem is None:
@@ -102,7 +104,7 @@ def rank_schedules(
             f"{workload.name}: it has no backward pass, without which schedules do not differ"
         )
     limits = limits or DEFAULT_LIMITS[problem.name]
-    asked = _problems(problem, schedules or tuple(PipelineSchedule), chunks)
+    asked = _problems(problem, schedules or NAMED_SCHEDULES, chunks)
     begun = time.monotonic() if started is None else started
     rows = []
     for i, one in enumerate(asked):
@@ -127,7 +129,10 @@ def _problems(
     chain = problem.split is Split.CONTIGUOUS and not problem.relayed
     return [
         replace(
-            problem, schedule=name, chunks=chunks if name == PipelineSchedule.INTERLEAVED else None
+            problem,
+            schedule=name,
+            chunks=chunks if name == PipelineSchedule.INTERLEAVED else None,
+            actions=problem.actions if name == PipelineSchedule.GIVEN else (),
         )
         for name in schedules
         if chain or name != PipelineSchedule.INTERLEAVED

@@ -21,6 +21,7 @@ from ..instances import (
     InputError,
     Plan,
     Problem,
+    Sharding,
     Solution,
     Throughput,
     Training,
@@ -28,6 +29,7 @@ from ..instances import (
     accelerators_and_cpus,
 )
 from ..instances.formats.files import load
+from ..instances.model.problem import suggested_cluster
 from ..instances.model.solution import on_cluster
 from ..runtime import evaluate
 from ..solvers import (
@@ -37,8 +39,9 @@ from ..solvers import (
     Result,
     Search,
     Solver,
-    current_name,
     raise_first_bounds,
+    solve_under_rules,
+    split_argument,
 )
 from ..solvers import solver as solver_of
 from .versions import installed
@@ -69,12 +72,13 @@ def solve(
         What runs; or its file, or the name of a shipped workload, as for `load`.
     cluster
         Where it can run; default: for a mapping the devices of its topology, else the cluster
-        that the workload's file suggests.
+        that the workload's file suggests, for an iteration without its CPUs.
     problem
         What to minimise, and which splits are allowed; default: `Training()` for a
         workload with layer configurations, else `Throughput()`.
     method
-        ``auto`` chooses and says what it chose; others: `stagecut.METHODS`.
+        ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
+        follows a colon: ``deepspeed-type:REGEX``.
     limits
         How long and how well; default: 60 s and a gap of 1 %, or of 0.01 % while that is cheap
         (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
@@ -155,16 +159,19 @@ def solve_with(
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):
         cluster = accelerators_and_cpus(problem.topology.size)
-    cluster = cluster or workload.cluster
+    if cluster is None and isinstance(problem, Sharding):
+        cluster = accelerators_and_cpus(problem.mesh.size)
+    problem = problem or (Throughput() if workload.layers is None else Training())
+    cluster = cluster or suggested_cluster(workload, problem.name)
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    problem = problem or (Throughput() if workload.layers is None else Training())
     limits = limits or DEFAULT_LIMITS[problem.name]
     if start is not None:
         start.check_made_for(workload)
         start = _on(start, cluster)
-    task = pose(workload, cluster, problem, start, options)
-    run = solver_of(task, method)
+    name, argument = split_argument(problem.name, method)
+    task = pose(workload, cluster, problem, start, {**(options or {}), **argument})
+    run = solver_of(task, name)
 
     def judge(solution: Solution) -> float:
         report = evaluate(workload, cluster, problem, solution)
@@ -175,9 +182,9 @@ def solve_with(
 
     ties = tie if isinstance(problem, DeviceMapping) else None
     search: Search[Solution] = Search(limits, judge, on_progress, started, ties)
-    search.method = current_name(problem.name, method)
-    if search.method != method:
-        search.note(f"method {method} is now called {search.method}; the old name will go")
+    search.method = name
+    if name != method.partition(":")[0]:
+        search.note(f"method {method} is now called {name}; the old name will go")
     with _interrupts(search):
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")
@@ -204,6 +211,9 @@ def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) 
     """
     for note in colour_notes(task):
         search.note(note)
+    if not isinstance(task.problem, DeviceMapping | Sharding) and task.problem.placement_rules:
+        solve_under_rules(run, task, search)
+        return
     raise_first_bounds(task, search)
     if not search.done:
         run(task, search)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..instances.common.choices import PipelineSchedule, TrainingSchedule
+from ..instances.common.choices import NAMED_SCHEDULES, TrainingSchedule
 
 Complete = Callable[[str], list[str]]
 
@@ -88,7 +88,7 @@ OBJECTIVE = one_of(*SOLVED)
 METHOD = one_of(*_once(METHODS[problem] for problem in SOLVED))
 MAPPING_METHOD = one_of(*METHODS["mapping"])
 SIMULATED_SCHEDULE = one_of(*SIMULATED)
-SCHEDULE = one_of(*_once((PipelineSchedule, TrainingSchedule, ["all"])))
-RUN_SCHEDULE = one_of(*PipelineSchedule, "pipedream", "2bw")
-BATCH_SCHEDULE = one_of(*PipelineSchedule)
+SCHEDULE = one_of(*_once((NAMED_SCHEDULES, TrainingSchedule, ["all"])))
+RUN_SCHEDULE = one_of(*NAMED_SCHEDULES, "pipedream", "2bw")
+BATCH_SCHEDULE = one_of(*NAMED_SCHEDULES)
 SOLVER = one_of("highs", "glpk", "cbc", "scip", "gurobi", "cplex")

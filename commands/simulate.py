@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..instances import InputError
+from ..instances import InputError, Sharding
 from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
 from . import names, options
 from .console import check_outputs, print_json, tell_written
-from .pose import NETWORKS, choose_network
+from .pose import NETWORKS, choose_network, names_file
+from .show.sharded_timeline import show_sharded_timeline
 from .show.simulation import as_dict, print_simulation
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def simulate(
     then shows the place in a table of steps and devices.
     """
     from ..runtime.schedules import read_csv, write_csv
-    from ..runtime.simulate.plan_stages import stages_of, usual_schedule
+    from ..runtime.simulate.plan_stages import named_schedule, stages_of, usual_schedule
     from ..runtime.simulate.simulator import simulate_stages
 
     check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
@@ -94,16 +95,26 @@ def simulate(
     if weight_share is not None and not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     loaded, made = load_plan_with_form(plan, load(workload))
+    if isinstance(made.problem, Sharding):
+        for option, given in (
+            ("--schedule", schedule), ("--microbatches", microbatches), ("--network", network),
+            ("--weight-share", weight_share), ("--bandwidth", bandwidth), ("--sharing", sharing),
+            ("--overlap", overlap), ("--relayed", relayed), ("--csv", csv),
+        ):  # fmt: skip
+            if given is not None:
+                raise InputError(f"{option}: a sharding has none; leave it out")
+        show_sharded_timeline(loaded, made, trace, plot, graph, as_json=as_json)
+        return
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
-    schedule = schedule or usual_schedule(made)
-    if schedule.endswith(".csv"):
+    planned = usual_schedule(made) if schedule is None else named_schedule(made, schedule)
+    if schedule is not None and names_file(schedule):
         if microbatches is not None:
             raise InputError(f"--microbatches: {schedule} says how many there are; leave it out")
         actions = read_csv(read_source(schedule).text, name=schedule)
         run = simulate_stages(stages, actions, network=moves)
     else:
-        run = simulate_stages(stages, schedule, microbatches, network=moves)
+        run = simulate_stages(stages, planned, microbatches, network=moves)
     if trace is not None:
         import json
 

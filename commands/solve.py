@@ -22,6 +22,7 @@ from ..instances.common.choices import Tied
 from ..instances.formats.files import load, load_plan, save
 from ..runtime import Report, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
+from ..solvers.core.result import Result
 from . import names, options
 from .clock import STARTED
 from .console import (
@@ -33,10 +34,20 @@ from .console import (
     progress,
     tell_written,
 )
-from .pose import choose_cluster, choose_objective, choose_ties, parse_degrees, pose_problem
-from .rank import rank
+from .pose import (
+    choose_cluster,
+    choose_objective,
+    choose_ties,
+    for_iteration,
+    parse_degrees,
+    pose_problem,
+    read_schedule,
+    with_rules,
+)
+from .runnable import check_runnable
 from .show.pipeline import facts_of
 from .show.plan import as_dict, print_result
+from .show.rank import rank
 
 
 def solve(
@@ -65,6 +76,10 @@ def solve(
     pipeline: options.PipelineOrder = None,
     overlap: options.Overlap = None,
     relayed: options.Relayed = None,
+    runnable: Annotated[
+        bool,
+        typer.Option("--runnable", help="Refuse a workload that stagecut run could not run."),
+    ] = False,
     calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
     microbatches: options.Microbatches = None,
     chunks: options.Chunks = None,
@@ -80,19 +95,23 @@ def solve(
     recomputation: Annotated[
         Recomputation | None, typer.Option(help="Training; default: free.")
     ] = None,
-    max_stages: options.MaxStages = None,
     schedule: Annotated[
         str | None,
         typer.Option(
             autocompletion=names.SCHEDULE,
-            help="Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; or all, for a "
-            "table. Training: 1f1b (default), gpipe, pipedream or 2bw.",
+            help=f"{options.SCHEDULES}; or all, for a table. Training: 1f1b (default), gpipe, "
+            "pipedream or 2bw.",
         ),
     ] = None,
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
     precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
+    max_stages: options.MaxStages = None,
+    fixed: options.Fixed = None,
     method: Annotated[
         str,
         typer.Option(
@@ -131,21 +150,28 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
-    devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+    if runnable:
+        check_runnable(loaded)
+    asked = read_schedule(schedule, microbatches)
+    schedule, microbatches = asked.schedule, asked.microbatches
     chosen = choose_objective(loaded, objective, microbatches)
+    for_iteration(asked, chosen)
+    limit = parse_bytes(memory, "--memory")
+    devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     loaded = choose_ties(loaded, tied, chosen, microbatches)
     ranked = chosen == "iteration" and schedule == "all"
     placing = {"split": split, "overlap": overlap, "relayed": relayed}
-    batch = {
-        "microbatches": microbatches,
-        "schedule": None if ranked else schedule,
-        "max_stages": max_stages,
-    }
+    batch = {"microbatches": microbatches, "schedule": None if ranked else schedule}
     problem = pose_problem(
         chosen,
         {
             "throughput": {**placing, "cpu_split": cpu_split, "pipeline": pipeline},
-            "iteration": {**placing, **batch, "chunks": None if ranked else chunks},
+            "iteration": {
+                **placing,
+                **batch,
+                "actions": asked.actions,
+                "chunks": None if ranked else chunks,
+            },
             "latency": {"calls": calls},
             "training": {
                 **batch,
@@ -158,7 +184,11 @@ def solve(
             },
         },
     )
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
+    about = {"pin": pin, "together": together, "apart": apart}
+    problem = with_rules(
+        problem, devices, **about, max_stages=max_stages, fixed=fixed, file=cluster
+    )
+    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed, asked.file])
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
@@ -184,15 +214,18 @@ def solve(
         ERR.print("objective training-batch is now called iteration; the old name will go")
     facts = facts_of(loaded, result, objective_given=objective is not None)
     if as_json:
-        answer = as_dict(loaded, problem, result, report, facts)
-        if trace:
-            answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
-        print_json(answer)
+        print_json(as_dict(loaded, problem, result, report, facts) | _trace_of(result, trace))
     else:
         print_result(loaded, result, report, facts)
         if report is not None:
             tell_written(output, plot)
     end_with(result)
+
+
+def _trace_of(result: Result, trace: bool) -> dict[str, object]:
+    """Return plan and bound over time, if asked for."""
+    points = [[p.seconds, p.objective, p.bound] for p in result.trace]
+    return {"trace": points} if trace else {}
 
 
 def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:

@@ -5,7 +5,8 @@ from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
 from .core.result import Result
 from .core.search import Point, Progress, Search
-from .registry import METHODS, current_name, method_of, solver
+from .core.under_rules import solve_under_rules
+from .registry import METHODS, current_name, method_of, solver, split_argument
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -20,5 +21,7 @@ __all__ = [
     "current_name",
     "method_of",
     "raise_first_bounds",
+    "solve_under_rules",
     "solver",
+    "split_argument",
 ]

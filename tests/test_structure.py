@@ -24,7 +24,7 @@ MAY_IMPORT = {
 #: of its room itself and the layers before it.
 COMMON = {
     "instances": ({"common"}, {"model"}),
-    "formulations": ({"task", "program", "linear"},),
+    "formulations": ({"task", "program", "linear"}, {"rules"}),
     "solvers": ({"core"},),
 }
 #: Not in a room, but named by commands.

@@ -121,8 +121,9 @@ def print_result(
             problem = result.plan.problem
             OUT.print(iteration_table(report, problem, result.plan.solution, title, of_unit))
             each = show_time(report.objective / problem.microbatches, unit)
+            named = "the schedule given" if problem.order else problem.schedule
             what = (
-                f"per iteration of {problem.microbatches} microbatches under {problem.schedule}, "
+                f"per iteration of {problem.microbatches} microbatches under {named}, "
                 f"{each} per microbatch as profiled"
             )
         else:

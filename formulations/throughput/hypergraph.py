@@ -71,8 +71,8 @@ class Hypergraph:
 
 
 def colour_units(task: Task[Problem]) -> Ints:
-    """Return the unit of each node if only colours are merged; shape (n,)."""
-    colours = task.workload.colours
+    """Return the unit of each node if only colours, and what rules join, are merged; shape (n,)."""
+    colours = task.workload.colours if task.joined is None else task.joined
     alone = np.arange(task.workload.n) + int(colours.max(initial=-1)) + 1
     labels: Ints = np.where(colours >= 0, colours, alone)
     return _renumber(labels)

@@ -233,6 +233,16 @@ class Cluster(Tabled):
             kinds = [k if k.host else replace(k, memory_bytes=memory_bytes) for k in kinds]
         return Cluster(tuple(kinds), self.links)
 
+    def without_hosts(self) -> Cluster:
+        """Return the cluster without the devices that compute in host memory.
+
+        The cluster itself if there are no others, or devices are linked.
+        """
+        if self.links or not any(kind.count for kind in self.kinds if not kind.host):
+            return self
+        kinds = (replace(kind, count=0) if kind.host else kind for kind in self.kinds)
+        return Cluster(tuple(kinds))
+
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per kind, indexed by name; `cluster_from_pandas` is the inverse.
 

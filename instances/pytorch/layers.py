@@ -20,15 +20,20 @@ class Grouping:
         Node of each operator.
     names
         Of the nodes, all different.
+    paths
+        What the nodes are called with the modules around them; empty if `names` say it.
     """
 
     node: tuple[int, ...]
     names: tuple[str, ...]
+    paths: tuple[str, ...] = ()
 
 
 def by_operator(graph: Graph) -> Grouping:
-    """Return the grouping in which every operator is a node."""
-    return Grouping(tuple(range(len(graph.operators))), tuple(op.name for op in graph.operators))
+    """Return the grouping in which every operator is a node, called ``path/operator``, too."""
+    names = tuple(op.name for op in graph.operators)
+    paths = tuple(f"{_path(op.modules, len(op.modules))}/{op.name}" for op in graph.operators)
+    return Grouping(tuple(range(len(names))), names, paths)
 
 
 def by_layer(graph: Graph, depth: int) -> Grouping:

@@ -95,8 +95,8 @@ def executed_stages(
     )
 
 
-def executed_schedule(name: str, stages: StageGraph, microbatches: int) -> Schedule:
-    """Return the schedule called `name`, a row per device in use, checked before it runs.
+def executed_schedule(schedule: str | Schedule, stages: StageGraph, microbatches: int) -> Schedule:
+    """Return a schedule, given or by its name, a row per device in use, checked before it runs.
 
     Inference takes a schedule's forward passes alone, whatever its name.
 
@@ -105,12 +105,13 @@ def executed_schedule(name: str, stages: StageGraph, microbatches: int) -> Sched
     InputError
         If it is no schedule that runs one batch after the other.
     """
-    if name not in SYNCHRONOUS:
-        raise InputError(f"schedule: {name!r} is not one of {', '.join(SYNCHRONOUS)}")
-    if stages.present[:, BACKWARD].any():
-        whole = make_schedule(name, stages, microbatches)
+    if isinstance(schedule, Schedule):
+        name, whole = schedule.name, schedule
+    elif schedule not in SYNCHRONOUS:
+        raise InputError(f"schedule: {schedule!r} is not one of {', '.join(SYNCHRONOUS)}")
     else:
-        whole = make_schedule("inference", stages, microbatches)
+        name, trains = schedule, bool(stages.present[:, BACKWARD].any())
+        whole = make_schedule(name if trains else "inference", stages, microbatches)
     validate(whole, stages)
     return schedule_of(
         [whole.of(d) for d in ranks_of(stages)], name=name, microbatches=microbatches

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...instances import InputError
 from ...instances.common.arrays import Ints
-from ...instances.model.schedule_size import check_size
+from ...instances.model.schedules.size import check_size
 from ..simulate.network import HostMemory, Network, priced_in
 from ..simulate.stages import BACKWARD, StageGraph
 from .actions import Action, Kind, Schedule, WeightVersions, parse_action, schedule_of

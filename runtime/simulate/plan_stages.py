@@ -13,12 +13,14 @@ from ...instances import (
     Plan,
     ReplicaPlacement,
     StagePlacement,
+    TensorSharding,
     Throughput,
     Training,
     Workload,
 )
+from ..schedules.actions import Schedule
 from .calls import stages_of_calls
-from .iteration_stages import stages_of_iteration
+from .iteration_stages import iteration_schedule, stages_of_iteration
 from .mapped_stages import stages_of_mapping, topology_links
 from .network import HostMemory, Network
 from .pieces import cut, weight_share_of
@@ -58,6 +60,8 @@ def stages_of(
             f"relayed: the plan is for {plan.problem.name}; only placements are relayed"
         )
     plan.check_made_for(workload)
+    if isinstance(plan.solution, TensorSharding):
+        raise InputError("the plan is a sharding: it has no stages; stagecut simulate shows it")
     weight_share = weight_share_of(plan) if weight_share is None else weight_share
     match plan.problem, plan.solution:
         case Latency(), CallPlacement(device, call):
@@ -81,11 +85,20 @@ def stages_of(
             )
 
 
-def usual_schedule(plan: Plan) -> str:
+def usual_schedule(plan: Plan) -> str | Schedule:
     """Return the schedule that a plan is simulated with unless another is asked for."""
     if isinstance(plan.problem, Training | Iteration):
-        return plan.problem.schedule
+        return named_schedule(plan, plan.problem.schedule)
     return "single" if isinstance(plan.problem, Latency) else "1f1b"
+
+
+def named_schedule(plan: Plan, name: str) -> str | Schedule:
+    """Return a schedule by its name; of ``given``, the plan's own rows on its devices."""
+    problem, solution = plan.problem, plan.solution
+    if isinstance(problem, Iteration) and isinstance(solution, PipelinePlacement):
+        own = iteration_schedule(problem, solution, plan.cluster.size)
+        return own if name == problem.schedule else name
+    return name
 
 
 def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...instances import Plan, Workload
+from ...instances import InputError, Plan, Workload
 from ...instances.common.arrays import frozen
 from ..schedules import Schedule, make_schedule
 from ..schedules.steps import deadlock
@@ -127,6 +127,11 @@ def simulate_stages(
             microbatches = 1 if schedule == "single" else stages.batch or DEFAULT_MICROBATCHES
         stages = replace(stages, batch=stages.batch or microbatches)
         schedule = make_schedule(schedule, stages, microbatches, network)
+    elif microbatches not in (None, schedule.microbatches):
+        raise InputError(
+            f"microbatches: {microbatches}; the schedule is of {schedule.microbatches}: leave it "
+            "out"
+        )
     check_actions(schedule, stages)
     program = compile_program(stages, schedule, network)
     times = execute(program, schedule.microbatches)

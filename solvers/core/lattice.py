@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.common.arrays import Ints
+from ...instances.common.arrays import Bools, Ints
 from .lattice_kernel import Edges, grow
 from .search import Stoppable
 
@@ -53,6 +53,20 @@ class Lattice:
         """Return the units in an ideal, increasing."""
         bits = np.unpackbits(self.members[ideal].view(np.uint8), bitorder="little")
         return np.flatnonzero(bits)
+
+    def has(self, unit: int) -> Bools:
+        """Return, shape (N,), which ideals a unit is in, by its number, not its place."""
+        word, bit = self._place(unit)
+        return (self.members[:, word] >> bit & np.uint64(1)).astype(np.bool_)
+
+    def holds(self, ideal: int, unit: int) -> bool:
+        """Whether a unit is in an ideal, by its number."""
+        word, bit = self._place(unit)
+        return bool(self.members[ideal, word] >> bit & np.uint64(1))
+
+    def _place(self, unit: int) -> tuple[int, np.uint64]:
+        place = int(np.flatnonzero(self.order == unit)[0])
+        return place // 64, np.uint64(place % 64)
 
 
 def chain(order: Ints) -> Lattice:

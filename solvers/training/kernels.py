@@ -25,6 +25,7 @@ class TrainingData(NamedTuple):
     `incident_start` on, `other` the unit at their other end. `fast` and `light` hold for degree
     number t and unit u the least time, and the least size with one microbatch in flight (`inf`
     without configuration). `kappa` has one row per degree, one column per divisor.
+    `apart` has for each two units whether they must be in different stages; no rows for none.
     """
 
     start: NDArray[np.int64]
@@ -51,6 +52,7 @@ class TrainingData(NamedTuple):
     kappa: NDArray[np.float64]
     divisors: NDArray[np.int64]
     allowed: NDArray[np.bool_]
+    apart: NDArray[np.bool_]
     microbatches: int
     most_replicas: int
     gpipe: bool
@@ -61,6 +63,7 @@ class Query(NamedTuple):
     """Which plans are wanted: a cap T on TPS, memories, a cap on stages (0: none), and whether
     Σ TPS shall be least.
 
+    `at` says, by number of stages, which ideals can be the last so many; no rows without pins.
     `rest` has for each ideal the speed (Σ 1 / slowdown) of the devices that the units outside it
     need at least, for `within`.
     """
@@ -71,6 +74,7 @@ class Query(NamedTuple):
     sums: bool
     most_total: float
     rest: NDArray[np.float64]
+    at: NDArray[np.bool_]
 
 
 @kernel
@@ -149,6 +153,7 @@ def extend_plans(low, high, data, query, labels, halt):
     degrees = len(data.degrees)
     divisors = len(data.divisors)
     slowest = data.slowdown.max()
+    exact = len(query.at) > 0
     least_devices = np.zeros(kinds, np.int64)
     devices = np.zeros(kinds, np.int64)
     within = query.within * (1 + ROUNDING)
@@ -213,6 +218,8 @@ def extend_plans(low, high, data, query, labels, halt):
                     alive |= fast[depth + 1, t] * data.slowdown[k] <= within * reach and light[
                         depth + 1, t
                     ] <= query.capacity[k] * (1 + ROUNDING)
+            for i in range(depth if len(data.apart) > 0 else 0):
+                alive &= not data.apart[unit, units[i]]
             if not alive:
                 continue
             moved[depth + 1] = moved[depth]
@@ -267,10 +274,10 @@ def extend_plans(low, high, data, query, labels, halt):
                     known[:] = False
                     for a in range(own):
                         label = mine[a]
-                        if (
-                            query.most_stages > 0
-                            and labels.stages[label] + 1 + left > query.most_stages
-                        ):
+                        count = labels.stages[label] + 1
+                        if 0 < query.most_stages < count + left:
+                            continue
+                        if exact and not query.at[count, reached]:
                             continue
                         for p in range(q, divisors):
                             d = data.divisors[p]
@@ -314,7 +321,7 @@ def extend_plans(low, high, data, query, labels, halt):
                                 total += (found + transfer) / d
                                 if total > query.most_total:
                                     continue
-                            stages = labels.stages[label] + (1 if query.most_stages > 0 else 0)
+                            stages = count if query.most_stages > 0 else labels.stages[label]
                             labels = push(
                                 labels, reached, devices, replicas, stages, total, label, k, t, p
                             )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..api.rank_schedules import rank_schedules
-from ..instances import Cluster, Iteration, Workload
-from ..instances.formats.files import save
-from ..solvers import Limits
-from .clock import STARTED
-from .console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
-from .show.pipeline import schedule_table, schedules_json
+from ...api.rank_schedules import rank_schedules
+from ...instances import Cluster, Iteration, Workload
+from ...instances.formats.files import save
+from ...solvers import Limits
+from ..clock import STARTED
+from ..console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
+from .pipeline import schedule_table, schedules_json
 
 
 def rank(
