@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ...instances import InputError
-from .checkpoint import MANIFEST, ModelState, checkpoints, read_checkpoint
+from .checkpoint import ModelState
+from .checkpoint_files import MANIFEST, checkpoints, read_checkpoint
 from .split import PieceModule
 
 

@@ -17,7 +17,8 @@ import torch.distributed as dist
 from ...instances import InputError, Plan, StagePlacement, Workload
 from ...instances.pytorch.factory import Made
 from ..measure.group import process_group
-from .checkpoint import ModelState, Position, checkpoints, newest, restore, save
+from .checkpoint import ModelState, restore, save
+from .checkpoint_files import Position, checkpoints, newest
 from .guard.failures import Guard, guarded
 from .guard.identity import graph_hash, plan_hash, weights_hash
 from .model_state import model_state

@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 import stagecut  # noqa: E402
 from stagecut import InputError, merge_checkpoint  # noqa: E402
 from stagecut.cli import run_command  # noqa: E402
-from stagecut.runtime.execution.checkpoint import newest  # noqa: E402
+from stagecut.runtime.execution.checkpoint_files import newest  # noqa: E402
 from stagecut.runtime.execution.model_state import load_weights, model_state  # noqa: E402
 
 
