@@ -61,9 +61,15 @@ def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
     >>> import stagecut
     >>> stagecut.merge_checkpoint("kept")
     Traceback (most recent call last):
-    stagecut.instances.common.errors.InputError: kept: it holds no checkpoint
+    stagecut.instances.common.errors.InputError: kept: no such folder
     """
     path = Path(folder)
+    try:
+        there = path.is_dir()
+    except (OSError, ValueError):  # no name that a folder could have
+        there = False
+    if not there:
+        raise InputError(f"{str(folder)[:200]}: no such folder")
     if not (path / MANIFEST).exists() and not path.name.startswith("step-"):
         found = checkpoints(path)
         if not found:
@@ -102,8 +108,8 @@ def load_weights(model: nn.Module, file: Path) -> None:
         raise InputError(f"{file}: no such file") from None
     except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError):
         raise InputError(
-            f"{file}: it is no state_dict that torch.save wrote; in Python, let the model's "
-            "factory load it"
+            f"{str(file)[:200]}: it is no state_dict that torch.save wrote; let the "
+            "model's factory load it"
         ) from None
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise InputError(f"{file}: it is no state_dict; write torch.save(model.state_dict(), …)")

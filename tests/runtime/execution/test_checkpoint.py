@@ -188,7 +188,8 @@ def test_what_cannot_be_merged_is_said_in_one_line(tmp_path: Path, capsys) -> No
     (step / "manifest.json").unlink()
     refused("it holds no checkpoint")
     refused("manifest.json: damaged", step)
-    refused("it holds no checkpoint", tmp_path / "nowhere")
+    refused("no such folder", tmp_path / "nowhere")
+    refused("no such folder", tmp_path / ("x" * 5000))
 
 
 def test_tied_weights_are_in_a_state_under_all_their_names() -> None:
