@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ..instances import InputError
 from ..instances.common.errors import quote
@@ -26,6 +25,9 @@ from ..instances.formats.writing import write_whole
 from ..solvers import method_of
 from .case_record import DAMAGED, RECORD, cut_off, line, read_record
 from .compare import Row, tabulate, why_no_plan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OBJECTIVE = "--objective"
 

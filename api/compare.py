@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..instances import Cluster, InputError, Problem, StagecutError, Throughput, Training, Workload
 from ..instances.formats.files import load
@@ -16,6 +14,9 @@ from ..instances.model.plan import gap_between
 from ..runtime import evaluate
 from ..solvers import METHODS, Limits, Result
 from .solve import solve
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Named = TypeVar("Named")
 
@@ -230,6 +231,8 @@ def tabulate(rows: Sequence[Row]) -> pd.DataFrame:
     >>> list(tabulate([{**case, "method": m, "bound": b} for m, b in bounds.items()])["gap"])
     [0.1, 0.1]
     """
+    import pandas as pd
+
     table = pd.DataFrame([dict(row) for row in rows]).reindex(columns=list(COLUMNS))
     for column in ("objective", "bound", "seconds"):
         table[column] = table[column].astype(float)

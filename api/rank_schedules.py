@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ..instances import (
     Cluster,
@@ -25,6 +24,9 @@ from ..instances.model.problem import suggested_cluster
 from ..runtime.simulate.simulator import simulate
 from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
 from .solve import solve_with
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = ("schedule", "chunks", "makespan", "bound", "gap", "bubble", "peak_bytes", "fits",
            "status", "reason", "plan")  # fmt: skip
@@ -90,6 +92,8 @@ def rank_schedules(
     0    zb-h1       1  True
     1     1f1b       1  True
     """
+    import pandas as pd
+
     if not isinstance(workload, Workload):
         workload = load(workload)
     cluster = cluster or suggested_cluster(workload, "iteration")

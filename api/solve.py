@@ -39,11 +39,11 @@ from ..solvers import (
     Result,
     Search,
     Solver,
-    raise_first_bounds,
     solve_under_rules,
     split_argument,
 )
 from ..solvers import solver as solver_of
+from ..solvers.core.first_bounds import raise_first_bounds
 from .versions import installed
 
 #: Seconds that a solver may go on after it should have stopped.

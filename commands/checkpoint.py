@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..instances.common.quantities import show_bytes
-from .console import OUT, check_outputs, need, tell_written
+from .common.console import OUT, check_outputs, need, tell_written
 
 app = typer.Typer(help="Checkpoints of runs.", no_args_is_help=True)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 from rich.live import Live
 from rich.table import Table
@@ -20,9 +19,9 @@ from ..instances.formats.files import load
 from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
-from . import names, options
-from .console import ERR, OUT, check_outputs, parse_bytes, tell_written
-from .pose import (
+from .common import names, options
+from .common.console import ERR, OUT, check_outputs, parse_bytes, tell_written
+from .common.pose import (
     choose_cluster,
     choose_objective,
     for_iteration,
@@ -30,6 +29,9 @@ from .pose import (
     read_schedule,
     with_rules,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")

@@ -8,10 +8,17 @@ from typing import Annotated
 import typer
 
 from ..instances import InputError
-from ..instances.formats.files import load, load_plan_with_form
-from . import names, options
-from .console import INFEASIBLE, OUT, check_outputs, end, parse_bytes, print_json, tell_written
-from .pose import choose_cluster, choose_objective, pose_problem
+from .common import names, options
+from .common.console import (
+    INFEASIBLE,
+    OUT,
+    check_outputs,
+    end,
+    parse_bytes,
+    print_json,
+    tell_written,
+)
+from .common.pose import choose_cluster, choose_objective, pose_problem
 
 
 def explain(
@@ -46,6 +53,8 @@ def explain(
     Without PLAN, or where there is none, it says why, and how much memory or how many devices
     would do. Exit codes: 2 bad input, 3 no plan.
     """
+    from ..instances.formats.files import load, load_plan_with_form
+
     check_outputs(pictures=[plot], inputs=[workload, plan, cluster])
     loaded = load(workload)
     from ..api.explain.explain import explain as explain_plan  # once the files are there

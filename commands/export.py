@@ -10,10 +10,9 @@ import typer
 
 from ..instances import InputError, PipelinePlacement, Placement, Plan, Workload
 from ..instances.common.escape import shell
-from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.writing import layout, write_whole
-from . import names, options
-from .console import OUT, check_outputs, file_of, need, tell_written
+from .common import names, options
+from .common.console import OUT, check_outputs, file_of, need, tell_written
 
 
 class To(StrEnum):
@@ -66,6 +65,8 @@ def export(
 
     The integer program that plans solve is written by export-model.
     """
+    from ..instances.formats.files import load, load_plan_with_form
+
     _check_options(to, {"--schedule": schedule, "--microbatches": microbatches}, ("python", "csv"))
     _check_options(to, {"--model": model, "--batch": batch}, ("python",))
     inputs = [plan, workload, None if model is None else file_of(model)]

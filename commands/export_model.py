@@ -7,18 +7,14 @@ from typing import Annotated
 
 import typer
 
-from ..formulations.rules.reduce import only_case
-from ..formulations.task import pose
 from ..instances import (
     InputError,
     Iteration,
     Throughput,
 )
-from ..instances.formats.files import load
-from ..solvers.registry import method_of
-from . import names, options
-from .console import check_outputs, parse_bytes, tell_written
-from .pose import (
+from .common import names, options
+from .common.console import check_outputs, parse_bytes, tell_written
+from .common.pose import (
     choose_cluster,
     for_iteration,
     pose_problem,
@@ -60,6 +56,11 @@ def export_model(
 
     For plans see export.
     """
+    from ..formulations.rules.reduce import only_case
+    from ..formulations.task import pose
+    from ..instances.formats.files import load
+    from ..solvers.registry import method_of
+
     asked = read_schedule(schedule, microbatches)
     check_outputs(output, inputs=[workload, cluster, asked.file])
     loaded = load(workload)

@@ -13,7 +13,7 @@ from ..instances.generate.catalogue import CATALOGUE
 from ..instances.generate.published import SERVER, default_folder
 from ..instances.generate.published import fetch as fetch_files
 from ..instances.model.training_layers import training_layers
-from .console import ERR, OUT, check_outputs, print_json, show_bytes
+from .common.console import ERR, OUT, check_outputs, print_json, show_bytes
 
 app = typer.Typer(help="List, show and convert workloads.", no_args_is_help=True)
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ..api.solve import solve_with
 from ..instances import (
     Collective,
     DeviceMapping,
@@ -16,16 +15,10 @@ from ..instances import (
     MappingObjective,
     ReplicaPlacement,
 )
-from ..instances.formats.files import load, save
-from ..instances.topologies import topology as read_topology
-from ..runtime import evaluate
-from ..runtime.verify.report import MappingReport
-from ..solvers import Limits
 from ..solvers.core.limits import DEFAULT_SECONDS, MAPPING_GAP
-from . import names, options
-from .clock import STARTED
-from .console import check_outputs, end_with, file_of, print_json, progress, tell_written
-from .show.mapping import answer, print_mapping
+from .common import names, options
+from .common.clock import STARTED
+from .common.console import check_outputs, end_with, file_of, print_json, progress, tell_written
 
 
 def map_stages(
@@ -78,6 +71,8 @@ def map_stages(
 
     The bound is for the stages that were cut, with --joint for all cuts. Exit codes as for solve.
     """
+    from ..instances.formats.files import load, save
+
     check_outputs(output, pictures=[plot], inputs=[workload, file_of(topology)])
     if joint and method not in ("auto", "joint"):
         raise InputError(f"--joint: the method is {method}; leave one of the two out")
@@ -85,6 +80,14 @@ def map_stages(
     if collective is None and method in ("milp", "joint"):
         collective = Collective.RING
     loaded = load(workload)
+
+    from ..api.solve import solve_with  # what a missing file need not wait for
+    from ..instances.topologies import topology as read_topology
+    from ..runtime import evaluate
+    from ..runtime.verify.report import MappingReport
+    from ..solvers import Limits
+    from .show.mapping import answer, print_mapping
+
     links = read_topology(topology)
     problem = DeviceMapping(
         links,

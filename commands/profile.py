@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..instances import InputError, Tied, Workload
-from ..instances.formats.files import save
 from ..instances.generate.roofline import MACHINES
-from ..instances.model.training_layers import training_layers
-from . import names, options
-from .console import ERR, OUT, check_outputs, file_of, need, show_bytes, tell_written
+from .common import names, options
+from .common.console import ERR, OUT, check_outputs, file_of, need, show_bytes, tell_written
 
 if TYPE_CHECKING:
     from ..instances.pytorch.factory import Made
@@ -66,6 +64,9 @@ def profile(
     The factory returns a torch.nn.Module, or (module, inputs); inputs are a tensor, a tuple or a
     dictionary. Then: stagecut solve WORKLOAD.
     """
+    from ..instances.formats.files import save
+    from ..instances.model.training_layers import training_layers
+
     if estimate is not None and threads is not None:
         raise InputError("--threads: an estimate runs nothing; leave one of the two out")
     if estimate is not None and fresh:

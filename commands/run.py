@@ -11,9 +11,8 @@ import typer
 
 from ..instances import InputError
 from ..instances.common.errors import quote
-from ..instances.formats.files import load, load_plan_with_form
-from . import names, options
-from .console import OUT, check_outputs, file_of, need, tell_written
+from .common import names, options
+from .common.console import OUT, check_outputs, file_of, need, tell_written
 
 if TYPE_CHECKING:
     from ..instances.pytorch.factory import Made
@@ -88,6 +87,8 @@ def run(
     Training plans run, too. Start it under torchrun with a process per device of the plan:
     torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
     """
+    from ..instances.formats.files import load, load_plan_with_form
+
     need("torch", "runtime")
     if report and record is None:
         raise InputError("--report: it compares what --record writes; give both")

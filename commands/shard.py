@@ -21,9 +21,9 @@ from ..instances import (
 from ..instances.formats.files import load, load_plan, save
 from ..runtime import ShardingReport, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
-from . import options
-from .clock import STARTED
-from .console import (
+from .common import options
+from .common.clock import STARTED
+from .common.console import (
     check_outputs,
     end_with,
     parse_bytes,

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances import InputError, Sharding
-from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
-from . import names, options
-from .console import check_outputs, print_json, tell_written
-from .pose import NETWORKS, choose_network, names_file
-from .show.sharded_timeline import show_sharded_timeline
-from .show.simulation import as_dict, print_simulation
+from .common import names, options
+from .common.console import check_outputs, print_json, tell_written
+from .common.pose import NETWORKS, choose_network, names_file
 
 if TYPE_CHECKING:
     from ..runtime.simulate.result import Simulation
@@ -85,9 +82,11 @@ def simulate(
     Exit code 2 if the schedule does not fit the plan, is incomplete or deadlocks: the message
     then shows the place in a table of steps and devices.
     """
+    from ..instances.formats.files import load, load_plan_with_form
     from ..runtime.schedules import read_csv, write_csv
     from ..runtime.simulate.plan_stages import named_schedule, stages_of, usual_schedule
     from ..runtime.simulate.simulator import simulate_stages
+    from .show.simulation import as_dict, print_simulation
 
     check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
     if plot is not None:
@@ -103,6 +102,8 @@ def simulate(
         ):  # fmt: skip
             if given is not None:
                 raise InputError(f"{option}: a sharding has none; leave it out")
+        from .show.sharded_timeline import show_sharded_timeline
+
         show_sharded_timeline(loaded, made, trace, plot, graph, as_json=as_json)
         return
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..api.solve import solve_with
 from ..instances import (
     InputError,
     Iteration,
     Optimizer,
     Plan,
     Precision,
+    Problem,
     Recomputation,
     Workload,
 )
 from ..instances.common.choices import Tied
-from ..instances.formats.files import load, load_plan, save
-from ..runtime import Report, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
-from ..solvers.core.result import Result
-from . import names, options
-from .clock import STARTED
-from .console import (
+from .common import names, options
+from .common.clock import STARTED
+from .common.console import (
     ERR,
     check_outputs,
     end_with,
@@ -34,7 +31,7 @@ from .console import (
     progress,
     tell_written,
 )
-from .pose import (
+from .common.pose import (
     choose_cluster,
     choose_objective,
     choose_ties,
@@ -44,10 +41,11 @@ from .pose import (
     read_schedule,
     with_rules,
 )
-from .runnable import check_runnable
-from .show.pipeline import facts_of
-from .show.plan import as_dict, print_result
-from .show.rank import rank
+from .common.runnable import check_runnable
+
+if TYPE_CHECKING:
+    from ..runtime import Report
+    from ..solvers import Result
 
 
 def solve(
@@ -147,11 +145,17 @@ def solve(
     Options override what the file says. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
     plan within the limit.
     """
+    from ..instances.formats.files import load, load_plan
+
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
     if runnable:
         check_runnable(loaded)
+
+    from ..api.solve import solve_with  # what a missing file need not wait for
+    from .show.rank import rank
+
     asked = read_schedule(schedule, microbatches)
     schedule, microbatches = asked.schedule, asked.microbatches
     chosen = choose_objective(loaded, objective, microbatches)
@@ -212,20 +216,11 @@ def solve(
     report = _write(loaded, result.plan, output, plot)
     if objective == "training-batch":
         ERR.print("objective training-batch is now called iteration; the old name will go")
-    facts = facts_of(loaded, result, objective_given=objective is not None)
-    if as_json:
-        print_json(as_dict(loaded, problem, result, report, facts) | _trace_of(result, trace))
-    else:
-        print_result(loaded, result, report, facts)
-        if report is not None:
-            tell_written(output, plot)
+    given = objective is not None
+    _show(loaded, problem, result, report, objective_given=given, as_json=as_json, trace=trace)
+    if report is not None and not as_json:
+        tell_written(output, plot)
     end_with(result)
-
-
-def _trace_of(result: Result, trace: bool) -> dict[str, object]:
-    """Return plan and bound over time, if asked for."""
-    points = [[p.seconds, p.objective, p.bound] for p in result.trace]
-    return {"trace": points} if trace else {}
 
 
 def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
@@ -238,6 +233,9 @@ def _write(
     workload: Workload, plan: Plan | None, output: Path | None, plot: Path | None
 ) -> Report | None:
     """Return what the verifier says of a plan, and write the plan and its picture."""
+    from ..instances.formats.files import save
+    from ..runtime import evaluate
+
     if plan is None:
         return None
     report = evaluate(workload, plan.cluster, plan.problem, plan.solution)
@@ -248,3 +246,27 @@ def _write(
 
         draw_loads(report, plan, plot)
     return report
+
+
+def _show(
+    workload: Workload,
+    problem: Problem,
+    result: Result,
+    report: Report | None,
+    *,
+    objective_given: bool,
+    as_json: bool,
+    trace: bool,
+) -> None:
+    """Print a result as a table or as JSON."""
+    from .show.pipeline import facts_of
+    from .show.plan import as_dict, print_result
+
+    facts = facts_of(workload, result, objective_given=objective_given)
+    if not as_json:
+        print_result(workload, result, report, facts)
+        return
+    answer = as_dict(workload, problem, result, report, facts)
+    if trace:
+        answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
+    print_json(answer)

@@ -1,6 +1,5 @@
 """The searches: every method takes a task and a search, and fills the search with its finds."""
 
-from .core.first_bounds import raise_first_bounds
 from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
 from .core.result import Result
@@ -20,7 +19,6 @@ __all__ = [
     "Solver",
     "current_name",
     "method_of",
-    "raise_first_bounds",
     "solve_under_rules",
     "solver",
     "split_argument",

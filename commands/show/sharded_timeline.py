@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...instances import Plan, Workload
 from ...instances.formats.writing import write_whole
-from ..console import OUT, new_table, print_json, show_bytes, show_time, tell_written
+from ..common.console import OUT, new_table, print_json, show_bytes, show_time, tell_written
 
 
 def show_sharded_timeline(

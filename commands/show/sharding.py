@@ -9,7 +9,7 @@ from typing import Any
 from ...instances import Role, Sharding, TensorSharding, Workload, program_of
 from ...runtime import ShardingReport
 from ...solvers import Result
-from ..console import OUT, new_table, show_bytes
+from ..common.console import OUT, new_table, show_bytes
 from .plan import as_dict, print_end
 
 

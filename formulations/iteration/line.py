@@ -25,7 +25,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Iteration, Throughput, Workload
@@ -185,6 +184,8 @@ def most_between(graph: Hypergraph) -> Ints:
     Let pins a and b be in stages s < t. What is in the stages between neither comes before a nor
     after b, and each of those t − s − 1 stages has a unit.
     """
+    import networkx as nx
+
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(graph.size))
     order.add_edges_from(graph.edges.tolist())

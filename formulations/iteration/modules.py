@@ -20,7 +20,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Workload
@@ -159,6 +158,8 @@ def _pipeline_order(workload: Workload, statement: Line, depth: int) -> list[tup
     Blocks are numbered in a topological order, the names in natural order where it leaves a choice;
     those that wait for each other are one.
     """
+    import networkx as nx
+
     graph = statement.graph
     first: dict[int, str] = {}
     for v in np.flatnonzero(~workload.backward).tolist():

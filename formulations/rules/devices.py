@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Costs, InfeasibleError, InputError, Problem, Throughput
@@ -15,6 +15,9 @@ from ...instances.model.contiguity import pipeline_edges
 from ...instances.model.placement_rules import places
 from ..task import Task
 from .groups import Groups, Pin
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +99,8 @@ def _check_order(task: Task[Problem], groups: Groups, allowed: Bools) -> None:
     Device d comes before e if a node that is pinned to d feeds one that is pinned to e, over
     others or at once.
     """
+    import networkx as nx
+
     costs, group_of = task.costs, groups.group_of.tolist()
     free = isinstance(task.problem, Throughput) and task.problem.cpu_split == "free"
     of = list(range(task.workload.n)) if free else group_of  # on a free core each node is alone

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations, pairwise
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 
 from ...instances import InfeasibleError, Workload
 from ...instances.common.arrays import Ints, frozen
 from ...instances.model.placement_rules import PlacementRules
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Groups:
         between
             Two nodes; what keeps them together is named too.
         """
+        import networkx as nx
+
         path = nx.shortest_path(self.joins, *between)
         also = [self.joins.edges[u, v]["said"] for u, v in pairwise(path)]
         named = [*dict.fromkeys((*rules, *also))]
@@ -72,6 +77,8 @@ def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = Tru
     InfeasibleError
         If nodes must be both together and apart.
     """
+    import networkx as nx
+
     joins: nx.Graph[int] = nx.Graph()
     joins.add_nodes_from(range(workload.n))
     classes = [

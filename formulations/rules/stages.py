@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Workload
 from ...instances.common.arrays import Bools, Ints
 from ...instances.model.placement_rules import PlacementRules
 from .groups import Groups, Pin, groups_of
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +73,8 @@ class StageRules:
 
     def why_not(self, size: int) -> str | None:
         """Return which rules contradict each other with `size` stages, None if none do."""
+        import networkx as nx
+
         stage, by_unit = self.stages(size), {int(self.unit_of[p.node]): p for p in self.pins}
         for pin in self.pins:
             unit = int(self.unit_of[pin.node])
@@ -136,6 +141,8 @@ def stage_rules(
     InfeasibleError
         If nodes must be both together and apart.
     """
+    import networkx as nx
+
     ahead: nx.DiGraph[int] = nx.DiGraph()
     ahead.add_nodes_from(range(int(unit_of.max()) + 1))
     ahead.add_edges_from(edges.tolist())

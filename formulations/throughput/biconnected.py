@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Throughput
@@ -23,6 +22,8 @@ def layer_units(task: Task[Throughput]) -> Ints:
     ----------
     Tarnawski et al., NeurIPS 2020, section 5 (baseline); Narayanan et al., "PipeDream", SOSP 2019.
     """
+    import networkx as nx
+
     units = pipeline_units(task)
     graph = hypergraph(task, units)
     order: nx.DiGraph[int] = nx.DiGraph()

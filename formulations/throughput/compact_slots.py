@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Throughput
@@ -70,6 +69,8 @@ def slot_of_device(
     or, in a pipeline, of their pieces; with links between devices they stay what they are. None if
     the pieces cannot be ordered.
     """
+    import networkx as nx
+
     if task.cluster.links:
         return {d: d for d in range(len(slots))}
     costs = task.costs
@@ -106,6 +107,8 @@ def tied_units(task: Task[Throughput], graph: Hypergraph) -> frozenset[int]:
 
     Where each node on a CPU is a piece of its own, these units cannot be on CPUs.
     """
+    import networkx as nx
+
     nodes: nx.DiGraph[int] = nx.DiGraph()
     nodes.add_edges_from(pipeline_edges(task.workload))
     tied = [c for c in nx.strongly_connected_components(nodes) if len(c) > 1]

@@ -7,14 +7,16 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ..common.arrays import Ints
 from ..common.errors import InputError, quote
 from ..common.units import LEAST
 from .network.links import Link, PairLink, link_table, number
 from .summary import Tabled
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ACCELERATOR = "accelerator"
 CPU = "cpu"
@@ -254,6 +256,8 @@ class Cluster(Tabled):
             Columns: count, memory_bytes, host, times, slowdown, link_latency_s and
             link_bytes_per_s (both NaN without a link).
         """
+        import pandas as pd
+
         rows = []
         for kind in self.kinds:
             row = {key: value for key, value in vars(kind).items() if key != "link"}

@@ -10,9 +10,7 @@ from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
-import pandas as pd
 
 from ..common.arrays import Bools, Floats, Ints, checked, frozen, rebuild
 from ..common.errors import InputError, quote
@@ -33,6 +31,9 @@ from .summary import Summarised
 from .ties import Tie, check_ties
 
 if TYPE_CHECKING:
+    import networkx as nx
+    import pandas as pd
+
     from .cluster import Cluster
 
 
@@ -237,6 +238,8 @@ class Workload(Summarised):
             Node attributes are the columns of `to_pandas`; the graph's own are ``name`` and
             ``time_unit``. `from_networkx` is the inverse.
         """
+        import networkx as nx
+
         graph: nx.DiGraph[NodeId] = nx.DiGraph(name=self.name, time_unit=self.time_unit)
         for row in self.to_pandas().reset_index().to_dict("records"):
             graph.add_node(row.pop("id"), **{str(key): value for key, value in row.items()})
@@ -252,6 +255,8 @@ class Workload(Summarised):
             Columns: name, time_KIND for each kind, memory_bytes, transfer and output_bytes where
             known, backward, colour (the user's label, or None), and those of `extra`.
         """
+        import pandas as pd
+
         labels = [None if c < 0 else self.colour_labels[c] for c in self.colours.tolist()]
         columns: dict[str, object] = {"name": list(self.names)}
         columns |= {f"time_{kind}": values for kind, values in self.times.items()}
@@ -266,6 +271,8 @@ class Workload(Summarised):
 
     def edges_to_pandas(self) -> pd.DataFrame:
         """Return one row per edge: the ids of its source and target."""
+        import pandas as pd
+
         ends = [(self.ids[u], self.ids[v]) for u, v in self.edges.tolist()]
         return pd.DataFrame(ends, columns=["source", "target"], dtype="object")
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Cluster, InputError, Plan, Workload, price
@@ -117,6 +116,8 @@ def _by_device(workload: Workload, device: Sequence[int], order: tuple[int, ...]
 
 def _in_line(workload: Workload, stages: list[Passes], rank: Ints) -> list[Passes]:
     """Return the stages so that forward passes go up the line and backward passes down."""
+    import networkx as nx
+
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(stages)))
     for side, direction in ((FORWARD, 1), (BACKWARD, -1)):

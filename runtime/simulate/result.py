@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from ...instances.common.arrays import Floats, Ints
 from ...instances.model.summary import Summarised
@@ -17,6 +16,9 @@ from .memory import DeviceMemory
 from .network import HostMemory, Network
 from .program import Program
 from .stages import StageGraph
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Step(NamedTuple):
@@ -171,6 +173,8 @@ class Simulation(Summarised):
 
         Busy is the time that its transfers would take if each had it to itself.
         """
+        import pandas as pd
+
         count = np.zeros(len(self.program.names), dtype=np.int64)
         busy = np.zeros(len(self.program.names))
         for index in np.flatnonzero(np.isfinite(self.job_end)).tolist():
@@ -252,6 +256,8 @@ class Simulation(Summarised):
             makespan), begin, end, in_flight (most microbatches held by one stage), weight_bytes
             (all that is kept all the time), version_bytes, activation_bytes and peak_bytes.
         """
+        import pandas as pd
+
         ran = [len(table) > 0 for table in self.schedule.actions]
         compute = self.busy - self.transfer
         columns = {
@@ -273,6 +279,8 @@ class Simulation(Summarised):
 
     def actions_to_pandas(self) -> pd.DataFrame:
         """Return one row per action: device, stage, kind, microbatch, start, end."""
+        import pandas as pd
+
         frames = [
             pd.DataFrame(
                 {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -154,6 +153,8 @@ def count_ideals(size: int, edges: Ints, effort: int) -> tuple[int, bool]:
         Classes of ideals that may be looked at; if they do not suffice, the number returned is
         the least there can be.
     """
+    import networkx as nx
+
     dag: nx.DiGraph[int] = nx.DiGraph()
     dag.add_nodes_from(range(size))
     dag.add_edges_from(edges.tolist())

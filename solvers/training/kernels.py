@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.common.kernel import inner, kernel
-from .knapsack import ROUNDING, least_cost, ratio_rule
+from .knapsack import ROUNDING
 from .labels import dominated, push
+from .stage_kernels import Options, configure, fastest_options, price_stage
 
 #: More microbatches than can be in flight.
 UNKNOWN = 2**62
@@ -78,48 +79,6 @@ class Query(NamedTuple):
 
 
 @kernel
-def price_stage(data, units, count, inside, k, t, item, cost, size_a, size_b, weight):
-    """Fill the options of a stage's units on kind k at degree number t; return the transfer time.
-
-    `cost` leaves the synchronisation of weights out, which depends on the replicas.
-    """
-    transfer = 0.0
-    options = 0
-    size = len(data.incident_start) - 1
-    for i in range(count):
-        u = units[i]
-        for at in range(data.incident_start[u], data.incident_start[u + 1]):
-            if not inside[data.other[at]]:
-                transfer += data.edge_time[data.incident[at]]
-        item[i] = options
-        for c in range(data.first[t * size + u], data.first[t * size + u + 1]):
-            cost[options] = data.time[c] * data.slowdown[k]
-            for at in range(data.sync_start[c], data.sync_start[c + 1]):
-                e = data.sync_edge[at]
-                if not inside[data.edges[e, 0] + data.edges[e, 1] - u]:
-                    cost[options] += data.sync_time[at]
-            size_a[options] = data.per_microbatch[c]
-            size_b[options] = data.fixed[c]
-            weight[options] = data.weight[c]
-            options += 1
-    item[count] = options
-    return transfer
-
-
-@kernel
-def configure(
-    data, item, cost, size_a, size_b, weight, kappa, y, capacity, limit, decide, choice, gave_up
-):  # fmt: skip
-    """Return the least Σ cost (times d: without transfer) of one option per unit."""
-    options = item[-1]
-    full = cost[:options] + kappa * weight[:options]
-    size = size_a[:options] * y + size_b[:options]
-    if data.greedy:
-        return ratio_rule(item, full, size, capacity, limit, choice)
-    return least_cost(item, full, size, capacity, limit, decide, choice, gave_up)
-
-
-@kernel
 def in_flight(data, d, behind):
     """Return y of a stage of d replicas with `behind` replicas in the stages after it."""
     if data.gpipe:
@@ -166,9 +125,9 @@ def extend_plans(low, high, data, query, labels, halt):
     fast = np.zeros((size + 1, degrees))
     light = np.zeros((size + 1, degrees))
     moved = np.zeros(size + 1)  # transfer time, rounded: it only sorts out what is too slow
-    item = np.zeros(size + 1, np.int64)
     most = len(data.time)
-    cost, size_a, size_b, weight = np.zeros(most), np.zeros(most), np.zeros(most), np.zeros(most)
+    item = np.zeros(size + 1, np.int64)
+    options = Options(item, np.zeros(most), np.zeros(most), np.zeros(most), np.zeros(most))
     choice = np.zeros(size, np.int64)
     known = np.zeros(divisors, np.bool_)
     quick = np.zeros((divisors, 3))
@@ -264,10 +223,7 @@ def extend_plans(low, high, data, query, labels, halt):
                             q = divisors
                             break
                         if transfer < 0:
-                            transfer = price_stage(
-                                data, units, depth, inside, k, t, item, cost, size_a, size_b,
-                                weight,
-                            )  # fmt: skip
+                            transfer = price_stage(data, units[:depth], inside, k, t, options)
                             least = quickest + transfer
                     if q == divisors:
                         continue
@@ -290,10 +246,7 @@ def extend_plans(low, high, data, query, labels, halt):
                                 break
                             if not known[p]:
                                 known[p] = True
-                                _look(
-                                    data, p, t, units, depth, item, cost, size_a, size_b, weight,
-                                    quick,
-                                )  # fmt: skip
+                                fastest_options(data, p, t, units[:depth], options, quick)
                                 fits_to[p] = 0
                                 fails_from[p] = UNKNOWN
                             limit = within * d - transfer
@@ -308,9 +261,9 @@ def extend_plans(low, high, data, query, labels, halt):
                                     continue  # there is nothing to choose
                                 if y > fits_to[p] or query.sums:
                                     found = configure(
-                                        data, item[: depth + 1], cost, size_a, size_b, weight,
-                                        data.kappa[t, p], y, query.capacity[k], limit,
-                                        not query.sums, choice, labels.tally[1:],
+                                        data, options, depth, data.kappa[t, p], y,
+                                        query.capacity[k], limit, not query.sums, choice,
+                                        labels.tally[1:],
                                     )  # fmt: skip
                                     if found == np.inf:
                                         fails_from[p] = y
@@ -328,23 +281,3 @@ def extend_plans(low, high, data, query, labels, halt):
                             if not query.sums:
                                 break  # more replicas would only cost more
     return labels
-
-
-@inner
-def _look(data, p, t, units, count, item, cost, size_a, size_b, weight, quick):
-    """Note cost and sizes of the fastest options for divisor number p; `inf` if p is forbidden."""
-    kappa = data.kappa[t, p]
-    quick[p] = 0.0
-    for i in range(count):
-        if not data.allowed[units[i], p]:
-            quick[p, 0] = np.inf
-            return
-        best = item[i]
-        value = cost[best] + kappa * weight[best]
-        for o in range(item[i] + 1, item[i + 1]):
-            another = cost[o] + kappa * weight[o]
-            if another < value:
-                best, value = o, another
-        quick[p, 0] += value
-        quick[p, 1] += size_a[best]
-        quick[p, 2] += size_b[best]

@@ -20,12 +20,11 @@ from ..core.search import Search
 from .kernels import (
     Query,
     TrainingData,
-    configure,
     extend_plans,
     in_flight,
-    price_stage,
 )
 from .labels import Labels, no_labels
+from .stage_kernels import Options, configure, price_stage
 
 #: Seconds between two looks at the clock.
 LOOK_S = 0.05
@@ -209,21 +208,19 @@ class Planner:
         inside = np.zeros(staging.size, np.bool_)
         inside[part.units] = True
         count = len(part.units)
-        item = np.zeros(count + 1, np.int64)
-        cost, size_a, size_b, weight = (np.zeros(len(data.time)) for _ in range(4))
+        filled = Options(
+            np.zeros(count + 1, np.int64), *(np.zeros(len(data.time)) for _ in range(4))
+        )
         choice = np.zeros(count, np.int64)
         gave_up = np.zeros(1, np.int64)
-        transfer = price_stage(
-            data, part.units, count, inside, part.kind, part.degree,
-            item, cost, size_a, size_b, weight,
-        )  # fmt: skip
+        transfer = price_stage(data, part.units, inside, part.kind, part.degree, filled)
         least = configure(
-            data, item, cost, size_a, size_b, weight, data.kappa[part.degree, part.divisor],
+            data, filled, count, data.kappa[part.degree, part.divisor],
             in_flight(data, d, part.behind), staging.capacity[part.kind], math.inf, False,
             choice, gave_up,
         )  # fmt: skip
         options = [
-            staging.choices(unit, part.degree)[int(choice[i] - item[i])]
+            staging.choices(unit, part.degree)[int(choice[i] - filled.item[i])]
             for i, unit in enumerate(part.units.tolist())
         ]
         return float((least + transfer) / d), options

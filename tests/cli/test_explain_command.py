@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import stagecut
 from stagecut import cli
-from stagecut.commands import names
+from stagecut.commands.common import names
 
 
 def run(*words: str) -> tuple[int, str]:

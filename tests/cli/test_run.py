@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import stagecut
 from stagecut import InputError, Plan, Workload
 from stagecut.cli import app, run_command
-from stagecut.commands.runnable import check_runnable
+from stagecut.commands.common.runnable import check_runnable
 from stagecut.instances import Placement
 from stagecut.instances.formats.files import save
 

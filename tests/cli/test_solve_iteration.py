@@ -28,9 +28,9 @@ from stagecut import (
 from stagecut import simulate as simulate_plan
 from stagecut.api.break_even import break_even
 from stagecut.api.gain import gain
+from stagecut.commands.common.pose import choose_objective, pose_problem
 from stagecut.commands.diff import diff
 from stagecut.commands.export import export
-from stagecut.commands.pose import choose_objective, pose_problem
 from stagecut.commands.simulate import simulate
 from stagecut.commands.solve import solve as solve_command
 from stagecut.commands.verify import verify
@@ -83,7 +83,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _time_begins_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands count their time from the start of the process, which is here that of all tests."""
-    for command in ("solve", "rank"):
+    for command in ("solve", "show.rank"):
         monkeypatch.setattr(f"stagecut.commands.{command}.STARTED", time.monotonic())
 
 

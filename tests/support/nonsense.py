@@ -92,8 +92,9 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 def options_of(command: str) -> Iterator[tuple[str, bool]]:
     """Yield the options of a command, and its arguments; and whether it is an option."""
-    found = COMMANDS
-    for name in command.split():
+    first, *rest = command.split()
+    found = cli.load_command(first)
+    for name in rest:
         found = found.commands[name]
     for parameter in found.params:
         if parameter.param_type_name == "argument":

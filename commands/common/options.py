@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ..instances import CpuSplit, Pipeline, Split
+from ...instances import CpuSplit, Pipeline, Split
 from . import names
 
 # What is read

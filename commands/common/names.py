@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..instances.common.choices import NAMED_SCHEDULES, TrainingSchedule
+from ...instances.common.choices import NAMED_SCHEDULES, TrainingSchedule
 
 Complete = Callable[[str], list[str]]
 
@@ -60,21 +60,21 @@ def complete_methods(incomplete: str) -> list[str]:
 
 def complete_topology(incomplete: str) -> list[str]:
     """Complete the kind of a topology."""
-    from ..instances.topologies.generators import RANDOM, REGULAR
+    from ...instances.topologies.generators import RANDOM, REGULAR
 
     return one_of(*(f"{kind}:" for kind in (*REGULAR, *RANDOM, "nvidia")))(incomplete)
 
 
 def complete_workload(incomplete: str) -> list[str]:
     """Complete the name of a shipped workload; of a file the shell does."""
-    from ..instances.generate.catalogue import CATALOGUE
+    from ...instances.generate.catalogue import CATALOGUE
 
     return one_of(*sorted(CATALOGUE))(incomplete)
 
 
 def complete_machine(incomplete: str) -> list[str]:
     """Complete the name of an accelerator."""
-    from ..instances.generate.roofline import MACHINES
+    from ...instances.generate.roofline import MACHINES
 
     return one_of(*MACHINES)(incomplete)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ..instances import (
+from ...instances import (
     Cluster,
     DeviceMapping,
     InputError,
@@ -25,29 +25,20 @@ from ..instances import (
     Workload,
     accelerators_and_cpus,
 )
-from ..instances.common.choices import Tied
-from ..instances.common.errors import quote
-from ..instances.formats.files import load_cluster
-from ..instances.formats.rules_files import load_fixed, load_rules
-from ..instances.formats.source import read_source
-from ..instances.model.placement_rules import NO_RULES, PlacementRules
-from ..instances.model.problem import suggested_cluster
-from ..instances.model.schedules.given import given_order
-from ..instances.model.tied_weights import are_copied, tied_as
-from ..runtime.simulate.network import (
-    HostMemory,
-    Links,
-    Network,
-    Sharing,
-    point_to_point,
-    shared,
-)
+from ...instances.common.choices import Tied
+from ...instances.common.errors import quote
+from ...instances.formats.rules_files import load_fixed, load_rules
+from ...instances.formats.source import read_source
+from ...instances.model.placement_rules import NO_RULES, PlacementRules
+from ...instances.model.problem import suggested_cluster
+from ...instances.model.schedules.given import given_order
 from .console import ERR, parse_bytes, show_bytes
 
 T = TypeVar("T", bound=Problem)
 
 if TYPE_CHECKING:
-    from ..runtime.simulate.stages import StageGraph
+    from ...runtime.simulate.network import Network, Sharing
+    from ...runtime.simulate.stages import StageGraph
 
 #: Below, a unit was forgotten.
 LEAST_MEMORY = 2**20
@@ -66,6 +57,8 @@ def choose_cluster(
     objective: str = "throughput",
 ) -> Cluster:
     """Return the cluster that file and options give together; options win."""
+    from ...instances.formats.files import load_cluster
+
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
             raise InputError(f"{option}: {count}; it must be at least 0")
@@ -114,6 +107,8 @@ def choose_ties(
 
     Copies are reduced once in an iteration, so their all-reduce is shared by its microbatches.
     """
+    from ...instances.model.tied_weights import are_copied, tied_as
+
     if tied is not None and not workload.ties:
         ERR.print(f"--tied: {workload.name} names no tied weights", style="dim", highlight=False)
     iteration = objective == "iteration"
@@ -171,7 +166,8 @@ def choose_network(
     overlap: bool | None,
 ) -> Network:
     """Return the network that the options describe."""
-    from ..runtime.simulate.plan_stages import usual_network
+    from ...runtime.simulate.network import HostMemory, Links, Sharing, point_to_point, shared
+    from ...runtime.simulate.plan_stages import usual_network
 
     usual = usual_network(plan)
     own = "topology" if isinstance(usual, Links) else "host"

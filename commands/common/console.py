@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -21,14 +21,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..instances import InputError, Status
-from ..instances.common.escape import plain
-from ..instances.common.kernel import compiling
-from ..instances.common.quantities import show_bytes as show_bytes
-from ..instances.common.quantities import show_gap as show_gap
-from ..instances.common.quantities import show_time as show_time
-from ..instances.formats.writing import PICTURES, check_target
-from ..solvers import Progress, Result
+from ...instances import InputError, Status
+from ...instances.common.escape import plain
+from ...instances.common.kernel import compiling
+from ...instances.common.quantities import show_bytes as show_bytes
+from ...instances.common.quantities import show_gap as show_gap
+from ...instances.common.quantities import show_time as show_time
+from ...instances.formats.writing import PICTURES, check_target
+
+if TYPE_CHECKING:
+    from ...solvers import Progress, Result
 
 
 class _Plain(Console):

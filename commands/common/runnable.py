@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..instances import InputError, Workload
-from ..instances.common.units import ON_NUMBERS
+from ...instances import InputError, Workload
+from ...instances.common.units import ON_NUMBERS
 
 
 def check_runnable(workload: Workload) -> None:
