@@ -10,22 +10,26 @@ devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_an
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
                    `measure`, `to_cluster`
 problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerRule`,
-                   `DeviceMapping`; of all but the last `PlacementRules`, `load_rules`
+                   `DeviceMapping`; of the first four `PlacementRules`, `load_rules`;
+                   `Sharding` over a `DeviceMesh`, of a `TensorProgram` of
+                   `Operator` with `Signature` and `Tensor`, from `tensor_program` (a model),
+                   as a workload by `program_workload`
 choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedule`;
                    `TrainingObjective`, `TrainingSchedule`, `Recomputation`, `Optimizer`,
                    `Precision`;
-                   `MappingObjective`, `MappingMode`, `Collective`; of topologies `Routing`; of
-                   results `Status`, `Limit`; of profiles `Tied`; of networks `Sharing`; of
-                   schedules `WeightVersions`; of measured clusters `LinkDetail`. Their values
-                   as texts will do.
+                   `MappingObjective`, `MappingMode`, `Collective`; `ShardingObjective`;
+                   of topologies `Routing`; of results `Status`, `Limit`; of profiles `Tied`; of
+                   networks `Sharing`; of schedules `WeightVersions`; of measured clusters
+                   `LinkDetail`. Their values as texts will do.
 models             of PyTorch: `plan` makes a `PlannedModel`, whose stages are `StageModule`
 solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`;
                    `explain` gives an `Explanation`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
                    `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
-                   `ReplicaPlacement`
+                   `ReplicaPlacement`, `TensorSharding`
 verifying          `verify`, `check_bound`; `evaluate` gives a `Report` of `DeviceReport`,
-                   `CallReport` or `StageReport`, a `MappingReport`; `stage_reports`, `StageCosts`
+                   `CallReport` or `StageReport`, a `MappingReport`, a `ShardingReport`;
+                   `stage_reports`, `StageCosts`
 schedules          `Schedule`, `SCHEDULES`, `make_schedule`, `best_schedule` (`BestSchedule`),
                    `read_csv`, `write_csv`
 simulating         `simulate`, `Simulation`; without a plan `simulate_stages`, `StageGraph`,
@@ -70,6 +74,7 @@ if TYPE_CHECKING:
     from .instances import CpuSplit as CpuSplit
     from .instances import DeviceKind as DeviceKind
     from .instances import DeviceMapping as DeviceMapping
+    from .instances import DeviceMesh as DeviceMesh
     from .instances import InfeasibleError as InfeasibleError
     from .instances import InputError as InputError
     from .instances import Iteration as Iteration
@@ -79,6 +84,7 @@ if TYPE_CHECKING:
     from .instances import Link as Link
     from .instances import MappingMode as MappingMode
     from .instances import MappingObjective as MappingObjective
+    from .instances import Operator as Operator
     from .instances import Optimizer as Optimizer
     from .instances import PairLink as PairLink
     from .instances import Pipeline as Pipeline
@@ -91,12 +97,18 @@ if TYPE_CHECKING:
     from .instances import Recomputation as Recomputation
     from .instances import ReplicaPlacement as ReplicaPlacement
     from .instances import Routing as Routing
+    from .instances import Sharding as Sharding
+    from .instances import ShardingObjective as ShardingObjective
+    from .instances import Signature as Signature
     from .instances import Split as Split
     from .instances import Stage as Stage
     from .instances import StageCosts as StageCosts
     from .instances import StagecutError as StagecutError
     from .instances import StagePlacement as StagePlacement
     from .instances import Status as Status
+    from .instances import Tensor as Tensor
+    from .instances import TensorProgram as TensorProgram
+    from .instances import TensorSharding as TensorSharding
     from .instances import Throughput as Throughput
     from .instances import Tied as Tied
     from .instances import Topology as Topology
@@ -106,6 +118,7 @@ if TYPE_CHECKING:
     from .instances import VerificationError as VerificationError
     from .instances import Workload as Workload
     from .instances import accelerators_and_cpus as accelerators_and_cpus
+    from .instances import program_workload as program_workload
     from .instances import topology as topology
     from .instances.formats.conversions import cluster_from_pandas as cluster_from_pandas
     from .instances.formats.conversions import from_networkx as from_networkx
@@ -121,10 +134,12 @@ if TYPE_CHECKING:
     from .instances.model.training_layers import training_layers as training_layers
     from .instances.pytorch.counts import counted_by_torch as counted_by_torch
     from .instances.pytorch.profile import profile as profile
+    from .instances.pytorch.tensors.program import tensor_program as tensor_program
     from .runtime import CallReport as CallReport
     from .runtime import DeviceReport as DeviceReport
     from .runtime import MappingReport as MappingReport
     from .runtime import Report as Report
+    from .runtime import ShardingReport as ShardingReport
     from .runtime import StageReport as StageReport
     from .runtime import evaluate as evaluate
     from .runtime import verify as verify
@@ -187,13 +202,15 @@ _MODULES = {
     "api.solve": "solve",
     "api.splits": "plan_from_split",
     "instances": (
-        "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping "
+        "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping DeviceMesh "
         "InfeasibleError InputError Iteration Latency LayerRule Limit Link MappingMode "
-        "MappingObjective Optimizer PairLink Pipeline PipelinePlacement PipelineSchedule "
+        "MappingObjective Operator Optimizer PairLink Pipeline PipelinePlacement PipelineSchedule "
         "Placement PlacementRules Plan Precision "
-        "Recomputation ReplicaPlacement Routing Split Stage StageCosts StagePlacement "
-        "StagecutError Status Throughput Tied Topology Training TrainingObjective "
-        "TrainingSchedule VerificationError Workload accelerators_and_cpus topology"
+        "Recomputation ReplicaPlacement Routing Sharding ShardingObjective Signature Split Stage "
+        "StageCosts StagePlacement StagecutError Status Tensor TensorProgram TensorSharding "
+        "Throughput Tied Topology Training TrainingObjective "
+        "TrainingSchedule VerificationError Workload accelerators_and_cpus program_workload "
+        "topology"
     ),
     "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
     "instances.formats.files": "dumps load load_cluster load_plan load_split save",
@@ -202,7 +219,10 @@ _MODULES = {
     "instances.model.training_layers": "training_layers",
     "instances.pytorch.counts": "counted_by_torch",
     "instances.pytorch.profile": "profile",
-    "runtime": "CallReport DeviceReport MappingReport Report StageReport evaluate verify",
+    "instances.pytorch.tensors.program": "tensor_program",
+    "runtime": (
+        "CallReport DeviceReport MappingReport Report ShardingReport StageReport evaluate verify"
+    ),
     "runtime.accuracy.calibrate": "calibrate",
     "runtime.accuracy.join": "compare_run",
     "runtime.execution.guard.failures": "guarded",

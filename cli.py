@@ -53,6 +53,11 @@ _COMMANDS = {
         "map_stages",
         "Cut WORKLOAD into stages and map their replicas to the devices of a topology.",
     ),
+    "shard": (
+        "shard",
+        "shard",
+        "Choose for every operator of WORKLOAD how its tensors lie on the devices, at least cost.",
+    ),
     "compare": (
         "compare",
         "compare",

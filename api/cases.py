@@ -256,7 +256,8 @@ def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, R
         from distributed import as_completed as as_finished
     except ImportError:
         raise InputError(
-            "--scheduler: dask is not installed; pip install 'stagecut[cluster]'"
+            "--scheduler: dask is not installed; in Stagecut's folder: "
+            "pip install -c constraints.txt '.[cluster]'"
         ) from None
     try:
         client = Client(scheduler, timeout="20s")

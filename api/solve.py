@@ -21,6 +21,7 @@ from ..instances import (
     InputError,
     Plan,
     Problem,
+    Sharding,
     Solution,
     Throughput,
     Training,
@@ -158,6 +159,8 @@ def solve_with(
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):
         cluster = accelerators_and_cpus(problem.topology.size)
+    if cluster is None and isinstance(problem, Sharding):
+        cluster = accelerators_and_cpus(problem.mesh.size)
     problem = problem or (Throughput() if workload.layers is None else Training())
     cluster = cluster or suggested_cluster(workload, problem.name)
     if cluster is None:
@@ -208,7 +211,7 @@ def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) 
     """
     for note in colour_notes(task):
         search.note(note)
-    if not isinstance(task.problem, DeviceMapping) and task.problem.placement_rules:
+    if not isinstance(task.problem, DeviceMapping | Sharding) and task.problem.placement_rules:
         solve_under_rules(run, task, search)
         return
     raise_first_bounds(task, search)

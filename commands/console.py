@@ -157,7 +157,10 @@ def tell_written(*paths: Path | None) -> None:
 def need(package: str, extra: str) -> None:
     """Raise InputError unless a package of one of our extras is installed."""
     if find_spec(package) is None:
-        raise InputError(f"{package} is not installed; pip install 'stagecut[{extra}]'")
+        raise InputError(
+            f"{package} is not installed; in Stagecut's folder: "
+            f"pip install -c constraints.txt '.[{extra}]'"
+        )
 
 
 def end(code: int) -> None:

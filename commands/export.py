@@ -10,7 +10,7 @@ import typer
 
 from ..instances import InputError, PipelinePlacement, Placement, Plan, Workload
 from ..instances.common.escape import shell
-from ..instances.formats.writing import write_whole
+from ..instances.formats.writing import layout, write_whole
 from . import names, options
 from .console import OUT, check_outputs, file_of, need, tell_written
 
@@ -25,6 +25,7 @@ class To(StrEnum):
     deepspeed = "deepspeed"
     vllm = "vllm"
     accelerate = "accelerate"
+    dtensor = "dtensor"
 
 
 def export(
@@ -32,7 +33,9 @@ def export(
     to: Annotated[
         To,
         typer.Option(
-            "--to", help="python: a script that needs torch alone; csv: torch's schedule."
+            "--to",
+            help="python: a script that needs torch alone; csv: torch's schedule; dtensor: the "
+            "placements of a sharding, as .py or .json.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
@@ -77,6 +80,8 @@ def export(
         said = _write_python(plan, loaded, model, batch, schedule, microbatches, output)
     elif loaded is None:
         raise InputError(f"--workload: {to.value} needs what the plan was made for; name its file")
+    elif to is To.dtensor:
+        said = _write_dtensor(*load_plan_with_form(plan, loaded), output)
     elif to is To.csv:
         loaded, made = load_plan_with_form(plan, loaded)
         said = _write_csv(loaded, made, schedule, microbatches, output)
@@ -102,6 +107,18 @@ def _write_launcher(workload: Workload, plan: Plan, to: To, output: Path) -> lis
     if to is To.accelerate:
         return []
     return [stages.in_words] + [f"rank {r}: {name}" for r, name in enumerate(stages.devices)]
+
+
+def _write_dtensor(workload: Workload, plan: Plan, output: Path) -> list[str]:
+    from ..runtime.export.dtensor import dtensor_json, dtensor_python
+
+    if output.suffix not in (".py", ".json"):
+        raise InputError(f"--output: {output.name}; dtensor is written as .py or .json")
+    if output.suffix == ".py":
+        write_whole(output, dtensor_python(workload, plan))
+    else:
+        write_whole(output, layout(dtensor_json(workload, plan)))
+    return []
 
 
 def _write_csv(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..instances import InputError
+from ..instances import InputError, Sharding
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
@@ -86,6 +86,7 @@ def simulate(
     from ..runtime.schedules import read_csv, write_csv
     from ..runtime.simulate.plan_stages import named_schedule, stages_of, usual_schedule
     from ..runtime.simulate.simulator import simulate_stages
+    from .show.sharded_timeline import show_sharded_timeline
     from .show.simulation import as_dict, print_simulation
 
     check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
@@ -94,6 +95,16 @@ def simulate(
     if weight_share is not None and not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     loaded, made = load_plan_with_form(plan, load(workload))
+    if isinstance(made.problem, Sharding):
+        for option, given in (
+            ("--schedule", schedule), ("--microbatches", microbatches), ("--network", network),
+            ("--weight-share", weight_share), ("--bandwidth", bandwidth), ("--sharing", sharing),
+            ("--overlap", overlap), ("--relayed", relayed), ("--csv", csv),
+        ):  # fmt: skip
+            if given is not None:
+                raise InputError(f"{option}: a sharding has none; leave it out")
+        show_sharded_timeline(loaded, made, trace, plot, graph, as_json=as_json)
+        return
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
     planned = usual_schedule(made) if schedule is None else named_schedule(made, schedule)

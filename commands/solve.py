@@ -20,6 +20,7 @@ from ..instances import (
 )
 from ..instances.common.choices import Tied
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
+from ..solvers.core.result import Result
 from . import names, options
 from .clock import STARTED
 from .console import (
@@ -41,10 +42,10 @@ from .pose import (
     read_schedule,
     with_rules,
 )
+from .pose.runnable import check_runnable
 
 if TYPE_CHECKING:
     from ..runtime import Report
-    from ..solvers import Result
 
 
 def solve(
@@ -73,6 +74,10 @@ def solve(
     pipeline: options.PipelineOrder = None,
     overlap: options.Overlap = None,
     relayed: options.Relayed = None,
+    runnable: Annotated[
+        bool,
+        typer.Option("--runnable", help="Refuse a workload that stagecut run could not run."),
+    ] = False,
     calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
     microbatches: options.Microbatches = None,
     chunks: options.Chunks = None,
@@ -145,6 +150,8 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
+    if runnable:
+        check_runnable(loaded)
 
     from ..api.solve import solve_with  # what a missing file need not wait for
     from .show.rank import rank
@@ -181,15 +188,9 @@ def solve(
             },
         },
     )
+    about = {"pin": pin, "together": together, "apart": apart}
     problem = with_rules(
-        problem,
-        devices,
-        pin=pin,
-        together=together,
-        apart=apart,
-        max_stages=max_stages,
-        fixed=fixed,
-        file=cluster,
+        problem, devices, **about, max_stages=max_stages, fixed=fixed, file=cluster
     )
     check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed, asked.file])
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
@@ -216,10 +217,33 @@ def solve(
     if objective == "training-batch":
         ERR.print("objective training-batch is now called iteration; the old name will go")
     given = objective is not None
-    _show(loaded, problem, result, report, objective_given=given, as_json=as_json, trace=trace)
+    _print(loaded, problem, result, report, objective_given=given, as_json=as_json, trace=trace)
     if report is not None and not as_json:
         tell_written(output, plot)
     end_with(result)
+
+
+def _print(
+    workload: Workload,
+    problem: Problem,
+    result: Result,
+    report: Report | None,
+    *,
+    objective_given: bool,
+    as_json: bool,
+    trace: bool,
+) -> None:
+    """Print a result as a table, or as JSON with plan and bound over time if asked for."""
+    from .show.pipeline import facts_of
+    from .show.plan import as_dict, print_result
+
+    facts = facts_of(workload, result, objective_given=objective_given)
+    if not as_json:
+        print_result(workload, result, report, facts)
+        return
+    points = [[p.seconds, p.objective, p.bound] for p in result.trace]
+    answer = as_dict(workload, problem, result, report, facts)
+    print_json(answer | ({"trace": points} if trace else {}))
 
 
 def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
@@ -245,27 +269,3 @@ def _write(
 
         draw_loads(report, plan, plot)
     return report
-
-
-def _show(
-    workload: Workload,
-    problem: Problem,
-    result: Result,
-    report: Report | None,
-    *,
-    objective_given: bool,
-    as_json: bool,
-    trace: bool,
-) -> None:
-    """Print a result as a table or as JSON."""
-    from .show.pipeline import facts_of
-    from .show.plan import as_dict, print_result
-
-    facts = facts_of(workload, result, objective_given=objective_given)
-    if not as_json:
-        print_result(workload, result, report, facts)
-        return
-    answer = as_dict(workload, problem, result, report, facts)
-    if trace:
-        answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
-    print_json(answer)

@@ -15,8 +15,10 @@ from ..instances import (
     Latency,
     Plan,
     Problem,
+    Sharding,
     Workload,
     price,
+    program_of,
     without_links,
 )
 from ..instances.common.arrays import Ints
@@ -88,4 +90,6 @@ def pose(
         check_weights(workload, problem)
     if isinstance(problem, Iteration):
         check_two_passes(workload, problem)
+    if isinstance(problem, Sharding):
+        program_of(workload)
     return Task(workload, cluster, problem, start, options or {})

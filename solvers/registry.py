@@ -11,6 +11,7 @@ from .core.method import Method, Solver
 from .iteration import methods as iteration
 from .latency import methods as latency
 from .mapping import methods as mapping
+from .sharding import methods as sharding
 from .throughput import methods as throughput
 from .training import methods as training
 
@@ -21,6 +22,7 @@ METHODS: dict[str, dict[str, Method[Any]]] = {
     "mapping": mapping.METHODS,
     "training": training.METHODS,
     "latency": latency.METHODS,
+    "sharding": sharding.METHODS,
 }
 
 #: Former names of methods, accepted for one more version.

@@ -10,6 +10,7 @@ from ...instances import (
     InputError,
     Plan,
     Problem,
+    Sharding,
     Throughput,
     Training,
     Workload,
@@ -82,6 +83,10 @@ def explain(
     if isinstance(plan, Result):
         plan = plan.plan
     asked = problem if plan is None else plan.problem
+    if isinstance(asked, Sharding):
+        raise InputError(
+            "explain: it takes no shardings; stagecut simulate shows what takes the time"
+        )
     if isinstance(asked, DeviceMapping):
         raise InputError(
             "explain: it takes plans for throughput, iteration, latency and training; for a "

@@ -258,6 +258,36 @@ class MappingObjective(Choice):
     BUSIEST_LINK = "busiest-link"
 
 
+class Role(Choice):
+    """What a node of a tensor program is; see `Operator`.
+
+    Examples
+    --------
+    >>> Role("parameter") is Role.PARAMETER
+    True
+    """
+
+    OPERATOR = "operator"
+    PARAMETER = "parameter"
+    INPUT = "input"
+
+
+class ShardingObjective(Choice):
+    """What a sharding minimises; see `Sharding`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> mesh = stagecut.DeviceMesh((4,), (stagecut.Link(1e-5, 1e10),))
+    >>> problem = stagecut.Sharding(mesh, objective="distpar")
+    >>> problem.objective is ShardingObjective.DISTPAR
+    True
+    """
+
+    TIME = "time"
+    DISTPAR = "distpar"
+
+
 class Routing(Choice):
     """Which routes messages take; see `Topology`.
 

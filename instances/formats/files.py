@@ -30,6 +30,7 @@ from . import (
     versions,
 )
 from .source import Source, read_source
+from .tensors.program import is_program, read_program, write_program
 from .writing import layout, write_whole
 
 
@@ -56,6 +57,7 @@ class Reader:
 #: Asked in this order: the format with the surest sign first.
 READERS: tuple[Reader, ...] = (
     Reader("Stagecut workload", stagecut_json.is_workload, stagecut_json.read_workload),
+    Reader("Stagecut program", is_program, read_program),
     Reader("Piper JSON", piper_json.is_piper, piper_json.read_piper),
     Reader("PipeDream graph", pipedream_txt.is_pipedream, pipedream_txt.read_pipedream),
     Reader("placement JSON", placement_json.is_placement, placement_json.read_placement),
@@ -95,7 +97,7 @@ def load(name_or_path: str | Path) -> Workload:
             _fail_unknown(name_or_path, list(ready))
     source = read_source(name_or_path)
     for reader in READERS:
-        if stagecut_json.format_name(source) not in ("", versions.WORKLOAD):
+        if stagecut_json.format_name(source) not in ("", versions.WORKLOAD, versions.PROGRAM):
             break
         if reader.sniff(source):
             return reader.read(source)
@@ -267,6 +269,8 @@ def dumps(value: Workload | Cluster | Plan, workload: Workload | None = None) ->
     '  "format": "stagecut-cluster",'
     """
     if isinstance(value, Workload):
+        if value.program is not None:
+            return layout(write_program(value, value.program))
         return layout(stagecut_json.write_workload(value))
     if isinstance(value, Cluster):
         return layout(stagecut_json.write_cluster(value))

@@ -13,6 +13,7 @@ from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
 from ..model.plan import Plan, gap_between
 from ..model.problem import DeviceMapping, Problem, names_stages
+from ..model.sharding.problem import Sharding
 from ..model.training import Training
 from ..model.workload import Workload
 from .plan_json import PlanFile, convert, read_problem, write_plan
@@ -32,7 +33,8 @@ class Outline:
     objective, bound, method, problem
         As in the plan; `problem` with its options.
     devices
-        Name, kind and nodes of each device; of plans that consist of stages, of each stage.
+        Name, kind and nodes of each device; of plans that consist of stages, of each stage;
+        of shardings, each property with the operators that make something of it.
     """
 
     workload: tuple[str, str]
@@ -87,6 +89,8 @@ def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[Nod
     """Return the parts of a solution that a plan can be told by: devices, or stages."""
     solution = file.solution
     try:
+        if "operators" in solution:
+            return _by_property(solution["operators"])
         stages = solution.get("stages", [])
         if stages and "device" not in stages[0]:
             return [_stage(number, part) for number, part in enumerate(stages)]
@@ -105,6 +109,15 @@ def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[Nod
         (device.name, cluster.kinds[device.kind].name, frozenset(own))
         for device, own in zip(cluster.devices, nodes, strict=True)
     ]
+
+
+def _by_property(operators: list[dict[str, Any]]) -> list[tuple[str, str, frozenset[NodeId]]]:
+    """Return the operators of a sharding by how what they make first lies."""
+    nodes: dict[str, set[NodeId]] = {}
+    for part in operators:
+        how = "x".join(s.partition("->")[2].split(",")[0] for s in part["signatures"])
+        nodes.setdefault(how, set()).add(part["node"])
+    return [(how, how, frozenset(nodes[how])) for how in sorted(nodes)]
 
 
 def _stage(number: int, part: dict[str, Any]) -> tuple[str, str, frozenset[NodeId]]:
@@ -169,7 +182,7 @@ def placed_numbers(source: Source, problem: Problem) -> tuple[tuple[NodeId, int]
     """
     made, parts = _placed(source)
     of_stages = names_stages(problem)
-    if isinstance(made, DeviceMapping) or (of_stages and not names_stages(made)):
+    if isinstance(made, DeviceMapping | Sharding) or (of_stages and not names_stages(made)):
         source.fail(f"it is a plan for {made.name}, whose parts are no stages of {problem.name}")
     if isinstance(made, Training) and not of_stages:
         source.fail(f"it is a plan for training, whose stages are no devices of {problem.name}")

@@ -8,18 +8,19 @@ the texts "inf", "-inf" and "nan" stand for the numbers that JSON cannot write.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
 from ..common.errors import InputError, prefix_errors, quote
+from ..common.json_values import read_mapping, to_json
 from ..model.cluster import Cluster
 from ..model.iteration import Iteration
 from ..model.plan import Plan
 from ..model.problem import DeviceMapping, Latency, Problem, Throughput
+from ..model.sharding.problem import Sharding
 from ..model.solution import Solution
 from ..model.training import Training
 from ..model.workload import Workload
@@ -49,12 +50,17 @@ from .stagecut_json import (
     read_file,
 )
 from .stages_json import StagesRecord, decode_stages, encode_stages
+from .tensors.sharding import (
+    ShardedOperatorsRecord,
+    ShardingRecord,
+    decode_sharding,
+    encode_sharding,
+    sharding_options,
+)
 from .versions import NEWEST, PLAN
 
 #: By which part of the objective a bound may exceed it, for rounding.
 BOUND_SLACK = 1e-6
-
-_SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
 class WorkloadRecord(Record):
@@ -153,6 +159,8 @@ def _options(problem: Problem) -> dict[str, Any]:
     if isinstance(problem, DeviceMapping):
         plain = {item.name: getattr(problem, item.name) for item in fields(problem)}
         return {**plain, "topology": write_topology(problem.topology)}
+    if isinstance(problem, Sharding):
+        return sharding_options(problem)
     return asdict(problem)
 
 
@@ -211,8 +219,8 @@ def read_plan(
             bound=-math.inf if file.bound is None else file.bound,
             method=file.method,
             time_unit=file.time_unit,
-            certificate=_read_mapping(file.certificate),
-            provenance=_read_mapping(file.provenance),
+            certificate=read_mapping(file.certificate),
+            provenance=read_mapping(file.provenance),
         )
         if plan.certificate.get("origin") == PRICES:
             price_certificate(plan.certificate, workload.n, len(made_on.kinds))
@@ -262,6 +270,8 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
                 "topology": make_topology(file),
             }
         ), codec
+    if codec.problem is Sharding:
+        return convert(source, options, ShardingRecord, "problem").problem(), codec
     return convert(source, options, codec.problem, "problem"), codec
 
 
@@ -280,38 +290,7 @@ CODECS: dict[str, Codec] = {
     "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
     "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
     "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
+    "sharding": Codec(
+        Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding, ShardingRecord
+    ),
 }
-
-
-def to_json(value: object) -> object:
-    """Return `value` as JSON values: arrays and tuples as lists, "inf" and the like as texts.
-
-    Raises
-    ------
-    InputError
-        If it holds something else.
-    """
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, Sequence | set | frozenset):
-        items = sorted(value) if isinstance(value, set | frozenset) else value
-        return [to_json(item) for item in items]
-    raise InputError(f"plan: its certificate holds a {type(value).__name__}, which is no JSON")
-
-
-def _from_json(value: Any) -> Any:
-    if isinstance(value, str):
-        return _SPECIAL.get(value, value)
-    if isinstance(value, dict):
-        return {key: _from_json(item) for key, item in value.items()}
-    return [_from_json(item) for item in value] if isinstance(value, list) else value
-
-
-def _read_mapping(values: dict[str, Any]) -> dict[str, object]:
-    return {key: _from_json(value) for key, value in values.items()}

@@ -23,6 +23,7 @@ from .costs import price
 from .iteration import Iteration
 from .network.topology import Topology
 from .placement_rules import NO_RULES, PlacementRules
+from .sharding.problem import Sharding
 from .summary import ByFields
 from .training import Training
 from .workload import Workload
@@ -246,7 +247,7 @@ class DeviceMapping(ByFields):
         return "mapping"
 
 
-Problem = Throughput | Iteration | Latency | Training | DeviceMapping
+Problem = Throughput | Iteration | Latency | Training | DeviceMapping | Sharding
 
 
 def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:

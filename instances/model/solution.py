@@ -221,7 +221,40 @@ class ReplicaPlacement:
         return first
 
 
-Solution = Placement | PipelinePlacement | CallPlacement | StagePlacement | ReplicaPlacement
+@dataclass(frozen=True, eq=False)
+class TensorSharding:
+    """Solution of a sharding problem.
+
+    Parameters
+    ----------
+    signature
+        Shape (n, axes of the mesh): for each operator the number of its signature along each axis.
+
+    Examples
+    --------
+    >>> TensorSharding([[0, 1], [2, 1]]).device.tolist()
+    [0, 0]
+    """
+
+    signature: Ints
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "signature", frozen(self.signature, "int64"))
+
+    @property
+    def device(self) -> Ints:
+        """Shape (n,): the first device; every device takes part in each operator."""
+        return frozen(np.zeros(len(self.signature), np.int64), "int64")
+
+
+Solution = (
+    Placement
+    | PipelinePlacement
+    | CallPlacement
+    | StagePlacement
+    | ReplicaPlacement
+    | TensorSharding
+)
 
 
 def on_cluster(solution: Solution, old: Cluster, new: Cluster) -> Solution:
@@ -230,7 +263,8 @@ def on_cluster(solution: Solution, old: Cluster, new: Cluster) -> Solution:
     Parameters
     ----------
     solution
-        For `old`; a mapping's devices are its topology's, and stay as they are.
+        For `old`; a mapping's devices are its topology's, a sharding's its mesh's, and stay as they
+        are.
     old, new
         Whose devices.
 
@@ -251,7 +285,7 @@ def on_cluster(solution: Solution, old: Cluster, new: Cluster) -> Solution:
     >>> on_cluster(Placement([0, 1, 2]), two, three).device.tolist()
     [0, 1, 3]
     """
-    if isinstance(solution, ReplicaPlacement):
+    if isinstance(solution, ReplicaPlacement | TensorSharding):
         return solution
     kinds = {kind.name: k for k, kind in enumerate(new.kinds)}
     kind_to = [kinds.get(kind.name, -1) for kind in old.kinds]

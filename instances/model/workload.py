@@ -26,6 +26,7 @@ from .check_workload import (
     plain_ids,
 )
 from .layers import Layers
+from .sharding.program import TensorProgram
 from .summary import Summarised
 from .ties import Tie, check_ties
 
@@ -81,6 +82,8 @@ class Workload(Summarised):
         ``parameters``, ``flops``, ``weight_bytes``, ``activation_bytes``, ….
     layers
         What each node can be configured to (tensor degree, recomputation), for training plans.
+    program
+        The tensors that each node reads and makes, for sharding.
     cluster
         The devices that the file suggests, if it does.
     ties
@@ -125,6 +128,7 @@ class Workload(Summarised):
     cluster: Cluster | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     ties: tuple[Tie, ...] = ()
+    program: TensorProgram | None = None
 
     def __post_init__(self) -> None:
         put = partial(object.__setattr__, self)
@@ -221,6 +225,8 @@ class Workload(Summarised):
             digest.update(b"|")
         if self.layers is not None:
             digest.update(self.layers.fingerprint.encode())
+        if self.program is not None:
+            digest.update(self.program.fingerprint.encode())
         return digest.hexdigest()
 
     def to_networkx(self) -> nx.DiGraph[NodeId]:
@@ -330,3 +336,7 @@ def _check(workload: Workload) -> None:
     check_ties(where, workload.backward, workload.ties)
     if workload.layers is not None:
         check_layers(where, workload.ids, workload.edges, workload.layers)
+    if workload.program is not None:
+        named = tuple(operator.name for operator in workload.program.operators)
+        if named != workload.ids:
+            raise InputError(f"{where}: its program's operators are not its nodes, in their order")

@@ -93,7 +93,7 @@ class Pipeline:
         everywhere = [
             [r * size + rank_of[piece.device] for r in range(replicas)] for piece in prepared.pieces
         ]
-        names = [piece.parameters for piece in prepared.pieces]
+        names = [list(piece.parameters) for piece in prepared.pieces]
         self._sums = GradientSums(holders_of(names, everywhere))
         self._torch = TorchSchedule(
             self.stages,
@@ -108,7 +108,7 @@ class Pipeline:
         """Return this rank's learned tensors under the model's names, shared ones once."""
         seen: dict[str, nn.Parameter] = {}
         for stage in self.stages:
-            seen |= dict(stage.piece.module.named_parameters())
+            seen |= stage.piece.parameters
         return iter(seen.items())
 
     def step(self, batch: Sequence[Tensors]) -> None:

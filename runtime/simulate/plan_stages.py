@@ -13,6 +13,7 @@ from ...instances import (
     Plan,
     ReplicaPlacement,
     StagePlacement,
+    TensorSharding,
     Throughput,
     Training,
     Workload,
@@ -59,6 +60,8 @@ def stages_of(
             f"relayed: the plan is for {plan.problem.name}; only placements are relayed"
         )
     plan.check_made_for(workload)
+    if isinstance(plan.solution, TensorSharding):
+        raise InputError("the plan is a sharding: it has no stages; stagecut simulate shows it")
     weight_share = weight_share_of(plan) if weight_share is None else weight_share
     match plan.problem, plan.solution:
         case Latency(), CallPlacement(device, call):

@@ -10,6 +10,7 @@ from ...instances import (
     PipelinePlacement,
     PlacementRules,
     Problem,
+    Sharding,
     Solution,
     StagePlacement,
     Workload,
@@ -25,7 +26,7 @@ def broken_rules(
 
     Written apart from what solvers compute with, on purpose.
     """
-    if isinstance(problem, DeviceMapping) or not problem.placement_rules:
+    if isinstance(problem, DeviceMapping | Sharding) or not problem.placement_rules:
         return []
     place = places(cluster, pools=problem.name == "latency").tolist()
     where = [place[d] for d in solution.device.tolist()]  # what nodes must not share

@@ -16,15 +16,17 @@ from ...instances import (
     Plan,
     Problem,
     ReplicaPlacement,
+    Sharding,
     Solution,
     StagePlacement,
+    TensorSharding,
     Throughput,
     Training,
     VerificationError,
     Workload,
     price,
 )
-from . import iteration, latency, mapping, throughput, training
+from . import iteration, latency, mapping, sharding, throughput, training
 from .placement_rules import broken_rules
 from .report import Report
 
@@ -41,12 +43,14 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
         What the solution is for.
     solution
         Of the problem's type: `Placement` for `Throughput`, `CallPlacement` for `Latency`,
-        `StagePlacement` for `Training`, `ReplicaPlacement` for `DeviceMapping`.
+        `StagePlacement` for `Training`, `ReplicaPlacement` for `DeviceMapping`,
+        `TensorSharding` for `Sharding`.
 
     Returns
     -------
     Report
-        Of a mapping a `MappingReport`. Broken rules are listed, not raised.
+        Of a mapping a `MappingReport`, of a sharding a `ShardingReport`. Broken rules are listed,
+        not raised.
 
     Raises
     ------
@@ -86,6 +90,8 @@ def _of_problem(
             return latency.check(workload, cluster, costs, problem, solution)
         case DeviceMapping(), ReplicaPlacement():
             return mapping.check(workload, cluster, problem, solution)
+        case Sharding(), TensorSharding():
+            return sharding.check(workload, cluster, problem, solution)
     raise VerificationError(
         f"a {type(solution).__name__} is no solution of {problem.name}: plan again"
     )

@@ -81,6 +81,22 @@ def test_the_examples_of_pages_run(name: str, written: str, tmp_path: Path) -> N
     exec(compile(example, f"docs/{name}.md", "exec"), {})
 
 
+def test_the_examples_of_the_page_on_sharding_run(tmp_path: Path) -> None:
+    """Its Python, and its commands on that model."""
+    pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+    page = (ROOT / "docs" / "sharding.md").read_text()
+    (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "model.py").write_text(example.partition("model, inputs = make()")[0])
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
+    for command in commands.strip().splitlines():
+        words = [sys.executable, "-m", *shlex.split(command)]
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "placements.py").exists()
+    exec(compile(example, "docs/sharding.md", "exec"), {})
+
+
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_examples_in_docstrings(
     module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from brute import best_max_load
 from brute_iteration import SCHEDULES, least_makespan, training_case
 from brute_latency import least_latency
 from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
+from brute_sharding import least_cost, random_problem, random_program
 from cases import linked_case, random_case
 from given_orders import random_devices, random_rows
 from rules_cases import best_under_rules, with_rules
@@ -225,6 +226,22 @@ def _mapping(objective: str, wide: bool, seed: int) -> Case:
     return Case(workload, accelerators_and_cpus(problem.topology.size), problem, optimum)
 
 
+def _sharding(tight: bool, seed: int) -> Case:
+    """A random tensor program, its memory in half of the cases a part of what the optimum holds."""
+    for attempt in itertools.count():  # until there are few enough shardings to try them all
+        rng = np.random.default_rng([seed, attempt, 18])
+        workload, problem = random_program(rng), random_problem(rng)
+        if tight:
+            assert workload.program is not None
+            size = sum(tensor.size_bytes for tensor in workload.program.tensors)
+            problem = replace(problem, memory_bytes=float(rng.choice([0.2, 0.5, 0.9])) * size)
+        optimum = least_cost(workload, problem)
+        if optimum is not None:
+            cluster = accelerators_and_cpus(problem.mesh.size)
+            return Case(workload, cluster, problem, partial(float, optimum))
+    raise AssertionError
+
+
 BIGS = (1.0, 1e3, 1e5, 1e7, 1e8, 1e10, 1e12, 1e15)
 
 ORDINARY: dict[str, Callable[[int], Case]] = {
@@ -242,6 +259,8 @@ ORDINARY: dict[str, Callable[[int], Case]] = {
     "training": partial(_training, False),
     "mapping stage-time": partial(_mapping, "stage-time", False),
     "mapping busiest-link": partial(_mapping, "busiest-link", False),
+    "sharding": partial(_sharding, False),
+    "sharding in little memory": partial(_sharding, True),
 }
 
 WIDE: dict[str, Callable[[int], Case]] = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ..instances import (
+from ...instances import (
     Cluster,
     DeviceMapping,
     InputError,
@@ -18,26 +18,27 @@ from ..instances import (
     PipelineSchedule,
     Plan,
     Problem,
+    Sharding,
     Throughput,
     Training,
     TrainingObjective,
     Workload,
     accelerators_and_cpus,
 )
-from ..instances.common.choices import Tied
-from ..instances.common.errors import quote
-from ..instances.formats.rules_files import load_fixed, load_rules
-from ..instances.formats.source import read_source
-from ..instances.model.placement_rules import NO_RULES, PlacementRules
-from ..instances.model.problem import suggested_cluster
-from ..instances.model.schedules.given import given_order
-from .console import ERR, parse_bytes, show_bytes
+from ...instances.common.choices import Tied
+from ...instances.common.errors import quote
+from ...instances.formats.rules_files import load_fixed, load_rules
+from ...instances.formats.source import read_source
+from ...instances.model.placement_rules import NO_RULES, PlacementRules
+from ...instances.model.problem import suggested_cluster
+from ...instances.model.schedules.given import given_order
+from ..console import ERR, parse_bytes, show_bytes
 
 T = TypeVar("T", bound=Problem)
 
 if TYPE_CHECKING:
-    from ..runtime.simulate.network import Network, Sharing
-    from ..runtime.simulate.stages import StageGraph
+    from ...runtime.simulate.network import Network, Sharing
+    from ...runtime.simulate.stages import StageGraph
 
 #: Below, a unit was forgotten.
 LEAST_MEMORY = 2**20
@@ -56,7 +57,7 @@ def choose_cluster(
     objective: str = "throughput",
 ) -> Cluster:
     """Return the cluster that file and options give together; options win."""
-    from ..instances.formats.files import load_cluster
+    from ...instances.formats.files import load_cluster
 
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
@@ -106,7 +107,7 @@ def choose_ties(
 
     Copies are reduced once in an iteration, so their all-reduce is shared by its microbatches.
     """
-    from ..instances.model.tied_weights import are_copied, tied_as
+    from ...instances.model.tied_weights import are_copied, tied_as
 
     if tied is not None and not workload.ties:
         ERR.print(f"--tied: {workload.name} names no tied weights", style="dim", highlight=False)
@@ -165,8 +166,8 @@ def choose_network(
     overlap: bool | None,
 ) -> Network:
     """Return the network that the options describe."""
-    from ..runtime.simulate.network import HostMemory, Links, Sharing, point_to_point, shared
-    from ..runtime.simulate.plan_stages import usual_network
+    from ...runtime.simulate.network import HostMemory, Links, Sharing, point_to_point, shared
+    from ...runtime.simulate.plan_stages import usual_network
 
     usual = usual_network(plan)
     own = "topology" if isinstance(usual, Links) else "host"
@@ -215,7 +216,7 @@ def with_rules(
     InputError
         If an option cannot be read, or a file is broken.
     """
-    if isinstance(problem, DeviceMapping):
+    if isinstance(problem, DeviceMapping | Sharding):
         return problem
     told = NO_RULES if file is None else load_rules(file)
     placed = () if fixed is None else load_fixed(fixed, problem, cluster)
