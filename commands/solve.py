@@ -20,7 +20,6 @@ from ..instances import (
 )
 from ..instances.common.choices import Tied
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
-from ..solvers.core.result import Result
 from . import names, options
 from .clock import STARTED
 from .console import (
@@ -46,6 +45,7 @@ from .pose.runnable import check_runnable
 
 if TYPE_CHECKING:
     from ..runtime import Report
+    from ..solvers import Result
 
 
 def solve(
@@ -217,33 +217,10 @@ def solve(
     if objective == "training-batch":
         ERR.print("objective training-batch is now called iteration; the old name will go")
     given = objective is not None
-    _print(loaded, problem, result, report, objective_given=given, as_json=as_json, trace=trace)
+    _show(loaded, problem, result, report, objective_given=given, as_json=as_json, trace=trace)
     if report is not None and not as_json:
         tell_written(output, plot)
     end_with(result)
-
-
-def _print(
-    workload: Workload,
-    problem: Problem,
-    result: Result,
-    report: Report | None,
-    *,
-    objective_given: bool,
-    as_json: bool,
-    trace: bool,
-) -> None:
-    """Print a result as a table, or as JSON with plan and bound over time if asked for."""
-    from .show.pipeline import facts_of
-    from .show.plan import as_dict, print_result
-
-    facts = facts_of(workload, result, objective_given=objective_given)
-    if not as_json:
-        print_result(workload, result, report, facts)
-        return
-    points = [[p.seconds, p.objective, p.bound] for p in result.trace]
-    answer = as_dict(workload, problem, result, report, facts)
-    print_json(answer | ({"trace": points} if trace else {}))
 
 
 def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
@@ -269,3 +246,27 @@ def _write(
 
         draw_loads(report, plan, plot)
     return report
+
+
+def _show(
+    workload: Workload,
+    problem: Problem,
+    result: Result,
+    report: Report | None,
+    *,
+    objective_given: bool,
+    as_json: bool,
+    trace: bool,
+) -> None:
+    """Print a result as a table or as JSON."""
+    from .show.pipeline import facts_of
+    from .show.plan import as_dict, print_result
+
+    facts = facts_of(workload, result, objective_given=objective_given)
+    if not as_json:
+        print_result(workload, result, report, facts)
+        return
+    answer = as_dict(workload, problem, result, report, facts)
+    if trace:
+        answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
+    print_json(answer)
