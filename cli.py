@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from .commands import instances
+from .commands import instances, records
 from .commands.compare import compare
 from .commands.console import BAD_INPUT, ERR, INFEASIBLE
 from .commands.diff import diff
@@ -50,6 +50,7 @@ app.command()(report)
 app.command()(export)
 app.command("export-model")(export_model)
 app.add_typer(instances.app, name="instances")
+app.add_typer(records.app, name="records")
 
 
 def main() -> None:
