@@ -107,7 +107,7 @@ def test_the_records_of_a_suite_are_as_they_say(benchmarks: Path) -> None:
         check_record(record, ROOT / "records", benchmarks)
 
 
-def test_every_published_instance_has_a_record(benchmarks: Path) -> None:
+def test_every_published_instance_has_a_record() -> None:
     published = ROOT / "instances" / "generate" / "published.csv"
     with published.open(encoding="utf-8") as lines:
         paths = {row["path"] for row in csv.DictReader(lines) if "human-experts" not in row["path"]}
