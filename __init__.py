@@ -10,27 +10,34 @@ devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_an
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
                    `measure`, `to_cluster`
 problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerRule`,
-                   `DeviceMapping`
+                   `DeviceMapping`; of the first four `PlacementRules`, `load_rules`;
+                   `Sharding` over a `DeviceMesh`, of a `TensorProgram` of
+                   `Operator` with `Signature` and `Tensor`, from `tensor_program` (a model),
+                   as a workload by `program_workload`
 choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedule`;
                    `TrainingObjective`, `TrainingSchedule`, `Recomputation`, `Optimizer`,
                    `Precision`;
-                   `MappingObjective`, `MappingMode`, `Collective`; of topologies `Routing`; of
-                   results `Status`, `Limit`; of profiles `Tied`; of networks `Sharing`; of
-                   schedules `WeightVersions`; of measured clusters `LinkDetail`. Their values
-                   as texts will do.
-solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`
+                   `MappingObjective`, `MappingMode`, `Collective`; `ShardingObjective`;
+                   of topologies `Routing`; of results `Status`, `Limit`; of profiles `Tied`; of
+                   networks `Sharing`; of schedules `WeightVersions`; of measured clusters
+                   `LinkDetail`. Their values as texts will do.
+models             of PyTorch: `plan` makes a `PlannedModel`, whose stages are `StageModule`
+solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`;
+                   `explain` gives an `Explanation`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
                    `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
-                   `ReplicaPlacement`
+                   `ReplicaPlacement`, `TensorSharding`
 verifying          `verify`, `check_bound`; `evaluate` gives a `Report` of `DeviceReport`,
-                   `CallReport` or `StageReport`, a `MappingReport`; `stage_reports`, `StageCosts`
+                   `CallReport` or `StageReport`, a `MappingReport`, a `ShardingReport`;
+                   `stage_reports`, `StageCosts`
 schedules          `Schedule`, `SCHEDULES`, `make_schedule`, `best_schedule` (`BestSchedule`),
                    `read_csv`, `write_csv`
 simulating         `simulate`, `Simulation`; without a plan `simulate_stages`, `StageGraph`,
                    `chain`; `HostMemory`, `Links`, `shared`
 pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `draw_comparison`,
                    `draw_measurement`, `plot_front`, `write_html`
-running            `run`, `split_model`; of one's own `Loop`, `stage_chain`, `training_pieces`,
+running            `run`, `split_model`; with torch's schedules `stage_modules`,
+                   `tied_gradients`; of one's own `Loop`, `stage_chain`, `training_pieces`,
                    `guarded`; afterwards `load_recording`, `compare_run`, `calibrate`
 version            `__version__`
 errors             `StagecutError`: `InputError`, `InfeasibleError`, `VerificationError`
@@ -52,7 +59,11 @@ if TYPE_CHECKING:
     from .api.best_schedule import BestSchedule as BestSchedule
     from .api.best_schedule import best_schedule as best_schedule
     from .api.compare import compare as compare
+    from .api.explain.explain import explain as explain
+    from .api.explain.explanation import Explanation as Explanation
     from .api.pareto import pareto as pareto
+    from .api.plan_model import plan as plan
+    from .api.planned_model import PlannedModel as PlannedModel
     from .api.rank_schedules import rank_schedules as rank_schedules
     from .api.run import run as run
     from .api.solve import solve as solve
@@ -63,6 +74,7 @@ if TYPE_CHECKING:
     from .instances import CpuSplit as CpuSplit
     from .instances import DeviceKind as DeviceKind
     from .instances import DeviceMapping as DeviceMapping
+    from .instances import DeviceMesh as DeviceMesh
     from .instances import InfeasibleError as InfeasibleError
     from .instances import InputError as InputError
     from .instances import Iteration as Iteration
@@ -72,23 +84,31 @@ if TYPE_CHECKING:
     from .instances import Link as Link
     from .instances import MappingMode as MappingMode
     from .instances import MappingObjective as MappingObjective
+    from .instances import Operator as Operator
     from .instances import Optimizer as Optimizer
     from .instances import PairLink as PairLink
     from .instances import Pipeline as Pipeline
     from .instances import PipelinePlacement as PipelinePlacement
     from .instances import PipelineSchedule as PipelineSchedule
     from .instances import Placement as Placement
+    from .instances import PlacementRules as PlacementRules
     from .instances import Plan as Plan
     from .instances import Precision as Precision
     from .instances import Recomputation as Recomputation
     from .instances import ReplicaPlacement as ReplicaPlacement
     from .instances import Routing as Routing
+    from .instances import Sharding as Sharding
+    from .instances import ShardingObjective as ShardingObjective
+    from .instances import Signature as Signature
     from .instances import Split as Split
     from .instances import Stage as Stage
     from .instances import StageCosts as StageCosts
     from .instances import StagecutError as StagecutError
     from .instances import StagePlacement as StagePlacement
     from .instances import Status as Status
+    from .instances import Tensor as Tensor
+    from .instances import TensorProgram as TensorProgram
+    from .instances import TensorSharding as TensorSharding
     from .instances import Throughput as Throughput
     from .instances import Tied as Tied
     from .instances import Topology as Topology
@@ -98,6 +118,7 @@ if TYPE_CHECKING:
     from .instances import VerificationError as VerificationError
     from .instances import Workload as Workload
     from .instances import accelerators_and_cpus as accelerators_and_cpus
+    from .instances import program_workload as program_workload
     from .instances import topology as topology
     from .instances.formats.conversions import cluster_from_pandas as cluster_from_pandas
     from .instances.formats.conversions import from_networkx as from_networkx
@@ -108,14 +129,17 @@ if TYPE_CHECKING:
     from .instances.formats.files import load_plan as load_plan
     from .instances.formats.files import load_split as load_split
     from .instances.formats.files import save as save
+    from .instances.formats.rules_files import load_rules as load_rules
     from .instances.model.tied_weights import tied_as as tied_as
     from .instances.model.training_layers import training_layers as training_layers
     from .instances.pytorch.counts import counted_by_torch as counted_by_torch
     from .instances.pytorch.profile import profile as profile
+    from .instances.pytorch.tensors.program import tensor_program as tensor_program
     from .runtime import CallReport as CallReport
     from .runtime import DeviceReport as DeviceReport
     from .runtime import MappingReport as MappingReport
     from .runtime import Report as Report
+    from .runtime import ShardingReport as ShardingReport
     from .runtime import StageReport as StageReport
     from .runtime import evaluate as evaluate
     from .runtime import verify as verify
@@ -127,6 +151,9 @@ if TYPE_CHECKING:
     from .runtime.execution.own_loop.training_pieces import training_pieces as training_pieces
     from .runtime.execution.prepare import split_model as split_model
     from .runtime.execution.recording_file import load_recording as load_recording
+    from .runtime.execution.stage_modules import StageModule as StageModule
+    from .runtime.execution.stage_modules import stage_modules as stage_modules
+    from .runtime.execution.stage_modules import tied_gradients as tied_gradients
     from .runtime.measure.measurement import LinkDetail as LinkDetail
     from .runtime.measure.measurement import to_cluster as to_cluster
     from .runtime.measure.picture import draw_measurement as draw_measurement
@@ -165,27 +192,37 @@ if TYPE_CHECKING:
 _MODULES = {
     "api.best_schedule": "BestSchedule best_schedule",
     "api.compare": "compare",
+    "api.explain.explain": "explain",
+    "api.explain.explanation": "Explanation",
     "api.pareto": "pareto",
+    "api.plan_model": "plan",
+    "api.planned_model": "PlannedModel",
     "api.rank_schedules": "rank_schedules",
     "api.run": "run",
     "api.solve": "solve",
     "api.splits": "plan_from_split",
     "instances": (
-        "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping "
+        "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping DeviceMesh "
         "InfeasibleError InputError Iteration Latency LayerRule Limit Link MappingMode "
-        "MappingObjective Optimizer PairLink Pipeline PipelinePlacement PipelineSchedule "
-        "Placement Plan Precision "
-        "Recomputation ReplicaPlacement Routing Split Stage StageCosts StagePlacement "
-        "StagecutError Status Throughput Tied Topology Training TrainingObjective "
-        "TrainingSchedule VerificationError Workload accelerators_and_cpus topology"
+        "MappingObjective Operator Optimizer PairLink Pipeline PipelinePlacement PipelineSchedule "
+        "Placement PlacementRules Plan Precision "
+        "Recomputation ReplicaPlacement Routing Sharding ShardingObjective Signature Split Stage "
+        "StageCosts StagePlacement StagecutError Status Tensor TensorProgram TensorSharding "
+        "Throughput Tied Topology Training TrainingObjective "
+        "TrainingSchedule VerificationError Workload accelerators_and_cpus program_workload "
+        "topology"
     ),
     "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
     "instances.formats.files": "dumps load load_cluster load_plan load_split save",
+    "instances.formats.rules_files": "load_rules",
     "instances.model.tied_weights": "tied_as",
     "instances.model.training_layers": "training_layers",
     "instances.pytorch.counts": "counted_by_torch",
     "instances.pytorch.profile": "profile",
-    "runtime": "CallReport DeviceReport MappingReport Report StageReport evaluate verify",
+    "instances.pytorch.tensors.program": "tensor_program",
+    "runtime": (
+        "CallReport DeviceReport MappingReport Report ShardingReport StageReport evaluate verify"
+    ),
     "runtime.accuracy.calibrate": "calibrate",
     "runtime.accuracy.join": "compare_run",
     "runtime.execution.guard.failures": "guarded",
@@ -193,6 +230,7 @@ _MODULES = {
     "runtime.execution.own_loop.training_pieces": "training_pieces",
     "runtime.execution.prepare": "split_model",
     "runtime.execution.recording_file": "load_recording",
+    "runtime.execution.stage_modules": "StageModule stage_modules tied_gradients",
     "runtime.measure.measurement": "LinkDetail to_cluster",
     "runtime.measure.picture": "draw_measurement",
     "runtime.measure.timing": "measure",

@@ -6,51 +6,153 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from .commands import instances, records
-from .commands.compare import compare
-from .commands.console import BAD_INPUT, ERR, INFEASIBLE
-from .commands.diff import diff
-from .commands.export import export
-from .commands.export_model import export_model
-from .commands.map import map_stages
-from .commands.measure import measure
-from .commands.profile import profile
-from .commands.report import report
-from .commands.run import run
-from .commands.simulate import simulate
-from .commands.solve import solve
-from .commands.verify import verify
+from .api.versions import installed
+from .commands.common.console import BAD_INPUT, ERR, INFEASIBLE, OUT
 from .instances import InfeasibleError, StagecutError
 from .instances.common.escape import one_line
 
 #: What wrong options raise: Typer has its own copy of Click, in some releases.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
+#: Command → its module in `commands/`, the function or group in it, and the first line of its help.
+_COMMANDS = {
+    "solve": (
+        "solve",
+        "solve",
+        "Plan where the nodes of WORKLOAD run, with a bound on how good a plan can be.",
+    ),
+    "verify": (
+        "verify",
+        "verify",
+        "Recompute objective, memory, colours, support and contiguity of PLAN, by definition.",
+    ),
+    "simulate": (
+        "simulate",
+        "simulate",
+        "Run PLAN in the simulator: timeline, steady state, bubble, memory over time.",
+    ),
+    "explain": (
+        "explain",
+        "explain",
+        "Say which device limits PLAN, which transfers cost most, what would help.",
+    ),
+    "diff": (
+        "diff",
+        "diff",
+        "Show two plans side by side: objectives, devices, and the nodes that moved.",
+    ),
+    "map": (
+        "map",
+        "map_stages",
+        "Cut WORKLOAD into stages and map their replicas to the devices of a topology.",
+    ),
+    "shard": (
+        "shard",
+        "shard",
+        "Choose for every operator of WORKLOAD how its tensors lie on the devices, at least cost.",
+    ),
+    "compare": (
+        "compare",
+        "compare",
+        "Run every workload with every method, each case in a process of its own.",
+    ),
+    "profile": (
+        "profile",
+        "profile",
+        "Trace MODEL and write it as a workload, its operators measured or estimated.",
+    ),
+    "run": (
+        "run",
+        "run",
+        "Run PLAN: train the model, or run it forward if the plan is for inference.",
+    ),
+    "measure": (
+        "measure",
+        "measure",
+        "Time messages between every pair of ranks, and write latency and bandwidth as a cluster.",
+    ),
+    "report": (
+        "report",
+        "report",
+        "Compare a recorded run of PLAN with its simulation: actions, stages, time of a step.",
+    ),
+    "export": (
+        "export",
+        "export",
+        "Write PLAN for another launcher; refuse with the reason if it cannot express it.",
+    ),
+    "export-model": (
+        "export_model",
+        "export_model",
+        "Write the integer program of a throughput or iteration problem as MPS or LP file.",
+    ),
+    "warm": (
+        "warm",
+        "warm",
+        "Compile what large workloads need, once per machine, so that no plan waits for it.",
+    ),
+    "instances": ("instances", "app", "List, show and convert workloads."),
+    "records": ("records", "app", "List, check and better the records."),
+}
+
+
+class _Commands(TyperGroup):
+    """The commands; the module of one is imported when it is called or completed."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return name, command and the arguments left, with the command as its module has it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name and command else command, rest
+
+
+@cache
+def load_command(name: str) -> Any:
+    """Return a command from its module."""
+    module, attribute, _ = _COMMANDS[name]
+    given = getattr(import_module(f".commands.{module}", __package__), attribute)
+    if not isinstance(given, typer.Typer):
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(given)
+        given = alone
+    return typer.main.get_command(given)
+
+
+def _stand_in() -> None:
+    """Stand for a command whose module is not imported yet."""
+
+
 app = typer.Typer(
     name="stagecut",
+    cls=_Commands,
     help="Plan where the operators of a neural network run, with a certificate.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(solve)
-app.command()(verify)
-app.command()(simulate)
-app.command()(diff)
-app.command("map")(map_stages)
-app.command()(compare)
-app.command()(profile)
-app.command()(run)
-app.command()(measure)
-app.command()(report)
-app.command()(export)
-app.command("export-model")(export_model)
-app.add_typer(instances.app, name="instances")
-app.add_typer(records.app, name="records")
+for _name, (_, _, _text) in _COMMANDS.items():
+    app.command(_name, help=_text)(_stand_in)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        OUT.print(f"stagecut {installed('stagecut')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Take the options that come before a command."""
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..instances import Iteration, Plan, Throughput, Workload
 from ..runtime import evaluate
@@ -69,6 +69,7 @@ def break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | No
             schedule,
             relayed=asked.relayed,
             overlap=asked.overlap,
+            placement_rules=replace(asked.placement_rules, pins=(), fixed=()),  # of devices
         )
         makespan = simulate(workload, plan, schedule, 1 << middle).makespan
         known = [evaluate(workload, plan.cluster, problem, other.solution) for other in others]

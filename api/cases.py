@@ -6,6 +6,7 @@ appended to a record beside the table, so that a comparison resumes where it sto
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ..instances import InputError
 from ..instances.common.errors import quote
@@ -25,6 +25,9 @@ from ..instances.formats.writing import write_whole
 from ..solvers import method_of
 from .case_record import DAMAGED, RECORD, cut_off, line, read_record
 from .compare import Row, tabulate, why_no_plan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OBJECTIVE = "--objective"
 
@@ -43,8 +46,8 @@ class Case:
     workload
         A file, or the name of a shipped workload.
     fingerprint
-        Of the workload, and of the cluster file if one is given, so that a changed file is solved
-        again.
+        Of the workload, and of files of cluster and schedule if they are given, so that a changed
+        file is solved again.
     method
         Of `stagecut solve`.
     options
@@ -81,6 +84,7 @@ def cases(
     *,
     objective: str = "throughput",
     cluster: Path | None = None,
+    given: str = "",
 ) -> list[Case]:
     """Return every workload with every method.
 
@@ -94,6 +98,8 @@ def cases(
         Of `stagecut solve`, of every case.
     cluster
         A cluster file for all; default: what each workload suggests.
+    given
+        What a file that an option names holds, so that it is solved again when that has changed.
 
     Raises
     ------
@@ -107,9 +113,9 @@ def cases(
         method_of(objective.removesuffix("-batch"), method)  # raises if there is none
     if objective != "throughput":
         options = [*options, OBJECTIVE, objective]
-    devices = ""
+    devices = f" under {hashlib.sha256(given.encode()).hexdigest()}" if given else ""
     if cluster is not None:
-        devices = f" on {load_cluster(cluster).fingerprint}"
+        devices += f" on {load_cluster(cluster).fingerprint}"
         options = [*options, "--cluster", str(cluster)]
     prints = {name: load(name).fingerprint + devices for name in workloads}
     called = unique_names(list(prints))
@@ -250,7 +256,8 @@ def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, R
         from distributed import as_completed as as_finished
     except ImportError:
         raise InputError(
-            "--scheduler: dask is not installed; pip install 'stagecut[cluster]'"
+            "--scheduler: dask is not installed; in Stagecut's folder: "
+            "pip install -c constraints.txt '.[cluster]'"
         ) from None
     try:
         client = Client(scheduler, timeout="20s")

@@ -6,23 +6,25 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..instances import Cluster, InputError, Problem, StagecutError, Throughput, Training, Workload
 from ..instances.formats.files import load
+from ..instances.model.plan import gap_between
 from ..runtime import evaluate
 from ..solvers import METHODS, Limits, Result
 from .solve import solve
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Named = TypeVar("Named")
 
 #: What a case came to, by column.
 Row = dict[str, Any]
 
-COLUMNS = ("workload", "problem", "method", "status", "limit", "objective", "bound", "gap", "ratio",
-           "seconds", "verified", "found_by", "error", "trace")  # fmt: skip
+COLUMNS = ("workload", "problem", "method", "status", "limit", "objective", "bound", "best_bound",
+           "gap", "ratio", "seconds", "verified", "found_by", "error", "trace")  # fmt: skip
 
 
 def compare(
@@ -45,7 +47,8 @@ def compare(
         One or several, of any kind; a dictionary says what the table calls them. Default: for
         each workload the one that `solve` takes.
     methods
-        One or several of `stagecut.METHODS`. A problem is not solved by methods of others.
+        One or several of `stagecut.METHODS`, as in `solve`. A problem is not solved by methods of
+        others.
     cluster, limits
         As in `solve`, for each case.
     on_row
@@ -54,10 +57,11 @@ def compare(
     Returns
     -------
     pandas.DataFrame
-        One row per case: workload, problem, method; status, limit, objective, bound, gap and
-        seconds as of its `Result`; ratio, the objective over the best bound for the workload
-        and problem; verified; found_by, the method that found the plan; error, if it was one, or
-        why there is no plan; trace, a list of (seconds, objective, bound); and plan.
+        One row per case: workload, problem, method; status, limit, objective, bound and seconds as
+        of its `Result`; best_bound, the largest bound that any method has proved for the workload
+        and problem, with gap and ratio of the objective to it; verified; found_by, the method that
+        found the plan; error, if it was one, or why there is no plan; trace, a list of (seconds,
+        objective, bound); and plan.
 
     Raises
     ------
@@ -86,7 +90,7 @@ def compare(
         for name, workload in named.items()
         for label, problem in (asked or _own_problem(workload)).items()
         for method in wanted
-        if method in METHODS[problem.name]
+        if method.partition(":")[0] in METHODS[problem.name]
     ]
     for method in wanted:
         if not any(case[-1] == method for case in cases):
@@ -217,11 +221,25 @@ def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto
 def tabulate(rows: Sequence[Row]) -> pd.DataFrame:
     """Return the tidy table of some rows.
 
-    Each objective is set against the best bound for its workload and problem, the `ratio`.
+    What one method has proved holds for all: each objective is set against the best bound for its
+    workload and problem.
+
+    Examples
+    --------
+    >>> bounds = {"auto": 9.0, "megatron": 2.0}
+    >>> case = {"workload": "net", "problem": "p", "objective": 10.0}
+    >>> list(tabulate([{**case, "method": m, "bound": b} for m, b in bounds.items()])["gap"])
+    [0.1, 0.1]
     """
+    import pandas as pd
+
     table = pd.DataFrame([dict(row) for row in rows]).reindex(columns=list(COLUMNS))
-    for column in ("objective", "bound", "gap", "seconds"):
+    for column in ("objective", "bound", "seconds"):
         table[column] = table[column].astype(float)
-    best = table.groupby(["workload", "problem"])["bound"].transform("max")
+    best = table.groupby(["workload", "problem"], sort=False)["bound"].transform("max")
+    table["best_bound"] = best
+    pairs = zip(table["objective"], best.fillna(-math.inf), strict=True)
+    table["gap"] = [gap_between(objective, bound) for objective, bound in pairs]
+    table["gap"] = table["gap"].where(table["objective"].notna() & best.notna())
     table["ratio"] = (table["objective"] / best).where(best > 0)
     return table

@@ -84,7 +84,7 @@ def _reason(task: Task[Problem], result: Result, alone: float) -> str:
 
 def _largest_part(task: Task[Problem]) -> str:
     """Say which part that cannot be cut holds all the work, if one does."""
-    workload, units = task.workload, _units(task)
+    workload, units = task.workload, units_of(task)
     time = task.costs.compute[task.costs.count > 0].min(axis=0)
     work = np.bincount(units, time)
     largest = int(work.argmax())
@@ -104,7 +104,7 @@ def _largest_part(task: Task[Problem]) -> str:
     )
 
 
-def _units(task: Task[Problem]) -> Ints:
+def units_of(task: Task[Problem]) -> Ints:
     """Return what must share a device, shape (n,)."""
     problem = task.problem
     if isinstance(problem, Iteration | Throughput) and problem.split == "contiguous":

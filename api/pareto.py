@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ..instances import Cluster, InputError, StagePlacement, Training, Workload
 from ..runtime import evaluate
 from ..solvers import Limits
 from .solve import solve
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def pareto(
@@ -61,6 +63,8 @@ def pareto(
     >>> front["devices"].tolist()
     [2, 4]
     """
+    import pandas as pd
+
     cluster = cluster or workload.cluster
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ..instances import (
     Cluster,
@@ -19,10 +18,15 @@ from ..instances import (
     Split,
     Workload,
 )
+from ..instances.common.choices import NAMED_SCHEDULES
 from ..instances.formats.files import load
+from ..instances.model.problem import suggested_cluster
 from ..runtime.simulate.simulator import simulate
 from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
 from .solve import solve_with
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = ("schedule", "chunks", "makespan", "bound", "gap", "bubble", "peak_bytes", "fits",
            "status", "reason", "plan")  # fmt: skip
@@ -88,9 +92,11 @@ def rank_schedules(
     0    zb-h1       1  True
     1     1f1b       1  True
     """
+    import pandas as pd
+
     if not isinstance(workload, Workload):
         workload = load(workload)
-    cluster = cluster or workload.cluster
+    cluster = cluster or suggested_cluster(workload, "iteration")
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
     if problem is None:
@@ -102,7 +108,7 @@ def rank_schedules(
             f"{workload.name}: it has no backward pass, without which schedules do not differ"
         )
     limits = limits or DEFAULT_LIMITS[problem.name]
-    asked = _problems(problem, schedules or tuple(PipelineSchedule), chunks)
+    asked = _problems(problem, schedules or NAMED_SCHEDULES, chunks)
     begun = time.monotonic() if started is None else started
     rows = []
     for i, one in enumerate(asked):
@@ -127,7 +133,10 @@ def _problems(
     chain = problem.split is Split.CONTIGUOUS and not problem.relayed
     return [
         replace(
-            problem, schedule=name, chunks=chunks if name == PipelineSchedule.INTERLEAVED else None
+            problem,
+            schedule=name,
+            chunks=chunks if name == PipelineSchedule.INTERLEAVED else None,
+            actions=problem.actions if name == PipelineSchedule.GIVEN else (),
         )
         for name in schedules
         if chain or name != PipelineSchedule.INTERLEAVED

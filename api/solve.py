@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ from ..instances import (
     InputError,
     Plan,
     Problem,
+    Sharding,
     Solution,
     Throughput,
     Training,
@@ -27,6 +29,8 @@ from ..instances import (
     accelerators_and_cpus,
 )
 from ..instances.formats.files import load
+from ..instances.model.problem import suggested_cluster
+from ..instances.model.solution import on_cluster
 from ..runtime import evaluate
 from ..solvers import (
     DEFAULT_LIMITS,
@@ -35,10 +39,11 @@ from ..solvers import (
     Result,
     Search,
     Solver,
-    current_name,
-    raise_first_bounds,
+    solve_under_rules,
+    split_argument,
 )
 from ..solvers import solver as solver_of
+from ..solvers.core.first_bounds import raise_first_bounds
 from .versions import installed
 
 #: Seconds that a solver may go on after it should have stopped.
@@ -67,18 +72,19 @@ def solve(
         What runs; or its file, or the name of a shipped workload, as for `load`.
     cluster
         Where it can run; default: for a mapping the devices of its topology, else the cluster
-        that the workload's file suggests.
+        that the workload's file suggests, for an iteration without its CPUs.
     problem
         What to minimise, and which splits are allowed; default: `Training()` for a
         workload with layer configurations, else `Throughput()`.
     method
-        ``auto`` chooses and says what it chose; others: `stagecut.METHODS`.
+        ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
+        follows a colon: ``deepspeed-type:REGEX``.
     limits
         How long and how well; default: 60 s and a gap of 1 %, or of 0.01 % while that is cheap
         (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
         ``Limits()`` is without limits.
     start
-        A plan to start from.
+        A plan to start from, for this cluster or another one whose devices in use this one has.
     on_progress
         Called with every better incumbent or bound.
     solver
@@ -153,17 +159,19 @@ def solve_with(
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):
         cluster = accelerators_and_cpus(problem.topology.size)
-    cluster = cluster or workload.cluster
+    if cluster is None and isinstance(problem, Sharding):
+        cluster = accelerators_and_cpus(problem.mesh.size)
+    problem = problem or (Throughput() if workload.layers is None else Training())
+    cluster = cluster or suggested_cluster(workload, problem.name)
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    problem = problem or (Throughput() if workload.layers is None else Training())
     limits = limits or DEFAULT_LIMITS[problem.name]
     if start is not None:
         start.check_made_for(workload)
-        if start.cluster != cluster:
-            raise InputError("start: the plan was made for another cluster; plan without it")
-    task = pose(workload, cluster, problem, start, options)
-    run = solver_of(task, method)
+        start = _on(start, cluster)
+    name, argument = split_argument(problem.name, method)
+    task = pose(workload, cluster, problem, start, {**(options or {}), **argument})
+    run = solver_of(task, name)
 
     def judge(solution: Solution) -> float:
         report = evaluate(workload, cluster, problem, solution)
@@ -174,15 +182,26 @@ def solve_with(
 
     ties = tie if isinstance(problem, DeviceMapping) else None
     search: Search[Solution] = Search(limits, judge, on_progress, started, ties)
-    search.method = current_name(problem.name, method)
-    if search.method != method:
-        search.note(f"method {method} is now called {search.method}; the old name will go")
+    search.method = name
+    if name != method.partition(":")[0]:
+        search.note(f"method {method} is now called {name}; the old name will go")
     with _interrupts(search):
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")
         _run_beside(partial(_solve, run, task, search), search)
     search.say_gap()
     return _result(workload, cluster, problem, search)
+
+
+def _on(start: Plan, cluster: Cluster) -> Plan:
+    """Return a start for a cluster that has its devices, with other numbers or memories perhaps."""
+    if start.cluster == cluster:
+        return start
+    try:
+        solution = on_cluster(start.solution, start.cluster, cluster)
+    except InputError as error:
+        raise InputError(f"start: {error}; plan without it") from None
+    return replace(start, cluster=cluster, solution=solution)
 
 
 def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
@@ -192,6 +211,9 @@ def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) 
     """
     for note in colour_notes(task):
         search.note(note)
+    if not isinstance(task.problem, DeviceMapping | Sharding) and task.problem.placement_rules:
+        solve_under_rules(run, task, search)
+        return
     raise_first_bounds(task, search)
     if not search.done:
         run(task, search)

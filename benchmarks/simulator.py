@@ -24,7 +24,7 @@ from stagecut.api.best_schedule import best_schedule
 from stagecut.instances import DeviceMapping, topology
 from stagecut.runtime.schedules import make_schedule
 from stagecut.runtime.simulate.network import HostMemory
-from stagecut.runtime.simulate.pieces import cut
+from stagecut.runtime.simulate.plan_stages import stages_of
 from stagecut.runtime.simulate.simulator import simulate, simulate_stages
 from stagecut.runtime.simulate.stages import chain
 
@@ -75,7 +75,7 @@ def steady_state(inputs: Path) -> None:
             error = abs(run.time_per_sample / plan.objective - 1)
             print(
                 f"| {path.parent.name[:-6]} {workload.name} | {method} "
-                f"| {cut(workload, plan).count} | {plan.objective:.8g} "
+                f"| {stages_of(workload, plan).count} | {plan.objective:.8g} "
                 f"| {run.time_per_sample:.8g} | {error:.0e} | {time.perf_counter() - begin:.2f} |",
                 flush=True,
             )

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 from rich.live import Live
 from rich.table import Table
 
 from ..api.case_record import RECORD
 from ..api.cases import Case, cases, run_cases
-from ..api.compare import Row, summaries
+from ..api.compare import Row, summaries, tabulate
 from ..instances import InputError, Throughput, Workload
 from ..instances.formats.files import load
 from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
-from . import options
-from .console import ERR, OUT, check_outputs, parse_bytes, tell_written
-from .pose import choose_cluster, choose_objective, pose_problem
+from .common import names, options
+from .common.console import ERR, OUT, check_outputs, parse_bytes, tell_written
+from .common.pose import (
+    choose_cluster,
+    choose_objective,
+    for_iteration,
+    pose_problem,
+    read_schedule,
+    with_rules,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Methods to compare unless told otherwise, where the objective has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
@@ -36,19 +45,31 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.complete_methods,
             help="Methods, separated by commas; default: of auto, dp, milp, greedy and "
-            "local-search those that the objective has, of iteration auto and what frameworks do."
+            "local-search those that the objective has, of iteration auto and what frameworks do. "
+            + names.methods_help(*names.SOLVED)
+            + ". deepspeed-type:REGEX counts the modules whose name matches.",
         ),
     ] = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="throughput, iteration, latency or training; default: as for solve."),
+        typer.Option(
+            autocompletion=names.OBJECTIVE,
+            help="throughput, iteration, latency or training; default: as for solve.",
+        ),
     ] = None,
     microbatches: options.Microbatches = None,
     schedule: Annotated[
-        str | None, typer.Option(help="Iteration, training: as for solve; default: 1f1b.")
+        str | None,
+        typer.Option(
+            autocompletion=names.SCHEDULE, help=f"{options.SCHEDULES}. Training: as for solve."
+        ),
     ] = None,
     chunks: options.Chunks = None,
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
     max_stages: options.MaxStages = None,
     time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
     gap: Annotated[
@@ -69,21 +90,31 @@ def compare(
     """Run every workload with every method, each case in a process of its own.
 
     Resumes where it stopped: finished cases are kept in OUTPUT.jsonl; its damaged lines are set
-    aside, and their cases run again. A case that crashes is a row of the table.
+    aside, and their cases run again. A case that crashes is a row of the table. Gaps are those to
+    the best bound that any method has proved.
     """
+    asked = read_schedule(schedule, microbatches)
     check_outputs(output)
     record = None if output is None else output.with_name(output.name + RECORD)
-    check_outputs(output, record, pictures=[plot], inputs=[*workloads, cluster])
+    check_outputs(output, record, pictures=[plot], inputs=[*workloads, cluster, asked.file])
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
     loaded = {name: load(name) for name in workloads}
-    objective = _objective_of(loaded, objective, microbatches)
-    batch = {"microbatches": microbatches, "schedule": schedule, "max_stages": max_stages}
+    objective = _objective_of(loaded, objective, asked.microbatches)
+    for_iteration(asked, objective)
+    batch = {"microbatches": microbatches, "schedule": schedule}
     problem = pose_problem(
         objective,
         {
             "throughput": {"split": split},
-            "iteration": {"split": split, **batch, "chunks": chunks},
+            "iteration": {
+                "split": split,
+                **batch,
+                "microbatches": asked.microbatches,
+                "schedule": asked.schedule,
+                "actions": asked.actions,
+                "chunks": chunks,
+            },
             "latency": {},
             "training": batch,
         },
@@ -94,15 +125,28 @@ def compare(
         typed += ["--split", problem.split]
     else:
         typed += _typed({"split": split, **batch, "chunks": chunks})
+    size = parse_bytes(memory, "--memory")
     for known in loaded.values():
-        choose_cluster(known, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+        devices = choose_cluster(known, cluster, accelerators, cpus, size, objective)
+        with_rules(problem, devices, pin=pin, together=together, apart=apart, max_stages=max_stages)
+    for option, texts in (("--pin", pin), ("--together", together), ("--apart", apart)):
+        typed += [word for text in texts or () for word in (option, text)]
+    typed += _typed({"max_stages": max_stages})
     typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
     if methods is None:
         usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS
         names = [method for method in usual if method in METHODS[problem.name]]
     else:
         names = [m.strip() for m in methods.split(",") if m.strip()]
-    todo = cases(workloads, names, typed, time_limit, objective=objective, cluster=cluster)
+    todo = cases(
+        workloads,
+        names,
+        typed,
+        time_limit,
+        objective=objective,
+        cluster=cluster,
+        given="\n".join(asked.actions or ()),
+    )
     result = _run(todo, output, jobs or 1, scheduler)
     units = {case.name: loaded[case.workload].time_unit for case in todo}
     for line in summaries(result, units):
@@ -121,17 +165,14 @@ def _run(
     if output is None:
         with TemporaryDirectory() as folder:
             return _run(todo, Path(folder) / "table.csv", jobs, scheduler)
-    table = _empty_table()
     shown: list[Row] = []
     notices: list[str] = []
 
-    with Live(table, console=ERR, auto_refresh=False) as live:
+    with Live(_table(shown, len(todo)), console=ERR, auto_refresh=False) as live:
 
         def show(row: Row) -> None:
-            shown.append(row)
-            table.add_row(*_cells(row))
-            table.caption = f"{len(shown)} of {len(todo)} cases"
-            live.refresh()
+            shown.append({"problem": todo[0].problem, **row})
+            live.update(_table(shown, len(todo)), refresh=True)
 
         live.transient = True  # nothing is left of it if there is an error
         result = run_cases(
@@ -161,19 +202,20 @@ def _objective_of(
     return chosen.pop() if chosen else "throughput"
 
 
-def _empty_table() -> Table:
-    table = Table("workload", "method", "status")
+def _table(rows: Sequence[Row], cases: int) -> Table:
+    table = Table("workload", "method", "status", caption=f"{len(rows)} of {cases} cases")
     for title in ("objective", "bound", "gap", "seconds"):
         table.add_column(title, justify="right")
+    for row in tabulate(rows).to_dict("records") if rows else ():
+        table.add_row(*_cells(row))
     return table
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: Mapping[Hashable, Any]) -> list[str]:
     def number(key: str, form: str) -> str:
-        value = row.get(key)
-        return "" if value is None else format(value, form)
+        return "" if pd.isna(row[key]) else format(row[key], form)
 
-    status = row["status"] if "error" not in row else f"{row['status']}: {row['error']}"
+    status = row["status"] if pd.isna(row["error"]) else f"{row['status']}: {row['error']}"
     cells = [row["workload"], row["method"], status]
     cells += [number("objective", ".6g"), number("bound", ".6g")]
     return [*cells, number("gap", ".3%"), number("seconds", ".2f")]

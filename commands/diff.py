@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from ..instances.formats.outline import read_outline
-from ..runtime.diff import PlanDiff
-from ..runtime.diff import diff as compare_plans
-from .console import OUT, print_json, show_gap
+from .common.console import OUT, print_json, show_gap
+
+if TYPE_CHECKING:
+    from ..runtime.diff import PlanDiff
 
 #: Nodes that moved, listed at most.
 LISTED = 12
@@ -26,6 +27,8 @@ def diff(
 
     Devices of one kind are alike, so each is paired with the one that does most of the same.
     """
+    from ..runtime.diff import diff as compare_plans
+
     result = compare_plans(read_outline(first), read_outline(second))
     if as_json:
         print_json(as_dict(result))

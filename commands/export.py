@@ -10,10 +10,9 @@ import typer
 
 from ..instances import InputError, PipelinePlacement, Placement, Plan, Workload
 from ..instances.common.escape import shell
-from ..instances.formats.files import load, load_plan_with_form
-from ..instances.formats.writing import write_whole
-from . import options
-from .console import OUT, check_outputs, file_of, need, tell_written
+from ..instances.formats.writing import layout, write_whole
+from .common import names, options
+from .common.console import OUT, check_outputs, file_of, need, tell_written
 
 
 class To(StrEnum):
@@ -26,6 +25,7 @@ class To(StrEnum):
     deepspeed = "deepspeed"
     vllm = "vllm"
     accelerate = "accelerate"
+    dtensor = "dtensor"
 
 
 def export(
@@ -33,7 +33,9 @@ def export(
     to: Annotated[
         To,
         typer.Option(
-            "--to", help="python: a script that needs torch alone; csv: torch's schedule."
+            "--to",
+            help="python: a script that needs torch alone; csv: torch's schedule; dtensor: the "
+            "placements of a sharding, as .py or .json.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
@@ -44,8 +46,9 @@ def export(
     schedule: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.BATCH_SCHEDULE,
             help="python, csv: gpipe, 1f1b, interleaved, zb-h1 or zb-h2; default: the plan's, "
-            "else 1f1b."
+            "else 1f1b.",
         ),
     ] = None,
     microbatches: Annotated[
@@ -62,6 +65,8 @@ def export(
 
     The integer program that plans solve is written by export-model.
     """
+    from ..instances.formats.files import load, load_plan_with_form
+
     _check_options(to, {"--schedule": schedule, "--microbatches": microbatches}, ("python", "csv"))
     _check_options(to, {"--model": model, "--batch": batch}, ("python",))
     inputs = [plan, workload, None if model is None else file_of(model)]
@@ -75,6 +80,8 @@ def export(
         said = _write_python(plan, loaded, model, batch, schedule, microbatches, output)
     elif loaded is None:
         raise InputError(f"--workload: {to.value} needs what the plan was made for; name its file")
+    elif to is To.dtensor:
+        said = _write_dtensor(*load_plan_with_form(plan, loaded), output)
     elif to is To.csv:
         loaded, made = load_plan_with_form(plan, loaded)
         said = _write_csv(loaded, made, schedule, microbatches, output)
@@ -100,6 +107,18 @@ def _write_launcher(workload: Workload, plan: Plan, to: To, output: Path) -> lis
     if to is To.accelerate:
         return []
     return [stages.in_words] + [f"rank {r}: {name}" for r, name in enumerate(stages.devices)]
+
+
+def _write_dtensor(workload: Workload, plan: Plan, output: Path) -> list[str]:
+    from ..runtime.export.dtensor import dtensor_json, dtensor_python
+
+    if output.suffix not in (".py", ".json"):
+        raise InputError(f"--output: {output.name}; dtensor is written as .py or .json")
+    if output.suffix == ".py":
+        write_whole(output, dtensor_python(workload, plan))
+    else:
+        write_whole(output, layout(dtensor_json(workload, plan)))
+    return []
 
 
 def _write_csv(
@@ -130,7 +149,7 @@ def _write_python(
     from ..runtime.execution.chain import executed_schedule
     from ..runtime.execution.prepare import split_model
     from ..runtime.export.python_script import python_script
-    from ..runtime.simulate.plan_stages import schedule_to_run
+    from ..runtime.simulate.plan_stages import named_schedule, schedule_to_run
 
     made = make(model, batch=batch)
     if made.kwargs and made.args:
@@ -145,7 +164,7 @@ def _write_python(
     text = python_script(
         made.model,
         ready.pieces,
-        executed_schedule(schedule, ready.stages, microbatches),
+        executed_schedule(named_schedule(ready.plan, schedule), ready.stages, microbatches),
         factory=model,
         call=call_text(model, batch),
         training=ready.training,

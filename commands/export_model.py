@@ -7,18 +7,20 @@ from typing import Annotated
 
 import typer
 
-from ..formulations.task import pose
 from ..instances import (
     InputError,
     Iteration,
-    PipelineSchedule,
     Throughput,
 )
-from ..instances.formats.files import load
-from ..solvers.registry import method_of
-from . import options
-from .console import check_outputs, parse_bytes, tell_written
-from .pose import choose_cluster, pose_problem
+from .common import names, options
+from .common.console import check_outputs, parse_bytes, tell_written
+from .common.pose import (
+    choose_cluster,
+    for_iteration,
+    pose_problem,
+    read_schedule,
+    with_rules,
+)
 
 
 def export_model(
@@ -30,7 +32,10 @@ def export_model(
     cluster: options.ClusterFile = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="throughput, or iteration (default with --microbatches)."),
+        typer.Option(
+            autocompletion=names.one_of("throughput", "iteration"),
+            help="throughput, or iteration (default with --microbatches).",
+        ),
     ] = None,
     split: options.PipelineSplit = None,
     cpu_split: options.CpuCoreSplit = None,
@@ -39,21 +44,32 @@ def export_model(
     relayed: options.Relayed = None,
     microbatches: options.Microbatches = None,
     schedule: Annotated[
-        PipelineSchedule | None, typer.Option(help="Iteration; default: 1f1b.")
+        str | None, typer.Option(help=f"{options.SCHEDULES}.", autocompletion=names.BATCH_SCHEDULE)
     ] = None,
     chunks: options.Chunks = None,
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
     max_stages: options.MaxStages = None,
 ) -> None:
     """Write the integer program of a throughput or iteration problem as MPS or LP file.
 
     For plans see export.
     """
-    check_outputs(output, inputs=[workload, cluster])
+    from ..formulations.rules.reduce import only_case
+    from ..formulations.task import pose
+    from ..instances.formats.files import load
+    from ..solvers.registry import method_of
+
+    asked = read_schedule(schedule, microbatches)
+    check_outputs(output, inputs=[workload, cluster, asked.file])
     loaded = load(workload)
-    devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
-    chosen = objective or ("throughput" if microbatches is None else "iteration")
+    chosen = objective or ("throughput" if asked.microbatches is None else "iteration")
     if chosen not in ("throughput", "iteration"):
         raise InputError(f"--objective: {chosen!r} is not throughput or iteration")
+    for_iteration(asked, chosen)
+    limit = parse_bytes(memory, "--memory")
+    devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     problem = pose_problem(
         chosen,
         {
@@ -67,21 +83,24 @@ def export_model(
                 "split": split,
                 "overlap": overlap,
                 "relayed": relayed,
-                "microbatches": microbatches,
-                "schedule": schedule,
+                "microbatches": asked.microbatches,
+                "schedule": asked.schedule,
+                "actions": asked.actions,
                 "chunks": chunks,
-                "max_stages": max_stages,
             },
         },
+    )
+    problem = with_rules(
+        problem, devices, pin=pin, together=together, apart=apart, max_stages=max_stages
     )
     method_of(problem.name, "milp").check("milp", pose(loaded, devices, problem))
     # Pyomo takes a second to import
     if isinstance(problem, Iteration):
         from ..solvers.iteration.milp import export_model as write_iteration
 
-        write_iteration(pose(loaded, devices, problem), output)
+        write_iteration(only_case(pose(loaded, devices, problem)), output)
     elif isinstance(problem, Throughput):
         from ..solvers.throughput.milp import export_model as write_throughput
 
-        write_throughput(pose(loaded, devices, problem), output)
+        write_throughput(only_case(pose(loaded, devices, problem)), output)
     tell_written(output)

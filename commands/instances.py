@@ -13,7 +13,7 @@ from ..instances.generate.catalogue import CATALOGUE
 from ..instances.generate.published import SERVER, default_folder
 from ..instances.generate.published import fetch as fetch_files
 from ..instances.model.training_layers import training_layers
-from .console import ERR, OUT, check_outputs, print_json, show_bytes
+from .common.console import ERR, OUT, check_outputs, print_json, show_bytes
 
 app = typer.Typer(help="List, show and convert workloads.", no_args_is_help=True)
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -26,7 +26,10 @@ def list_instances(as_json: JSON = False) -> None:
     if as_json:
         print_json({"workloads": [{"name": name, "title": title} for name, title in entries]})
         return
-    table = Table("name", "what it is")
+    table = Table()
+    longest = max(len(name) for name, _ in entries)
+    table.add_column("name", no_wrap=True, min_width=longest)  # it is there to be typed
+    table.add_column("what it is")
     for name, title in entries:
         table.add_row(name, title)
     OUT.print(table)
@@ -51,7 +54,11 @@ def show(
     facts |= {
         f"time_on_{kind}": float(t[t < float("inf")].sum()) for kind, t in loaded.times.items()
     }
-    facts |= {f"total_{key}": float(values.sum()) for key, values in loaded.extra.items()}
+    facts |= {
+        f"total_{key}": float(values.sum())
+        for key, values in loaded.extra.items()
+        if key != "spread"  # of measured times, relative: sums of it mean nothing
+    }
     if loaded.cluster is not None:
         facts["cluster"] = ", ".join(f"{k.count} × {k.name}" for k in loaded.cluster.kinds)
     facts |= loaded.provenance

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ..api.solve import solve_with
 from ..instances import (
     Collective,
     DeviceMapping,
@@ -16,16 +15,10 @@ from ..instances import (
     MappingObjective,
     ReplicaPlacement,
 )
-from ..instances.formats.files import load, save
-from ..instances.topologies import topology as read_topology
-from ..runtime import evaluate
-from ..runtime.verify.report import MappingReport
-from ..solvers import Limits
 from ..solvers.core.limits import DEFAULT_SECONDS, MAPPING_GAP
-from . import options
-from .clock import STARTED
-from .console import check_outputs, end_with, file_of, print_json, progress, tell_written
-from .show.mapping import answer, print_mapping
+from .common import names, options
+from .common.clock import STARTED
+from .common.console import check_outputs, end_with, file_of, print_json, progress, tell_written
 
 
 def map_stages(
@@ -33,8 +26,9 @@ def map_stages(
     topology: Annotated[
         str,
         typer.Option(
+            autocompletion=names.complete_topology,
             help="mesh2d:4x8, torus2d:4x8, mesh3d:2x4x4, ring:8, fattree:4, islands:4x8, "
-            "random_blk_1:64@seed=0, uniform_dist:64@seed=0, nvidia:FILE, or FILE.json."
+            "random_blk_1:64@seed=0, uniform_dist:64@seed=0, nvidia:FILE, or FILE.json.",
         ),
     ],
     stages: Annotated[int, typer.Option(help="Number of stages.")],
@@ -57,7 +51,10 @@ def map_stages(
         bool, typer.Option("--gradients/--no-gradients", help="Count gradients sent back.")
     ] = True,
     overlap: Annotated[bool, typer.Option("--overlap", help="Messages beside compute.")] = False,
-    method: Annotated[str, typer.Option(help="auto, layouts, milp or joint.")] = "auto",
+    method: Annotated[
+        str,
+        typer.Option(autocompletion=names.MAPPING_METHOD, help="auto, layouts, milp or joint."),
+    ] = "auto",
     joint: Annotated[
         bool, typer.Option("--joint", help="The same as --method joint: cut and map at once.")
     ] = False,
@@ -74,6 +71,8 @@ def map_stages(
 
     The bound is for the stages that were cut, with --joint for all cuts. Exit codes as for solve.
     """
+    from ..instances.formats.files import load, save
+
     check_outputs(output, pictures=[plot], inputs=[workload, file_of(topology)])
     if joint and method not in ("auto", "joint"):
         raise InputError(f"--joint: the method is {method}; leave one of the two out")
@@ -81,6 +80,14 @@ def map_stages(
     if collective is None and method in ("milp", "joint"):
         collective = Collective.RING
     loaded = load(workload)
+
+    from ..api.solve import solve_with  # what a missing file need not wait for
+    from ..instances.topologies import topology as read_topology
+    from ..runtime import evaluate
+    from ..runtime.verify.report import MappingReport
+    from ..solvers import Limits
+    from .show.mapping import answer, print_mapping
+
     links = read_topology(topology)
     problem = DeviceMapping(
         links,

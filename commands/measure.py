@@ -10,11 +10,9 @@ import typer
 from rich.table import Table
 
 from ..instances import InputError
-from ..instances.formats.files import save
-from ..instances.topologies import save_topology
 from ..runtime.measure.measurement import LinkDetail
-from . import options
-from .console import (
+from .common import options
+from .common.console import (
     ERR,
     OUT,
     check_outputs,
@@ -60,6 +58,8 @@ def measure(
     Start it under torchrun, with the ranks and hosts that will run the plan; device d of the
     cluster is rank d.
     """
+    from ..instances.formats.files import save
+    from ..instances.topologies import save_topology
     from ..runtime.measure.measurement import to_cluster, to_topology
 
     need("torch", "runtime")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..instances import InputError, Tied, Workload
-from ..instances.formats.files import save
-from ..instances.model.training_layers import training_layers
-from . import options
-from .console import ERR, OUT, check_outputs, file_of, need, show_bytes, tell_written
+from ..instances.generate.roofline import MACHINES
+from .common import names, options
+from .common.console import ERR, OUT, check_outputs, file_of, need, show_bytes, tell_written
 
 if TYPE_CHECKING:
     from ..instances.pytorch.factory import Made
@@ -32,8 +31,16 @@ def profile(
         bool,
         typer.Option("--layers", help="For training plans: backward merged; --depth auto if none."),
     ] = False,
+    tensors: Annotated[
+        bool,
+        typer.Option("--tensors", help="For shard: every ATen operator, with its tensors."),
+    ] = False,
     estimate: Annotated[
-        str | None, typer.Option(help="Roofline of this accelerator, such as h100; runs nothing.")
+        str | None,
+        typer.Option(
+            autocompletion=names.complete_machine,
+            help=f"Roofline of this accelerator; runs nothing: {', '.join(MACHINES)}.",
+        ),
     ] = None,
     depth: Annotated[
         str | None, typer.Option(help="Group by modules so many calls deep: 1, 2, …, or auto.")
@@ -45,6 +52,9 @@ def profile(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads that torch measures with.", min=1)
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what was measured before.")
+    ] = False,
     dtype: options.ModelType = None,
     shape: options.SampleShape = None,
     name: Annotated[str, typer.Option(help="Of the workload.")] = "",
@@ -54,11 +64,19 @@ def profile(
     The factory returns a torch.nn.Module, or (module, inputs); inputs are a tensor, a tuple or a
     dictionary. Then: stagecut solve WORKLOAD.
     """
+    from ..instances.formats.files import save
+    from ..instances.model.training_layers import training_layers
+
     if estimate is not None and threads is not None:
         raise InputError("--threads: an estimate runs nothing; leave one of the two out")
+    if estimate is not None and fresh:
+        raise InputError("--fresh: an estimate measures nothing; leave one of the two out")
     check_outputs(output, inputs=[model, file_of(model)])
     if layers and not train:
         raise InputError("--layers: layers are planned for training; add --train")
+    if tensors:
+        of_others = [("--layers", layers), ("--depth", depth), ("--tied", tied is not Tied.COPIES)]
+        _check_tensors(model, train, estimate, of_others)
     if model.endswith(".onnx"):
         refused = {
             "--train": train,
@@ -66,6 +84,7 @@ def profile(
             "--dtype": dtype,
             "--input": shape,
             "--threads": threads,
+            "--fresh": fresh,
         }
         workload = _from_onnx(model, refused, estimate, batch, _depth(depth), tied, name)
     else:
@@ -77,8 +96,13 @@ def profile(
 
             torch.set_num_threads(threads)
         factory = partial(make, model, batch=batch, shape=shape, dtype=dtype, device=device)
-        merged = _depth(depth or "auto" if layers else depth)
-        workload = _from_pytorch(factory, estimate, merged, tied, name, train=train)
+        if tensors and estimate is not None:
+            workload = _with_tensors(factory, estimate, name)
+        else:
+            merged = _depth(depth or "auto" if layers else depth)
+            workload = _from_pytorch(
+                factory, estimate, merged, tied, name, train=train, fresh=fresh
+            )
         if layers:
             workload = training_layers(workload)
     save(workload, output)
@@ -114,6 +138,7 @@ def _from_pytorch(
     name: str,
     *,
     train: bool,
+    fresh: bool,
 ) -> Workload:
     from ..instances.pytorch.profile import profile as profile_model
 
@@ -129,10 +154,42 @@ def _from_pytorch(
             estimate=estimate,
             depth=depth,
             tied=tied,
+            fresh=fresh,
         )
     for note in done.notes:
         OUT.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
     return done.workload
+
+
+def _with_tensors(factory: Callable[[], Made], estimate: str, name: str) -> Workload:
+    from ..instances.pytorch.tensors.program import tensor_program
+
+    with ERR.status("building the model …") as status:
+        made = factory()
+        made.model.train()
+        status.update("tracing …")
+        workload = tensor_program(made.model, made.args, made.kwargs, estimate=estimate, name=name)
+    program = workload.program
+    if program is not None and program.unruled:
+        kinds = ", ".join(sorted({o.kind for o in program.unruled}))
+        said = f"{len(program.unruled)} operators have no rule, and will run on every device"
+        OUT.print(f"{said}: {kinds}", style="dim", highlight=False, markup=False, soft_wrap=True)
+    return workload
+
+
+def _check_tensors(
+    model: str, train: bool, estimate: str | None, given: Sequence[tuple[str, object]]
+) -> None:
+    """Refuse what does not go with ``--tensors``."""
+    if not train:
+        raise InputError("--tensors: shardings are planned for training; add --train")
+    if model.endswith(".onnx"):
+        raise InputError("--tensors: an ONNX file is a graph for inference; name a PyTorch model")
+    if estimate is None:
+        raise InputError("--tensors: times are a roofline's; name a device: --estimate h100")
+    for option, value in given:
+        if value:
+            raise InputError(f"{option}: not with --tensors; leave it out")
 
 
 def _depth(text: str | None) -> Depth:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..api.records import check_record, read_records, submit_record
 from ..instances import InputError, VerificationError
-from .console import ERR, OUT, print_json, show_gap
+from .common.console import ERR, OUT, print_json, show_gap
 
 app = typer.Typer(help="List, check and better the records.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Option("--records", help="The folder of the records.")]

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances.common.escape import csv as csv_cell
-from ..instances.formats.files import load, load_plan_with_form, save
 from ..instances.formats.writing import write_whole
-from . import options
-from .console import check_outputs, print_json, tell_written
-from .pose import choose_network
-from .show.recorded_run import as_dict, print_calibration, print_report
+from .common import names, options
+from .common.console import check_outputs, print_json, tell_written
+from .common.pose import choose_network
 
 if TYPE_CHECKING:
     from ..runtime.accuracy.join import Comparison
@@ -25,7 +23,13 @@ def report(
     plan: options.PlanArgument,
     recording: Annotated[Path, typer.Argument(help="What stagecut run --record wrote.")],
     weight_share: options.WeightShare = None,
-    network: Annotated[str, typer.Option(help="Of the simulation: host, p2p or bus.")] = "host",
+    network: Annotated[
+        str,
+        typer.Option(
+            autocompletion=names.one_of("host", "p2p", "bus"),
+            help="Of the simulation: host, p2p or bus.",
+        ),
+    ] = "host",
     bandwidth: Annotated[str | None, typer.Option(help="Of p2p links or the bus.")] = None,
     latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
     overlap: Annotated[
@@ -53,9 +57,11 @@ def report(
 
     Errors are predicted / measured − 1.
     """
+    from ..instances.formats.files import load, load_plan_with_form, save
     from ..runtime.accuracy.join import compare_run
     from ..runtime.execution.recording_file import load_recording
     from ..runtime.simulate.plan_stages import stages_of
+    from .show.recorded_run import as_dict, print_calibration, print_report
 
     check_outputs(trace, csv, calibrate, pictures=[plot], inputs=[workload, plan, recording])
     loaded, made = load_plan_with_form(plan, load(workload))

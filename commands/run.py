@@ -11,9 +11,8 @@ import typer
 
 from ..instances import InputError
 from ..instances.common.errors import quote
-from ..instances.formats.files import load, load_plan_with_form
-from . import options
-from .console import OUT, check_outputs, file_of, need, tell_written
+from .common import names, options
+from .common.console import OUT, check_outputs, file_of, need, tell_written
 
 if TYPE_CHECKING:
     from ..runtime.execution.run import Step
@@ -30,8 +29,9 @@ def run(
     schedule: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.RUN_SCHEDULE,
             help="gpipe, 1f1b, interleaved, zb-h1, zb-h2; asynchronous: pipedream, 2bw. "
-            "Default: what the plan was made for, else 1f1b."
+            "Default: what the plan was made for, else 1f1b.",
         ),
     ] = None,
     microbatches: Annotated[
@@ -42,7 +42,12 @@ def run(
         int | None, typer.Option(help="Samples per microbatch, as for profile.", min=1)
     ] = None,
     replicas: Annotated[int, typer.Option(help="Copies of the whole pipeline.")] = 1,
-    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "sgd",
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            autocompletion=names.one_of("sgd", "adam", "adamw"), help="sgd, adam or adamw."
+        ),
+    ] = "sgd",
     learning_rate: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 0.01,
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute activations again in the backward pass.")
@@ -77,6 +82,8 @@ def run(
     Training plans run, too. Start it under torchrun with a process per device of the plan:
     torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
     """
+    from ..instances.formats.files import load, load_plan_with_form
+
     need("torch", "runtime")
     if report and record is None:
         raise InputError("--report: it compares what --record writes; give both")

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..instances import InputError
-from ..instances.formats.files import load, load_plan_with_form
+from ..instances import InputError, Sharding
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
-from . import options
-from .console import check_outputs, print_json, tell_written
-from .pose import choose_network
-from .show.simulation import as_dict, print_simulation
+from .common import names, options
+from .common.console import check_outputs, print_json, tell_written
+from .common.pose import NETWORKS, choose_network, names_file
 
 if TYPE_CHECKING:
     from ..runtime.simulate.result import Simulation
@@ -30,9 +28,10 @@ def simulate(
     schedule: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.SIMULATED_SCHEDULE,
             help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
             "or a CSV file with a row of actions such as 0F0,0B0 per device. "
-            "Default: 1f1b, for latency plans single, for iteration and training plans their own."
+            "Default: 1f1b, for latency plans single, for iteration and training plans their own.",
         ),
     ] = None,
     microbatches: Annotated[
@@ -42,8 +41,9 @@ def simulate(
     network: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.one_of(*NETWORKS),
             help="host: what the plan's problem says, for placements through host memory "
-            "(default); p2p; bus: one shared link; topology: of a mapped plan (its default)."
+            "(default); p2p; bus: one shared link; topology: of a mapped plan (its default).",
         ),
     ] = None,
     bandwidth: Annotated[
@@ -82,9 +82,11 @@ def simulate(
     Exit code 2 if the schedule does not fit the plan, is incomplete or deadlocks: the message
     then shows the place in a table of steps and devices.
     """
+    from ..instances.formats.files import load, load_plan_with_form
     from ..runtime.schedules import read_csv, write_csv
-    from ..runtime.simulate.plan_stages import stages_of, usual_schedule
+    from ..runtime.simulate.plan_stages import named_schedule, stages_of, usual_schedule
     from ..runtime.simulate.simulator import simulate_stages
+    from .show.simulation import as_dict, print_simulation
 
     check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
     if plot is not None:
@@ -92,16 +94,28 @@ def simulate(
     if weight_share is not None and not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     loaded, made = load_plan_with_form(plan, load(workload))
+    if isinstance(made.problem, Sharding):
+        for option, given in (
+            ("--schedule", schedule), ("--microbatches", microbatches), ("--network", network),
+            ("--weight-share", weight_share), ("--bandwidth", bandwidth), ("--sharing", sharing),
+            ("--overlap", overlap), ("--relayed", relayed), ("--csv", csv),
+        ):  # fmt: skip
+            if given is not None:
+                raise InputError(f"{option}: a sharding has none; leave it out")
+        from .show.sharded_timeline import show_sharded_timeline
+
+        show_sharded_timeline(loaded, made, trace, plot, graph, as_json=as_json)
+        return
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)
     moves = choose_network(stages, made, network, bandwidth, latency, sharing, overlap)
-    schedule = schedule or usual_schedule(made)
-    if schedule.endswith(".csv"):
+    planned = usual_schedule(made) if schedule is None else named_schedule(made, schedule)
+    if schedule is not None and names_file(schedule):
         if microbatches is not None:
             raise InputError(f"--microbatches: {schedule} says how many there are; leave it out")
         actions = read_csv(read_source(schedule).text, name=schedule)
         run = simulate_stages(stages, actions, network=moves)
     else:
-        run = simulate_stages(stages, schedule, microbatches, network=moves)
+        run = simulate_stages(stages, planned, microbatches, network=moves)
     if trace is not None:
         import json
 

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..api.solve import solve_with
 from ..instances import (
     InputError,
     Iteration,
     Optimizer,
     Plan,
     Precision,
+    Problem,
     Recomputation,
-    Throughput,
     Workload,
 )
 from ..instances.common.choices import Tied
-from ..instances.formats.files import load, load_plan, save
-from ..runtime import Report, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
-from . import options
-from .clock import STARTED
-from .console import (
+from .common import names, options
+from .common.clock import STARTED
+from .common.console import (
     ERR,
     check_outputs,
     end_with,
@@ -34,10 +31,21 @@ from .console import (
     progress,
     tell_written,
 )
-from .pose import choose_cluster, choose_objective, choose_ties, parse_degrees, pose_problem
-from .rank import rank
-from .show.pipeline import facts_of
-from .show.plan import as_dict, print_result
+from .common.pose import (
+    choose_cluster,
+    choose_objective,
+    choose_ties,
+    for_iteration,
+    parse_degrees,
+    pose_problem,
+    read_schedule,
+    with_rules,
+)
+from .common.runnable import check_runnable
+
+if TYPE_CHECKING:
+    from ..runtime import Report
+    from ..solvers import Result
 
 
 def solve(
@@ -55,9 +63,10 @@ def solve(
     objective: Annotated[
         str | None,
         typer.Option(
+            autocompletion=names.OBJECTIVE,
             help="throughput, iteration (of --microbatches, fill and drain counted), latency or "
             "training. Default: training for files with layer configurations; else iteration for "
-            "training workloads with --microbatches, and throughput."
+            "training workloads with --microbatches, and throughput.",
         ),
     ] = None,
     split: options.PipelineSplit = None,
@@ -65,6 +74,10 @@ def solve(
     pipeline: options.PipelineOrder = None,
     overlap: options.Overlap = None,
     relayed: options.Relayed = None,
+    runnable: Annotated[
+        bool,
+        typer.Option("--runnable", help="Refuse a workload that stagecut run could not run."),
+    ] = False,
     calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
     microbatches: options.Microbatches = None,
     chunks: options.Chunks = None,
@@ -80,22 +93,37 @@ def solve(
     recomputation: Annotated[
         Recomputation | None, typer.Option(help="Training; default: free.")
     ] = None,
-    max_stages: options.MaxStages = None,
     schedule: Annotated[
         str | None,
         typer.Option(
-            help="Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; or all, for a "
-            "table. Training: 1f1b (default), gpipe, pipedream or 2bw."
+            autocompletion=names.SCHEDULE,
+            help=f"{options.SCHEDULES}; or all, for a table. Training: 1f1b (default), gpipe, "
+            "pipedream or 2bw.",
         ),
     ] = None,
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="Training; default: as-given.")
     ] = None,
     precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
-    method: Annotated[str, typer.Option(help="auto chooses and says what it chose.")] = "auto",
+    pin: options.Pin = None,
+    together: options.Together = None,
+    apart: options.Apart = None,
+    max_stages: options.MaxStages = None,
+    fixed: options.Fixed = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            autocompletion=names.METHOD,
+            help="auto chooses and says what it chose. " + names.methods_help(*names.SOLVED),
+        ),
+    ] = "auto",
     solver: Annotated[
         str | None,
-        typer.Option(help="For auto and milp: a MILP solver that Pyomo knows; default: highs."),
+        typer.Option(
+            autocompletion=names.SOLVER,
+            help="For auto and milp: a MILP solver that Pyomo knows, such as glpk, cbc, scip or "
+            "gurobi; default: highs.",
+        ),
     ] = None,
     time_limit: options.TimeLimit = DEFAULT_SECONDS,
     gap: Annotated[
@@ -117,24 +145,37 @@ def solve(
     Options override what the file says. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
     plan within the limit.
     """
+    from ..instances.formats.files import load, load_plan
+
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
-    devices = choose_cluster(loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory"))
+    if runnable:
+        check_runnable(loaded)
+
+    from ..api.solve import solve_with  # what a missing file need not wait for
+    from .show.rank import rank
+
+    asked = read_schedule(schedule, microbatches)
+    schedule, microbatches = asked.schedule, asked.microbatches
     chosen = choose_objective(loaded, objective, microbatches)
+    for_iteration(asked, chosen)
+    limit = parse_bytes(memory, "--memory")
+    devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     loaded = choose_ties(loaded, tied, chosen, microbatches)
     ranked = chosen == "iteration" and schedule == "all"
     placing = {"split": split, "overlap": overlap, "relayed": relayed}
-    batch = {
-        "microbatches": microbatches,
-        "schedule": None if ranked else schedule,
-        "max_stages": max_stages,
-    }
+    batch = {"microbatches": microbatches, "schedule": None if ranked else schedule}
     problem = pose_problem(
         chosen,
         {
             "throughput": {**placing, "cpu_split": cpu_split, "pipeline": pipeline},
-            "iteration": {**placing, **batch, "chunks": None if ranked else chunks},
+            "iteration": {
+                **placing,
+                **batch,
+                "actions": asked.actions,
+                "chunks": None if ranked else chunks,
+            },
             "latency": {"calls": calls},
             "training": {
                 **batch,
@@ -147,13 +188,17 @@ def solve(
             },
         },
     )
-    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start])
-    if plot is not None and not isinstance(problem, Throughput):
-        raise InputError(f"--plot: it draws loads; for {problem.name} use stagecut simulate --plot")
+    about = {"pin": pin, "together": together, "apart": apart}
+    problem = with_rules(
+        problem, devices, **about, max_stages=max_stages, fixed=fixed, file=cluster
+    )
+    check_outputs(output, pictures=[plot], inputs=[workload, cluster, start, fixed, asked.file])
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        _refuse_for_all_schedules({"--start": start, "--trace": trace, "--solver": solver})
+        _refuse_for_all_schedules(
+            {"--start": start, "--trace": trace, "--solver": solver, "--plot": plot}
+        )
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
         return
     with progress(loaded.time_unit) as on_progress:
@@ -171,16 +216,10 @@ def solve(
     report = _write(loaded, result.plan, output, plot)
     if objective == "training-batch":
         ERR.print("objective training-batch is now called iteration; the old name will go")
-    facts = facts_of(loaded, result, objective_given=objective is not None)
-    if as_json:
-        answer = as_dict(loaded, problem, result, report, facts)
-        if trace:
-            answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
-        print_json(answer)
-    else:
-        print_result(loaded, result, report, facts)
-        if report is not None:
-            tell_written(output, plot)
+    given = objective is not None
+    _show(loaded, problem, result, report, objective_given=given, as_json=as_json, trace=trace)
+    if report is not None and not as_json:
+        tell_written(output, plot)
     end_with(result)
 
 
@@ -194,6 +233,9 @@ def _write(
     workload: Workload, plan: Plan | None, output: Path | None, plot: Path | None
 ) -> Report | None:
     """Return what the verifier says of a plan, and write the plan and its picture."""
+    from ..instances.formats.files import save
+    from ..runtime import evaluate
+
     if plan is None:
         return None
     report = evaluate(workload, plan.cluster, plan.problem, plan.solution)
@@ -204,3 +246,27 @@ def _write(
 
         draw_loads(report, plan, plot)
     return report
+
+
+def _show(
+    workload: Workload,
+    problem: Problem,
+    result: Result,
+    report: Report | None,
+    *,
+    objective_given: bool,
+    as_json: bool,
+    trace: bool,
+) -> None:
+    """Print a result as a table or as JSON."""
+    from .show.pipeline import facts_of
+    from .show.plan import as_dict, print_result
+
+    facts = facts_of(workload, result, objective_given=objective_given)
+    if not as_json:
+        print_result(workload, result, report, facts)
+        return
+    answer = as_dict(workload, problem, result, report, facts)
+    if trace:
+        answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
+    print_json(answer)

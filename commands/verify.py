@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..api.splits import plan_from_split
 from ..instances import Plan, Workload
 from ..instances.formats.expert_json import is_split
-from ..instances.formats.files import load, load_plan_with_form
 from ..instances.formats.source import read_source
-from ..runtime import Report
-from ..runtime import verify as verify_plan
-from ..runtime.verify.bound import check_bound
-from . import options
-from .console import OUT, print_json, show_bytes, show_gap, show_time
+from .common import options
+from .common.console import OUT, print_json, show_bytes, show_gap, show_time
+
+if TYPE_CHECKING:
+    from ..runtime import Report
 
 
 def verify(
@@ -27,12 +25,19 @@ def verify(
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Recompute objective, memory, colours, support and contiguity of PLAN, from the definition.
+    """Recompute objective, memory, colours, support and contiguity of PLAN, by definition.
 
     Exit code 2 if the plan breaks a rule, was made for something else, or its certificate does
     not prove its bound.
     """
+    from ..instances.formats.files import load, load_plan_with_form
+
     loaded = load(workload)
+
+    from ..api.splits import plan_from_split  # what a missing file need not wait for
+    from ..runtime import verify as verify_plan
+    from ..runtime.verify.bound import check_bound
+
     if is_split(read_source(plan)):
         checked = plan_from_split(plan, loaded)
     else:

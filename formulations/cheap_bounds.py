@@ -9,6 +9,7 @@ from ..instances import Problem
 from .iteration.cheap_bounds import iteration_cheap_bounds
 from .latency.cheap_bounds import latency_cheap_bounds
 from .mapping.cheap_bounds import mapping_cheap_bounds
+from .sharding.cheap_bounds import sharding_cheap_bounds
 from .task import Task
 from .throughput.cheap_bounds import throughput_cheap_bounds
 from .training.cheap_bounds import training_cheap_bounds
@@ -20,6 +21,7 @@ _BOUNDS: dict[str, Callable[[Task[Any]], Iterator[tuple[float, str]]]] = {
     "latency": latency_cheap_bounds,
     "training": training_cheap_bounds,
     "mapping": mapping_cheap_bounds,
+    "sharding": sharding_cheap_bounds,
 }
 
 

@@ -15,10 +15,13 @@ from ..instances import (
     Latency,
     Plan,
     Problem,
+    Sharding,
     Workload,
     price,
+    program_of,
     without_links,
 )
+from ..instances.common.arrays import Ints
 from ..instances.model.iteration import check_two_passes
 from ..instances.model.stage_costs import check_weights
 
@@ -38,6 +41,9 @@ class Task(Generic[P_co]):
         A plan to start from, already found to fit; None without.
     options
         What only some solvers read: ``solver`` names the MILP solver.
+    joined
+        Shape (n,): nodes of one number share a device besides those of a colour, −1 for none; of
+        throughput alone.
     """
 
     workload: Workload
@@ -45,6 +51,7 @@ class Task(Generic[P_co]):
     problem: P_co
     start: Plan | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    joined: Ints | None = None
 
     @cached_property
     def linked_costs(self) -> Costs:
@@ -83,4 +90,6 @@ def pose(
         check_weights(workload, problem)
     if isinstance(problem, Iteration):
         check_two_passes(workload, problem)
+    if isinstance(problem, Sharding):
+        program_of(workload)
     return Task(workload, cluster, problem, start, options or {})

@@ -11,7 +11,9 @@ from .common.choices import (
     PipelineSchedule,
     Precision,
     Recomputation,
+    Role,
     Routing,
+    ShardingObjective,
     Split,
     Status,
     Tied,
@@ -25,8 +27,13 @@ from .model.costs import Costs, price, without_links
 from .model.iteration import Iteration
 from .model.layers import Layers
 from .model.network.links import Link, PairLink
+from .model.placement_rules import PlacementRules
 from .model.plan import Plan, gap_between
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
+from .model.sharding.as_workload import program_workload
+from .model.sharding.mesh import DeviceMesh
+from .model.sharding.problem import Sharding, program_of
+from .model.sharding.program import Operator, Signature, Tensor, TensorProgram
 from .model.solution import (
     CallPlacement,
     PipelinePlacement,
@@ -35,6 +42,7 @@ from .model.solution import (
     Solution,
     Stage,
     StagePlacement,
+    TensorSharding,
     in_stages,
 )
 from .model.stage_costs import StageCosts, stage_costs
@@ -55,6 +63,7 @@ __all__ = [
     "Device",
     "DeviceKind",
     "DeviceMapping",
+    "DeviceMesh",
     "InfeasibleError",
     "InputError",
     "Iteration",
@@ -66,18 +75,24 @@ __all__ = [
     "MappingMode",
     "MappingObjective",
     "NodeId",
+    "Operator",
     "Optimizer",
     "PairLink",
     "Pipeline",
     "PipelinePlacement",
     "PipelineSchedule",
     "Placement",
+    "PlacementRules",
     "Plan",
     "Precision",
     "Problem",
     "Recomputation",
     "ReplicaPlacement",
+    "Role",
     "Routing",
+    "Sharding",
+    "ShardingObjective",
+    "Signature",
     "Solution",
     "Split",
     "Stage",
@@ -85,6 +100,9 @@ __all__ = [
     "StagePlacement",
     "StagecutError",
     "Status",
+    "Tensor",
+    "TensorProgram",
+    "TensorSharding",
     "Throughput",
     "Tied",
     "Topology",
@@ -98,6 +116,8 @@ __all__ = [
     "in_stages",
     "layers_of",
     "price",
+    "program_of",
+    "program_workload",
     "stage_costs",
     "topology",
     "without_links",

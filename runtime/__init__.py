@@ -1,6 +1,7 @@
 """What happens when a plan runs: verified, simulated, executed."""
 
 from .verify.report import CallReport, DeviceReport, MappingReport, Report, StageReport
+from .verify.sharding import ShardingReport
 from .verify.verify import evaluate, verify
 
 __all__ = [
@@ -8,6 +9,7 @@ __all__ = [
     "DeviceReport",
     "MappingReport",
     "Report",
+    "ShardingReport",
     "StageReport",
     "evaluate",
     "verify",

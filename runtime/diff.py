@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ..instances import InputError, NodeId
 from ..instances.common.arrays import Ints
 from ..instances.formats.outline import Outline
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class PlanDiff:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per pair of devices: names, numbers of nodes, nodes in common."""
+        import pandas as pd
+
         rows = [(p.first, p.nodes[0], p.second, p.nodes[1], p.common) for p in self.pairs]
         return pd.DataFrame(rows, columns=["first", "nodes", "second", "nodes ", "common"])
 

@@ -1,11 +1,11 @@
 """The searches: every method takes a task and a search, and fills the search with its finds."""
 
-from .core.first_bounds import raise_first_bounds
 from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
 from .core.result import Result
 from .core.search import Point, Progress, Search
-from .registry import METHODS, current_name, method_of, solver
+from .core.under_rules import solve_under_rules
+from .registry import METHODS, current_name, method_of, solver, split_argument
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -19,6 +19,7 @@ __all__ = [
     "Solver",
     "current_name",
     "method_of",
-    "raise_first_bounds",
+    "solve_under_rules",
     "solver",
+    "split_argument",
 ]

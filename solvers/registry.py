@@ -11,6 +11,7 @@ from .core.method import Method, Solver
 from .iteration import methods as iteration
 from .latency import methods as latency
 from .mapping import methods as mapping
+from .sharding import methods as sharding
 from .throughput import methods as throughput
 from .training import methods as training
 
@@ -21,6 +22,7 @@ METHODS: dict[str, dict[str, Method[Any]]] = {
     "mapping": mapping.METHODS,
     "training": training.METHODS,
     "latency": latency.METHODS,
+    "sharding": sharding.METHODS,
 }
 
 #: Former names of methods, accepted for one more version.
@@ -41,12 +43,34 @@ def method_of(problem: str, name: str) -> Method[Any]:
     Raises
     ------
     InputError
-        If there is none of this name; the message names those there are.
+        If there is none of this name, or it takes nothing behind a colon; the message names those
+        there are.
     """
+    return METHODS[problem][split_argument(problem, name)[0]]
+
+
+def split_argument(problem: str, method: str) -> tuple[str, dict[str, str]]:
+    """Return the name of a method and its option, given as ``NAME`` or ``NAME:OPTION``.
+
+    Raises
+    ------
+    InputError
+        As `method_of`.
+
+    Examples
+    --------
+    >>> split_argument("iteration", "deepspeed-type:conv|linear")
+    ('deepspeed-type', {'type': 'conv|linear'})
+    """
+    name, colon, value = method.partition(":")
     name, known = current_name(problem, name), METHODS[problem]
     if name not in known:
         raise InputError(f"method: no {name!r} for {problem}; use one of {', '.join(known)}")
-    return known[name]
+    if not colon:
+        return name, {}
+    if not known[name].argument:
+        raise InputError(f"method: {name} takes nothing behind a colon; write {name}")
+    return name, {known[name].argument: value}
 
 
 def solver(task: Task[Problem], method: str) -> Solver[Any]:
@@ -59,8 +83,8 @@ def solver(task: Task[Problem], method: str) -> Solver[Any]:
         option of it; the message names those there are, and those that do.
     """
     problem = task.problem.name
-    method = current_name(problem, method)
     found = method_of(problem, method)
+    method = current_name(problem, method)
     found.check(method, task)
     for name, value in task.options.items():
         _check_option(problem, method, name, value)

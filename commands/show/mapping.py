@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from ...instances import DeviceMapping, ReplicaPlacement, Workload
 from ...instances.common.units import TIME_UNITS
-from ...instances.topologies import Topology
-from ...runtime import Report
-from ...runtime.verify.report import MappingReport
-from ...solvers import Result
-from ..console import OUT, show_time
+from ..common.console import OUT, show_time
 from .plan import as_dict, print_end
+
+if TYPE_CHECKING:
+    from ...instances.topologies import Topology
+    from ...runtime import Report
+    from ...solvers import Result
 
 #: Devices named per stage; of more, the first ones and how many there are.
 NAMED = 4
@@ -23,6 +24,8 @@ def answer(
     workload: Workload, problem: DeviceMapping, result: Result, report: Report | None
 ) -> dict[str, Any]:
     """Return what `--json` prints: the keys of solve, the stages, and the busiest link."""
+    from ...runtime.verify.report import MappingReport
+
     found = as_dict(workload, problem, result, report)
     if not isinstance(report, MappingReport) or result.plan is None:
         return found
@@ -62,6 +65,8 @@ def print_mapping(
     workload: Workload, problem: DeviceMapping, result: Result, report: Report | None
 ) -> None:
     """Print a row per stage, the busiest link, objective, bound and gap."""
+    from ...runtime.verify.report import MappingReport
+
     unit = workload.time_unit
     if isinstance(report, MappingReport) and result.plan is not None:
         solution = result.plan.solution

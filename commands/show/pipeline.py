@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from rich.table import Table
 
 from ...api.break_even import MOST, BreakEven, break_even
@@ -15,7 +14,10 @@ from ...instances import Iteration, PipelinePlacement, Workload
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...solvers import Result
-from ..console import new_table, show_bytes, show_gap, show_time
+from ..common.console import new_table, show_bytes, show_gap, show_time
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Part of the time of a search that the comparison with contiguous plans may take, and its least
 #: and most seconds.

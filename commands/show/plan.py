@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from ...instances import Iteration, PipelinePlacement, Problem, Workload
-from ...runtime import CallReport, DeviceReport, Report, StageReport
-from ...solvers import Result
-from ..console import ERR, OUT, new_table, show_bytes, show_gap, show_time
+from ..common.console import ERR, OUT, new_table, show_bytes, show_gap, show_time
 from .pipeline import Facts, facts_json, facts_rows, iteration_table
+
+if TYPE_CHECKING:
+    from ...runtime import CallReport, DeviceReport, Report, StageReport
+    from ...solvers import Result
 
 
 def as_dict(
@@ -121,8 +123,9 @@ def print_result(
             problem = result.plan.problem
             OUT.print(iteration_table(report, problem, result.plan.solution, title, of_unit))
             each = show_time(report.objective / problem.microbatches, unit)
+            named = "the schedule given" if problem.order else problem.schedule
             what = (
-                f"per iteration of {problem.microbatches} microbatches under {problem.schedule}, "
+                f"per iteration of {problem.microbatches} microbatches under {named}, "
                 f"{each} per microbatch as profiled"
             )
         else:

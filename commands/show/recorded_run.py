@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from ...instances import Plan
-from ..console import OUT
+from ..common.console import OUT
 
 if TYPE_CHECKING:
     from ...runtime.accuracy.calibrate import Calibration

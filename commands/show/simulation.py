@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from ...instances import Workload
-from ..console import OUT, show_bytes, show_time
+from ..common.console import OUT, show_bytes, show_time
 
 if TYPE_CHECKING:
     from ...runtime.simulate.result import Simulation

@@ -25,12 +25,14 @@ def max_load_task(task: Task[Iteration]) -> Task[Throughput]:
     """Return the task whose objective, times M, is below every plan's makespan.
 
     Every plan of the iteration is one of it. Stages of a chain that share a device, and the stage
-    of a device, hold the activations of a microbatch all at once. The pieces of other splits need
-    not: then only what is there all the time counts as memory.
+    of a device, hold the activations of a microbatch all at once. The pieces of other splits, and
+    several stages without a backward pass, need not: then only what is there all the time counts
+    as memory.
     """
     problem, workload = task.problem, task.workload
-    split = Split.NONCONTIGUOUS if problem.chunks_per_device > 1 else problem.split
-    if problem.split != Split.CONTIGUOUS:
+    shared = problem.chunks_per_device > 1
+    split = Split.NONCONTIGUOUS if shared else problem.split
+    if problem.split != Split.CONTIGUOUS or (shared and not workload.backward.any()):
         _, resident, _ = kept_bytes(workload)
         workload = replace(workload, memory_bytes=resident)
     return pose(workload, task.cluster, Throughput(split=split, overlap=problem.overlap))

@@ -25,12 +25,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Iteration, Throughput, Workload
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.kept_bytes import kept_bytes
+from ...instances.model.placement_rules import NO_RULES
+from ...instances.model.problem import names_stages
+from ..rules.stages import StageRules, stage_rules
 from ..task import Task, pose
 from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles
 from ..throughput.ideals import topological_orders
@@ -67,6 +69,8 @@ class Line:
         Some topological orders of the units.
     exact
         Whether the times are those of the definition, and not only lower bounds of them.
+    rules
+        What the user says of the stages.
     """
 
     graph: Hypergraph
@@ -82,15 +86,28 @@ class Line:
     trains: bool
     orders: tuple[Ints, ...]
     exact: bool
+    rules: StageRules
 
     @property
     def most_stages(self) -> int:
         """Stages at most."""
         most = min(int(self.count.sum()) * self.problem.chunks_per_device, self.graph.size)
-        return min(most, self.problem.max_stages or most)
+        return min(most, self.problem.placement_rules.max_stages or most)
 
     def why_no_size(self) -> str:
-        """Say why no number of stages is allowed: there cannot be as many as a device takes."""
+        """Say why no number of stages is allowed: rules, or fewer than a device takes."""
+        allowed = self._allowed_sizes()
+        if allowed:
+            return str(self.rules.why_not(allowed[-1]))
+        if self.problem.order:
+            device, most = self.problem.order.device, self.problem.placement_rules.max_stages
+            if most is not None and most < len(device):
+                return f"the schedule is of {len(device)} stages, and at most {most} are allowed"
+            return (
+                f"the schedule needs {max(device) + 1} devices, and units for {len(device)} "
+                f"stages; there are {int(self.count.sum())} devices, and {self.graph.size} units "
+                "that can be divided: give more devices, or a schedule of fewer stages"
+            )
         return (
             f"{self.problem.schedule}: a device takes {self.problem.chunks_per_device} stages, and "
             f"there can be {self.most_stages} at most, for {self.graph.size} units that can be "
@@ -98,7 +115,14 @@ class Line:
         )
 
     def sizes(self) -> list[int]:
-        """Numbers of stages that the schedule allows."""
+        """Numbers of stages that the schedule and the user's rules allow."""
+        return [size for size in self._allowed_sizes() if self.rules.why_not(size) is None]
+
+    def _allowed_sizes(self) -> list[int]:
+        if self.problem.order:
+            device = self.problem.order.device
+            enough = max(device) < self.count.sum() and len(device) <= self.most_stages
+            return [len(device)] if enough else []
         chunks = self.problem.chunks_per_device
         sizes = range(chunks, self.most_stages + 1, chunks)
         return [s for s in sizes if chunks == 1 or self.problem.microbatches % (s // chunks) == 0]
@@ -123,8 +147,16 @@ def line(task: Task[Iteration]) -> Line:
     weight = graph.weight[kinds]
     late = _late_nets(task, graph)
     exact = not (late.any() or problem.overlap or task.cluster.links)
+    rules = stage_rules(
+        workload,
+        problem.placement_rules if names_stages(problem) else NO_RULES,
+        graph.unit_of,
+        graph.edges,
+        chunks=problem.chunks_per_device,
+    )
     if exact:  # else units may be alike here, and differ in what is left out
-        ordering = [edge for same in twins(graph, *held) for edge in pairwise(same)]
+        alike = twins(graph, held[0], held[1], rules.named)
+        ordering = [edge for same in alike for edge in pairwise(same)]
         edges = np.concatenate((graph.edges, np.array(ordering, np.int64).reshape(-1, 2)))
         graph = replace(graph, edges=frozen(edges, np.int64))
     weight = np.where(late, 0.0, weight)
@@ -142,6 +174,7 @@ def line(task: Task[Iteration]) -> Line:
         trains=bool(workload.backward.any()),
         orders=topological_orders(graph),
         exact=exact,
+        rules=rules,
     )
 
 
@@ -151,6 +184,8 @@ def most_between(graph: Hypergraph) -> Ints:
     Let pins a and b be in stages s < t. What is in the stages between neither comes before a nor
     after b, and each of those t − s − 1 stages has a unit.
     """
+    import networkx as nx
+
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(graph.size))
     order.add_edges_from(graph.edges.tolist())

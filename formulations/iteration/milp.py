@@ -45,13 +45,15 @@ allows; those of all P but one are 0.
     t_{P,a'} ≥ t_{P,a} + d_{P,a}  for a' that needs a                                    (15)
     T_P ≥ t_{P,a} + d_{P,a}                                                              (16)
     Σ_P T_P ≥ what is known to be a bound                                                (17)
+    Σ_{s on d} x_{u,P,s} + Σ_{s on d} x_{v,P,s} ≤ 1  for u and v that must be apart      (18)
 
 over lengths P, stages s of their devices d, units v, edges (u, v), and values e with their users v.
 A value enters a device once, with the first pass there that needs it, (9) and (10), and leaves it
 once, in the pass that makes it, (11). Relayed, it crosses every boundary between its maker and its
-users, and both sides pay: (12) and (13) take the place of (9) to (11). These five are stated in
-`milp_transfers`. The edges of (4) are those of `line.chain_edges`. Only schedules that split
-backward passes have (8).
+users, and both sides pay if they are on different devices: (12) and (13) take the place of (9) to
+(11). These five are stated in `milp_transfers`. The edges of (4) are those of `line.chain_edges`.
+Only schedules that split backward passes have (8). A unit that is pinned to a stage
+has x = 0 for all others.
 
 References
 ----------
@@ -163,7 +165,10 @@ def _variables(m: pyo.ConcreteModel, data: IterationData) -> None:
     direct = [] if relayed else apart
     m.enters = pyo.Var([(*key, side) for key in direct for side in passes], bounds=(0, 1))
     m.leaves = pyo.Var(direct, bounds=(0, 1))
-    boundaries = [(e, p, s) for e, p, s in apart if s < p - 1] if relayed else []
+    others = [
+        key for key in apart if key[2] < key[1] - 1 and key[2] + 1 not in data.mates(*key[1:])
+    ]
+    boundaries = others if relayed else []
     m.up = pyo.Var(boundaries, bounds=(0, 1))
     m.down = pyo.Var(boundaries, bounds=(0, 1))
     m.start = pyo.Var(data.actions, bounds=(0, None))
@@ -171,6 +176,10 @@ def _variables(m: pyo.ConcreteModel, data: IterationData) -> None:
     for v in data.units:
         if not np.isfinite(data.p[:, v]).all():
             for p, s in stages:
+                m.x[v, p, s].fix(0)
+    for p, s in stages:
+        for v, own in data.line.rules.stages(p).items():
+            if own != s:
                 m.x[v, p, s].fix(0)
 
 
@@ -201,7 +210,22 @@ def _stages(m: pyo.ConcreteModel, data: IterationData) -> None:
             return pyo.Constraint.Skip
         return up_to(m, v, p, s) <= up_to(m, u, p, s)
 
+    def apart(m: pyo.ConcreteModel, u: int, v: int, p: int, d: int) -> object:
+        """(18) Σ_{s on d} x_{u,P,s} + Σ_{s on d} x_{v,P,s} ≤ 1  for all u and v that must be
+        apart, lengths P, devices d."""
+        own = np.flatnonzero(data.orders[p].device == d).tolist()
+        return pyo.quicksum(m.x[w, p, s] for w in (u, v) for s in own) <= 1
+
     m.one_length = pyo.Constraint(rule=one_length)
+    m.apart = pyo.Constraint(
+        [
+            (u, v, p, d)
+            for u, v in data.line.rules.units_apart
+            for p, order in data.orders.items()
+            for d in np.unique(order.device).tolist()
+        ],
+        rule=apart,
+    )
     m.placed_once = pyo.Constraint(data.units, data.orders, rule=placed_once)
     m.not_empty = pyo.Constraint(data.stages, rule=not_empty)
     m.in_order = pyo.Constraint(

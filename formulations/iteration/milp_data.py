@@ -139,13 +139,16 @@ class IterationData:
     def along_chain(self) -> list[tuple[Action, Action]]:
         """Pairs of actions of which the second needs what the first makes."""
         pairs: list[tuple[Action, Action]] = []
+        every = set(self.actions)
         for p, s, kind, j in self.actions:
             if kind == FORWARD and s > 0:
                 pairs.append(((p, s - 1, FORWARD, j), (p, s, kind, j)))
             elif kind == WEIGHT:
                 pairs.append(((p, s, INPUT, j), (p, s, kind, j)))
             elif kind != FORWARD:
-                after = (p, s, FORWARD, j) if s == p - 1 else (p, s + 1, kind, j)
+                whole = p, s + 1, BACKWARD, j
+                behind = whole if whole in every else (p, s + 1, INPUT, j)
+                after = (p, s, FORWARD, j) if s == p - 1 else behind
                 pairs.append((after, (p, s, kind, j)))
         return pairs
 

@@ -65,12 +65,12 @@ def add_relayed(m: pyo.ConcreteModel, data: IterationData) -> None:
 
     def passed_up(m: pyo.ConcreteModel, e: int, p: int, s: int, v: int) -> object:
         """(12) up_{e,P,s} ≥ Σ_{s' ≤ s} x_{u,P,s'} − Σ_{s' ≤ s} x_{v,P,s'}  for all values e, stages
-        s of P but the last, users v of e."""
+        s of P before one of another device, users v of e."""
         return m.up[e, p, s] >= up_to(m, makers[e].unit, p, s) - up_to(m, v, p, s)
 
     def passed_down(m: pyo.ConcreteModel, e: int, p: int, s: int, v: int) -> object:
         """(13) down_{e,P,s} ≥ Σ_{s' ≤ s} x_{v,P,s'} − Σ_{s' ≤ s} x_{u,P,s'}  for all values e,
-        stages s of P but the last, users v of e."""
+        stages s of P before one of another device, users v of e."""
         return m.down[e, p, s] >= up_to(m, v, p, s) - up_to(m, makers[e].unit, p, s)
 
     crossings = [(*key, v) for key in m.up for v in _users(makers[key[0]])]

@@ -3,7 +3,8 @@
 Frameworks cut a model between modules: an input part such as an embedding, *blocks* that are
 numbered, such as ``layers.17``, and an output part such as a head. A node belongs to the block that
 its name begins with: up to and including the first run of numbered components, ``layers.17`` of
-``layers.17.attention`` and ``stage.0.2`` of ``stage.0.2.expand``. A backward node belongs to where
+``layers.17.attention`` and ``stage.0.2`` of ``stage.0.2.expand``. What stands behind a slash is an
+operator of the module before it: ``layers.17.attention/add_5``. A backward node belongs to where
 the forward node does whose name its own begins with, else to where its data comes from. All other
 nodes belong
 
@@ -19,7 +20,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Workload
@@ -109,14 +109,21 @@ def block_of(name: str, depth: int = 1) -> str:
     ('layers.17', 'layer4.0', '')
     >>> block_of("layers.3.blocks.1.mlp", 2)
     'layers.3.blocks.1'
+    >>> block_of("layers.17.attention/add_5")
+    'layers.17'
     """
     ends = _runs(name)
-    return ".".join(name.split(".")[: ends[min(depth, len(ends)) - 1]]) if ends else ""
+    return ".".join(_module_of(name).split(".")[: ends[min(depth, len(ends)) - 1]]) if ends else ""
+
+
+def _module_of(name: str) -> str:
+    """Return the module of an operator, or the name of what is a module itself."""
+    return name.rpartition("/")[0] or name
 
 
 def _runs(name: str) -> list[int]:
     """Return behind which components of a name its runs of numbered ones end."""
-    parts = name.split(".")
+    parts = _module_of(name).split(".")
     if len(parts) == 1:
         return []  # numbers alone are ids
     numbered = [part[-1:].isdigit() for part in parts[:-1]] + [parts[-1].isdigit(), False]
@@ -151,6 +158,8 @@ def _pipeline_order(workload: Workload, statement: Line, depth: int) -> list[tup
     Blocks are numbered in a topological order, the names in natural order where it leaves a choice;
     those that wait for each other are one.
     """
+    import networkx as nx
+
     graph = statement.graph
     first: dict[int, str] = {}
     for v in np.flatnonzero(~workload.backward).tolist():
@@ -200,7 +209,7 @@ def _places(
     place: list[tuple[int, int, str]] = [(INPUT, 0, "")] * len(order)
     outer: dict[str, int] = {}
     for u in order:
-        name = workload.names[graph.members[u][0]].split(".")[0]
+        name = _module_of(workload.names[graph.members[u][0]]).split(".")[0]
         if block[u][0] < 0 and before[u] < 0 and behind[u] in (0, last + 1):
             place[u] = (INPUT, outer.setdefault(f"input {name}", len(outer)), name)
         elif block[u][0] < 0 and before[u] == last and behind[u] > last:

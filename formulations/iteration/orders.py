@@ -1,4 +1,4 @@
-"""In which order the devices of a chain work, and what that order holds in memory.
+"""The order in which the devices of a chain work, and the microbatches in memory at once.
 
 Stage s (0-based) of P has height h_s = P − s: the stages from it to the end. Action τ of microbatch
 j is in *round* j + k_τ of its device, which works round by round:
@@ -28,7 +28,7 @@ import numpy as np
 
 from ...instances import Iteration
 from ...instances.common.arrays import Ints
-from ...instances.model.schedule_size import check_size
+from ...instances.model.schedules.size import check_size
 
 #: Columns of durations and counts, and numbers of actions in an order.
 FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3
@@ -56,7 +56,7 @@ class Order:
 
     @property
     def splits(self) -> bool:
-        """Whether the backward passes are split into I and W."""
+        """Whether backward passes are split into I and W."""
         return any(bool((table[:, 1] == WEIGHT).any()) for table in self.tables)
 
     @cached_property
@@ -71,10 +71,16 @@ class Order:
         """
         return tuple(self._held(d, table) for d, table in enumerate(self.tables))
 
+    @cached_property
+    def apart(self) -> int:
+        """How many stages apart two stages of one device are at least; P where none has two."""
+        places = [np.flatnonzero(self.device == d) for d in range(len(self.tables))]
+        return min([self.stages, *(int(step) for own in places for step in np.diff(own))])
+
     def _held(self, d: int, table: Ints) -> Ints:
         own = np.flatnonzero(self.device == d)
         begins = table[:, 1] == FORWARD
-        ends = table[:, 1] == (WEIGHT if self.splits else BACKWARD)
+        ends = (table[:, 1] == BACKWARD) | (table[:, 1] == WEIGHT)
         change = (table[:, :1] == own) * (begins.astype(np.int64) - ends)[:, None]
         if begins.all():
             held = np.eye(len(own), dtype=np.int64)  # without backward pass, one at a time
@@ -101,6 +107,9 @@ def order_of(problem: Iteration, stages: int, trains: bool) -> Order:
     """
     chunks, m = problem.chunks_per_device, problem.microbatches
     check_size(stages, m)
+    if problem.order:
+        rows = tuple(np.array(row, np.int64).reshape(-1, 3) for row in problem.order.rows)
+        return Order(stages, m, np.array(problem.devices_of(stages)), rows)
     if chunks > 1:
         return _interleaved(stages, stages // chunks, m)
     tables = []

@@ -11,12 +11,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ...instances.common.arrays import Floats
+import numpy as np
+
+from ...instances.common.arrays import Bools, Floats
 from ..throughput.hypergraph import Hypergraph
 
 
-def twins(graph: Hypergraph, resident: Floats, activation: Floats) -> list[tuple[int, ...]]:
-    """Return the classes of at least two twins, each increasing."""
+def twins(
+    graph: Hypergraph, resident: Floats, activation: Floats, named: Bools
+) -> list[tuple[int, ...]]:
+    """Return the classes of at least two twins, each increasing.
+
+    Parameters
+    ----------
+    resident, activation
+        Shape (U,): bytes of each unit.
+    named
+        Shape (U,): units that have no twins, because the user has a rule for them.
+    """
     before: list[list[int]] = [[] for _ in range(graph.size)]
     behind: list[list[int]] = [[] for _ in range(graph.size)]
     for a, b in graph.edges.tolist():
@@ -27,7 +39,7 @@ def twins(graph: Hypergraph, resident: Floats, activation: Floats) -> list[tuple
         for u in pins:
             nets[u].append(e)
     alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for u in range(graph.size):
+    for u in np.flatnonzero(~named).tolist():
         costs = graph.compute[:, :, u].tobytes(), float(resident[u]), float(activation[u])
         alike[(*map(tuple, map(sorted, (before[u], behind[u]))), *costs)].append(u)
     found = []

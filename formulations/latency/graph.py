@@ -19,7 +19,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Latency
@@ -116,6 +115,8 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
     whole_colours
         Contract colours where that loses nothing: right for one call per accelerator.
     """
+    import networkx as nx
+
     workload, costs = task.workload, task.costs
     unit_of = np.arange(workload.n)
     if whole_colours:

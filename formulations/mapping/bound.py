@@ -22,9 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from ...instances.common.arrays import Bools, Floats
+from ...instances.common.kernel import kernel
 from .costs import MappingCosts
 from .rings import has_ring, matching_size, ring_core
 
@@ -193,7 +193,7 @@ def threshold_bound(
     return low
 
 
-@njit(cache=True)
+@kernel
 def _fit(latency, inverse, boundary, ring, on_boundary, on_ring, fits, replicas):
     """Take out of `fits` what conditions 1 and 2 exclude; whether each stage keeps R devices."""
     stages, size = fits.shape

@@ -5,10 +5,10 @@ The definition as arrays; that of the verifier is `runtime.verify.mapping.allred
 
 from __future__ import annotations
 
-from numba import njit
+from ...instances.common.kernel import kernel
 
 
-@njit(cache=True)
+@kernel
 def allreduce_time(latency, inverse, island, row, size, room):
     """Return the seconds of an all-reduce of `size` bytes among the devices `row`; O(R) time.
 
@@ -35,22 +35,23 @@ def allreduce_time(latency, inverse, island, row, size, room):
     if k == 1 or k == replicas or replicas % k:
         return best
     g = replicas // k
-    members, counts = room[:replicas].reshape(g, k), room[replicas : replicas + g]
-    counts[:] = 0
+    for group in range(g):  # room: the devices of each island, then how many there are
+        room[replicas + group] = 0
     count = 0
     for d in row:
         group = 0
-        while group < count and island[members[group, 0]] != island[d]:
+        while group < count and island[room[group * k]] != island[d]:
             group += 1
-        if group == g or counts[group] == k:
+        if group == g or room[replicas + group] == k:
             return best
-        members[group, counts[group]] = d
-        counts[group] += 1
+        room[group * k + room[replicas + group]] = d
+        room[replicas + group] += 1
         count = max(count, group + 1)
     inside, across = 0.0, 0.0
     for group in range(g):
         for j in range(k):
-            a, b, c = members[group, j], members[group, (j + 1) % k], members[(group + 1) % g, j]
+            a, b = room[group * k + j], room[group * k + (j + 1) % k]
+            c = room[(group + 1) % g * k + j]
             inside = max(inside, latency[a, b] + size / k * inverse[a, b])
             across = max(across, latency[a, c] + size / (k * g) * inverse[a, c])
     return min(best, 2 * (k - 1) * inside + 2 * (g - 1) * across)

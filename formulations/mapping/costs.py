@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from ...instances import DeviceMapping, ReplicaPlacement, StageCosts
 from ...instances.common.arrays import Floats, Ints, frozen
+from ...instances.common.kernel import kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +183,7 @@ def stage_times(costs: MappingCosts, slots: Ints, sends_to: Ints) -> Floats:
     return times
 
 
-@njit(cache=True)
+@kernel
 def _stage_times(latency, inverse, base, boundary, ring, slots, sends_to):
     """Stage times with rings in seconds, shape (S,); `slots` and `sends_to` as in a solution."""
     stages, replicas = slots.shape

@@ -24,9 +24,9 @@ of V_i usable devices:
     Σ_s f_s (n_{s,i} − k_{s,i}) + b_s (n_{s+1,i} − k_{s,i}) + r_s l_{s,i} ≤ B_i T         (7)
     Σ_s b_s (n_{s,i} − k_{s,i}) + f_s (n_{s+1,i} − k_{s,i}) + r_s l_{s,i} ≤ B_i T         (8)
 
-What leaves an island (7) are the messages down from its devices and up from those of the next
-stage, less those that stay, and one link of each ring that is not all inside; what enters (8) is
-the mirror image. Links of the cut carry it all, so the busiest one at least its share.
+The data that leaves an island (7) is the messages down from its devices and up from those of the
+next stage, less those that stay, and one link of each ring that is not all inside; what enters (8)
+is the mirror image. The links of the cut carry all of it, so the busiest one at least its share.
 """
 
 from __future__ import annotations

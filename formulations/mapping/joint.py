@@ -1,6 +1,6 @@
-"""Partition and mapping in one mixed-integer program: which stage holds what, and where it runs.
+"""Partition and mapping in one mixed-integer program: the units of each stage, and its devices.
 
-Who does what is x, y, w with (1) to (8) of `places.py`.
+The devices of the stages are x, y, w with (1) to (8) of `places.py`.
 
     symbol        meaning                                                       in the model
     C_{v,s}       1 if unit v is in stage s or before                           C[v,s]
@@ -38,7 +38,7 @@ Who does what is x, y, w with (1) to (8) of `places.py`.
     M t_s ≤ T,  with overlap                                                             (22)
 
 Without gradients nothing goes up. *most* is the largest value that the right side can have, less
-what (18) or (20) says of the best pair. For a few units and devices.
+what (18) or (20) says of the best pair. The program is solved for a few units and devices only.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class JointModel:
     data, problem
         What it is stated over.
     places
-        Who does what; its `model` is the Pyomo model.
+        The devices of each stage; its `model` is the Pyomo model.
     per_s
         Units of the program's times per second.
     """
@@ -137,7 +137,7 @@ def _variables(stated: JointModel) -> None:
 
 
 def _stages(stated: JointModel) -> None:
-    """Which stage holds what: along edges, and none is empty."""
+    """The units of each stage: stages follow the edges, and none is empty."""
     m, data, edges = stated.model, stated.data, stated.data.units.edges.tolist()
     units, stages = range(data.units.size), range(stated.places.stages)
 
@@ -197,7 +197,7 @@ def _tensors(stated: JointModel) -> None:
 
 
 def _messages(stated: JointModel) -> None:
-    """How long messages take between the devices chosen, and at least between any."""
+    """The time of messages between the chosen devices, and a lower bound over all devices."""
     m, data, places = stated.model, stated.data, stated.places
     back = int(stated.problem.gradients)
     routes, usable = stated.problem.topology.routes, stated.problem.topology.usable

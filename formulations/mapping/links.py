@@ -19,11 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ...instances import DeviceMapping, StageCosts
 from ...instances.common.arrays import Floats, Ints
+from ...instances.common.kernel import kernel
 from ...instances.topologies import Topology
 from .costs import MappingCosts
 
@@ -88,7 +88,7 @@ def best_links(topology: Topology) -> tuple[Ints, Floats]:
     return ends[first], bandwidth[first]
 
 
-@njit(cache=True)
+@kernel
 def _via(previous, key, nodes):
     """Number of the link between each node and its predecessor, −1 without one; as `previous`."""
     via = np.full(previous.shape, -1, np.int32)

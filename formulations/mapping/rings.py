@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ...instances.common.arrays import Bools, Ints
+from ...instances.common.kernel import kernel
 
 #: Steps of the search for a ring of exactly R devices, before it is taken to exist.
 CYCLE_STEPS = 300_000
@@ -52,7 +52,7 @@ def matching_size(admitted: Bools) -> int:
     return int((maximum_bipartite_matching(csr_array(admitted), perm_type="column") >= 0).sum())
 
 
-@njit(cache=True)
+@kernel
 def ring_core(admitted, degree, replicas, alive):
     """Shrink `alive` to components of at least R devices with `degree` neighbours each."""
     size = len(alive)
@@ -94,7 +94,7 @@ def ring_core(admitted, degree, replicas, alive):
     return alive.any()
 
 
-@njit(cache=True)
+@kernel
 def _has_cycle(admitted, alive, length, steps, block, most):
     """Whether there is a cycle of exactly `length`; True if `steps` do not decide it.
 

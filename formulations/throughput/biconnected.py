@@ -1,8 +1,7 @@
-"""PipeDream's view of a graph: branches that close again are one layer, what is left is a path."""
+"""PipeDream's layers: branches that join again are one layer, so that a path of layers is left."""
 
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Throughput
@@ -17,12 +16,14 @@ def layer_units(task: Task[Throughput]) -> Ints:
 
     For each biconnected component of the pipeline edges, taken as undirected, the sources of its
     edges are merged. Edges out of units that only prepare inputs (neither they nor any of their
-    ancestors take time on any kind of device) are left out: they would tie everything together.
+    ancestors take time on any kind of device) are left out: they would connect almost everything.
 
     References
     ----------
     Tarnawski et al., NeurIPS 2020, section 5 (baseline); Narayanan et al., "PipeDream", SOSP 2019.
     """
+    import networkx as nx
+
     units = pipeline_units(task)
     graph = hypergraph(task, units)
     order: nx.DiGraph[int] = nx.DiGraph()

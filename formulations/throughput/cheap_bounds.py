@@ -27,12 +27,12 @@ so the linear program only proposes multipliers, and its tolerances cannot make 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from ...instances import Throughput
 from ...instances.common.arrays import Floats, Ints
+from ..linear_program import Entries, least_cost
 from ..task import Task
 from .certificate import PROOF_MARGIN
 from .counting import count_out
@@ -133,9 +133,6 @@ def _multipliers(
     time: Floats, heaviest: Floats, memory_bytes: Floats, room: Floats, count: Floats
 ) -> tuple[Floats, Floats] | None:
     """Return multipliers λ of shape (K, B) and μ (K,) from the linear program, None if it fails."""
-    from scipy.optimize import linprog  # takes long to import
-    from scipy.sparse import coo_array
-
     kinds, passes, size = time.shape
     able = np.isfinite(time).all(axis=1)  # (K, U)
     kind, unit = np.nonzero(able)
@@ -152,25 +149,25 @@ def _multipliers(
     rows += [row_of[kind[held]], np.arange(kinds * passes)]
     values += [memory_bytes[unit[held]] / bytes_scale, -np.repeat(count, passes)]
     across = [columns] * passes + [columns[held], len(unit) + np.arange(kinds * passes) % passes]
-    height, width = kinds * passes + len(limited), len(unit) + passes
-    most = coo_array(
-        (np.concatenate(values), (np.concatenate(rows), np.concatenate(across))), (height, width)
+    height = kinds * passes + len(limited)
+    once = (height + unit, columns, np.ones(len(unit)))
+    at, of, value = (
+        np.concatenate([np.concatenate(some), more])
+        for some, more in zip((rows, across, values), once, strict=True)
     )
-    once = coo_array((np.ones(len(unit)), (unit, columns)), (size, width))
-    inequalities: Any = most.tocsr()  # scipy's stubs know dense matrices only
-    equations: Any = once.tocsr()
-    found = linprog(
-        c=np.concatenate([np.zeros(len(unit)), np.ones(passes)]),
-        A_ub=inequalities,
-        b_ub=np.concatenate([np.zeros(kinds * passes), (count * finite)[limited] / bytes_scale]),
-        A_eq=equations,
-        b_eq=np.ones(size),
-        bounds=[(0, None)] * len(unit) + [(float(h) / scale, None) for h in heaviest],
-        method="highs",
+    sides = np.concatenate(
+        [np.zeros(kinds * passes), (count * finite)[limited] / bytes_scale, np.ones(size)]
     )
-    if found.status != 0:
+    found = least_cost(
+        np.concatenate([np.zeros(len(unit)), np.ones(passes)]),
+        np.concatenate([np.zeros(len(unit)), heaviest / scale]),
+        Entries(at, of, value),
+        np.where(np.arange(height + size) < height, -np.inf, sides),
+        sides,
+    )
+    if found is None:
         return None
-    duals = -np.asarray(found.ineqlin.marginals)
+    duals = -found.row_duals[:height]
     on_memory = np.zeros(kinds)
     on_memory[limited] = duals[kinds * passes :] * scale / bytes_scale
     return duals[: kinds * passes].reshape(kinds, passes), on_memory

@@ -33,7 +33,7 @@ with links between devices `compact_links`, (18) to (27), takes the place of (3)
 In a file that `stagecut export-model` writes, x[v,d] is x(v_d), and row (1) of unit v is
 c_e_placed_once(v)_: after a prefix the rule's name and what it is for, here numbers of units.
 
-In the paper a net is one node u and its successors, and in, out are told by u: data enters d where
+In the paper a net is one node u and its successors, and u defines in and out: data enters d where
 a successor is on d and u is not. A net that adds up several transfers has no single u; any pin, its
 *root*, can stand for it, because in + out is 1 exactly where some pins are on d and some are not.
 

@@ -1,6 +1,6 @@
 """Links between devices in the compact integer program of throughput.
 
-With links it matters where data comes from, so nets are told by their sources: a *flow* f goes
+With links it matters where data comes from, so nets are split by their sources: a *flow* f goes
 from its unit o to its target units t. Slots are devices, numbered alike. Beside `compact`'s symbols
 
     symbol           meaning                                                     in the model

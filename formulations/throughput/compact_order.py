@@ -8,7 +8,7 @@ Symbols as in `compact`. Contiguity per device is the paper's; edges and nodes a
 
 Positions s = 0 … S, each with a slot per kind of device; S + 1 is behind the last. Where CPUs are
 free, each node on one is a piece of its own and lies in a gap before, between or behind the
-positions, so order is told node by node:
+positions, so the order is stated node by node:
 
     b_{v,s+1} = b_{v,s} + Σ_{d at s} x_{v,d}     before s + 1: before s or at it            (11)
     b_{u,s} ≥ b_{v,s}                            edge (u, v): u is before s if v is         (12)
@@ -31,7 +31,7 @@ from ..program import at
 from .compact_data import CompactData
 from .compact_slots import heaviest_first
 
-#: Units whose order of devices is told; beyond it rows are dear and symmetry is broken anyway.
+#: Units up to which the order of devices is stated; with more, the rows cost more than they save.
 SYMMETRY_UNITS = 20
 
 

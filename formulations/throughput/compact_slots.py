@@ -1,11 +1,10 @@
-"""Slots of the compact program: devices, or places in a pipeline that devices take."""
+"""The slots of the compact program: devices, or positions in a pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Throughput
@@ -70,6 +69,8 @@ def slot_of_device(
     or, in a pipeline, of their pieces; with links between devices they stay what they are. None if
     the pieces cannot be ordered.
     """
+    import networkx as nx
+
     if task.cluster.links:
         return {d: d for d in range(len(slots))}
     costs = task.costs
@@ -102,10 +103,12 @@ def slot_of_device(
 
 
 def tied_units(task: Task[Throughput], graph: Hypergraph) -> frozenset[int]:
-    """Return the units with nodes that wait for each other by themselves, node by node.
+    """Return the units whose own nodes wait for each other.
 
-    Where each node on a CPU is a piece of its own they cannot be on CPUs.
+    Where each node on a CPU is a piece of its own, these units cannot be on CPUs.
     """
+    import networkx as nx
+
     nodes: nx.DiGraph[int] = nx.DiGraph()
     nodes.add_edges_from(pipeline_edges(task.workload))
     tied = [c for c in nx.strongly_connected_components(nodes) if len(c) > 1]

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Problem
@@ -71,8 +70,8 @@ class Hypergraph:
 
 
 def colour_units(task: Task[Problem]) -> Ints:
-    """Return the unit of each node if only colours are merged; shape (n,)."""
-    colours = task.workload.colours
+    """Return the unit of each node if only colours, and what rules join, are merged; shape (n,)."""
+    colours = task.workload.colours if task.joined is None else task.joined
     alone = np.arange(task.workload.n) + int(colours.max(initial=-1)) + 1
     labels: Ints = np.where(colours >= 0, colours, alone)
     return _renumber(labels)
@@ -95,6 +94,8 @@ def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]]) -> Ints:
     edges
         Pairs of nodes.
     """
+    import networkx as nx
+
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(int(units.max()) + 1))
     graph.add_edges_from((int(units[u]), int(units[v])) for u, v in edges)

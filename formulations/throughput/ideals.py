@@ -33,9 +33,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Throughput
@@ -44,6 +43,9 @@ from ..task import Task
 from .absorb import absorb
 from .hypergraph import Hypergraph, hypergraph, pipeline_units
 from .whole_bytes import MEMORY_SLACK
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Criterion = Literal["load", "forward", "backward", "memory"]
 
@@ -186,6 +188,8 @@ def yielding(graph: Hypergraph, rows: list[Row]) -> Bools:
 
 def topological_orders(graph: Hypergraph) -> tuple[Ints, ...]:
     """Return some topological orders of the units: depth first from both ends, breadth first."""
+    import networkx as nx
+
     order = _order(graph)
     deep = list(nx.dfs_postorder_nodes(order))[::-1]
     back = list(nx.dfs_postorder_nodes(order.reverse(copy=False)))
@@ -194,6 +198,8 @@ def topological_orders(graph: Hypergraph) -> tuple[Ints, ...]:
 
 
 def _order(graph: Hypergraph) -> nx.DiGraph[int]:
+    import networkx as nx
+
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(graph.size))
     order.add_edges_from(graph.edges.tolist())
@@ -202,6 +208,8 @@ def _order(graph: Hypergraph) -> nx.DiGraph[int]:
 
 def _ancestors(graph: Hypergraph) -> list[int]:
     """Return the units that must come before each unit, as the bits of a number."""
+    import networkx as nx
+
     order = _order(graph)
     before = [0] * graph.size
     for u in nx.topological_sort(order):

@@ -6,6 +6,7 @@ import numpy as np
 
 from ...instances import Problem
 from ...instances.common.arrays import Bools
+from ...instances.common.quantities import show_bytes
 from ..task import Task
 from .hypergraph import Hypergraph, hypergraph
 from .whole_bytes import MEMORY_SLACK, whole_bytes
@@ -42,11 +43,15 @@ def memories(task: Task[Problem]) -> str:
     costs = task.costs
     there = [
         f"{costs.count[k]} × {kind.name}"
-        + ("" if np.isinf(costs.capacity_bytes[k]) else f" of {costs.capacity_bytes[k]:.0f} bytes")
+        + (
+            ""
+            if np.isinf(costs.capacity_bytes[k])
+            else f" of {show_bytes(costs.capacity_bytes[k])}"
+        )
         for k, kind in enumerate(task.cluster.kinds)
         if costs.count[k]
     ]
-    return f"{costs.memory_bytes.sum():.0f} bytes on {', '.join(there)}"
+    return f"{show_bytes(costs.memory_bytes.sum())} on {', '.join(there)}"
 
 
 def _unsupported(task: Task[Problem], graph: Hypergraph, unit: int) -> str:
@@ -63,8 +68,8 @@ def _unsupported(task: Task[Problem], graph: Hypergraph, unit: int) -> str:
 def _too_large(task: Task[Problem], graph: Hypergraph, unit: int, able: Bools) -> str:
     size, most = graph.memory_bytes[unit], task.costs.capacity_bytes[able].max()
     return (
-        f"{_describe(task, graph, unit)} takes {size:.0f} bytes, {size - most:.0f} more than any "
-        f"device that supports it has ({_kinds(task, able)}: {most:.0f}); "
+        f"{_describe(task, graph, unit)} takes {show_bytes(size)}, {show_bytes(size - most)} more "
+        f"than any device that supports it has ({_kinds(task, able)}: {show_bytes(most)}); "
         f"give one at least {size:.0f} bytes"
     )
 
@@ -79,8 +84,9 @@ def _too_much(task: Task[Problem], graph: Hypergraph, able: Bools) -> str | None
         if size > room and _passes(task, graph, bound, support):
             number = sum(len(graph.members[unit]) for unit in np.flatnonzero(bound))
             return (
-                f"{number} nodes can run only on {_kinds(task, support)} and take {size:.0f} "
-                f"bytes, {size - room:.0f} more than the {room:.0f} there in all; "
+                f"{number} nodes can run only on {_kinds(task, support)} and take "
+                f"{show_bytes(size)}, {show_bytes(size - room)} more than the {show_bytes(room)} "
+                "there in all; "
                 "give more memory or more devices"
             )
     return None

@@ -13,6 +13,7 @@ import numpy as np
 from ...instances import Iteration, Throughput
 from ...instances.common.arrays import Floats
 from ...instances.common.errors import quote
+from ...instances.common.search import leads_to
 from ...instances.model.contiguity import pipeline_edges
 from ..task import Task
 from .cheap_bounds import units_of_split
@@ -97,13 +98,4 @@ def _culprits(task: Task[Any], inside: set[int]) -> tuple[str, bool]:
 
 def _comes_back(after: dict[int, list[int]], members: set[int]) -> bool:
     """Whether a path leaves these nodes and comes back."""
-    waiting = [v for u in members for v in after[u] if v not in members]
-    seen = set(waiting)
-    while waiting:
-        for v in after[waiting.pop()]:
-            if v in members:
-                return True
-            if v not in seen:
-                seen.add(v)
-                waiting.append(v)
-    return False
+    return leads_to(after, {v for u in members for v in after[u]} - members, members)

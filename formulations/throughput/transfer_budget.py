@@ -6,7 +6,8 @@ at least, so that what is left for transfers is at most
 
     B(T) = D T − Σ_v p_v.                                                                  (1)
 
-A net that one device pays, another one pays too. With overlap, (1) does not hold.
+Every transfer that one device pays for, another one pays for too. With overlap, (1) does not
+hold.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def transfer_budget(task: Task[Throughput], graph: Hypergraph, limit: float) -> 
 
 
 def most_transfer(task: Task[Throughput], graph: Hypergraph, limit: float) -> Floats:
-    """Return what a device of each kind can pay for transfers at most; shape (K,).
+    """Return the most transfer time that a device of each kind can have; shape (K,).
 
-    What a set costs its own device, the others pay at least in part again.
+    The devices at the other ends pay at least part of the same transfers.
     """
     budget, costs = transfer_budget(task, graph, limit), task.costs
     weight = graph.weight.sum(axis=1)

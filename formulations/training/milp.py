@@ -35,6 +35,12 @@ DP cannot take.
     τ_i ≥ Σ_{o,c} p_{c,o} z_{i,o,c} + Σ_{e,k} μ_{e,k,i}                                  (13)
     τ_i ≤ T                                                                              (14)
     Σ_k n_k / slowdown_k T ≥ Σ_{i,o,c} t_o time_c z_{i,o,c}                              (15)
+    x_{a,i} + x_{b,i} ≤ 1                                                                (16)
+    x_{v,i} = 0  for all i but the stage that v is pinned to                             (17)
+    x_{v,i} ≤ Σ_o u_{j,o},  x_{v,i} + Σ_o u_{j+1,o} ≤ 1  with j = i + m − 1              (18)
+
+(16) is for units that must be apart, (17) and (18) for units that are pinned; with (18), to the
+m-th stage from the end.
 """
 
 from __future__ import annotations
@@ -122,6 +128,7 @@ def training_milp(staging: Staging, scale: float) -> Slots:
     _pipeline(m, data)
     _devices(m, data)
     _times(m, data)
+    _rules(m, data)
     _objective(m, data)
     return Slots(data, m)
 
@@ -284,6 +291,34 @@ def _times(m: pyo.ConcreteModel, data: StageOptions) -> None:
     m.stage_time = pyo.Constraint(slots, rule=stage_time)
     m.slowest = pyo.Constraint(slots, rule=slowest)
     m.work_over_devices = pyo.Constraint(rule=work_over_devices)
+
+
+def _rules(m: pyo.ConcreteModel, data: StageOptions) -> None:
+    """Units that the user wants apart, and those pinned to a stage."""
+    slots, rules = range(data.slots), data.staging.rules
+    pins = sorted({(int(rules.unit_of[pin.node]), pin.number) for pin in rules.pins})
+
+    def apart(m: pyo.ConcreteModel, a: int, b: int, i: int) -> object:
+        """(16) x_{a,i} + x_{b,i} ≤ 1  for all a and b that must be apart, slots i."""
+        return _x(m, data, a, i) + _x(m, data, b, i) <= 1
+
+    def pinned(m: pyo.ConcreteModel, v: int, number: int, i: int) -> object:
+        """(17) x_{v,i} = 0  for all v pinned to a stage, slots i of other stages."""
+        return _x(m, data, v, i) == 0 if i != number else pyo.Constraint.Skip
+
+    def last_in_use(m: pyo.ConcreteModel, v: int, number: int, i: int, side: int) -> object:
+        """(18) x_{v,i} ≤ Σ_o u_{j,o},  x_{v,i} + Σ_o u_{j+1,o} ≤ 1  with j = i + m − 1  for all v
+        pinned to the m-th stage from the end, slots i."""
+        j = i - number - 1 + side
+        used = _used(m, data, j) if j < data.slots else 0
+        return _x(m, data, v, i) <= used if side == 0 else _x(m, data, v, i) + used <= 1
+
+    m.apart = pyo.Constraint([(a, b, i) for a, b in rules.units_apart for i in slots], rule=apart)
+    m.pinned = pyo.Constraint([(v, t, i) for v, t in pins if t >= 0 for i in slots], rule=pinned)
+    m.last_in_use = pyo.Constraint(
+        [(v, t, i, side) for v, t in pins if t < 0 for i in slots for side in (0, 1)],
+        rule=last_in_use,
+    )
 
 
 def _objective(m: pyo.ConcreteModel, data: StageOptions) -> None:

@@ -35,9 +35,7 @@ class StageOptions:
     @cached_property
     def slots(self) -> int:
         """How many stages there can be."""
-        staging = self.staging
-        most = staging.problem.max_stages or staging.size
-        return min(staging.size, int(staging.count.sum()), staging.most_replicas, most)
+        return len(self.staging.sizes())
 
     @cached_property
     def options(self) -> tuple[Option, ...]:

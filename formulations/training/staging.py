@@ -31,6 +31,7 @@ import numpy as np
 
 from ...instances import TIME_UNITS, InputError, Layers, Stage, Training, Workload, layers_of
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
+from ..rules.stages import StageRules, stage_rules
 from ..task import Task
 from ..throughput.whole_bytes import MEMORY_SLACK
 
@@ -80,6 +81,8 @@ class Staging:
         Shape (U, number of divisors): whether a unit's stage may have that many replicas.
     uncut
         Shape (k, 2): units that must be in one stage.
+    rules
+        What else the user says of the stages.
     """
 
     workload: Workload
@@ -110,11 +113,22 @@ class Staging:
     divisors: Ints
     allowed: Bools
     uncut: Ints
+    rules: StageRules
 
     @property
     def size(self) -> int:
         """Number of units."""
         return len(self.node_of)
+
+    def sizes(self) -> range:
+        """Return the numbers of stages that there can be, whatever the rules."""
+        most = self.problem.placement_rules.max_stages or self.size
+        return range(1, min(self.size, int(self.count.sum()), self.most_replicas, most) + 1)
+
+    def why_no_size(self) -> str | None:
+        """Return which rules contradict each other, whatever the number of stages."""
+        reasons = [self.rules.why_not(size) for size in self.sizes()]
+        return None if None in reasons or not reasons else reasons[-1]
 
     def choices(self, unit: int, t: int) -> range:
         """Return the configurations of a unit at degree number t."""
@@ -199,6 +213,10 @@ def state_staging(task: Task[Training]) -> Staging:
         b = b + weight
     sync = [sorted(layers.sync_bytes[c].items()) for c in chosen.tolist()]
     devices = sum(task.cluster.kinds[k].count for k in kinds)
+    rules = stage_rules(
+        workload, problem.placement_rules, unit_of, unit_of[workload.edges].reshape(-1, 2),
+        coloured=False,
+    )  # fmt: skip
     divisors, allowed = _allowed_replicas(workload, problem, microbatches, devices, node_of)
     return Staging(
         workload=workload,
@@ -230,7 +248,8 @@ def state_staging(task: Task[Training]) -> Staging:
         sync_time=frozen([2 * size / bandwidth for row in sync for _, size in row], np.float64),
         divisors=divisors,
         allowed=allowed,
-        uncut=_uncut(workload, problem, unit_of),
+        uncut=np.concatenate((_uncut(workload, problem, unit_of), _joined(rules))),
+        rules=rules,
     )
 
 
@@ -246,6 +265,15 @@ def _rule_nodes(workload: Workload, nodes: Iterable[int | str], what: str) -> li
 def _uncut(workload: Workload, problem: Training, unit_of: Ints) -> Ints:
     ends = [_rule_nodes(workload, pair, "uncut") for pair in problem.uncut]
     return frozen(unit_of[np.array(ends, np.int64).reshape(-1, 2)], np.int64)
+
+
+def _joined(rules: StageRules) -> Ints:
+    """Return pairs of units that rules keep together, enough to tell all that are."""
+    of: dict[int, list[int]] = {}
+    for unit, group in zip(rules.unit_of.tolist(), rules.group_of.tolist(), strict=True):
+        of.setdefault(group, []).append(unit)
+    pairs = [(units[0], unit) for units in of.values() for unit in units[1:]]
+    return frozen(np.array(pairs, np.int64).reshape(-1, 2), np.int64)
 
 
 def _allowed_configurations(workload: Workload, layers: Layers, problem: Training) -> Ints:

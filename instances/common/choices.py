@@ -127,6 +127,11 @@ class PipelineSchedule(Choice):
     INTERLEAVED = "interleaved"
     ZB_H1 = "zb-h1"
     ZB_H2 = "zb-h2"
+    GIVEN = "given"
+
+
+#: All but those that users give.
+NAMED_SCHEDULES = tuple(name for name in PipelineSchedule if name != PipelineSchedule.GIVEN)
 
 
 class Recomputation(Choice):
@@ -251,6 +256,36 @@ class MappingObjective(Choice):
 
     STAGE_TIME = "stage-time"
     BUSIEST_LINK = "busiest-link"
+
+
+class Role(Choice):
+    """What a node of a tensor program is; see `Operator`.
+
+    Examples
+    --------
+    >>> Role("parameter") is Role.PARAMETER
+    True
+    """
+
+    OPERATOR = "operator"
+    PARAMETER = "parameter"
+    INPUT = "input"
+
+
+class ShardingObjective(Choice):
+    """What a sharding minimises; see `Sharding`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> mesh = stagecut.DeviceMesh((4,), (stagecut.Link(1e-5, 1e10),))
+    >>> problem = stagecut.Sharding(mesh, objective="distpar")
+    >>> problem.objective is ShardingObjective.DISTPAR
+    True
+    """
+
+    TIME = "time"
+    DISTPAR = "distpar"
 
 
 class Routing(Choice):

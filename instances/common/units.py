@@ -19,5 +19,7 @@ LEAST = 1 / MOST
 #: Largest number of microbatches, degrees, calls and the like: products with them are whole.
 MOST_COUNT = 10**9
 
+#: How a model is traced, as provenance says it, whose graph holds for the traced numbers alone.
+ON_NUMBERS = "operators on these numbers"
 #: What the outermost module's own operators are called in workloads made from models.
 ROOT_MODULE = "model"

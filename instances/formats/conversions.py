@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
-import pandas as pd
 
 from ..common.arrays import Floats
 from ..common.errors import InputError, quote
@@ -18,6 +16,10 @@ from ..model.check_workload import RESERVED, plain_ids
 from ..model.cluster import Cluster, DeviceKind
 from ..model.network.links import Link
 from ..model.workload import Workload
+
+if TYPE_CHECKING:
+    import networkx as nx
+    import pandas as pd
 
 _TIME = "time_"
 
@@ -57,6 +59,7 @@ def from_pandas(
 
     Examples
     --------
+    >>> import pandas as pd
     >>> nodes = pd.DataFrame({"time_accelerator": [1.0, 2.0], "transfer": [0.5, 0.0]}, [7, 8])
     >>> edges = pd.DataFrame({"source": [7], "target": [8]})
     >>> from_pandas(nodes, edges, name="two").successors
@@ -140,6 +143,7 @@ def from_networkx(
 
     Examples
     --------
+    >>> import networkx as nx
     >>> graph = nx.DiGraph(name="two")
     >>> graph.add_node("a", time_accelerator=1.0, transfer=0.5)
     >>> graph.add_node("b", time_accelerator=2.0, transfer=0.0)
@@ -147,6 +151,8 @@ def from_networkx(
     >>> from_networkx(graph).ids
     ('a', 'b')
     """
+    import pandas as pd
+
     name = name or str(graph.graph.get("name") or "graph")
     if not graph.is_directed():
         raise InputError(f"{name}: the graph is undirected; give a networkx.DiGraph")
@@ -242,4 +248,6 @@ def _colours(nodes: pd.DataFrame, name: str) -> tuple[list[int], tuple[NodeId, .
 
 
 def _is_missing(value: object) -> bool:
+    import pandas as pd
+
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))

@@ -6,7 +6,9 @@ import msgspec
 import numpy as np
 
 from ..common.errors import InputError
+from ..common.units import NodeId
 from ..model.cluster import Cluster
+from ..model.problem import Problem, names_stages
 from ..model.solution import Placement
 from ..model.workload import Workload
 from .source import Source, plain_id
@@ -71,6 +73,31 @@ def read_split(source: Source, workload: Workload, cluster: Cluster | None = Non
             "node has its colour; list it"
         )
     return Placement(device)
+
+
+def placed_numbers(
+    source: Source, problem: Problem, cluster: Cluster
+) -> tuple[tuple[NodeId, int], ...]:
+    """Return the nodes that a split file lists, with the numbers that rules of `problem` name.
+
+    The i-th of ``fpgas`` is the i-th accelerator, or stage i where rules name stages.
+
+    Raises
+    ------
+    InputError
+        If the file is broken, or needs more devices than there are.
+    """
+    file = source.convert(_File)
+    found: list[tuple[NodeId, int]] = []
+    for key, listed, host in (("fpgas", file.fpgas, False), ("cpus", file.cpus, True)):
+        there = [d for d, dev in enumerate(cluster.devices) if cluster.kinds[dev.kind].host == host]
+        if names_stages(problem):
+            there = [] if host else list(range(len(listed)))
+        for i, part in enumerate(listed):
+            if part.nodes and i >= len(there):
+                source.fail(f"{key}[{i}] holds nodes, and there are only {len(there)} such places")
+            found += [(node, there[i]) for node in part.nodes]
+    return tuple(found)
 
 
 def _follow_colours(

@@ -21,6 +21,7 @@ from ..model.tied_weights import tied_as
 from ..model.workload import Workload
 from . import (
     expert_json,
+    outline,
     pipedream_txt,
     piper_json,
     placement_json,
@@ -29,6 +30,7 @@ from . import (
     versions,
 )
 from .source import Source, read_source
+from .tensors.program import is_program, read_program, write_program
 from .writing import layout, write_whole
 
 
@@ -55,6 +57,7 @@ class Reader:
 #: Asked in this order: the format with the surest sign first.
 READERS: tuple[Reader, ...] = (
     Reader("Stagecut workload", stagecut_json.is_workload, stagecut_json.read_workload),
+    Reader("Stagecut program", is_program, read_program),
     Reader("Piper JSON", piper_json.is_piper, piper_json.read_piper),
     Reader("PipeDream graph", pipedream_txt.is_pipedream, pipedream_txt.read_pipedream),
     Reader("placement JSON", placement_json.is_placement, placement_json.read_placement),
@@ -94,7 +97,7 @@ def load(name_or_path: str | Path) -> Workload:
             _fail_unknown(name_or_path, list(ready))
     source = read_source(name_or_path)
     for reader in READERS:
-        if stagecut_json.format_name(source) not in ("", versions.WORKLOAD):
+        if stagecut_json.format_name(source) not in ("", versions.WORKLOAD, versions.PROGRAM):
             break
         if reader.sniff(source):
             return reader.read(source)
@@ -174,7 +177,7 @@ def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload,
     """
     source = read_source(path)
     if workload.ties:
-        fingerprint, microbatches = plan_json.made_for(source)
+        fingerprint, microbatches = outline.made_for(source)
         forms = (tied_as(workload, tied, microbatches) for tied in Tied)
         workload = next((w for w in (workload, *forms) if w.fingerprint == fingerprint), workload)
     return workload, plan_json.read_plan(source, workload)
@@ -196,7 +199,7 @@ def load_plan_for_model(
         If the file is broken or was changed.
     """
     source = read_source(path)
-    workload = workload_of(*plan_json.placed_ids(source))
+    workload = workload_of(*outline.placed_ids(source))
     return plan_json.read_plan(source, workload, same_costs=False)
 
 
@@ -266,6 +269,8 @@ def dumps(value: Workload | Cluster | Plan, workload: Workload | None = None) ->
     '  "format": "stagecut-cluster",'
     """
     if isinstance(value, Workload):
+        if value.program is not None:
+            return layout(write_program(value, value.program))
         return layout(stagecut_json.write_workload(value))
     if isinstance(value, Cluster):
         return layout(stagecut_json.write_cluster(value))

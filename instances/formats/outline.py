@@ -9,11 +9,14 @@ from typing import Any
 
 import msgspec
 
-from ..common.errors import quote
+from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
 from ..model.plan import Plan, gap_between
+from ..model.problem import DeviceMapping, Problem, names_stages
+from ..model.sharding.problem import Sharding
+from ..model.training import Training
 from ..model.workload import Workload
-from .plan_json import PlanFile, write_plan
+from .plan_json import PlanFile, convert, read_problem, write_plan
 from .source import Source, read_source
 from .stagecut_json import make_cluster, read_file
 from .versions import PLAN
@@ -30,7 +33,8 @@ class Outline:
     objective, bound, method, problem
         As in the plan; `problem` with its options.
     devices
-        Name, kind and nodes of each device; of plans that consist of stages, of each stage.
+        Name, kind and nodes of each device; of plans that consist of stages, of each stage;
+        of shardings, each property with the operators that make something of it.
     """
 
     workload: tuple[str, str]
@@ -85,6 +89,8 @@ def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[Nod
     """Return the parts of a solution that a plan can be told by: devices, or stages."""
     solution = file.solution
     try:
+        if "operators" in solution:
+            return _by_property(solution["operators"])
         stages = solution.get("stages", [])
         if stages and "device" not in stages[0]:
             return [_stage(number, part) for number, part in enumerate(stages)]
@@ -105,6 +111,15 @@ def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[Nod
     ]
 
 
+def _by_property(operators: list[dict[str, Any]]) -> list[tuple[str, str, frozenset[NodeId]]]:
+    """Return the operators of a sharding by how what they make first lies."""
+    nodes: dict[str, set[NodeId]] = {}
+    for part in operators:
+        how = "x".join(s.partition("->")[2].split(",")[0] for s in part["signatures"])
+        nodes.setdefault(how, set()).add(part["node"])
+    return [(how, how, frozenset(nodes[how])) for how in sorted(nodes)]
+
+
 def _stage(number: int, part: dict[str, Any]) -> tuple[str, str, frozenset[NodeId]]:
     """Return a stage of a training plan, or of a mapped one."""
     if "degree" not in part:
@@ -119,10 +134,74 @@ def _problem(options: dict[str, Any]) -> str:
     """Return a problem in words, such as ``throughput, contiguous, pipedream``."""
     words = []
     for key, value in options.items():
-        if isinstance(value, dict):
+        if key == "placement_rules" and isinstance(value, dict):
+            words += ["placement rules"] * any(value.values())
+        elif isinstance(value, dict):
             words.append(str(value.get("name", key)))
         elif isinstance(value, str):
             words.append(value)
         elif value:
             words.append(key if value is True else f"{key} {value}")
     return ", ".join(words)
+
+
+def made_for(source: Source) -> tuple[str, int]:
+    """Return the fingerprint of the workload that a plan was made for, and microbatches per batch.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format.
+    """
+    file = read_file(source, PlanFile, PLAN)
+    given = file.problem.get("microbatches")
+    return file.workload.fingerprint, max(1, given) if isinstance(given, int) else 1
+
+
+def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
+    """Return the problem of the plan in one of our files, and the ids of the nodes it places.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format.
+    """
+    problem, parts = _placed(source)
+    return type(problem), tuple(node for _, nodes in parts for node in nodes)
+
+
+def placed_numbers(source: Source, problem: Problem) -> tuple[tuple[NodeId, int], ...]:
+    """Return the nodes that a plan file places, with the numbers that rules of `problem` name.
+
+    Nodes may be missing, and whatever else the file says does not matter.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format, or numbers devices where the rules name stages.
+    """
+    made, parts = _placed(source)
+    of_stages = names_stages(problem)
+    if isinstance(made, DeviceMapping | Sharding) or (of_stages and not names_stages(made)):
+        source.fail(f"it is a plan for {made.name}, whose parts are no stages of {problem.name}")
+    if isinstance(made, Training) and not of_stages:
+        source.fail(f"it is a plan for training, whose stages are no devices of {problem.name}")
+    return tuple(
+        (node, i if of_stages else device)
+        for i, (device, nodes) in enumerate(parts)
+        for node in nodes
+    )
+
+
+def _placed(source: Source) -> tuple[Problem, list[tuple[int, list[NodeId]]]]:
+    """Return a plan's problem; and the device (−1 without one) and the nodes of each part."""
+    file = read_file(source, PlanFile, PLAN)
+    with prefix_errors(source.file, "plan"):
+        problem, codec = read_problem(source, file.problem)
+        record = msgspec.to_builtins(convert(source, file.solution, codec.record, "solution"))
+    parts = next((v for v in record.values() if isinstance(v, list)), [])
+    found = []
+    for part in parts:
+        nodes = [n["node"] if isinstance(n, dict) else n for n in part.get("nodes", ())]
+        found.append((int(part.get("device", -1)), nodes))
+    return problem, found

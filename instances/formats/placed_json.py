@@ -1,4 +1,4 @@
-"""Solutions in plan files that place nodes: on devices, and in calls."""
+"""What places nodes in our files: solutions, on devices and in calls, and rules for them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ from ..model.problem import MAX_CALLS
 from ..model.solution import CallPlacement, PipelinePlacement, Placement
 from ..model.workload import Workload
 from .source import Record, plain_id
+
+
+class RulesRecord(Record):
+    """Rules for placements; pins: pairs of pattern and number; fixed: pairs of id and number."""
+
+    pins: tuple[tuple[str, int], ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
+    apart: tuple[tuple[str, ...], ...] = ()
+    max_stages: int | None = None
+    fixed: tuple[tuple[int | str, int], ...] = ()
 
 
 class DeviceRecord(Record):

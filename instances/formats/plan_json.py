@@ -8,19 +8,19 @@ the texts "inf", "-inf" and "nan" stand for the numbers that JSON cannot write.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
 from ..common.errors import InputError, prefix_errors, quote
-from ..common.units import NodeId
+from ..common.json_values import read_mapping, to_json
 from ..model.cluster import Cluster
 from ..model.iteration import Iteration
 from ..model.plan import Plan
 from ..model.problem import DeviceMapping, Latency, Problem, Throughput
+from ..model.sharding.problem import Sharding
 from ..model.solution import Solution
 from ..model.training import Training
 from ..model.workload import Workload
@@ -50,12 +50,17 @@ from .stagecut_json import (
     read_file,
 )
 from .stages_json import StagesRecord, decode_stages, encode_stages
+from .tensors.sharding import (
+    ShardedOperatorsRecord,
+    ShardingRecord,
+    decode_sharding,
+    encode_sharding,
+    sharding_options,
+)
 from .versions import NEWEST, PLAN
 
 #: By which part of the objective a bound may exceed it, for rounding.
 BOUND_SLACK = 1e-6
-
-_SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
 class WorkloadRecord(Record):
@@ -77,7 +82,7 @@ class PlanFile(Record):
     """A plan file; problem and solution have a shape per problem."""
 
     format: Literal["stagecut-plan"]
-    version: Literal[2]
+    version: Literal[3]
     workload: WorkloadRecord
     problem: dict[str, Any]
     objective: float
@@ -154,6 +159,8 @@ def _options(problem: Problem) -> dict[str, Any]:
     if isinstance(problem, DeviceMapping):
         plain = {item.name: getattr(problem, item.name) for item in fields(problem)}
         return {**plain, "topology": write_topology(problem.topology)}
+    if isinstance(problem, Sharding):
+        return sharding_options(problem)
     return asdict(problem)
 
 
@@ -193,7 +200,7 @@ def read_plan(
             f"not {cluster.fingerprint[:12]}); plan again, or leave the cluster to the plan"
         )
     with prefix_errors(source.file, "plan"):
-        problem, codec = _read_problem(source, file.problem)
+        problem, codec = read_problem(source, file.problem)
         if same_costs:
             _check_made_for(file.workload, workload)
         if file.time_unit != workload.time_unit:
@@ -201,7 +208,7 @@ def read_plan(
                 f"time_unit is {quote(file.time_unit)}, that of {workload.name} is "
                 f"{quote(workload.time_unit)}; they must be equal"
             )
-        record = _convert(source, file.solution, codec.record, "solution")
+        record = convert(source, file.solution, codec.record, "solution")
         plan = Plan(
             workload_name=file.workload.name,
             workload_fingerprint=workload.fingerprint,
@@ -212,8 +219,8 @@ def read_plan(
             bound=-math.inf if file.bound is None else file.bound,
             method=file.method,
             time_unit=file.time_unit,
-            certificate=_read_mapping(file.certificate),
-            provenance=_read_mapping(file.provenance),
+            certificate=read_mapping(file.certificate),
+            provenance=read_mapping(file.provenance),
         )
         if plan.certificate.get("origin") == PRICES:
             price_certificate(plan.certificate, workload.n, len(made_on.kinds))
@@ -231,37 +238,6 @@ def read_plan(
     return plan
 
 
-def made_for(source: Source) -> tuple[str, int]:
-    """Return the fingerprint of the workload that a plan was made for, and microbatches per batch.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format.
-    """
-    file = read_file(source, PlanFile, PLAN)
-    given = file.problem.get("microbatches")
-    return file.workload.fingerprint, max(1, given) if isinstance(given, int) else 1
-
-
-def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
-    """Return the problem of the plan in one of our files, and the ids of the nodes it places.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format.
-    """
-    file = read_file(source, PlanFile, PLAN)
-    with prefix_errors(source.file, "plan"):
-        _, codec = _read_problem(source, file.problem)
-        record = msgspec.to_builtins(_convert(source, file.solution, codec.record, "solution"))
-    parts = next((v for v in record.values() if isinstance(v, list)), [])
-    nodes = [node for part in parts for node in part.get("nodes", ())]
-    ids = tuple(node["node"] if isinstance(node, dict) else node for node in nodes)
-    return codec.problem, ids
-
-
 def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
     if made_for.fingerprint != workload.fingerprint:
         raise InputError(
@@ -271,7 +247,8 @@ def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
         )
 
 
-def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec]:
+def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec]:
+    """Return the problem that a plan file names, and how its solutions are written and read."""
     name = values.get("name")
     if not isinstance(name, str) or name not in CODECS:
         source.fail(f"problem: name is {quote(name)}; it must be one of {', '.join(CODECS)}")
@@ -285,18 +262,21 @@ def _read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Code
         if key not in options:
             source.fail(f"problem: {key} is missing; add it")
     if codec.problem is DeviceMapping:
-        file = _convert(source, options["topology"], TopologyFile, "problem: topology")
+        file = convert(source, options["topology"], TopologyFile, "problem: topology")
         # checked here, where the file is known; Mapping checks the rest itself
         return DeviceMapping(
             **{
-                **_convert(source, options, MappingRecord, "problem").options(),
+                **convert(source, options, MappingRecord, "problem").options(),
                 "topology": make_topology(file),
             }
         ), codec
-    return _convert(source, options, codec.problem, "problem"), codec
+    if codec.problem is Sharding:
+        return convert(source, options, ShardingRecord, "problem").problem(), codec
+    return convert(source, options, codec.problem, "problem"), codec
 
 
-def _convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
+def convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
+    """Return JSON values as a record; what does not fit is an error at `where`."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
@@ -310,38 +290,7 @@ CODECS: dict[str, Codec] = {
     "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
     "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
     "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
+    "sharding": Codec(
+        Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding, ShardingRecord
+    ),
 }
-
-
-def to_json(value: object) -> object:
-    """Return `value` as JSON values: arrays and tuples as lists, "inf" and the like as texts.
-
-    Raises
-    ------
-    InputError
-        If it holds something else.
-    """
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, Sequence | set | frozenset):
-        items = sorted(value) if isinstance(value, set | frozenset) else value
-        return [to_json(item) for item in items]
-    raise InputError(f"plan: its certificate holds a {type(value).__name__}, which is no JSON")
-
-
-def _from_json(value: Any) -> Any:
-    if isinstance(value, str):
-        return _SPECIAL.get(value, value)
-    if isinstance(value, dict):
-        return {key: _from_json(item) for key, item in value.items()}
-    return [_from_json(item) for item in value] if isinstance(value, list) else value
-
-
-def _read_mapping(values: dict[str, Any]) -> dict[str, object]:
-    return {key: _from_json(value) for key, value in values.items()}

@@ -16,6 +16,7 @@ import msgspec
 from .certificate import PRICES, PriceCertificate
 from .plan_json import CODECS, PlanFile
 from .stagecut_json import ClusterFile, WorkloadFile
+from .tensors.program import ProgramFile
 
 #: Where the published schemas lie.
 FOLDER = Path(__file__).parent / "schemas"
@@ -31,6 +32,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "workload.schema.json": _schema(WorkloadFile),
         "cluster.schema.json": _schema(ClusterFile),
         "plan.schema.json": _plan_schema(),
+        "program.schema.json": _schema(ProgramFile),
     }
 
 

@@ -20,6 +20,7 @@ from ..model.cluster import Cluster, DeviceKind
 from ..model.network.links import Link, PairLink
 from ..model.workload import Workload
 from .layers_json import ConfigurationRecord, LayersRecord, read_layers, write_layers
+from .placed_json import RulesRecord
 from .source import Record, Source, plain_id
 from .ties_json import TieRecord, read_tie, write_tie
 from .versions import CLUSTER, NEWEST, WORKLOAD, upgraded
@@ -59,6 +60,7 @@ class ClusterFile(Record):
     version: Literal[1]
     kinds: list[KindRecord]
     links: list[PairLinkRecord] = msgspec.field(default_factory=list)
+    placement_rules: RulesRecord = msgspec.field(default_factory=RulesRecord)
 
 
 class NodeRecord(Record):

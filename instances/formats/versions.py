@@ -14,11 +14,12 @@ WORKLOAD = "stagecut-workload"
 CLUSTER = "stagecut-cluster"
 PLAN = "stagecut-plan"
 TOPOLOGY = "stagecut-topology"
+PROGRAM = "stagecut-program"
 RECORDING = "stagecut-recording"
 
 #: The version that is written, by format.
 NEWEST: Mapping[str, int] = MappingProxyType(
-    {WORKLOAD: 1, CLUSTER: 1, PLAN: 2, TOPOLOGY: 1, RECORDING: 1}
+    {WORKLOAD: 1, CLUSTER: 1, PLAN: 3, TOPOLOGY: 1, RECORDING: 1, PROGRAM: 1}
 )
 
 
@@ -40,6 +41,14 @@ def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
         if isinstance(problem, dict) and problem.get("name") == "throughput":
             _fill(data, "problem", {"relayed": False})
             _fill(data, "solution", {"order": []})
+    if form == PLAN and version < 3:
+        problem = data.get("problem")
+        if isinstance(problem, dict) and problem.get("name") != "mapping":
+            kept = {key: value for key, value in problem.items() if key != "max_stages"}
+            rules = {"max_stages": problem.get("max_stages")}
+            data = {**data, "problem": {**kept, "placement_rules": rules}}
+        if isinstance(problem, dict) and problem.get("name") == "iteration":
+            _fill(data, "problem", {"actions": []})
     return {**data, "version": NEWEST[form]}
 
 

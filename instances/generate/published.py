@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-import pooch
-import requests
-
 from ..common.errors import InputError
 
 #: Where sources are found; a mirror must serve the same paths.
@@ -38,6 +35,8 @@ def published_files() -> tuple[PublishedFile, ...]:
 
 def default_folder() -> Path:
     """Return the user's cache folder for published files."""
+    import pooch
+
     return Path(pooch.os_cache("stagecut")) / "published"
 
 
@@ -72,6 +71,9 @@ def fetch(
         If nothing matches `below`, the server cannot be reached, or a file is not what it was
         when it was listed.
     """
+    import pooch
+    import requests
+
     wanted = [file for file in published_files() if file.path.startswith(below)]
     if not wanted:
         raise InputError(f"fetch: no published file begins with {below!r}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 
-import networkx as nx
 import numpy as np
 
 from ..common.arrays import Floats, Ints
@@ -115,6 +114,8 @@ def check_layers(where: str, ids: tuple[NodeId, ...], edges: Ints, layers: Layer
 
 def describe_cycle(ids: tuple[NodeId, ...], edges: Ints) -> str:
     """Return the words for one of the cycles that the edges close."""
+    import networkx as nx
+
     graph: nx.DiGraph[int] = nx.DiGraph(edges.tolist())
     cycle = [str(ids[u]) for u, _ in nx.find_cycle(graph)]
     around = [*cycle[:8], "…"] if len(cycle) > 8 else cycle

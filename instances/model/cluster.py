@@ -7,14 +7,16 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ..common.arrays import Ints
 from ..common.errors import InputError, quote
 from ..common.units import LEAST
 from .network.links import Link, PairLink, link_table, number
 from .summary import Tabled
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ACCELERATOR = "accelerator"
 CPU = "cpu"
@@ -233,6 +235,16 @@ class Cluster(Tabled):
             kinds = [k if k.host else replace(k, memory_bytes=memory_bytes) for k in kinds]
         return Cluster(tuple(kinds), self.links)
 
+    def without_hosts(self) -> Cluster:
+        """Return the cluster without the devices that compute in host memory.
+
+        The cluster itself if there are no others, or devices are linked.
+        """
+        if self.links or not any(kind.count for kind in self.kinds if not kind.host):
+            return self
+        kinds = (replace(kind, count=0) if kind.host else kind for kind in self.kinds)
+        return Cluster(tuple(kinds))
+
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per kind, indexed by name; `cluster_from_pandas` is the inverse.
 
@@ -244,6 +256,8 @@ class Cluster(Tabled):
             Columns: count, memory_bytes, host, times, slowdown, link_latency_s and
             link_bytes_per_s (both NaN without a link).
         """
+        import pandas as pd
+
         rows = []
         for kind in self.kinds:
             row = {key: value for key, value in vars(kind).items() if key != "link"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import networkx as nx
 import numpy as np
 
 from ..common.arrays import Ints
@@ -64,6 +63,8 @@ def quotient_cycle(edges: Iterable[tuple[int, int]], part: Ints) -> list[int] | 
     part
         Shape (n,): part of each node.
     """
+    import networkx as nx
+
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_edges_from((int(part[u]), int(part[v])) for u, v in edges if part[u] != part[v])
     try:

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ..common.arrays import Bools, Floats, Ints, checked, frozen
 from ..common.errors import InputError, quote
 from ..common.units import LEAST, MOST, MOST_COUNT
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +119,8 @@ class Layers:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per configuration."""
+        import pandas as pd
+
         return pd.DataFrame(
             {
                 "node": self.node,

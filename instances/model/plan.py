@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ..common.arrays import Ints, rebuild
 from ..common.errors import InputError
@@ -16,6 +15,9 @@ from .problem import DeviceMapping, Problem
 from .solution import Solution
 from .summary import Summarised
 from .workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def gap_between(objective: float, bound: float) -> float:
@@ -133,6 +135,8 @@ class Plan(Summarised):
 
     def to_pandas(self, workload: Workload) -> pd.DataFrame:
         """Return one row per node: its id as index, name, device number and device name."""
+        import pandas as pd
+
         self.check_made_for(workload)
         devices = [self.device_names[d] for d in self.placement.tolist()]
         columns = {"name": workload.names, "device": self.placement, "device_name": devices}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..common.choices import (
     Collective,
     CpuSplit,
@@ -16,10 +18,15 @@ from ..common.choices import (
 )
 from ..common.errors import InputError
 from ..common.options import check_count
+from .cluster import Cluster
+from .costs import price
 from .iteration import Iteration
 from .network.topology import Topology
+from .placement_rules import NO_RULES, PlacementRules
+from .sharding.problem import Sharding
 from .summary import ByFields
 from .training import Training
+from .workload import Workload
 
 #: Calls per accelerator; no workload has use for more.
 MAX_CALLS = 1000
@@ -50,6 +57,8 @@ class Throughput(ByFields):
         Data moves only from a stage to the next: what a later one needs is passed on by those
         between, and at every boundary that it crosses both sides pay for it; gradients the same
         way back. So runs `torch.distributed.pipelining`. For contiguous splits.
+    placement_rules
+        Pins and other rules of the user's own; their numbers are devices.
 
     Raises
     ------
@@ -73,6 +82,7 @@ class Throughput(ByFields):
     pipeline: OrText[Pipeline] = Pipeline.PIPEDREAM
     overlap: bool = False
     relayed: bool = False
+    placement_rules: PlacementRules = NO_RULES
 
     def __post_init__(self) -> None:
         choose(self, split=Split, cpu_split=CpuSplit, pipeline=Pipeline)
@@ -103,6 +113,9 @@ class Latency(ByFields):
     ----------
     calls
         Calls per accelerator, q in the source; 1 makes the split contiguous.
+    placement_rules
+        Pins and other rules of the user's own; their numbers are devices, and those of the pool
+        are one.
 
     Raises
     ------
@@ -121,6 +134,7 @@ class Latency(ByFields):
     """
 
     calls: int = 1
+    placement_rules: PlacementRules = NO_RULES
 
     def __post_init__(self) -> None:
         check_count("calls", self.calls, MAX_CALLS)
@@ -233,4 +247,27 @@ class DeviceMapping(ByFields):
         return "mapping"
 
 
-Problem = Throughput | Iteration | Latency | Training | DeviceMapping
+Problem = Throughput | Iteration | Latency | Training | DeviceMapping | Sharding
+
+
+def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
+    """Return the cluster that a workload's file suggests, for a problem of this name.
+
+    The stages of an iteration are for accelerators: the file's CPUs are left out, unless there is
+    nothing else or some node needs them. A slow stage on a CPU, only because memory is short, is
+    not what a user of a pipeline means; who does, asks for CPUs.
+    """
+    cluster = workload.cluster
+    if cluster is None or problem != "iteration" or cluster.without_hosts() == cluster:
+        return cluster
+    compute = price(workload, cluster.without_hosts()).compute
+    able = [i for i, kind in enumerate(cluster.kinds) if not kind.host and kind.count]
+    supported = np.isfinite(compute[able]).any(axis=0).all()
+    return cluster.without_hosts() if supported else cluster
+
+
+def names_stages(problem: Problem) -> bool:
+    """Whether the numbers of a problem's placement rules are stages, and not devices."""
+    return isinstance(problem, Training) or (
+        isinstance(problem, Iteration) and problem.split == "contiguous"
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..common.arrays import Ints, frozen
+from ..common.errors import InputError
 from .cluster import Cluster
 
 
@@ -220,4 +221,94 @@ class ReplicaPlacement:
         return first
 
 
-Solution = Placement | PipelinePlacement | CallPlacement | StagePlacement | ReplicaPlacement
+@dataclass(frozen=True, eq=False)
+class TensorSharding:
+    """Solution of a sharding problem.
+
+    Parameters
+    ----------
+    signature
+        Shape (n, axes of the mesh): for each operator the number of its signature along each axis.
+
+    Examples
+    --------
+    >>> TensorSharding([[0, 1], [2, 1]]).device.tolist()
+    [0, 0]
+    """
+
+    signature: Ints
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "signature", frozen(self.signature, "int64"))
+
+    @property
+    def device(self) -> Ints:
+        """Shape (n,): the first device; every device takes part in each operator."""
+        return frozen(np.zeros(len(self.signature), np.int64), "int64")
+
+
+Solution = (
+    Placement
+    | PipelinePlacement
+    | CallPlacement
+    | StagePlacement
+    | ReplicaPlacement
+    | TensorSharding
+)
+
+
+def on_cluster(solution: Solution, old: Cluster, new: Cluster) -> Solution:
+    """Return a solution with each device replaced by that of the same kind and number.
+
+    Parameters
+    ----------
+    solution
+        For `old`; a mapping's devices are its topology's, a sharding's its mesh's, and stay as they
+        are.
+    old, new
+        Whose devices.
+
+    Returns
+    -------
+    Solution
+        Of the same type; whether it fits into the memories of `new` is not looked at.
+
+    Raises
+    ------
+    InputError
+        If `new` has not all the devices in use.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> two, three = (stagecut.accelerators_and_cpus(n, cpus=1) for n in (2, 3))
+    >>> on_cluster(Placement([0, 1, 2]), two, three).device.tolist()
+    [0, 1, 3]
+    """
+    if isinstance(solution, ReplicaPlacement | TensorSharding):
+        return solution
+    kinds = {kind.name: k for k, kind in enumerate(new.kinds)}
+    kind_to = [kinds.get(kind.name, -1) for kind in old.kinds]
+    if isinstance(solution, StagePlacement):
+        for stage in solution.stages:
+            if kind_to[stage.kind] < 0:
+                raise InputError(f"the cluster has no {old.kinds[stage.kind].name}")
+        return in_stages((replace(s, kind=kind_to[s.kind]) for s in solution.stages), new)
+    first = np.cumsum([0, *(kind.count for kind in new.kinds)])
+    to = []
+    for kind, k in zip(old.kinds, kind_to, strict=True):
+        count = new.kinds[k].count if k >= 0 else 0
+        to += [int(first[k]) + i if i < count else -1 for i in range(kind.count)]
+    used = solution.devices if isinstance(solution, PipelinePlacement) else solution.device.tolist()
+    for d in used:
+        if to[d] < 0:
+            raise InputError(f"it uses {old.devices[d].name}, which the cluster has not")
+    moved = np.array(to, np.int64)
+    match solution:
+        case PipelinePlacement():
+            return replace(solution, devices=tuple(to[d] for d in solution.devices))
+        case CallPlacement():
+            return replace(solution, device=moved[solution.device])
+        case Placement():
+            order = tuple(to[d] for d in solution.order)
+            return Placement(moved[solution.device], order)

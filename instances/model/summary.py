@@ -35,16 +35,16 @@ class Summarised(Tabled):
 
 
 class ByFields(Tabled):
-    """A base of dataclasses that are shown by their fields, those left open left out."""
+    """A base of dataclasses that are shown by their fields, those left open or empty left out."""
 
     def summary(self) -> dict[str, object]:
-        """Return the fields that are neither None nor (); of what has a name, its name."""
+        """Return the fields that are not None or empty; of what has a name, its name."""
         this: Any = self
         values = {item.name: getattr(self, item.name) for item in fields(this)}
         return {
             field: getattr(value, "name", value) if isinstance(value, Tabled) else value
             for field, value in values.items()
-            if value is not None and value != ()
+            if value is not None and value != () and not (isinstance(value, Tabled) and not value)
         }
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 
-import networkx as nx
 import numpy as np
 
 from ..common.arrays import Floats, Ints
@@ -144,6 +143,8 @@ def _without_ties(workload: Workload) -> Workload:
 
 
 def _coloured(once: Workload, ties: Sequence[Tie]) -> Workload:
+    import networkx as nx
+
     graph: nx.Graph[int] = nx.Graph()
     for tie in ties:
         nx.add_path(graph, [v for copy in tie.copies for v in copy.nodes])

@@ -16,6 +16,7 @@ from ..common.choices import (
 from ..common.errors import InputError, quote
 from ..common.options import check_counts
 from ..common.units import LEAST, MOST
+from .placement_rules import NO_RULES, PlacementRules
 from .summary import ByFields
 
 
@@ -89,8 +90,6 @@ class Training(ByFields):
         recomputation, wherever it has both.
     rules
         The same layer by layer.
-    max_stages
-        At most so many stages.
     uncut
         Edges (pairs of ids) whose ends must be in one stage.
     schedule
@@ -106,6 +105,8 @@ class Training(ByFields):
     server_devices, server_bandwidth
         Replicas of a stage whose d_i t_i devices fit into one server synchronise gradients at
         this bandwidth instead of `bandwidth`; stages are taken to be in different servers.
+    placement_rules
+        Pins and other rules of the user's own; their numbers are stages.
 
     Raises
     ------
@@ -132,13 +133,13 @@ class Training(ByFields):
     replicas: tuple[int, ...] | None = None
     recomputation: OrText[Recomputation] = Recomputation.FREE
     rules: tuple[LayerRule, ...] = ()
-    max_stages: int | None = None
     uncut: tuple[tuple[int | str, int | str], ...] = ()
     schedule: OrText[TrainingSchedule] = TrainingSchedule.ONE_F_ONE_B
     optimizer: OrText[Optimizer] = Optimizer.AS_GIVEN
     precision: OrText[Precision] = Precision.FP32
     server_devices: int | None = None
     server_bandwidth: float | None = None
+    placement_rules: PlacementRules = NO_RULES
 
     def __post_init__(self) -> None:
         choose(
@@ -151,7 +152,7 @@ class Training(ByFields):
         )
         check_counts("degrees", self.degrees)
         check_counts("replicas", self.replicas)
-        for what in ("microbatches", "max_stages", "server_devices"):
+        for what in ("microbatches", "server_devices"):
             check_counts(what, None if getattr(self, what) is None else (getattr(self, what),))
         for what in ("bandwidth", "server_bandwidth"):
             value = getattr(self, what)

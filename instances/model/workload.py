@@ -10,9 +10,7 @@ from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
-import pandas as pd
 
 from ..common.arrays import Bools, Floats, Ints, checked, frozen, rebuild
 from ..common.errors import InputError, quote
@@ -28,10 +26,14 @@ from .check_workload import (
     plain_ids,
 )
 from .layers import Layers
+from .sharding.program import TensorProgram
 from .summary import Summarised
 from .ties import Tie, check_ties
 
 if TYPE_CHECKING:
+    import networkx as nx
+    import pandas as pd
+
     from .cluster import Cluster
 
 
@@ -80,6 +82,8 @@ class Workload(Summarised):
         ``parameters``, ``flops``, ``weight_bytes``, ``activation_bytes``, ….
     layers
         What each node can be configured to (tensor degree, recomputation), for training plans.
+    program
+        The tensors that each node reads and makes, for sharding.
     cluster
         The devices that the file suggests, if it does.
     ties
@@ -124,6 +128,7 @@ class Workload(Summarised):
     cluster: Cluster | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     ties: tuple[Tie, ...] = ()
+    program: TensorProgram | None = None
 
     def __post_init__(self) -> None:
         put = partial(object.__setattr__, self)
@@ -220,6 +225,8 @@ class Workload(Summarised):
             digest.update(b"|")
         if self.layers is not None:
             digest.update(self.layers.fingerprint.encode())
+        if self.program is not None:
+            digest.update(self.program.fingerprint.encode())
         return digest.hexdigest()
 
     def to_networkx(self) -> nx.DiGraph[NodeId]:
@@ -231,6 +238,8 @@ class Workload(Summarised):
             Node attributes are the columns of `to_pandas`; the graph's own are ``name`` and
             ``time_unit``. `from_networkx` is the inverse.
         """
+        import networkx as nx
+
         graph: nx.DiGraph[NodeId] = nx.DiGraph(name=self.name, time_unit=self.time_unit)
         for row in self.to_pandas().reset_index().to_dict("records"):
             graph.add_node(row.pop("id"), **{str(key): value for key, value in row.items()})
@@ -246,6 +255,8 @@ class Workload(Summarised):
             Columns: name, time_KIND for each kind, memory_bytes, transfer and output_bytes where
             known, backward, colour (the user's label, or None), and those of `extra`.
         """
+        import pandas as pd
+
         labels = [None if c < 0 else self.colour_labels[c] for c in self.colours.tolist()]
         columns: dict[str, object] = {"name": list(self.names)}
         columns |= {f"time_{kind}": values for kind, values in self.times.items()}
@@ -260,6 +271,8 @@ class Workload(Summarised):
 
     def edges_to_pandas(self) -> pd.DataFrame:
         """Return one row per edge: the ids of its source and target."""
+        import pandas as pd
+
         ends = [(self.ids[u], self.ids[v]) for u, v in self.edges.tolist()]
         return pd.DataFrame(ends, columns=["source", "target"], dtype="object")
 
@@ -323,3 +336,7 @@ def _check(workload: Workload) -> None:
     check_ties(where, workload.backward, workload.ties)
     if workload.layers is not None:
         check_layers(where, workload.ids, workload.edges, workload.layers)
+    if workload.program is not None:
+        named = tuple(operator.name for operator in workload.program.operators)
+        if named != workload.ids:
+            raise InputError(f"{where}: its program's operators are not its nodes, in their order")

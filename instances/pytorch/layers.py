@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from ..common.search import leads_to
 from ..common.units import ROOT_MODULE
 from .operators.graph import Graph
 
@@ -19,15 +20,20 @@ class Grouping:
         Node of each operator.
     names
         Of the nodes, all different.
+    paths
+        What the nodes are called with the modules around them; empty if `names` say it.
     """
 
     node: tuple[int, ...]
     names: tuple[str, ...]
+    paths: tuple[str, ...] = ()
 
 
 def by_operator(graph: Graph) -> Grouping:
-    """Return the grouping in which every operator is a node."""
-    return Grouping(tuple(range(len(graph.operators))), tuple(op.name for op in graph.operators))
+    """Return the grouping in which every operator is a node, called ``path/operator``, too."""
+    names = tuple(op.name for op in graph.operators)
+    paths = tuple(f"{_path(op.modules, len(op.modules))}/{op.name}" for op in graph.operators)
+    return Grouping(tuple(range(len(names))), names, paths)
 
 
 def by_layer(graph: Graph, depth: int) -> Grouping:
@@ -64,7 +70,7 @@ def by_layer(graph: Graph, depth: int) -> Grouping:
         else:
             name = _path(op.modules, depth) + (".backward" if op.backward else "")
         g = newest.get(name, -1)
-        if g < 0 or _reaches(follows, g, sources - {g}):
+        if g < 0 or leads_to(follows, {g}, sources - {g}):
             g = newest[name] = len(names)
             count[name] = count.get(name, 0) + 1
             names.append(name if count[name] == 1 else f"{name}#{count[name]}")
@@ -87,15 +93,3 @@ def fitting_depth(graph: Graph, least: int = 8) -> int:
 def _path(modules: tuple[str, ...], depth: int) -> str:
     inside = modules[: depth + 1]
     return (inside[-1] if inside else "") or ROOT_MODULE
-
-
-def _reaches(follows: list[set[int]], start: int, targets: set[int]) -> bool:
-    waiting, seen = [start], {start}
-    while waiting:
-        for g in follows[waiting.pop()]:
-            if g in targets:
-                return True
-            if g not in seen:
-                seen.add(g)
-                waiting.append(g)
-    return False

@@ -154,7 +154,7 @@ def _provenance(parts: Parts, depth: int | None) -> dict[str, str]:
         "torch": torch.__version__,
     }
     if parts.traced.because:
-        kept["torch_export_failed"] = parts.traced.because
+        kept["uncut" if parts.traced.runs else "torch_export_failed"] = parts.traced.because
     if parts.recording.unused:
         kept["unused_parameters"] = str(sum(p.elements for p in parts.recording.unused))
     return kept

@@ -18,6 +18,7 @@ from .parts import Profile as Profile
 from .parts import plain, put_together, take_apart
 from .prices.prices import estimated_times, measured_times
 from .to_workload import memory_bytes
+from .tracing.traced import said_of
 from .tracing.unchanged import unchanged
 
 _DEVICES = 4
@@ -34,6 +35,7 @@ def profile(
     depth: int | Literal["auto"] | None = None,
     tied: Tied | str = Tied.COPIES,
     cache: Path | None = None,
+    fresh: bool = False,
 ) -> Profile:
     """Trace a model for example inputs and return it as a workload with times.
 
@@ -59,6 +61,8 @@ def profile(
         `tied_as` turns the one into the other later.
     cache
         Folder for measurements; default: the user's cache folder.
+    fresh
+        Measure all kernels, also those that were measured within 30 days.
 
     Returns
     -------
@@ -86,7 +90,7 @@ def profile(
     with unchanged(model, (args, named)):
         parts = take_apart(model, args, named, training)
         if target is None:
-            times, notes = measured_times(parts, args, named, cache)
+            times, notes = measured_times(parts, args, named, cache, fresh=fresh)
             cluster = Cluster(
                 (DeviceKind("process", _DEVICES, times=ACCELERATOR, link=times.link),)
             )
@@ -97,8 +101,7 @@ def profile(
         depth = fitting_depth(parts.graph)
     grouping = by_operator(parts.graph) if depth is None else by_layer(parts.graph, depth)
     if parts.traced.because:
-        why = f"torch.export failed: {parts.traced.because}; used {parts.traced.how}"
-        notes = [why, *notes]
+        notes = [said_of(parts.traced), *notes]
     return put_together(
         parts, grouping, depth, times, cluster, tied=tied, name=name, notes=tuple(notes)
     )

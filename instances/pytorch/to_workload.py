@@ -95,6 +95,7 @@ def to_workload(
     return Workload(
         name=name,
         ids=grouping.names,
+        names=grouping.paths,
         edges=np.array(sorted((a, b) for a, b in pairs if a != b), np.int64).reshape(-1, 2),
         times={ACCELERATOR: total(times.accelerator_ms), CPU: total(times.cpu_ms)},
         memory_bytes=sum((extra[key] for key in MEMORY), start=np.zeros(count)),

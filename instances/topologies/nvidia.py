@@ -6,7 +6,6 @@ import re
 from itertools import combinations
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 
 from ..common.errors import InputError, quote
@@ -39,6 +38,8 @@ def read_nvidia(path: Path) -> Topology:
     InputError
         If the file has no matrix, or a cell is of an unknown kind.
     """
+    import networkx as nx
+
     source = read_source(path)
     lines = [_ANSI.sub("", line) for line in source.text.splitlines()]
     head = next((k for k, line in enumerate(lines) if re.match(r"\s*GPU0\b", line)), None)

@@ -12,7 +12,14 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import representatives
 from ..schedules import Schedule, make_schedule, validate
 from ..schedules.actions import schedule_of
-from ..simulate.pieces import Passes, forward_pieces_of, groups_of, stage_graph, weight_share_of
+from ..simulate.pieces import (
+    Moves,
+    Passes,
+    forward_pieces_of,
+    groups_of,
+    stage_graph,
+    weight_share_of,
+)
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 
 #: Schedules that are one batch after the other, so that torch can run them.
@@ -82,13 +89,14 @@ def executed_stages(
     rank[1::2] = 2 * count - 1 - np.arange(count)
     present = np.ones((count, 2), np.bool_)
     present[:, BACKWARD] = training
+    moves = Moves(receive, send, moved)
     return stage_graph(
-        workload, plan, costs, nodes, present, receive, send, moved, rank, weight_share
+        workload, plan.cluster, costs, where, nodes, present, moves, rank, weight_share
     )
 
 
-def executed_schedule(name: str, stages: StageGraph, microbatches: int) -> Schedule:
-    """Return the schedule called `name`, a row per device in use, checked before it runs.
+def executed_schedule(schedule: str | Schedule, stages: StageGraph, microbatches: int) -> Schedule:
+    """Return a schedule, given or by its name, a row per device in use, checked before it runs.
 
     Inference takes a schedule's forward passes alone, whatever its name.
 
@@ -97,12 +105,13 @@ def executed_schedule(name: str, stages: StageGraph, microbatches: int) -> Sched
     InputError
         If it is no schedule that runs one batch after the other.
     """
-    if name not in SYNCHRONOUS:
-        raise InputError(f"schedule: {name!r} is not one of {', '.join(SYNCHRONOUS)}")
-    if stages.present[:, BACKWARD].any():
-        whole = make_schedule(name, stages, microbatches)
+    if isinstance(schedule, Schedule):
+        name, whole = schedule.name, schedule
+    elif schedule not in SYNCHRONOUS:
+        raise InputError(f"schedule: {schedule!r} is not one of {', '.join(SYNCHRONOUS)}")
     else:
-        whole = make_schedule("inference", stages, microbatches)
+        name, trains = schedule, bool(stages.present[:, BACKWARD].any())
+        whole = make_schedule(name if trains else "inference", stages, microbatches)
     validate(whole, stages)
     return schedule_of(
         [whole.of(d) for d in ranks_of(stages)], name=name, microbatches=microbatches

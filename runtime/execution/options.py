@@ -76,7 +76,7 @@ class Options:
             if value is not None and value < 1:
                 raise InputError(f"{what}: {value}; it must be at least 1")
         schedules = (*SYNCHRONOUS, *ASYNCHRONOUS)
-        if self.schedule is not None and self.schedule not in schedules:
+        if self.schedule is not None and self.schedule not in (*schedules, "given"):
             raise InputError(f"schedule: {self.schedule!r} is not one of {', '.join(schedules)}")
         if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
             raise InputError(f"optimizer: {self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import fx, nn
 
 from ...instances import InputError
+from ..simulate.plan_stages import named_schedule
 from .chain import executed_schedule
 from .gradients import GradientSums, holders_of
 from .prepare import Prepared
@@ -27,7 +28,8 @@ class Pipeline:
     prepared
         The plan and the model, the same on all ranks.
     schedule
-        See `chain.SYNCHRONOUS`; of an inference plan only its name.
+        See `chain.SYNCHRONOUS`, or ``given`` if the plan has actions of its own; of an inference
+        plan only its name.
     microbatches
         Per batch and replica.
     device
@@ -60,7 +62,8 @@ class Pipeline:
         self.device = device or torch.device("cpu")
         self.training = prepared.training
         self.microbatches = microbatches
-        self.schedule = executed_schedule(schedule, prepared.stages, microbatches)
+        planned = named_schedule(prepared.plan, schedule)
+        self.schedule = executed_schedule(planned, prepared.stages, microbatches)
         size = len(prepared.devices)
         if dist.get_world_size() != replicas * size:
             raise InputError(
@@ -90,7 +93,7 @@ class Pipeline:
         everywhere = [
             [r * size + rank_of[piece.device] for r in range(replicas)] for piece in prepared.pieces
         ]
-        names = [piece.parameters for piece in prepared.pieces]
+        names = [list(piece.parameters) for piece in prepared.pieces]
         self._sums = GradientSums(holders_of(names, everywhere))
         self._torch = TorchSchedule(
             self.stages,
@@ -105,7 +108,7 @@ class Pipeline:
         """Return this rank's learned tensors under the model's names, shared ones once."""
         seen: dict[str, nn.Parameter] = {}
         for stage in self.stages:
-            seen |= dict(stage.piece.module.named_parameters())
+            seen |= stage.piece.parameters
         return iter(seen.items())
 
     def step(self, batch: Sequence[Tensors]) -> None:

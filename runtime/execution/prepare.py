@@ -19,7 +19,7 @@ from ...instances.model.tied_weights import tied_as
 from ...instances.model.training_layers import training_layers
 from ...instances.pytorch.matching import matching
 from ...instances.pytorch.profile import Profile
-from ...instances.pytorch.tracing.trace import inputs_as_traced
+from ...instances.pytorch.tracing.traced import flat_inputs, said_of
 from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
 from .chain import Payload, executed_stages, ranks_of
@@ -81,7 +81,7 @@ class Prepared:
             names = ", ".join(self.named) or "none"
             raise InputError(f"inputs: {', '.join(kwargs) or 'none'} by name; traced for {names}")
         traced = self.profile.traced
-        flat = inputs_as_traced(traced, self.model, args, {n: kwargs[n] for n in self.named})
+        flat = flat_inputs(args, {n: kwargs[n] for n in self.named})
         given = tuple(value for value in flat if isinstance(value, torch.Tensor))
         first = self.pieces[0]
         wanted = [first.values[name] for name in first.inputs]
@@ -157,11 +157,8 @@ def split_model(
         found: list[tuple[Profile, Workload]] = []
         made = load_plan_for_model(plan, _trace_again(model, args, kwargs, found))
         profile, workload = found[0]
-    if profile.traced.how.endswith("on these numbers"):
-        raise InputError(
-            f"{workload.name}: its own code looks at the numbers of its inputs "
-            f"({profile.traced.because}), so its graph holds for the traced ones only"
-        )
+    if not profile.traced.runs:
+        raise InputError(f"{workload.name}: {said_of(profile.traced)}")
     named = tuple(kwargs or {})
     if isinstance(made.solution, StagePlacement):
         return _staged(model, profile, workload, made, named)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from ...instances import InputError
 from ...instances.pytorch.profile import Profile
+from ...instances.pytorch.tracing.traced import varying
 from ...instances.pytorch.tracing.values import Value, Values, values_of
 from ..simulate.pieces import forward_pieces_of
 
@@ -43,7 +44,7 @@ class PieceModule:
     values
         All of these by name.
     parameters
-        The model's names of the learned tensors in it, a tied one under its first name.
+        The learned tensors in it by the model's names, a tied one under its first name.
     """
 
     index: int
@@ -53,7 +54,7 @@ class PieceModule:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     values: Mapping[str, Value]
-    parameters: tuple[str, ...]
+    parameters: Mapping[str, nn.Parameter]
 
     @property
     def payload_bytes(self) -> int:
@@ -117,7 +118,7 @@ def split(
                 inputs=inputs,
                 outputs=outputs,
                 values={name: cut.values.of[name] for name in {*inputs, *outputs}},
-                parameters=tuple(n for n, x in profile.traced.parameters if id(x) in own),
+                parameters={n: x for n, x in profile.traced.parameters if id(x) in own},
             )
         )
     return tuple(made)
@@ -148,6 +149,7 @@ class _Cut:
         ends = next(n for n in self.nodes.values() if n.op == "output")
         self.outputs = tuple(n.name for n in _arguments(ends) if n.name in values.of)
         self.names = dict(profile.traced.parameters)
+        self.varying = {made for made, _ in varying(profile.traced.module)}
 
     def _settle_changed_constants(self) -> None:
         """Give what starts as a constant but is changed by a piece to the first who uses it."""
@@ -208,6 +210,11 @@ class _Cut:
         for p, names in enumerate(needed):
             until |= dict.fromkeys(names, p)
         for name in until:
+            if name in self.varying:
+                raise InputError(
+                    f"{name}: its size depends on the numbers of the inputs, and it would pass "
+                    "between devices; plan with --split contiguous"
+                )
             if name not in self.values.of:
                 raise InputError(
                     f"{name}: it gives no single tensor, and cannot pass between devices; keep "

@@ -17,6 +17,7 @@ from .checkpoint import Trained
 from .own_loop.loop import Loop
 from .pipeline import Pipeline, place
 from .prepare import Prepared
+from .split import PieceModule
 from .stage import Tensors
 
 #: Makes an optimizer of parameters.
@@ -79,8 +80,8 @@ class Batches:
 
     def trained(self) -> Trained:
         """Return what this rank trains."""
-        modules = [stage.piece.module for stage in self.pipeline.stages]
-        return _trained(modules, [] if self.optimizer is None else [self.optimizer])
+        pieces = [stage.piece for stage in self.pipeline.stages]
+        return _trained(pieces, [] if self.optimizer is None else [self.optimizer])
 
     def actions(self) -> int:
         """Return how many actions this rank has done."""
@@ -119,6 +120,17 @@ class Stream:
         recompute: bool = False,
     ) -> None:
         used = prepared.devices
+        again = [
+            n.name
+            for piece in prepared.pieces
+            for n in piece.module.graph.nodes
+            if getattr(n.target, "recomputes", False)
+        ]
+        if schedule in ASYNCHRONOUS and again:
+            raise InputError(
+                f"schedule {schedule}: {again[0]} would compute its activations again with weights "
+                "that have changed meanwhile; use 1f1b, or --recompute in its place"
+            )
         if dist.get_world_size() != len(used):
             raise InputError(
                 f"the plan uses {len(used)} devices, and {dist.get_world_size()} processes run; "
@@ -149,7 +161,7 @@ class Stream:
             recompute=frozenset(range(len(ranks))) if recompute else prepared.recompute,
             device=device,
         )
-        self.modules = [piece.module for piece in own]
+        self.pieces = own
 
     def run(self, microbatches: Sequence[Tensors]) -> list[float]:
         """Run all batches; see `Trainer`."""
@@ -163,17 +175,17 @@ class Stream:
 
     def trained(self) -> Trained:
         """Return what this rank trains."""
-        return _trained(self.modules, list(self.loop.optimizers.values()))
+        return _trained(self.pieces, list(self.loop.optimizers.values()))
 
     def actions(self) -> int:
         """Return how many actions this rank has done."""
         return sum(stage.actions for stage in self.loop.stages.values())
 
 
-def _trained(modules: Sequence[nn.Module], optimizers: list[torch.optim.Optimizer]) -> Trained:
+def _trained(pieces: Sequence[PieceModule], optimizers: list[torch.optim.Optimizer]) -> Trained:
     parameters: dict[str, nn.Parameter] = {}
     buffers: dict[str, torch.Tensor] = {}
-    for module in modules:
-        parameters |= dict(module.named_parameters())
-        buffers |= dict(module.named_buffers())
+    for piece in pieces:
+        parameters |= piece.parameters
+        buffers |= dict(piece.module.named_buffers())
     return Trained(parameters, buffers, optimizers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -16,6 +16,7 @@ from ...instances.common.escape import docstring
 from ..execution.split import PieceModule
 from ..schedules import Schedule, read_csv, write_csv
 from ..schedules.actions import Action, Kind, schedule_of
+from .python_regions import inlined
 from .python_stage import computed, stage_class, taken
 from .python_template import TEMPLATE
 
@@ -71,6 +72,7 @@ def python_script(
         If a weight is on several ranks, the model has large constants or code that is not
         torch's, or an input is a single number.
     """
+    pieces = [replace(piece, module=inlined(piece.module)) for piece in pieces]
     rank_of = {a.stage: r for r in range(len(schedule.actions)) for a in schedule.of(r)}
     _check(pieces, rank_of)
     order = schedule if training else with_backward(schedule)
@@ -112,7 +114,8 @@ def read_script(text: str) -> Script:
                 values[name] = ast.literal_eval(part.value)
         if isinstance(part, ast.ClassDef) and re.fullmatch(r"Stage\d+", part.name):
             body = {item.name: item for item in part.body if isinstance(item, ast.FunctionDef)}
-            made = [s.targets[0] for s in body["forward"].body if isinstance(s, ast.Assign)]
+            inside = [s.body if isinstance(s, ast.With) else [s] for s in body["forward"].body]
+            made = [s.targets[0] for own in inside for s in own if isinstance(s, ast.Assign)]
             nodes.append(tuple(target.id for target in made if isinstance(target, ast.Name)))
             calls = [n for n in ast.walk(body["__init__"]) if isinstance(n, ast.Call)]
             names = [_names(call) for call in calls]

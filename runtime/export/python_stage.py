@@ -61,6 +61,8 @@ def computed(graph: fx.Graph) -> tuple[str, ...]:
 def _forward(piece: PieceModule, source: str, last: bool) -> list[str]:
     """Return the lines of `forward`, as fx writes them, made to be read."""
     lines = []
+    nodes = piece.module.graph.nodes
+    around = {n.name: str(n.meta["around"]) for n in nodes if "around" in n.meta}
     for line in source.strip().splitlines():
         line = re.sub(r";  (\w+ = )+None$", "", line.rstrip())
         line = line.replace("torch.ops.aten.", "aten.")
@@ -68,7 +70,11 @@ def _forward(piece: PieceModule, source: str, last: bool) -> list[str]:
         if line.strip().startswith("return "):
             values = [_handed_on(piece, name, last) for name in piece.outputs]
             line = f"    return ({', '.join(values)},)"
-        lines.append(f"    {line}")
+        name = line.strip().partition(" = ")[0]
+        if name in around:
+            lines += [f"        with {around[name]}:", f"        {line}"]
+        else:
+            lines.append(f"    {line}")
     back = [name for name in piece.inputs if piece.values[name].grad]
     if back:
         lines.insert(1, f"        returns_whole({', '.join(back)})")

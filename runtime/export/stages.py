@@ -293,7 +293,7 @@ def _ranks(plan: Plan, devices: Sequence[int], target: str, rounds: bool) -> lis
 
 
 def _schedule(plan: Plan, target: str, schedules: Sequence[str]) -> tuple[str, int]:
-    """Return schedule and microbatches of a plan that says them to a launcher that is told them."""
+    """Return schedule and microbatches of a plan, for a launcher that takes them."""
     if not isinstance(plan.problem, Iteration) or not schedules:
         return "", 0
     schedule = plan.problem.schedule

@@ -7,7 +7,7 @@ import numpy as np
 from ...instances import InputError, Iteration, Plan, Workload
 from ..schedules import Schedule, make_schedule, read_csv, write_csv
 from ..schedules.actions import Kind
-from ..simulate.plan_stages import schedule_to_run, stages_of, usual_schedule
+from ..simulate.plan_stages import named_schedule, schedule_to_run, stages_of, usual_schedule
 
 #: What a row may hold; torch adds transfers itself.
 COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
@@ -28,9 +28,10 @@ def torch_schedule(
     """
     stages = stages_of(workload, plan)
     if not isinstance(plan.problem, Iteration):
-        name = name or usual_schedule(plan)
+        name = name or str(usual_schedule(plan))
     name, microbatches = schedule_to_run(plan, name, microbatches)
-    made = make_schedule(name, stages, microbatches)
+    planned = named_schedule(plan, name)
+    made = make_schedule(planned, stages, microbatches) if isinstance(planned, str) else planned
     if made.versions != "one":
         raise InputError(
             f"csv: {name} keeps versions of weights, which torch.distributed.pipelining does "

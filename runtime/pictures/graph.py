@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import networkx as nx
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ...instances import Plan, Workload
+from ...instances import Plan, TensorSharding, Workload
 from ...instances.common.escape import graphviz, markup, plain
+from ...instances.common.quantities import show_time
 from ...instances.formats.writing import PICTURES, check_target
 from ..simulate.plan_stages import stages_of
 from ..simulate.stages import StageGraph
 from .figure import names_as_they_are, save_picture
+from .sharded import graph_by_property
 
 #: Fills of devices, light enough for black text; after Okabe and Ito.
 FILLS = (
@@ -29,7 +32,7 @@ DOT_SECONDS = 60
 
 
 def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = MOST_NODES) -> None:
-    """Draw the graph into an SVG, PNG or PDF file, a colour per device.
+    """Draw the graph into an SVG, PNG or PDF file, a colour per device, or per property.
 
     Parameters
     ----------
@@ -57,14 +60,29 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     """
     plan.check_made_for(workload)
     check_target(path, PICTURES)
+    if isinstance(plan.solution, TensorSharding):
+        graph, texts = graph_by_property(workload, plan, most_nodes)
+        draw_coloured(graph, texts, _title(workload, plan), path)
+        return
     if workload.n <= most_nodes:
         graph = _by_nodes(workload, plan)
     else:
         graph = _by_stages(workload, plan, stages_of(workload, plan))
     used = sorted({int(d) for d in plan.placement.tolist()})
-    legend = [(plain(plan.device_names[d]), FILLS[i % len(FILLS)]) for i, d in enumerate(used)]
-    fill = dict(zip(used, [colour for _, colour in legend], strict=True))
-    title = plain(f"{workload.name}: {plan.method}, objective {plan.objective:.6g}")
+    for _, node in graph.nodes(data=True):
+        node["device"] = used.index(node["device"])
+    draw_coloured(graph, [plan.device_names[d] for d in used], _title(workload, plan), path)
+
+
+def _title(workload: Workload, plan: Plan) -> str:
+    objective = show_time(plan.objective, plan.time_unit)
+    return plain(f"{workload.name}: {plan.method}, objective {objective}")
+
+
+def draw_coloured(graph: nx.DiGraph[int], names: Sequence[str], title: str, path: Path) -> None:
+    """Draw a graph whose nodes have a label, whether they are backward, and a device by number."""
+    legend = [(plain(name), FILLS[i % len(FILLS)]) for i, name in enumerate(names)]
+    fill = {i: colour for i, (_, colour) in enumerate(legend)}
     dot = shutil.which("dot")
     if dot is not None and _with_graphviz(dot, graph, fill, legend, title, path):
         return

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...instances import Plan
+from ...instances import Iteration, Latency, Plan, Training
 from ...instances.common.escape import plain
+from ...instances.common.quantities import show_bytes
+from ..verify.loads import Load, loads_of
 from ..verify.report import Report
 from .figure import names_as_they_are, save_picture
 
 COMPUTE, TRANSFER, MEMORY, LINE = "#3b6fb6", "#e08a3c", "#5a9e6f", "#333333"
+SYNCHRONISE = "#b65a8c"
 
 
 @names_as_they_are
@@ -24,7 +29,7 @@ def draw_loads(report: Report, plan: Plan, path: Path) -> None:
     report
         Of the plan; see `evaluate`.
     plan
-        For throughput.
+        Of any problem but a mapping.
     path
         Ending in ``.png``, ``.svg`` or ``.pdf``.
 
@@ -43,32 +48,77 @@ def draw_loads(report: Report, plan: Plan, path: Path) -> None:
     >>> report = stagecut.evaluate(workload, cluster, plan.problem, plan.solution)
     >>> stagecut.draw_loads(report, plan, Path("loads.svg"))
     """
-    figure = Figure(figsize=(9, 1.6 + 0.42 * len(report.devices)), layout="constrained")
+    rows = loads_of(plan.problem, report)
+    figure = Figure(figsize=(9, 1.6 + 0.42 * len(rows)), layout="constrained")
     loads, memory = figure.subplots(1, 2, sharey=True, width_ratios=[3, 1])
-    rows = range(len(report.devices))
-    compute = [device.compute for device in report.devices]
-    transfer = [device.transfer for device in report.devices]
-    loads.barh(rows, compute, color=COMPUTE, label="compute")
-    loads.barh(rows, transfer, left=compute, color=TRANSFER, label="transfers")
-    loads.axvline(plan.objective, color=LINE, label=f"objective {plan.objective:.6g}")
-    if math.isfinite(plan.bound):
-        loads.axvline(plan.bound, color=LINE, linestyle=":", label=f"bound {plan.bound:.6g}")
-    loads.set_yticks(rows, [plain(device.name) for device in report.devices])
-    loads.invert_yaxis()
-    unit = "" if plan.time_unit == "unspecified" else f" ({plan.time_unit})"
-    loads.set_xlabel(f"load per sample{unit}")
-    figure.legend(*loads.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    _draw_times(loads, rows, plan)
+    figure.legend(*loads.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     title = f"{plan.workload_name}: {plan.method}, gap {100 * plan.gap:.2f} %"
     loads.set_title(plain(title), loc="left")
-
-    limited = [device for device in report.devices if math.isfinite(device.capacity_bytes)]
-    shares = [
-        100 * d.memory_bytes / d.capacity_bytes if d.capacity_bytes and d in limited else 0.0
-        for d in report.devices
-    ]
-    memory.barh(rows, shares, color=MEMORY)
-    memory.set_xlim(0, 100)
-    memory.set_xlabel("memory used (%)")
+    _draw_memory(memory, rows)
     for axes in (loads, memory):
         axes.spines[["top", "right"]].set_visible(False)
     save_picture(figure, path)
+
+
+def _draw_times(axes: Axes, rows: Sequence[Load], plan: Plan) -> None:
+    """Draw what each device does, with objective and bound as lines; the busiest name is bold."""
+    at = range(len(rows))
+    overlap = getattr(plan.problem, "overlap", False)
+    left = [0.0] * len(rows)
+    for label, values, colour in (
+        ("compute", [row.compute for row in rows], COMPUTE),
+        ("transfers", [row.transfer for row in rows], TRANSFER),
+        ("synchronisation", [row.synchronise for row in rows], SYNCHRONISE),
+    ):
+        if label == "synchronisation" and not any(values):
+            continue
+        if overlap:  # side by side, as they happen
+            upper = label == "compute"
+            places = [y + (-0.2 if upper else 0.2) for y in at]
+            axes.barh(places, values, height=0.4, color=colour, label=label)
+        else:
+            axes.barh(at, values, left=left, color=colour, label=label)
+            left = [a + b for a, b in zip(left, values, strict=True)]
+    axes.axvline(plan.objective, color=LINE, label=f"objective {plan.objective:.6g}")
+    if math.isfinite(plan.bound):
+        axes.axvline(plan.bound, color=LINE, linestyle=":", label=f"bound {plan.bound:.6g}")
+    axes.set_yticks(at, [plain(row.name) for row in rows])
+    busiest = max(at, key=lambda y: rows[y].busy, default=0)
+    for y, name in enumerate(axes.get_yticklabels()):
+        name.set_fontweight("bold" if y == busiest else "normal")
+    axes.invert_yaxis()
+    unit = "" if plan.time_unit == "unspecified" else f" ({plan.time_unit})"
+    axes.set_xlabel(f"{_span(plan)}{unit}")
+
+
+def _span(plan: Plan) -> str:
+    """Say what time the loads are of."""
+    problem = plan.problem
+    if isinstance(problem, Iteration):
+        return f"load per iteration of {problem.microbatches} microbatches"
+    if isinstance(problem, Latency):
+        return "load of one request"
+    batch = isinstance(problem, Training) and problem.objective == "batch"
+    return "load per batch" if batch else "load per sample"
+
+
+def _draw_memory(axes: Axes, rows: Sequence[Load]) -> None:
+    """Draw how full the memories are; where there is no limit anywhere, what is used of them."""
+    limited = [math.isfinite(row.capacity_bytes) for row in rows]
+    if any(limited):
+        shares = [
+            100 * row.memory_bytes / row.capacity_bytes if has and row.capacity_bytes else 0.0
+            for row, has in zip(rows, limited, strict=True)
+        ]
+        axes.set_xlim(0, max(100.0, *shares))
+        axes.set_xlabel("memory used (%)")
+    else:
+        shares = [row.memory_bytes for row in rows]
+        axes.set_xlim(0, 1.6 * max([1.0, *shares]))  # room for the sizes behind the bars
+        axes.set_xticks([])
+        axes.set_xlabel("memory used (no limit)")
+        for y, row in enumerate(rows):
+            text = f" {show_bytes(row.memory_bytes)}"
+            axes.text(row.memory_bytes, y, text, va="center", fontsize="small")
+    axes.barh(range(len(rows)), shares, color=MEMORY)

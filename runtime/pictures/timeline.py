@@ -95,7 +95,7 @@ def boxes(simulation: Simulation, *, picture: bool = False) -> Iterator[Box]:
     for x, m, name, start, end in simulation.jobs():
         if name not in row:
             continue
-        stage = int(simulation.program.job_from[x])
+        stage = int(simulation.program.jobs.source[x])
         yield Box(row[name], "message", simulation.job_name(x), stage, m, start, end)
 
 

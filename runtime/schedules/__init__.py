@@ -10,8 +10,8 @@ import numpy as np
 
 from ...instances import InputError
 from ...instances.common.arrays import Ints
-from ...instances.model.schedule_size import check_size
-from ..simulate.network import HostMemory, Network, settle
+from ...instances.model.schedules.size import check_size
+from ..simulate.network import HostMemory, Network, priced_in
 from ..simulate.stages import BACKWARD, StageGraph
 from .actions import Action, Kind, Schedule, WeightVersions, parse_action, schedule_of
 from .csv import read_csv, write_csv
@@ -128,7 +128,7 @@ def make_schedule(
         raise InputError(f"schedule: no {name!r}; use one of {', '.join(SCHEDULES)}")
     check_size(stages.count, microbatches)
     network = network or HostMemory()
-    schedule = SCHEDULES[name](settle(stages, network), microbatches, network)
+    schedule = SCHEDULES[name](priced_in(stages, network), microbatches, network)
     if schedule.versions != WeightVersions.ONE or not stages.present[:, BACKWARD].any():
         return schedule
     return at_the_end(schedule, stages)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...instances import InputError
-from .actions import Action, Schedule, parse_action, schedule_of
+from ...instances.model.schedules.given import parse_rows
+from .actions import Schedule, schedule_of
 
 
 def write_csv(schedule: Schedule) -> str:
@@ -53,17 +54,7 @@ def read_csv(text: str, *, name: str = "schedule") -> Schedule:
     >>> read_csv("0F0,0B0\\n").size
     2
     """
-    rows: list[list[Action]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        row: list[Action] = []
-        for column, cell in enumerate(line.split(","), 1):
-            if not cell.strip():
-                continue
-            try:
-                row.append(parse_action(cell.strip()))
-            except InputError as error:
-                raise InputError(f"{name}: row {number}, column {column}: {error}") from None
-        rows.append(row)
+    rows = parse_rows(text.splitlines(), name)
     if not any(rows):
         raise InputError(f"{name}: no actions; give a row of cells such as 0F0,0B0 per device")
-    return schedule_of(rows, name=name)
+    return schedule_of(([cell.action for cell in row] for row in rows), name=name)

@@ -24,7 +24,6 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from ...instances.common.arrays import Floats, Ints
@@ -205,6 +204,8 @@ def _has_engines(network: Network) -> bool:
 
 def _groups(stages: StageGraph) -> list[frozenset[int]]:
     """Return for each device all that work in step with it: replicas of its stages, and theirs."""
+    import networkx as nx
+
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(len(stages.devices)))
     for ring in stages.replicas:

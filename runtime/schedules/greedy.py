@@ -1,21 +1,79 @@
 """List scheduling: the order that a rule produces on the stages' own times, for any plan.
 
-Whenever a device is free it takes, of what is ready, a backward task before a forward task before
-a weight gradient. Forward tasks are held back while too many microbatches are in flight. Every
+A device that becomes free takes a ready backward task, else a forward task, else a weight
+gradient. Forward tasks are held back while too many microbatches are in flight. Every
 stage takes microbatches in order, so the oldest one can always go on: no deadlock.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from ...instances.common.arrays import Ints
+from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.kernel import kernel
 from ..simulate.stages import StageGraph
 from .actions import Kind, Schedule
 from .patterns import held
+
+
+class Placed(NamedTuple):
+    """The stage replicas that the devices hold.
+
+    Parameters
+    ----------
+    first
+        Shape (D + 1,): begins each device's part of the others.
+    owner, replica, number
+        Of each replica: its stage, its number, and how many the stage has.
+    """
+
+    first: Ints
+    owner: Ints
+    replica: Ints
+    number: Ints
+
+
+class Tasks(NamedTuple):
+    """The passes of the stages; task 2 · stage + pass.
+
+    Parameters
+    ----------
+    duration
+        Shape (P, 3): of forward, backward and weight gradient.
+    present
+        Shape (P, 2): whether a stage has a forward and a backward pass.
+    rank
+        Shape (2P,).
+    waits
+        Shape (2P,): for how many tasks each waits.
+    edge_at, edge_to
+        CSR: tasks that wait for each.
+    """
+
+    duration: Floats
+    present: Bools
+    rank: Ints
+    waits: Ints
+    edge_at: Ints
+    edge_to: Ints
+
+
+class Limits(NamedTuple):
+    """Most microbatches, shape (P,) each, between two passes of a stage's replica.
+
+    Parameters
+    ----------
+    backward
+        Between forward and backward.
+    weights
+        Between forward and weight gradient.
+    """
+
+    backward: Ints
+    weights: Ints
 
 
 def list_schedule(
@@ -60,24 +118,18 @@ def list_schedule(
     where = np.full((stages.count, max(number)), -1, dtype=np.int64)
     for stage, devices in enumerate(stages.replicas):
         where[stage, : len(devices)] = devices
-    done, count = _list_schedule(
-        np.array(first),
-        np.array(owner),
-        np.array(replica),
-        np.array(number),
-        where,
-        np.array([len(devices) for devices in stages.replicas]),
+    placed = Placed(np.array(first), np.array(owner), np.array(replica), np.array(number))
+    tasks = Tasks(
         duration,
         stages.present,
+        stages.rank,
+        waits,
         np.cumsum(starts),
         stages.edges[order, 1].copy(),
-        waits,
-        stages.rank,
-        microbatches,
-        limit,
-        weight_limit if weight_limit is not None else limit,
-        split,
     )
+    limits = Limits(limit, weight_limit if weight_limit is not None else limit)
+    replicas = np.array([len(devices) for devices in stages.replicas])
+    done, count = _list_schedule(placed, tasks, limits, where, replicas, microbatches, split)
     kinds = np.array([Kind.F, Kind.I if split else Kind.B, Kind.W], dtype=np.int32)
     done = done[:count]
     done[:, 2] = kinds[done[:, 2]]
@@ -92,18 +144,24 @@ def list_schedule(
 
 
 @kernel
-def _list_schedule(
-    first, owner, replica, number, where, replicas, duration, present, edge_at, edge_to, waits,
-    rank, m, limit, weight_limit, split,
-):  # fmt: skip
+def _list_schedule(placed, tasks, limits, where, replicas, m, split):
     """Give a device that is free backward passes first, then forward ones, then weight gradients.
 
-    Of those the lowest microbatch, then the lowest `rank`. Shapes: `first` (D + 1,) begins each
-    device's part of `owner`, `replica` and `number`, an entry for each stage replica that it holds;
-    `edge_to` lists from `edge_at` on the tasks that wait for a task, `waits` counts what a task
-    waits for; `limit` and `weight_limit` (P,). Returns rows of device, stage, pass and microbatch
-    in the order of their start, and how many of them are filled.
+    Of those the lowest microbatch, then the lowest `rank`. Returns rows of device, stage, pass and
+    microbatch in the order of their start, and how many of them are filled.
+
+    Parameters
+    ----------
+    where
+        Shape (P, most replicas): device of each replica of a stage, −1 behind the last.
+    replicas
+        Shape (P,): how many there are.
+    split
+        Whether weight gradients are passes of their own.
     """
+    first, owner, replica, number = placed
+    duration, present, rank, waits, edge_at, edge_to = tasks
+    limit, weight_limit = limits
     devices = len(first) - 1
     held_count = len(owner)
     missing = np.zeros((len(waits), m), np.int32)

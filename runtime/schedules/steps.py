@@ -125,16 +125,16 @@ def deadlock(schedule: Schedule, stages: StageGraph) -> ScheduleError:
     ran = {
         action for d in range(len(schedule.actions)) for action in schedule.of(d)[: int(reached[d])]
     }
-    marks, told = set(), []
+    marks, blocked = set(), []
     for d in range(len(schedule.actions)):
         if reached[d] < len(schedule.actions[d]):
             action = schedule.of(d)[int(reached[d])]
             lacks = [str(a) for a in _awaits(action, stages) if a not in ran]
             marks.add((d, int(reached[d])))
             if lacks:
-                told.append(f"{action} on {stages.devices[d]} waits for {', '.join(lacks)}")
+                blocked.append(f"{action} on {stages.devices[d]} waits for {', '.join(lacks)}")
     return ScheduleError(
-        f"schedule: deadlock: {'; '.join(told[:4])}{'; …' if len(told) > 4 else ''}",
+        f"schedule: deadlock: {'; '.join(blocked[:4])}{'; …' if len(blocked) > 4 else ''}",
         step_table(schedule, marks, step),
     )
 

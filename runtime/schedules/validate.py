@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ...instances import InputError
 from ...instances.common.arrays import Bools
-from ...instances.model.schedule_size import check_size
+from ...instances.model.schedules.size import check_size
 from ..simulate.stages import StageGraph
 from .actions import PER_BATCH, Action, Kind, Schedule
 from .steps import NEEDS, ScheduleError, deadlock, execution_steps, step_table

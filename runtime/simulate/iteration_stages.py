@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ...instances import Iteration, PipelinePlacement, Plan, Workload
+from ...instances import Cluster, Iteration, PipelinePlacement, Workload
+from ..schedules.actions import Action, Schedule, schedule_of
 from .pieces import Passes, cut, price_stages
 from .relay import line_of, relay_line
 from .stages import StageGraph
@@ -14,7 +16,7 @@ from .stages import StageGraph
 
 def stages_of_iteration(
     workload: Workload,
-    plan: Plan,
+    cluster: Cluster,
     problem: Iteration,
     solution: PipelinePlacement,
     *,
@@ -32,17 +34,36 @@ def stages_of_iteration(
     InputError
         If the plan cannot be executed.
     """
+    device = solution.device.tolist()
     share = problem.weight_share if weight_share is None else weight_share
     if problem.split != "contiguous":
-        graph = cut(workload, plan, weight_share=share)
+        graph = cut(workload, cluster, device, weight_share=share)
     elif problem.relayed:
         stages = passes_of(workload, solution)
-        graph = relay_line(workload, plan, stages, weight_share=share)
+        graph = relay_line(workload, cluster, device, stages, weight_share=share)
     else:
         stages = passes_of(workload, solution)
         waits, present, rank = line_of(len(stages), bool(workload.backward.any()))
-        graph = price_stages(workload, plan, stages, present, rank, share, waits)
+        graph = price_stages(workload, cluster, device, stages, present, rank, share, waits)
     return replace(graph, batch=problem.microbatches)
+
+
+def iteration_schedule(
+    problem: Iteration, solution: PipelinePlacement, devices: int
+) -> str | Schedule:
+    """Return the schedule by its name; if it is given, its rows on the devices of their stages.
+
+    Parameters
+    ----------
+    devices
+        Of the cluster.
+    """
+    if problem.order is None:
+        return problem.schedule
+    rows: list[Sequence[Action]] = [()] * devices
+    for row in problem.order.rows:
+        rows[solution.devices[row[0].stage]] = row
+    return schedule_of(rows, name=problem.schedule, microbatches=problem.microbatches)
 
 
 def passes_of(workload: Workload, solution: PipelinePlacement) -> list[Passes]:

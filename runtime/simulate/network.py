@@ -228,7 +228,7 @@ def message_times(stages: StageGraph, network: Links) -> Floats:
     return times
 
 
-def settle(stages: StageGraph, network: Network) -> StageGraph:
+def priced_in(stages: StageGraph, network: Network) -> StageGraph:
     """Return the stages with what their devices pay for transfers in this network.
 
     Over links, both ends of a message are busy for as long as it takes, or not at all if the

@@ -8,10 +8,12 @@ piece with the backward piece that undoes it; either may be missing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...instances import (
+    Cluster,
     Costs,
     InputError,
     Iteration,
@@ -30,44 +32,44 @@ from .stages import BACKWARD, FORWARD, StageGraph
 Passes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def cut(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
+def cut(
+    workload: Workload, cluster: Cluster, device: Sequence[int], *, weight_share: float = 0.5
+) -> StageGraph:
     """Return the stages of a placement, one per convex piece.
 
-    A contiguous plan gives one stage per device in use. Activations are
+    A contiguous placement gives one stage per device in use. Activations are
     `extra["activation_bytes"]`, else the outputs of the forward nodes where their bytes are known,
     else nothing; the rest of a node's memory is there all the time (`kept_bytes`). A backward
     piece waits for the forward piece that it undoes, even where the graph has no such edge, as in
     the published layer graphs.
 
+    Parameters
+    ----------
+    device
+        Shape (n,): the device of each node.
+
     Raises
     ------
     InputError
-        If the plan was made for another workload, is no placement, or a backward node feeds a
-        forward node.
+        If a backward node feeds a forward node, or a node is on a device that does not support it.
 
     Notes
     -----
     O(n + m) in the nodes and edges.
     """
-    stages, rank = convex_stages(workload, plan)
+    stages, rank = convex_stages(workload, device)
     present = np.array([[bool(nodes) for nodes in passes] for passes in stages])
-    return price_stages(workload, plan, stages, present, rank, weight_share)
+    return price_stages(workload, cluster, device, stages, present, rank, weight_share)
 
 
-def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
+def convex_stages(workload: Workload, device: Sequence[int]) -> tuple[list[Passes], Ints]:
     """Return the nodes of each stage's passes, and a topological position of each task.
 
     Raises
     ------
     InputError
-        As `cut`.
+        If a backward node feeds a forward node.
     """
-    plan.check_made_for(workload)
-    if not isinstance(plan.solution, Placement | PipelinePlacement):
-        raise InputError(
-            f"plan: it is for {plan.problem.name}; only placements can be cut into pieces"
-        )
-    where = plan.placement.tolist()
     backward = workload.backward.tolist()
     for u, v in workload.edges.tolist():
         if backward[u] and not backward[v]:
@@ -75,8 +77,8 @@ def convex_stages(workload: Workload, plan: Plan) -> tuple[list[Passes], Ints]:
                 f"{workload.name}: edge {workload.ids[u]} → {workload.ids[v]} leads from a "
                 "backward node to a forward node; such a graph cannot be run in two passes"
             )
-    forward_pieces = forward_pieces_of(workload, where)
-    group = _backward_groups(workload, forward_pieces, where)
+    forward_pieces = forward_pieces_of(workload, device)
+    group = _backward_groups(workload, forward_pieces, device)
     backward_pieces = _pieces(workload, sorted(group), group)
 
     stages: list[Passes] = [(piece, ()) for piece in forward_pieces]
@@ -191,7 +193,7 @@ def _pieces(
 
 
 def _backward_groups(
-    workload: Workload, forward_pieces: list[tuple[int, ...]], where: list[int]
+    workload: Workload, forward_pieces: list[tuple[int, ...]], where: Sequence[int]
 ) -> dict[int, int]:
     """Return for each backward node the forward piece that it undoes.
 
@@ -212,7 +214,8 @@ def _backward_groups(
 
 def price_stages(
     workload: Workload,
-    plan: Plan,
+    cluster: Cluster,
+    device: Sequence[int],
     stages: Sequence[Passes],
     present: Bools,
     rank: Ints,
@@ -230,8 +233,7 @@ def price_stages(
     waits
         Pairs of tasks of which the second waits for the first though no data passes.
     """
-    costs = price(workload, plan.cluster)
-    where = plan.placement.tolist()
+    costs = price(workload, cluster)
     task_of = np.zeros(workload.n, dtype=np.int64)
     for s, passes in enumerate(stages):
         for side, nodes in enumerate(passes):
@@ -243,35 +245,50 @@ def price_stages(
         own = int(task_of[u])
         users: dict[int, set[int]] = {}
         for v in successors:
-            users.setdefault(where[v], set()).add(int(task_of[v]))
+            users.setdefault(device[v], set()).add(int(task_of[v]))
         for d, tasks in users.items():
             first, *others = sorted(tasks, key=lambda t: int(rank[t]))
-            if d == where[u]:
+            if d == device[u]:
                 for t in tasks - {own}:
                     moved.setdefault((own, t), 0.0)
                 continue
-            receive[first // 2, first % 2] += costs.received(u, where[u], d)
+            receive[first // 2, first % 2] += costs.received(u, device[u], d)
             size = 0.0 if out_bytes is None else float(out_bytes[u])
             moved[own, first] = moved.get((own, first), 0.0) + size
             for t in others:
                 moved.setdefault((first, t), 0.0)
-        send[own // 2, own % 2] += costs.sent(u, where[u], users.keys() - {where[u]})
+        send[own // 2, own % 2] += costs.sent(u, device[u], users.keys() - {device[u]})
     for s in np.flatnonzero(present.all(axis=1)).tolist():
         moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
-    return stage_graph(
-        workload, plan, costs, stages, present, receive, send, moved, rank, weight_share
-    )
+    moves = Moves(receive, send, moved)
+    return stage_graph(workload, cluster, costs, device, stages, present, moves, rank, weight_share)
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """How data moves between stages.
+
+    Parameters
+    ----------
+    receive, send
+        Shape (P, 2): time that each pass takes part in transfers.
+    bytes
+        Along each edge between tasks.
+    """
+
+    receive: Floats
+    send: Floats
+    bytes: Mapping[tuple[int, int], float]
 
 
 def stage_graph(
     workload: Workload,
-    plan: Plan,
+    cluster: Cluster,
     costs: Costs,
+    device: Sequence[int],
     stages: Sequence[Passes],
     present: Bools,
-    receive: Floats,
-    send: Floats,
-    moved: Mapping[tuple[int, int], float],
+    moves: Moves,
     rank: Ints,
     weight_share: float,
 ) -> StageGraph:
@@ -279,8 +296,8 @@ def stage_graph(
 
     Parameters
     ----------
-    moved
-        Bytes along each edge between tasks.
+    device
+        Shape (n,): the device of each node.
 
     Raises
     ------
@@ -288,24 +305,24 @@ def stage_graph(
         If a node is on a device that does not support it.
     """
     everything = [[*a, *b] for a, b in stages]
-    device = [int(plan.placement[nodes[0]]) for nodes in everything]
+    own = [int(device[nodes[0]]) for nodes in everything]
     compute = np.zeros((len(stages), 2))
     for s, passes in enumerate(stages):
         for side, nodes in enumerate(passes):
-            compute[s, side] = costs.compute[costs.kind_of[device[s]], list(nodes)].sum()
+            compute[s, side] = costs.compute[costs.kind_of[own[s]], list(nodes)].sum()
     if not np.isfinite(compute).all():
         raise InputError("plan: a node is on a device that does not support it; verify the plan")
-    edges = sorted(moved)
+    edges = sorted(moves.bytes)
     weight, resident, activation = kept_bytes(workload)
     return StageGraph(
-        devices=tuple(device.name for device in plan.cluster.devices),
-        replicas=tuple((d,) for d in device),
+        devices=tuple(d.name for d in cluster.devices),
+        replicas=tuple((d,) for d in own),
         compute=frozen(compute, np.float64),
         present=frozen(present, np.bool_),
-        receive=frozen(receive, np.float64),
-        send=frozen(send, np.float64),
+        receive=frozen(moves.receive, np.float64),
+        send=frozen(moves.send, np.float64),
         edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
-        payload_bytes=frozen([moved[edge] for edge in edges], np.float64),
+        payload_bytes=frozen([moves.bytes[edge] for edge in edges], np.float64),
         rank=frozen(rank, np.int64),
         weight_bytes=frozen([weight[nodes].sum() for nodes in everything], np.float64),
         activation_bytes=frozen([activation[list(a)].sum() for a, _ in stages], np.float64),

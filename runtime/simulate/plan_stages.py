@@ -9,15 +9,18 @@ from ...instances import (
     Iteration,
     Latency,
     PipelinePlacement,
+    Placement,
     Plan,
     ReplicaPlacement,
     StagePlacement,
+    TensorSharding,
     Throughput,
     Training,
     Workload,
 )
+from ..schedules.actions import Schedule
 from .calls import stages_of_calls
-from .iteration_stages import stages_of_iteration
+from .iteration_stages import iteration_schedule, stages_of_iteration
 from .mapped_stages import stages_of_mapping, topology_links
 from .network import HostMemory, Network
 from .pieces import cut, weight_share_of
@@ -57,6 +60,8 @@ def stages_of(
             f"relayed: the plan is for {plan.problem.name}; only placements are relayed"
         )
     plan.check_made_for(workload)
+    if isinstance(plan.solution, TensorSharding):
+        raise InputError("the plan is a sharding: it has no stages; stagecut simulate shows it")
     weight_share = weight_share_of(plan) if weight_share is None else weight_share
     match plan.problem, plan.solution:
         case Latency(), CallPlacement(device, call):
@@ -66,18 +71,34 @@ def stages_of(
         case DeviceMapping() as problem, ReplicaPlacement() as solution:
             return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
         case Iteration() as problem, PipelinePlacement() as solution:
-            return stages_of_iteration(workload, plan, problem, solution, weight_share=weight_share)
+            return stages_of_iteration(
+                workload, plan.cluster, problem, solution, weight_share=weight_share
+            )
         case Throughput() as problem, _ if problem.relayed if relayed is None else relayed:
             return cut_relayed(workload, plan, weight_share=weight_share)
+        case _, Placement() as solution:
+            device = solution.device.tolist()
+            return cut(workload, plan.cluster, device, weight_share=weight_share)
         case _:
-            return cut(workload, plan, weight_share=weight_share)
+            raise InputError(
+                f"plan: it is for {plan.problem.name}; only placements can be cut into pieces"
+            )
 
 
-def usual_schedule(plan: Plan) -> str:
+def usual_schedule(plan: Plan) -> str | Schedule:
     """Return the schedule that a plan is simulated with unless another is asked for."""
     if isinstance(plan.problem, Training | Iteration):
-        return plan.problem.schedule
+        return named_schedule(plan, plan.problem.schedule)
     return "single" if isinstance(plan.problem, Latency) else "1f1b"
+
+
+def named_schedule(plan: Plan, name: str) -> str | Schedule:
+    """Return a schedule by its name; of ``given``, the plan's own rows on its devices."""
+    problem, solution = plan.problem, plan.solution
+    if isinstance(problem, Iteration) and isinstance(solution, PipelinePlacement):
+        own = iteration_schedule(problem, solution, plan.cluster.size)
+        return own if name == problem.schedule else name
+    return name
 
 
 def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) -> tuple[str, int]:

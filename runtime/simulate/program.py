@@ -10,101 +10,45 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...instances import InputError
 from ...instances.common.arrays import Floats, Ints
 from ..schedules.actions import TRANSFERS, Kind, Schedule
 from ..schedules.reduction import all_reduce_actions
+from .arrays import Actions, Gates, Jobs, Lanes, Replicas
 from .gates import KINDS, Wiring, wire
 from .network import HostMemory, Links, Network, Sharing, units_per_second
 from .stages import BACKWARD, FORWARD, StageGraph
 
-Ints32 = NDArray[np.int32]
-
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """N actions of T templates (kind · P + stage), X jobs per microbatch, G gates, L lanes.
+    """What the engine runs, and the names for what comes out.
 
     Parameters
     ----------
-    first
-        Shape (D + 1,): first action of each device.
-    template, microbatch
-        Shape (N,).
-    duration
-        Shape (T,).
-    gate
-        Shape (T,): where an action waits; −1 for nowhere.
-    rendezvous
-        Shape (T,): whether actions of all replicas begin together.
-    waits
-        Shape (G,): arrivals that a gate waits for.
-    gate_stage, gate_job
-        Shape (G,): whose devices a gate stops; the job that it starts, or −1.
-    feed_at, feed_to
-        CSR over templates, then jobs: gates that they open when they end.
-    replicas_at, replicas_to
-        CSR: devices of each stage.
-    job_from, job_to
-        Shape (X,): stages.
-    job_pair
-        Shape (X,): 1 if the job takes the route between the two stages' devices, 0 if it takes
-        the copy engine of `job_from`'s device.
-    job_work
-        Shape (X,): in units of the lane's rate.
-    route
-        Shape (D, D): number of the route from a device to another, −1 for none.
-    route_at, route_to
-        CSR: lanes on each route.
-    rate
-        Shape (L,).
-    latency
-        Shape (routes,).
-    order_at, order_to
-        CSR: jobs of each lane (job · microbatches + microbatch) in the order in which they must
-        run; without any lane, they run as they come.
+    actions, gates, replicas, jobs, lanes
+        See there.
     fair
         Whether jobs share the lanes on their routes.
-    lanes
-        Names of the lanes.
+    names
+        Of the L lanes.
     inputs
         Shape (2P, 2): time within an action for receiving and for sending (tasks).
     """
 
-    first: Ints
-    template: Ints32
-    microbatch: Ints32
-    duration: Floats
-    gate: Ints
-    rendezvous: Ints
-    waits: Ints
-    gate_stage: Ints
-    gate_job: Ints
-    feed_at: Ints
-    feed_to: Ints
-    replicas_at: Ints
-    replicas_to: Ints
-    job_from: Ints
-    job_to: Ints
-    job_task: Ints
-    job_pair: Ints
-    job_work: Floats
-    route: Ints
-    route_at: Ints
-    route_to: Ints
-    rate: Floats
-    latency: Floats
-    order_at: Ints
-    order_to: Ints
+    actions: Actions
+    gates: Gates
+    replicas: Replicas
+    jobs: Jobs
+    lanes: Lanes
     fair: bool
-    lanes: tuple[str, ...]
+    names: tuple[str, ...]
     inputs: Floats
 
 
 def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> Program:
-    """Return the arrays that the engine runs; the stages are settled in the network.
+    """Return the arrays that the engine runs; the stages have their transfer times in the network.
 
     Raises
     ------
@@ -125,39 +69,53 @@ def compile_program(stages: StageGraph, schedule: Schedule, network: Network) ->
     pairs = np.array(sorted(wiring.feeds), dtype=np.int64).reshape(-1, 2)
     ends = wiring.first_job + len(wiring.jobs)
     table = np.concatenate(schedule.actions).reshape(-1, 3)
-    lanes, rate = _lanes(stages, network)
-    routes = network.routes if isinstance(network, Links) else ()
-    transfers = np.stack((stages.receive.ravel(), stages.send.ravel()), axis=1)
-    return Program(
+    actions = Actions(
         first=np.cumsum([0, *map(len, schedule.actions)]).astype(np.int64),
         template=(table[:, 1] * np.int32(count) + table[:, 0]).astype(np.int32),
         microbatch=np.ascontiguousarray(table[:, 2]),
         duration=_durations(stages, schedule, network, inline).ravel(),
         gate=_gates(wiring).ravel(),
         rendezvous=np.repeat(np.arange(KINDS) == Kind.REDUCE_GRAD, count).astype(np.int64),
+    )
+    gates = Gates(
         waits=wiring.waits(replicas),
-        gate_stage=_stages_of_gates(wiring),
-        gate_job=np.concatenate(
+        stage=_stages_of_gates(wiring),
+        job=np.concatenate(
             (np.full(wiring.job_gate(0), -1, dtype=np.int64), np.arange(len(wiring.jobs)))
         ),
         feed_at=np.searchsorted(pairs[:, 0], np.arange(ends + 1)).astype(np.int64),
         feed_to=pairs[:, 1].copy(),
-        replicas_at=np.cumsum([0, *replicas]).astype(np.int64),
-        replicas_to=np.array([d for ring in stages.replicas for d in ring], dtype=np.int64),
-        job_from=np.array([job.source for job in wiring.jobs], dtype=np.int64),
-        job_to=np.array([job.target for job in wiring.jobs], dtype=np.int64),
-        job_task=np.array([job.task for job in wiring.jobs], dtype=np.int64),
-        job_pair=np.array([job.pair for job in wiring.jobs], dtype=np.int64),
-        job_work=np.array([job.work for job in wiring.jobs], dtype=np.float64),
+    )
+    jobs = Jobs(
+        source=np.array([job.source for job in wiring.jobs], dtype=np.int64),
+        target=np.array([job.target for job in wiring.jobs], dtype=np.int64),
+        task=np.array([job.task for job in wiring.jobs], dtype=np.int64),
+        pair=np.array([job.pair for job in wiring.jobs], dtype=np.int64),
+        work=np.array([job.work for job in wiring.jobs], dtype=np.float64),
+    )
+    names, rate = _lanes(stages, network)
+    routes = network.routes if isinstance(network, Links) else ()
+    lanes = Lanes(
+        rate=rate,
+        latency=_latencies(stages, network),
         route=network.route if isinstance(network, Links) else np.zeros((0, 0), np.int64),
         route_at=np.cumsum([0, *map(len, routes)]).astype(np.int64),
         route_to=np.array([i for links in routes for i in links], dtype=np.int64),
-        rate=rate,
-        latency=_latencies(stages, network),
         order_at=np.cumsum([0, *map(len, wiring.orders)]).astype(np.int64),
         order_to=np.concatenate([np.zeros(0, np.int64), *wiring.orders]),
+    )
+    transfers = np.stack((stages.receive.ravel(), stages.send.ravel()), axis=1)
+    return Program(
+        actions,
+        gates,
+        Replicas(
+            at=np.cumsum([0, *replicas]).astype(np.int64),
+            to=np.array([d for ring in stages.replicas for d in ring], dtype=np.int64),
+        ),
+        jobs,
+        lanes,
         fair=isinstance(network, Links) and network.sharing == Sharing.FAIR,
-        lanes=lanes,
+        names=names,
         inputs=transfers if inline else np.zeros_like(transfers),
     )
 

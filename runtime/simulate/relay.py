@@ -12,14 +12,14 @@ stand in the order in which they can be executed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 
-from ...instances import InputError, Plan, Workload, price
+from ...instances import Cluster, InputError, Plan, Workload, price
 from ...instances.common.arrays import Bools, Ints
-from .pieces import Passes, convex_stages, groups_of, stage_graph
+from .pieces import Moves, Passes, convex_stages, groups_of, stage_graph
 from .stages import BACKWARD, FORWARD, StageGraph
 
 
@@ -29,17 +29,17 @@ def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) ->
     Raises
     ------
     InputError
-        If the plan was made for another workload, is no placement, or data would have to go
-        against the line.
+        If data would have to go against the line.
 
     Notes
     -----
     O(n + m + values · stages).
     """
-    passes, rank = convex_stages(workload, plan)
+    device = plan.placement.tolist()
+    passes, rank = convex_stages(workload, device)
     _, order = groups_of(plan)
-    stages = _by_device(workload, plan, order) if order else _in_line(workload, passes, rank)
-    return relay_line(workload, plan, stages, weight_share=weight_share)
+    stages = _by_device(workload, device, order) if order else _in_line(workload, passes, rank)
+    return relay_line(workload, plan.cluster, device, stages, weight_share=weight_share)
 
 
 def line_of(count: int, trains: bool) -> tuple[list[tuple[int, int]], Bools, Ints]:
@@ -65,7 +65,12 @@ def line_of(count: int, trains: bool) -> tuple[list[tuple[int, int]], Bools, Int
 
 
 def relay_line(
-    workload: Workload, plan: Plan, stages: list[Passes], *, weight_share: float
+    workload: Workload,
+    cluster: Cluster,
+    device: Sequence[int],
+    stages: list[Passes],
+    *,
+    weight_share: float,
 ) -> StageGraph:
     """Return a chain of stages that talk to their neighbours only.
 
@@ -75,9 +80,8 @@ def relay_line(
         If data would have to go against the line.
     """
     count = len(stages)
-    costs = price(workload, plan.cluster)
-    where = plan.placement.tolist()
-    device = [where[(a or b)[0]] for a, b in stages]
+    costs = price(workload, cluster)
+    own_device = [device[(a or b)[0]] for a, b in stages]
     place = np.zeros(workload.n, np.int64)
     for s, both in enumerate(stages):
         place[[*both[FORWARD], *both[BACKWARD]]] = s
@@ -91,27 +95,29 @@ def relay_line(
         up = [(b, b + 1, FORWARD) for b in range(own, max([own, *users]))]
         down = [(b, b - 1, BACKWARD) for b in range(own, min([own, *users]), -1)]
         for a, b, side in up + down:
-            if device[a] == device[b]:
+            source, target = own_device[a], own_device[b]
+            if source == target:
                 continue
-            send[a, side] += costs.sent(u, device[a], (device[b],))
-            receive[b, side] += costs.received(u, device[a], device[b])
+            send[a, side] += costs.sent(u, source, (target,))
+            receive[b, side] += costs.received(u, source, target)
             if workload.output_bytes is not None:
                 moved[2 * a + side, 2 * b + side] += float(workload.output_bytes[u])
-    return stage_graph(
-        workload, plan, costs, stages, present, receive, send, moved, rank, weight_share
-    )
+    moves = Moves(receive, send, moved)
+    return stage_graph(workload, cluster, costs, device, stages, present, moves, rank, weight_share)
 
 
-def _by_device(workload: Workload, plan: Plan, order: tuple[int, ...]) -> list[Passes]:
+def _by_device(workload: Workload, device: Sequence[int], order: tuple[int, ...]) -> list[Passes]:
     """Return a stage per device, in the order that the plan names."""
     nodes: dict[int, tuple[list[int], list[int]]] = {d: ([], []) for d in order}
-    for v, d in enumerate(plan.placement.tolist()):
+    for v, d in enumerate(device):
         nodes[d][int(workload.backward[v])].append(v)
     return [(tuple(a), tuple(b)) for a, b in nodes.values()]
 
 
 def _in_line(workload: Workload, stages: list[Passes], rank: Ints) -> list[Passes]:
     """Return the stages so that forward passes go up the line and backward passes down."""
+    import networkx as nx
+
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(stages)))
     for side, direction in ((FORWARD, 1), (BACKWARD, -1)):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from ...instances.common.arrays import Floats, Ints
 from ...instances.model.summary import Summarised
@@ -17,6 +16,9 @@ from .memory import DeviceMemory
 from .network import HostMemory, Network
 from .program import Program
 from .stages import StageGraph
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Step(NamedTuple):
@@ -139,28 +141,29 @@ class Simulation(Summarised):
             begin, end = float(self.job_start[index]), float(self.job_end[index])
             if np.isfinite(end) and end > begin:
                 for lane in self.lanes_of(index):
-                    yield index // m, index % m, self.program.lanes[lane], begin, end
+                    yield index // m, index % m, self.program.names[lane], begin, end
 
     def lanes_of(self, job: int) -> list[int]:
         """Return the lanes that a job takes; none if it stays on its device."""
         x, j = divmod(job, self.schedule.microbatches)
-        program = self.program
-        source = self.stages.replicas[program.job_from[x]]
-        if not program.job_pair[x]:
+        jobs, lanes = self.program.jobs, self.program.lanes
+        source = self.stages.replicas[jobs.source[x]]
+        if not jobs.pair[x]:
             return [source[j % len(source)]]
-        target = self.stages.replicas[program.job_to[x]]
-        route = int(program.route[source[j % len(source)], target[j % len(target)]])
+        target = self.stages.replicas[jobs.target[x]]
+        route = int(lanes.route[source[j % len(source)], target[j % len(target)]])
         if route < 0:
             return []
-        links: list[int] = program.route_to[slice(*program.route_at[route : route + 2])].tolist()
+        links: list[int] = lanes.route_to[slice(*lanes.route_at[route : route + 2])].tolist()
         return links
 
     def job_name(self, x: int) -> str:
         """Return what a transfer carries, such as ``F0 → F1``."""
         names = [f"{'FB'[task % 2]}{task // 2}" for task in range(2 * self.stages.count)]
-        task = int(self.program.job_task[x])
-        target = self.program.feed_to[self.program.feed_at[len(self.program.duration) + x]]
-        if self.program.job_pair[x]:
+        jobs, gates = self.program.jobs, self.program.gates
+        task = int(jobs.task[x])
+        target = gates.feed_to[gates.feed_at[len(self.program.actions.duration) + x]]
+        if jobs.pair[x]:
             return f"{names[task]} → {names[target]}"
         return f"{names[task]} {'in' if target == task else 'out'}"
 
@@ -170,20 +173,22 @@ class Simulation(Summarised):
 
         Busy is the time that its transfers would take if each had it to itself.
         """
-        count = np.zeros(len(self.program.lanes), dtype=np.int64)
-        busy = np.zeros(len(self.program.lanes))
+        import pandas as pd
+
+        count = np.zeros(len(self.program.names), dtype=np.int64)
+        busy = np.zeros(len(self.program.names))
         for index in np.flatnonzero(np.isfinite(self.job_end)).tolist():
             for lane in self.lanes_of(index):
                 count[lane] += 1
-                work = self.program.job_work[index // self.schedule.microbatches]
-                busy[lane] += work / self.program.rate[lane]
+                work = self.program.jobs.work[index // self.schedule.microbatches]
+                busy[lane] += work / self.program.lanes.rate[lane]
         frame = pd.DataFrame(
             {
                 "transfers": count,
                 "busy": busy,
                 "utilisation": busy / self.makespan if self.makespan else busy,
             },
-            index=pd.Index(self.program.lanes, name="link"),
+            index=pd.Index(self.program.names, name="link"),
         )
         return frame[frame["transfers"] > 0]
 
@@ -202,7 +207,7 @@ class Simulation(Summarised):
         Each step could only begin when the one before it had ended, so shortening any other
         action does not shorten the run.
         """
-        program, m = self.program, self.schedule.microbatches
+        first, m = self.program.actions.first, self.schedule.microbatches
         start = np.concatenate(self.starts) if self.starts else np.zeros(0)
         end = np.concatenate(self.ends) if self.ends else np.zeros(0)
         steps: list[Step] = []
@@ -211,8 +216,8 @@ class Simulation(Summarised):
             at = -2 - int(np.argmax(np.where(np.isfinite(self.job_end), self.job_end, -1)))
         while at != -1:
             if at >= 0:
-                device = int(np.searchsorted(program.first, at, side="right")) - 1
-                row = self.schedule.actions[device][at - program.first[device]]
+                device = int(np.searchsorted(first, at, side="right")) - 1
+                row = self.schedule.actions[device][at - first[device]]
                 text = str(Action(int(row[0]), Kind(row[1]), int(row[2])))
                 steps.append(
                     Step(self.stages.devices[device], text, float(start[at]), float(end[at]))
@@ -220,7 +225,7 @@ class Simulation(Summarised):
                 at = int(self.causes[at])
             else:
                 job = -2 - at
-                lanes = [program.lanes[lane] for lane in self.lanes_of(job)]
+                lanes = [self.program.names[lane] for lane in self.lanes_of(job)]
                 where = ", ".join(lanes) or "same device"
                 text = f"{self.job_name(job // m)}, microbatch {job % m}"
                 steps.append(
@@ -251,6 +256,8 @@ class Simulation(Summarised):
             makespan), begin, end, in_flight (most microbatches held by one stage), weight_bytes
             (all that is kept all the time), version_bytes, activation_bytes and peak_bytes.
         """
+        import pandas as pd
+
         ran = [len(table) > 0 for table in self.schedule.actions]
         compute = self.busy - self.transfer
         columns = {
@@ -272,6 +279,8 @@ class Simulation(Summarised):
 
     def actions_to_pandas(self) -> pd.DataFrame:
         """Return one row per action: device, stage, kind, microbatch, start, end."""
+        import pandas as pd
+
         frames = [
             pd.DataFrame(
                 {

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
-from ...instances import Plan, Workload
+from ...instances import InputError, Plan, Workload
 from ...instances.common.arrays import frozen
 from ..schedules import Schedule, make_schedule
 from ..schedules.steps import deadlock
 from ..schedules.validate import check_actions
 from .engine import execute
 from .memory import memory_over_time
-from .network import HostMemory, Network, settle
+from .network import HostMemory, Network, priced_in
 from .plan_stages import DEFAULT_MICROBATCHES, stages_of, usual_network, usual_schedule
 from .program import compile_program
 from .result import Simulation
@@ -120,24 +121,28 @@ def simulate_stages(
     15.0
     """
     network = network or HostMemory()
-    stages = settle(stages, network)
+    stages = priced_in(stages, network)
     if isinstance(schedule, str):
         if microbatches is None:
             microbatches = 1 if schedule == "single" else stages.batch or DEFAULT_MICROBATCHES
         stages = replace(stages, batch=stages.batch or microbatches)
         schedule = make_schedule(schedule, stages, microbatches, network)
+    elif microbatches not in (None, schedule.microbatches):
+        raise InputError(
+            f"microbatches: {microbatches}; the schedule is of {schedule.microbatches}: leave it "
+            "out"
+        )
     check_actions(schedule, stages)
     program = compile_program(stages, schedule, network)
-    start, end, cause, job_start, job_end, job_cause, reached = execute(
-        program, schedule.microbatches
-    )
-    size = np.diff(program.first)
-    if (reached < size).any():
+    times = execute(program, schedule.microbatches)
+    first = program.actions.first
+    size = np.diff(first)
+    if (times.reached < size).any():
         raise deadlock(schedule, stages)
-    pieces = [slice(a, b) for a, b in zip(program.first[:-1], program.first[1:], strict=True)]
-    starts = tuple(frozen(start[piece], np.float64) for piece in pieces)
-    ends = tuple(frozen(end[piece], np.float64) for piece in pieces)
-    makespan = max(float(end.max(initial=0.0)), last_of(job_end))
+    pieces = [slice(a, b) for a, b in pairwise(first)]
+    starts = tuple(frozen(times.start[piece], np.float64) for piece in pieces)
+    ends = tuple(frozen(times.end[piece], np.float64) for piece in pieces)
+    makespan = max(float(times.end.max(initial=0.0)), last_of(times.job_end))
     return Simulation(
         stages=stages,
         schedule=schedule,
@@ -148,8 +153,8 @@ def simulate_stages(
         time_per_sample=time_per_sample(stages, schedule, network, starts, makespan),
         memory=memory_over_time(stages, schedule, list(starts), list(ends)),
         program=program,
-        causes=cause,
-        job_start=job_start,
-        job_end=job_end,
-        job_cause=job_cause,
+        causes=times.cause,
+        job_start=times.job_start,
+        job_end=times.job_end,
+        job_cause=times.job_cause,
     )

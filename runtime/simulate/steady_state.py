@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...instances.common.arrays import Floats
-from ...instances.model.schedule_size import MOST_ACTIONS
+from ...instances.model.schedules.size import MOST_ACTIONS
 from ..schedules import SCHEDULES, Schedule, make_schedule
 from ..schedules.actions import PER_BATCH
 from .engine import execute
@@ -48,10 +48,10 @@ def time_per_sample(
     def run(microbatches: int) -> tuple[Schedule, list[Floats], list[Floats], float]:
         longer = make_schedule(schedule.name, stages, microbatches, network)
         program = compile_program(stages, longer, network)
-        start, end, _, _, job_end, _, _ = execute(program, microbatches)
-        last = max(float(end.max(initial=0.0)), last_of(job_end))
-        cuts = program.first[1:-1]
-        return longer, np.split(start, cuts), np.split(end, cuts), last
+        times = execute(program, microbatches)
+        last = max(float(times.end.max(initial=0.0)), last_of(times.job_end))
+        cuts = program.actions.first[1:-1]
+        return longer, np.split(times.start, cuts), np.split(times.end, cuts), last
 
     enough = -(-(6 * depth + 12) // repeat) * repeat + 4 * repeat
     if known and fits(enough):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ...instances import (
     Cluster,
@@ -11,11 +12,10 @@ from ...instances import (
     Iteration,
     NodeId,
     PipelinePlacement,
-    Plan,
     Throughput,
     Workload,
 )
-from ..simulate.iteration_stages import stages_of_iteration
+from ..simulate.iteration_stages import iteration_schedule, stages_of_iteration
 from ..simulate.network import HostMemory
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import BACKWARD, FORWARD
@@ -44,11 +44,10 @@ def check(
     if broken:
         return Report(math.inf, (), tuple(broken))
     try:
-        stages = stages_of_iteration(
-            workload, _as_plan(workload, cluster, problem, solution), problem, solution
-        )
+        stages = stages_of_iteration(workload, cluster, problem, solution)
+        schedule = iteration_schedule(problem, solution, cluster.size)
         simulation = simulate_stages(
-            stages, problem.schedule, problem.microbatches, network=HostMemory(problem.overlap)
+            stages, schedule, problem.microbatches, network=HostMemory(problem.overlap)
         )
     except InputError as error:
         return Report(math.inf, (), (str(error),))
@@ -87,22 +86,6 @@ def check(
     return Report(simulation.makespan, devices, tuple(violations))
 
 
-def _as_plan(
-    workload: Workload, cluster: Cluster, problem: Iteration, solution: PipelinePlacement
-) -> Plan:
-    return Plan(
-        workload_name=workload.name,
-        workload_fingerprint=workload.fingerprint,
-        cluster=cluster,
-        problem=problem,
-        solution=solution,
-        objective=math.inf,
-        bound=-math.inf,
-        method="",
-        time_unit=workload.time_unit,
-    )
-
-
 def _not_a_pipeline(
     workload: Workload, cluster: Cluster, problem: Iteration, solution: PipelinePlacement
 ) -> list[str]:
@@ -111,8 +94,24 @@ def _not_a_pipeline(
     used = set(solution.stage.tolist())
     if used != set(range(count)):
         return [f"stages: every one of 0 to {count - 1} must have nodes, and no other"]
-    if problem.max_stages is not None and count > problem.max_stages:
-        return [f"{count} stages, {count - problem.max_stages} more than allowed"]
+    broken = _not_of_schedule(problem, devices)
+    if broken or problem.split != "contiguous":
+        return broken
+    return _against_the_line(workload, cluster, solution)
+
+
+def _not_of_schedule(problem: Iteration, devices: Sequence[int]) -> list[str]:
+    """Say what keeps devices from being those of the schedule's stages."""
+    count = len(devices)
+    if problem.order:
+        row = problem.order.device
+        if count != len(row):
+            return [f"{count} stages, and the schedule is of {len(row)}"]
+        if len(set(zip(row, devices, strict=True))) > max(row) + 1:
+            return ["stages of one row of the schedule must be on one device"]
+        if len(set(devices)) <= max(row):
+            return ["two rows of the schedule are on one device"]
+        return []
     size, left = divmod(count, problem.chunks_per_device)
     if left or list(devices) != list(devices[:size]) * problem.chunks_per_device:
         return [
@@ -126,9 +125,7 @@ def _not_a_pipeline(
             f"{problem.schedule}: {problem.microbatches} microbatches are no multiple of the "
             f"{size} devices"
         ]
-    if problem.split != "contiguous":
-        return []
-    return _against_the_line(workload, cluster, solution)
+    return []
 
 
 def _against_the_line(

@@ -8,13 +8,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 
 from ...instances import CallPlacement, Cluster, Costs, Latency, NodeId, Workload
 from .report import CallReport, DeviceReport, Report
 from .rules import over_memory, torn_colours, unsupported
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 #: A call: (device, number). A node on a CPU: (−1, node).
 Item = tuple[int, int]
@@ -35,6 +38,8 @@ def check(
     receiver too. A node v on a CPU takes q_v from the moment when its predecessors have finished.
     The objective is the last finish: `inf` where calls wait for each other in a circle.
     """
+    import networkx as nx
+
     device, call = solution.device.tolist(), solution.call.tolist()
     malformed = _malformed(workload, cluster, costs, device, call)
     if malformed:
@@ -119,6 +124,8 @@ def _malformed(
 
 def _waits(workload: Workload, item: list[Item], nodes: dict[Item, list[int]]) -> nx.DiGraph[Item]:
     """Which call or CPU node waits for which: for inputs, and for the call before it."""
+    import networkx as nx
+
     waits: nx.DiGraph[Item] = nx.DiGraph()
     waits.add_nodes_from(sorted(nodes))
     waits.add_edges_from(

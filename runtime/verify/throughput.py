@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-import networkx as nx
 import numpy as np
 
 from ...instances import Cluster, Costs, NodeId, Placement, Throughput, Workload
@@ -148,6 +147,8 @@ def not_contiguous(
 
 def _reentered(workload: Workload, placement: Ints, device: int) -> list[NodeId]:
     """First forward node by which a path that left `device` comes back to it, if any."""
+    import networkx as nx
+
     forward = [v for v in workload.order if not workload.backward[v]]
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(forward)

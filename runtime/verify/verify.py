@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ...instances import (
     CallPlacement,
@@ -15,15 +16,18 @@ from ...instances import (
     Plan,
     Problem,
     ReplicaPlacement,
+    Sharding,
     Solution,
     StagePlacement,
+    TensorSharding,
     Throughput,
     Training,
     VerificationError,
     Workload,
     price,
 )
-from . import iteration, latency, mapping, throughput, training
+from . import iteration, latency, mapping, sharding, throughput, training
+from .placement_rules import broken_rules
 from .report import Report
 
 #: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
@@ -39,12 +43,14 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
         What the solution is for.
     solution
         Of the problem's type: `Placement` for `Throughput`, `CallPlacement` for `Latency`,
-        `StagePlacement` for `Training`, `ReplicaPlacement` for `DeviceMapping`.
+        `StagePlacement` for `Training`, `ReplicaPlacement` for `DeviceMapping`,
+        `TensorSharding` for `Sharding`.
 
     Returns
     -------
     Report
-        Of a mapping a `MappingReport`. Broken rules are listed, not raised.
+        Of a mapping a `MappingReport`, of a sharding a `ShardingReport`. Broken rules are listed,
+        not raised.
 
     Raises
     ------
@@ -60,6 +66,16 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
     >>> evaluate(workload, cluster, plan.problem, plan.solution).violations
     ()
     """
+    report = _of_problem(workload, cluster, problem, solution)
+    if math.isinf(report.objective):
+        return report
+    broken = broken_rules(workload, cluster, problem, solution)
+    return replace(report, violations=(*report.violations, *broken)) if broken else report
+
+
+def _of_problem(
+    workload: Workload, cluster: Cluster, problem: Problem, solution: Solution
+) -> Report:
     match problem, solution:
         case Throughput(), Placement():
             costs = price(workload, cluster)
@@ -74,6 +90,8 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
             return latency.check(workload, cluster, costs, problem, solution)
         case DeviceMapping(), ReplicaPlacement():
             return mapping.check(workload, cluster, problem, solution)
+        case Sharding(), TensorSharding():
+            return sharding.check(workload, cluster, problem, solution)
     raise VerificationError(
         f"a {type(solution).__name__} is no solution of {problem.name}: plan again"
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.common.arrays import Ints
+from ...instances.common.arrays import Bools, Ints
 from .lattice_kernel import Edges, grow
 from .search import Stoppable
 
@@ -53,6 +52,20 @@ class Lattice:
         """Return the units in an ideal, increasing."""
         bits = np.unpackbits(self.members[ideal].view(np.uint8), bitorder="little")
         return np.flatnonzero(bits)
+
+    def has(self, unit: int) -> Bools:
+        """Return, shape (N,), which ideals a unit is in, by its number, not its place."""
+        word, bit = self._place(unit)
+        return (self.members[:, word] >> bit & np.uint64(1)).astype(np.bool_)
+
+    def holds(self, ideal: int, unit: int) -> bool:
+        """Whether a unit is in an ideal, by its number."""
+        word, bit = self._place(unit)
+        return bool(self.members[ideal, word] >> bit & np.uint64(1))
+
+    def _place(self, unit: int) -> tuple[int, np.uint64]:
+        place = int(np.flatnonzero(self.order == unit)[0])
+        return place // 64, np.uint64(place % 64)
 
 
 def chain(order: Ints) -> Lattice:
@@ -140,6 +153,8 @@ def count_ideals(size: int, edges: Ints, effort: int) -> tuple[int, bool]:
         Classes of ideals that may be looked at; if they do not suffice, the number returned is
         the least there can be.
     """
+    import networkx as nx
+
     dag: nx.DiGraph[int] = nx.DiGraph()
     dag.add_nodes_from(range(size))
     dag.add_edges_from(edges.tolist())

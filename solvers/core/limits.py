@@ -98,6 +98,7 @@ DEFAULT_LIMITS: dict[str, Limits] = {
     "latency": _BY_GAP,
     "training": _BY_GAP,
     "mapping": Limits(DEFAULT_SECONDS, MAPPING_GAP),
+    "sharding": _BY_GAP,
 }
 
 

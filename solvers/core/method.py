@@ -29,11 +29,14 @@ class Method(Generic[P]):
         The options of `solve` that it reads, and the values that each may have; () for any text.
     refuses
         What it does not support.
+    argument
+        The option that users may give behind its name and a colon; empty if there is none.
     """
 
     solve: Solver[P]
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refuses: tuple[Refusal[P], ...] = ()
+    argument: str = ""
 
     def check(self, name: str, task: Task[P]) -> None:
         """Raise InputError if it does not support the task."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ...instances import Limit, Plan, Status
 from ...instances.model.summary import Summarised
 from .search import Point
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,6 +82,8 @@ class Result(Summarised):
 
     def trace_to_pandas(self) -> pd.DataFrame:
         """Return one row per improvement: seconds, objective, bound, gap."""
+        import pandas as pd
+
         rows = [(p.seconds, p.objective, p.bound, p.gap) for p in self.trace]
         return pd.DataFrame(rows, columns=["seconds", "objective", "bound", "gap"])
 

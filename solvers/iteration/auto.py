@@ -14,7 +14,7 @@ from .frameworks import BY_NAME, Refused, splits
 from .pieces import pieces_search
 
 #: Part of the time for the splits that frameworks make by default.
-RULES_SHARE = 0.05
+RULES_SHARE = 0.25
 
 
 def auto(task: Task[Iteration], search: Search[Solution]) -> None:

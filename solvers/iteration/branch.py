@@ -20,6 +20,7 @@ from ...instances.common.arrays import Bools, Floats
 from ..core.search import Stoppable
 from .chain_dp import Cheapest, Used, cheapest_chain
 from .device_limits import device_limits
+from .kept_rules import share_a_device
 from .sized import SLACK, Sized
 
 
@@ -76,6 +77,7 @@ class _Brancher:
         self.plans, self.target, self.offer = plans, target, offer
         self.search, self.most = search, most
         paths = plans.paths
+        self.rules = paths.line.rules
         self.stages, self.chain, self.size = paths.stages, paths.chain, plans.size
         self.kinds = range(len(paths.line.kinds))
         self.count = paths.line.count * paths.line.problem.chunks_per_device
@@ -214,11 +216,15 @@ class _Brancher:
         self.out.open_bound = min(self.out.open_bound, bound)
 
     def _fits(self, s: int, kind: int, number: int, numbers: tuple[int, ...]) -> bool:
-        """Whether the stages chosen so far have room on the device of stage s."""
+        """Whether the stages chosen so far have room on the device of stage s, and may share it."""
         order, stages = self.chain.order, self.stages
         chosen = (number, *numbers)
         own = np.flatnonzero(order.device == order.device[s])
         own_known = [chosen[t - s] for t in own if t >= s]
         vectors = order.in_flight[int(order.device[s])][:, len(own) - len(own_known) :]
+        if len(own_known) > 1 and self.rules.apart:
+            pairs = [(int(stages.start[i]), int(stages.end[i])) for i in own_known]
+            if not share_a_device(self.rules, stages.lattice, pairs):
+                return False
         peak = stages.resident[own_known].sum() + (vectors @ stages.activation[own_known]).max()
         return bool(peak <= self.plans.paths.line.room[kind])

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from ...formulations.iteration.orders import Order
 from ...instances.common.arrays import Floats, Ints
 from . import kernels
+
+
+class Actions(NamedTuple):
+    """A schedule's order, as arrays for the kernel.
+
+    Parameters
+    ----------
+    first, table
+        Where each device's actions begin in the table, and the table.
+    microbatches
+        M.
+    """
+
+    first: Ints
+    table: Ints
+    microbatches: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +45,11 @@ class Chain:
     share: float
 
     @cached_property
-    def _arrays(self) -> tuple[Ints, Ints]:
+    def actions(self) -> Actions:
+        """The order, as the kernel has it."""
         first = np.cumsum([0, *map(len, self.order.tables)]).astype(np.int64)
-        return first, np.ascontiguousarray(np.concatenate(self.order.tables))
+        table = np.ascontiguousarray(np.concatenate(self.order.tables))
+        return Actions(first, table, self.order.microbatches)
 
     def durations(self, forward: Floats, backward: Floats, compute: Floats) -> Floats:
         """Return how long each action takes, shape (P, 4)."""
@@ -39,14 +58,10 @@ class Chain:
 
     def makespan(self, duration: Floats) -> float:
         """Return the makespan for durations of shape (P, 4)."""
-        first, table = self._arrays
-        return float(
-            kernels.execute(first, table, duration, self.order.microbatches, np.zeros((0, 4)))
-        )
+        return float(kernels.execute(*self.actions, duration, np.zeros((0, 4))))
 
     def longest_path(self, duration: Floats) -> tuple[float, Floats]:
         """Return the makespan, and how many actions of each kind are on a longest path, (P, 4)."""
-        first, table = self._arrays
         counts = np.zeros((self.order.stages, 4))
-        makespan = kernels.execute(first, table, duration, self.order.microbatches, counts)
+        makespan = kernels.execute(*self.actions, duration, counts)
         return float(makespan), counts

@@ -105,7 +105,7 @@ def device_limits(paths: StagePaths) -> DeviceLimits:
 
 
 def _device_path(counts: Floats, own: Bools, forward: float, compute: float) -> DevicePath:
-    """Return the path; several stages share a device only where no backward pass is split."""
+    """Return the path; split backward passes on it are left out, which makes it no larger."""
     ahead, back = counts[:, 0], counts[:, 1]
     least_ahead, least_back = float(ahead.min()), float(back.min())
     excess = np.zeros_like(counts)

@@ -10,25 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...formulations.iteration.cheap_bounds import max_load_task
-from ...formulations.iteration.line import Line, line, most_between
+from ...formulations.iteration.line import line, most_between
 from ...formulations.iteration.orders import order_of
 from ...formulations.task import Task
 from ...formulations.throughput.infeasible import why_infeasible
-from ...instances import Iteration, PipelinePlacement, Solution
+from ...instances import Iteration, Solution
 from ...instances.common.arrays import Ints
-from ..core.lattice import Lattice, chain, list_ideals
+from ..core.lattice import chain, list_ideals
 from ..core.search import Search, Stoppable
 from ..core.share import Share
-from .branch import Offer, branch
+from .annealing.boundaries import anneal, equal_parts
+from .branch import branch
+from .by_device.prove import by_device, pairs_of_devices
 from .chain import Chain
 from .chain_dp import Cheapest
 from .climb import Chains, climb
 from .first_plans import first_plans
+from .run import Run, ideals_of
 from .sized import SLACK, Sized, candidates, durations_of, leave_out, refute, sized
 from .stage_list import StageList, list_stages
 from .stage_paths import OutOfTime, StagePaths
@@ -41,76 +43,10 @@ IDEALS = 300_000
 NODES, GROWTH = 2_000, 1.5
 #: Candidates of a number of stages whose boundaries are moved, and part of the time for all that.
 CLIMBS, SHARE = 2, 0.2
+#: Annealings of a number of stages.
+ANNEALINGS = 10
 #: Work of a stage that is tried first, in parts of what each device has to do on average.
 WORK = (2.0, 4.0, np.inf)
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    task: Task[Iteration]
-    line: Line
-    search: Search[Solution]
-    lattice: Lattice
-
-    def offer(self, paths: StagePaths, found: Cheapest, makespan: float) -> None:
-        """Offer a chain, if equation 1 does not show that it is no better."""
-        if makespan < self.search.objective and paths.fits(
-            np.array(found.stages), np.array(found.kinds)
-        ):
-            placement = self.placement(paths.stages, found)
-            if placement is not None:
-                self.search.offer(placement)
-
-    def taker(self, paths: StagePaths, part: float, target: float) -> Offer:
-        """Return what offers chains, and says below what others must be then."""
-
-        def take(found: Cheapest, makespan: float) -> float:
-            self.offer(paths, found, makespan)
-            return min(target, self.search.objective * part)
-
-        return take
-
-    def placement(self, stages: StageList, found: Cheapest) -> PipelinePlacement | None:
-        """Return the plan of a chain; None if the stages of a device have different kinds."""
-        chunks = self.line.problem.chunks_per_device
-        size = len(found.stages) // chunks
-        if found.kinds != found.kinds[:size] * chunks:
-            return None
-        free = [np.flatnonzero(self.task.costs.kind_of == k).tolist() for k in self.line.kinds]
-        if any(found.kinds[:size].count(k) > len(free[k]) for k in range(len(free))):
-            return None
-        devices = tuple(free[k].pop(0) for k in found.kinds[:size])
-        stage_of = np.zeros(self.line.graph.size, np.int64)
-        for s, number in enumerate(found.stages):
-            inside = np.setdiff1d(
-                self.lattice.units(int(stages.end[number])),
-                self.lattice.units(int(stages.start[number])),
-                assume_unique=True,
-            )
-            stage_of[self.lattice.order[inside]] = s
-        return PipelinePlacement(self.line.graph.expand(stage_of), devices * chunks)
-
-    def try_candidates(self, plans: Sized, until: Stoppable) -> None:
-        """Offer candidates of P stages, and what moving the boundaries of the best ones gives."""
-        paths = plans.paths
-        met = []
-        for found in candidates(plans, until):
-            makespan = paths.chain.makespan(durations_of(paths, found))
-            self.offer(paths, found, makespan)
-            met.append((makespan, found.stages, found.kinds))
-        for _, stages, kinds in sorted(set(met))[:CLIMBS]:
-            chains = Chains(paths, kinds)
-            ideals = ideals_of(paths.stages, Cheapest({}, 0.0, stages, kinds))
-            value, ideals = climb(chains, ideals, until)
-            numbers = chains.stages(ideals)
-            if numbers is not None:
-                better = Cheapest({}, value, tuple(numbers.tolist()), kinds)
-                self.offer(paths, better, value)
-
-
-def ideals_of(stages: StageList, found: Cheapest) -> Ints:
-    """Return the ideals that a chain passes, the empty and the full one included."""
-    return np.append(stages.start[list(found.stages)], stages.lattice.size - 1)
 
 
 def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
@@ -128,6 +64,10 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
     if not statement.sizes():
         search.prove_infeasible(statement.why_no_size())
         return
+    if np.isinf(statement.compute).any(axis=1).all(axis=0).any():  # a unit that runs nowhere
+        if task.problem.split == "contiguous":
+            search.prove_infeasible(str(why_infeasible(max_load_task(task), statement.graph)))
+        return
     first_plans(task, statement, search)
     order, edges = statement.orders[0], statement.graph.edges
     with search.phase("list ideals"):
@@ -137,7 +77,7 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
             if search.should_stop():
                 return
             with suppress(OutOfTime):
-                _heuristics(_Run(task, statement, search, chain(one)))
+                _heuristics(Run(task, statement, search, chain(one)))
     if task.problem.split != "contiguous":
         return
     if not lattice.complete:
@@ -145,14 +85,15 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
         return
     if not search.should_stop():
         with suppress(OutOfTime):
-            _prove(_Run(task, statement, search, lattice))
+            _prove(Run(task, statement, search, lattice))
 
 
-def _numbers(run: _Run, most_work: float, *, prove: bool) -> list[Sized] | None:
+def _numbers(run: Run, most_work: float, *, prove: bool) -> list[Sized] | None:
     """Return the numbers of stages, each with what divisible work says, the best first.
 
     Stages on one device exchange data for nothing. For a bound, only nets count whose pins cannot
-    be D stages apart, on D devices; on a single device none does.
+    be as far apart as two stages of a device, and relayed ones if neighbours are on different
+    devices; on a single device none does.
 
     Parameters
     ----------
@@ -167,23 +108,23 @@ def _numbers(run: _Run, most_work: float, *, prove: bool) -> list[Sized] | None:
         None if there are too many stages, or the search must stop.
     """
     problem = run.line.problem
-    chunks = problem.chunks_per_device
-    paid = np.ones(len(run.line.graph.pins), np.bool_)
-    shared = chunks > 1 and prove and not problem.relayed
-    between = most_between(run.line.graph) if shared else paid
+    shared = problem.chunks_per_device > 1
+    every = np.ones(len(run.line.graph.pins), np.bool_)
+    between = most_between(run.line.graph) if shared and prove and not problem.relayed else every
     lists: dict[bytes, StageList] = {}
     found = []
     for size in run.line.sizes():
-        if shared:
-            paid = between < size // chunks - 1
-        if chunks > 1 and size == chunks:
-            paid = np.zeros_like(paid)
+        order = order_of(problem, size, run.line.trains)
+        paid = every
+        if shared and prove:
+            paid = every & (order.apart > 1) if problem.relayed else between < order.apart - 1
+        if shared and len(order.tables) == 1:
+            paid = np.zeros_like(every)
         if paid.tobytes() not in lists:
             listed = list_stages(run.line, run.lattice, most_work, run.search, paid)
             if listed is None:
                 return None
             lists[paid.tobytes()] = listed.keep(np.argsort(listed.end, kind="stable"))
-        order = order_of(problem, size, run.line.trains)
         chain = Chain(order, problem.weight_share)
         found.append(sized(StagePaths(run.line, lists[paid.tobytes()], chain, run.search)))
         if run.search.should_stop():
@@ -191,12 +132,30 @@ def _numbers(run: _Run, most_work: float, *, prove: bool) -> list[Sized] | None:
     return sorted(found, key=lambda plans: plans.bound)
 
 
-def _most_work(run: _Run) -> float:
+def _try_candidates(run: Run, plans: Sized, until: Stoppable) -> None:
+    """Offer candidates of P stages, and what moving the boundaries of the best ones gives."""
+    paths = plans.paths
+    met = []
+    for found in candidates(plans, until):
+        makespan = paths.chain.makespan(durations_of(paths, found))
+        run.offer(paths, found, makespan)
+        met.append((makespan, found.stages, found.kinds))
+    for _, stages, kinds in sorted(set(met))[:CLIMBS]:
+        chains = Chains(paths, kinds)
+        ideals = ideals_of(paths.stages, Cheapest({}, 0.0, stages, kinds))
+        value, ideals = climb(chains, ideals, until)
+        numbers = chains.stages(ideals)
+        if numbers is not None:
+            better = Cheapest({}, value, tuple(numbers.tolist()), kinds)
+            run.offer(paths, better, value)
+
+
+def _most_work(run: Run) -> float:
     """Return the work of a stage beyond which no plan is better than the incumbent."""
     return run.search.objective / run.line.problem.microbatches
 
 
-def _heuristics(run: _Run) -> None:
+def _heuristics(run: Run) -> None:
     """Offer candidates for each number of stages."""
     until = Share(run.search, SHARE)
     total = float(run.line.compute.min(axis=0).sum())
@@ -206,12 +165,12 @@ def _heuristics(run: _Run) -> None:
         for plans in numbers or ():
             if plans.bound >= run.search.objective * (1 - SLACK) or until.should_stop():
                 continue
-            run.try_candidates(plans, until)
+            _try_candidates(run, plans, until)
         if run.search.best is not None:
             return
 
 
-def _prove(run: _Run) -> None:
+def _prove(run: Run) -> None:
     search = run.search
     with search.phase("list stages"):
         numbers = _numbers(run, _most_work(run), prove=True)
@@ -226,10 +185,15 @@ def _prove(run: _Run) -> None:
 
     raise_bound()
     until = Share(search, SHARE)
+    problem = run.line.problem
+    if problem.chunks_per_device > 1 and not (problem.order or run.line.rules):
+        with search.phase("annealing"):
+            _anneal(run, numbers, until)
+        raise_bound()
     with search.phase("candidates"):
         for plans in numbers:
             if plans.bound < search.objective and not until.should_stop():
-                run.try_candidates(plans, until)
+                _try_candidates(run, plans, until)
         raise_bound()
     with search.phase("paths against chains"):
         for plans in sorted(numbers, key=lambda plans: plans.bound):
@@ -239,15 +203,40 @@ def _prove(run: _Run) -> None:
                     run.offer(plans.paths, found, makespan)
                 raise_bound()
     with search.phase("branch and bound"):
-        _branch(run, numbers, raise_bound)
+        if by_device(run.line):
+            pairs_of_devices(run, numbers, raise_bound)
+        else:
+            _branch(run, numbers, raise_bound)
     if search.best is None and all(plans.bound == np.inf for plans in numbers):
+        under = " that keeps the placement rules" if run.line.rules else ""
         search.prove_infeasible(
-            "no contiguous split fits into memory with the microbatches that this schedule has in "
-            "flight; give more memory or more devices, or take another schedule"
+            f"no contiguous split{under} fits into memory with the microbatches that this schedule "
+            "has in flight; give more memory or more devices, or take another schedule"
         )
 
 
-def _branch(run: _Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> None:
+def _anneal(run: Run, numbers: list[Sized], until: Stoppable) -> None:
+    """Offer what annealing makes of equal parts, and of the best chain so far."""
+    best: dict[int, tuple[float, Ints]] = {}
+    for seed in range(ANNEALINGS):
+        for plans in numbers:
+            start = equal_parts(run.line, run.lattice, plans.size)
+            if until.should_stop() or start is None or plans.bound >= run.search.objective:
+                continue
+            if seed % 2 and plans.size in best:
+                start = best[plans.size][1]
+            for kind in range(len(run.line.kinds)):
+                size = plans.size // run.line.problem.chunks_per_device
+                if run.line.count[kind] < size:
+                    continue
+                chain = plans.paths.chain
+                found = anneal(run.line, run.lattice, chain, (kind,) * size, start, seed)
+                if found is not None and found[0] < best.get(plans.size, (np.inf,))[0]:
+                    best[plans.size] = found
+                    run.offer_ideals(found[1], (kind,) * plans.size, found[0])
+
+
+def _branch(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> None:
     """Raise the bound of the number of stages that has the least, step by step.
 
     A step is halved where branch and bound does not come to its end, and doubled where it does.

@@ -14,11 +14,11 @@ from ..core.search import Search
 def first_plans(task: Task[Iteration], statement: Line, search: Search[Solution]) -> None:
     """Offer equal parts of the compute, in a topological order, on all devices and on one."""
     devices = accelerators(task.cluster)
-    chunks = task.problem.chunks_per_device
-    sizes = [size for size in statement.sizes() if size <= len(devices) * chunks]
+    where = {size: task.problem.devices_of(size) for size in statement.sizes()}
+    sizes = [size for size in where if max(where[size]) < len(devices)]
     for size in sorted({*sizes[:1], *sizes[-1:]}, reverse=True):
         stage = statement.graph.expand(_equal_parts(statement, size))
-        search.offer(PipelinePlacement(stage, tuple(devices[: size // chunks]) * chunks))
+        search.offer(PipelinePlacement(stage, tuple(devices[p] for p in where[size])))
 
 
 def accelerators(cluster: Cluster) -> list[int]:

@@ -108,7 +108,7 @@ def deepspeed_type(found: Modules, stages: int, pattern: str) -> Iterator[list[i
     if pattern:
         counted = np.array([bool(re.search(pattern, m, re.IGNORECASE)) for m in found.names]) * 1.0
     if not counted.any():
-        raise Refused(f"no module's name matches {pattern!r}")
+        raise Refused(f"no module's name matches {pattern!r}; one is {found.names[found.inputs]}")
     yield balanced(counted, stages)
 
 
@@ -202,11 +202,13 @@ def splits(rule: Rule, task: Task[Iteration], statement: Line) -> Iterator[Pipel
         If it gives nothing.
     """
     devices = _devices(task)
-    stages = len(devices) * task.problem.chunks_per_device
+    order = task.problem.order
+    stages = len(order.device) if order else len(devices) * task.problem.chunks_per_device
     found = _modules(task, statement, stages)
     for counts in rule(found, stages, task.options.get("type", "")):
         stage = _stages(statement, found, counts)
-        yield PipelinePlacement(stage, _order(task, devices, len(counts)))
+        where = task.problem.devices_of(_allowed(task, len(counts)))
+        yield PipelinePlacement(stage, tuple(devices[p] for p in where))
 
 
 def offer_split(rule: Rule, task: Task[Iteration], search: Search[Solution]) -> None:
@@ -223,33 +225,47 @@ def offer_split(rule: Rule, task: Task[Iteration], search: Search[Solution]) -> 
 
 def _devices(task: Task[Iteration]) -> list[int]:
     """Return as many devices as a chain may have: accelerators if there are any, in order."""
-    able, chunks = accelerators(task.cluster), task.problem.chunks_per_device
-    most = task.problem.max_stages
+    able, problem = accelerators(task.cluster), task.problem
+    if problem.order:
+        needed = max(problem.order.device) + 1
+        if len(able) < needed:
+            raise Refused(f"the schedule is for {needed} devices, and there are {len(able)}")
+        return able
+    chunks, most = problem.chunks_per_device, problem.placement_rules.max_stages
     able = able if most is None else able[: most // chunks]
     if not able:
         raise Refused(f"each device holds {chunks} stages, and at most {most} are allowed")
     return able
 
 
-def _order(task: Task[Iteration], devices: list[int], stages: int) -> tuple[int, ...]:
-    """Return the device of each stage."""
-    chunks, microbatches = task.problem.chunks_per_device, task.problem.microbatches
+def _allowed(task: Task[Iteration], stages: int) -> int:
+    """Return the number of stages, if the schedule can have so many."""
+    problem = task.problem
+    chunks, microbatches = problem.chunks_per_device, problem.microbatches
+    if problem.order:
+        if stages != len(problem.order.device):
+            raise Refused(f"the schedule is of {len(problem.order.device)} stages, not of {stages}")
+        return stages
     size, left = divmod(stages, chunks)
     if left:
         raise Refused(f"its {stages} stages are no multiple of {chunks} chunks")
     if chunks > 1 and microbatches % size:
         raise Refused(
-            f"{task.problem.schedule} needs a multiple of {size} microbatches for {size} devices, "
+            f"{problem.schedule} needs a multiple of {size} microbatches for {size} devices, "
             f"and there are {microbatches}"
         )
-    return tuple(devices[:size]) * chunks
+    return stages
 
 
 def _modules(task: Task[Iteration], statement: Line, stages: int) -> Modules:
     workload = task.workload
     found = modules(workload, statement, stages)
     if found is None:
-        raise Refused("the names of the nodes name no modules such as layers.0.mlp")
+        again = workload.provenance.get("granularity") == "operators"
+        raise Refused(
+            "the names of the nodes name no modules such as layers.0.mlp"
+            + ("; profile the model again, so that its operators name theirs" if again else "")
+        )
     if found.size < stages:
         named = {block_of(name) for name in workload.names} - {""}
         joined = "; colours or edges join the others" if len(named) > found.blocks else ""

@@ -108,7 +108,7 @@ def grow_stages(ideal, last, members, steps, unit_weight, net_weight, incidence,
 
 
 @kernel
-def execute(first, table, duration, microbatches, counts):
+def execute(first, table, microbatches, duration, counts):
     """Run a chain of stages in the order of `table`; return the makespan.
 
     The forward pass of a microbatch waits for the one on the stage before, its backward pass for
@@ -120,6 +120,8 @@ def execute(first, table, duration, microbatches, counts):
         Shape (D + 1,): where each device's actions begin in `table`.
     table
         Shape (N, 3): stage, kind and microbatch.
+    microbatches
+        M.
     duration
         Shape (P, 4): of each kind.
     counts

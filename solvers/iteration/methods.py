@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...formulations.task import Task
-from ...instances import Iteration, Solution
+from ...instances import Iteration, PlacementRules, Solution
 from ...instances.common.errors import quote
 from ..core.method import Method, Solver
 from ..core.search import Search
@@ -49,8 +49,12 @@ def _one_kind(name: str, task: Task[Iteration]) -> str | None:
 
 def _small(name: str, task: Task[Iteration]) -> str | None:
     problem, chunks = task.problem, task.problem.chunks_per_device
-    most = min(task.cluster.size, task.workload.n, problem.max_stages or task.cluster.size)
-    actions = 2 * problem.microbatches * chunks * most * (most + 1) // 2
+    most = min(task.cluster.size, task.workload.n)
+    most = min(most, problem.placement_rules.max_stages or most)
+    stages = chunks * most * (most + 1) // 2
+    if problem.order:
+        stages = len(problem.order.device)
+    actions = 2 * problem.microbatches * stages
     if actions > MOST_ACTIONS:
         return (
             f"method: {name} is for small cases, of at most {MOST_ACTIONS} passes over all numbers "
@@ -76,6 +80,13 @@ def _no_regex(method: str, task: Task[Iteration]) -> str | None:
     return None
 
 
+def _no_rules(name: str, task: Task[Iteration]) -> str | None:
+    rules = task.problem.placement_rules
+    if rules == PlacementRules(max_stages=rules.max_stages):
+        return None
+    return f"method: {name} divides by its own rule and keeps no placement rules; use auto or dp"
+
+
 #: What frameworks do by default.
 RULES = (
     "megatron",
@@ -93,6 +104,11 @@ METHODS: dict[str, Method[Iteration]] = {
     "auto": Method(_auto),
     "dp": Method(_dp),
     "milp": Method(_milp, refuses=(_one_kind, _small)),
-    **{name: Method(_by_rule(name)) for name in RULES},
-    "deepspeed-type": Method(_by_rule("deepspeed-type"), {"type": ()}, refuses=(_no_regex,)),
+    **{name: Method(_by_rule(name), refuses=(_no_rules,)) for name in RULES},
+    "deepspeed-type": Method(
+        _by_rule("deepspeed-type"),
+        {"type": ()},
+        refuses=(_no_regex, _no_rules),
+        argument="type",
+    ),
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linprog
 
+from ...formulations.linear_program import Entries, least_cost
 from ...instances.common.arrays import Floats
 
 
@@ -39,18 +39,24 @@ def mix(rows: Floats, equal: Floats) -> Mixture | None:
         Shape (equations, variables).
     """
     paths, variables = rows.shape
-    found = linprog(
-        np.append(np.zeros(variables), 1.0),
-        A_ub=np.hstack([rows, -np.ones((paths, 1))]),
-        b_ub=np.zeros(paths),
-        A_eq=np.hstack([equal, np.zeros((len(equal), 1))]),
-        b_eq=np.ones(len(equal)),
-        bounds=[(0, None)] * variables + [(None, None)],
-        method="highs",
+    matrix = np.vstack(
+        [
+            np.hstack([rows, -np.ones((paths, 1))]),
+            np.hstack([equal, np.zeros((len(equal), 1))]),
+        ]
     )
-    if found.status != 0 or found.x is None or found.fun is None:
+    row, column = np.nonzero(matrix)
+    sides = np.append(np.zeros(paths), np.ones(len(equal)))
+    found = least_cost(
+        np.append(np.zeros(variables), 1.0),
+        np.append(np.zeros(variables), -np.inf),
+        Entries(row, column, matrix[row, column]),
+        np.append(np.full(paths, -np.inf), np.ones(len(equal))),
+        sides,
+    )
+    if found is None:
         return None
-    weights = np.maximum(-np.asarray(found.ineqlin.marginals), 0.0)
+    weights = np.maximum(-found.row_duals[:paths], 0.0)
     if weights.sum() <= 0:
         return None
-    return Mixture(float(found.fun), np.asarray(found.x[:variables]), weights / weights.sum())
+    return Mixture(found.value, found.x[:variables], weights / weights.sum())

@@ -11,6 +11,7 @@ from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.lattice import Lattice, incidence_of
 from ..core.search import Stoppable
 from . import kernels
+from .kept_rules import keep_apart
 
 #: Stages listed between two looks at the clock, and at most: some 100 bytes each.
 BLOCK, MOST = 500_000, 6_000_000
@@ -134,7 +135,7 @@ def list_stages(
         crossing = boundary_costs(line, inside[:, np.argsort(order)], nets)
         cut = crossing[:, pair[:, 0]] + crossing[:, pair[:, 1]]
     move = cut[: 2 * kinds].reshape(kinds, 2, -1)
-    return StageList(
+    listed = StageList(
         lattice=lattice,
         start=pair[:, 0],
         end=pair[:, 1],
@@ -146,6 +147,9 @@ def list_stages(
         activation=summed[3 + 3 * kinds],
         ahead=(inside @ cheapest[:, order].T).T,
     )
+    if not line.rules.apart:
+        return listed
+    return listed.keep(keep_apart(line.rules, lattice, listed.start, listed.end))
 
 
 def bits(lattice: Lattice) -> Floats:

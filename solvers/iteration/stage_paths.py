@@ -11,6 +11,7 @@ from ...formulations.iteration.line import Line
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.search import Stoppable
 from .chain import Chain
+from .kept_rules import keep_pins, keeps
 from .stage_list import StageList
 
 #: Forward and backward time of one stage, against `LIGHT` of all others, on which paths are found.
@@ -29,7 +30,7 @@ class StagePaths:
     Parameters
     ----------
     line, stages
-        The statement, and the stages that plans may have.
+        The statement, and the stages that plans may have, by their end.
     chain
         The order of P stages.
     search
@@ -56,6 +57,52 @@ class StagePaths:
             found.append(tuple(own.values()))
         return tuple(found)
 
+    @cached_property
+    def _around(self) -> tuple[tuple[tuple[Floats, Floats], ...], ...]:
+        """For each stage and each of its paths: the least that others add, before and behind.
+
+        Shapes (N,): of the stages from the empty ideal to each, and from each to the last.
+        """
+        return tuple(
+            tuple((self._ahead(counts[:s]), self._behind(counts[s + 1 :])) for counts in own)
+            for s, own in enumerate(self.paths)
+        )
+
+    def _ahead(self, prices: Floats) -> Floats:
+        """Return the least cost of the first stages up to each ideal, shape (N,)."""
+        stages = self.stages
+        ends, at = np.unique(stages.end, return_index=True)
+        least = np.full(stages.lattice.size, np.inf)
+        least[0] = 0.0
+        for price in prices:
+            reached = least[stages.start] + self._cheapest(price)
+            least = np.full(stages.lattice.size, np.inf)
+            least[ends] = np.minimum.reduceat(reached, at)
+        return least
+
+    def _behind(self, prices: Floats) -> Floats:
+        """Return the least cost of the last stages from each ideal, shape (N,)."""
+        stages, order = self.stages, self._by_start
+        starts, at = np.unique(stages.start[order], return_index=True)
+        least = np.full(stages.lattice.size, np.inf)
+        least[-1] = 0.0
+        for price in prices[::-1]:
+            reached = (least[stages.end] + self._cheapest(price))[order]
+            least = np.full(stages.lattice.size, np.inf)
+            least[starts] = np.minimum.reduceat(reached, at)
+        return least
+
+    @cached_property
+    def _by_start(self) -> Ints:
+        return np.argsort(self.stages.start, kind="stable")
+
+    def _cheapest(self, price: Floats) -> Floats:
+        """Return what each stage costs at least on any kind of device, shape (R,)."""
+        kinds = range(len(self.line.kinds))
+        costs = np.array([_cost(price, self.durations(k)) for k in kinds])
+        least: Floats = costs.min(axis=0)
+        return least
+
     def durations(self, kind: int) -> Floats:
         """Return how long each action of a stage takes on a kind of device, shape (4, R).
 
@@ -74,8 +121,8 @@ class StagePaths:
     def least_makespan(self, s: int, kind: int, least_work: float = 0.0) -> Floats:
         """Return a bound for plans that have, as stage s, each of the stages, shape (R,).
 
-        Equation 1 for the paths that stay on stage s, with the compute of all units before and
-        behind it on the other stages; `inf` where the stage does not fit into memory.
+        Equation 1 for the paths that stay on stage s, with the cheapest stages before and behind
+        it; `inf` where the stage does not fit into memory.
 
         Parameters
         ----------
@@ -85,16 +132,10 @@ class StagePaths:
         stages, order = self.stages, self.chain.order
         duration = self.durations(kind)
         both = stages.forward[kind] + stages.backward[kind]
-        before = stages.ahead[:, stages.start]
-        behind = stages.ahead[:, -1:] - stages.ahead[:, stages.end]
         bound = np.zeros(stages.size)
-        for counts in self.paths[s]:
-            own = counts[s] @ np.where(counts[s][:, None] > 0, duration, 0.0)
-            rest = np.zeros(stages.size)
-            for others, work in ((counts[:s], before), (counts[s + 1 :], behind)):
-                if len(others):
-                    ahead, back = per_pass(others, self.chain.share)
-                    rest += ahead.min() * work[0] + back.min() * work[1]
+        for counts, (before, behind) in zip(self.paths[s], self._around[s], strict=True):
+            own = _cost(counts[s], duration)
+            rest = before[stages.start] + behind[stages.end]
             apart = np.delete(counts, s, axis=0)
             passed = (apart[:, 0] >= 1) & (apart[:, 1] + apart[:, 2] >= 1)  # transfers included
             if (passed & (per_pass(apart, self.chain.share)[1] >= 1)).all():
@@ -104,6 +145,9 @@ class StagePaths:
         bound = np.maximum(bound, engine)
         held = self.most_held(s)
         fits = stages.resident + held * stages.activation <= self.line.room[kind]
+        if self.line.rules.pins:
+            ideals = stages.start, stages.end
+            fits &= keep_pins(self.line.rules, stages.lattice, order.stages, s, *ideals)
         return np.where(fits & np.isfinite(stages.forward[kind]), bound, np.inf)
 
     def most_held(self, s: int) -> int:
@@ -114,8 +158,11 @@ class StagePaths:
         return int(vectors[:, int(np.searchsorted(own, s))].max())
 
     def fits(self, numbers: Ints, kinds: Ints) -> bool:
-        """Whether every device has room for its stages under the schedule (equation 2)."""
+        """Whether devices have room for their stages (equation 2), and these keep the rules."""
         stages, order = self.stages, self.chain.order
+        ideals = stages.start[numbers], stages.end[numbers]
+        if self.line.rules and not keeps(self.line.rules, stages.lattice, order.device, *ideals):
+            return False
         for d, vectors in enumerate(order.in_flight):
             own = order.device == d
             number = numbers[own]
@@ -132,6 +179,11 @@ class StagePaths:
             )
             for s in range(self.chain.order.stages)
         )
+
+
+def _cost(counts: Floats, duration: Floats) -> Floats:
+    """Return what stages cost at prices, shape (R,); what is not priced may last for ever."""
+    return counts @ np.where(counts[:, None] > 0, duration, 0.0)
 
 
 def per_pass(counts: Floats, share: float) -> tuple[Floats, Floats]:

@@ -147,7 +147,7 @@ def path_bound(
 
     def sharpen(a: int, b: int) -> None:
         if not exact[a, b] and load[a, b] < np.inf:
-            cut = _interval(a, b, path, graph.reach, data.compute, *nets, *memory)
+            cut = _interval(a, b, path, graph.reach, data.compute, nets, memory)
             load[a, b] = max(load[a, b], cut)
         exact[a, b] = True
 
@@ -263,11 +263,14 @@ def _weak_row(a, path, reach, compute, memory, capacity, tie, tie_memory, transf
 
 
 @kernel
-def _interval(
-    a, b, path, reach, compute, weight, pin_start, pins, net_start, nets, memory, capacity, tie,
-    tie_memory,
-):  # fmt: skip
-    """L(a, b) by minimum cuts, the least over the kinds."""
+def _interval(a, b, path, reach, compute, graph, held):
+    """L(a, b) by minimum cuts, the least over the kinds.
+
+    `graph` has the weights of the nets, and nets and pins as compressed rows; `held` the memory of
+    units, of devices and of colours, and the colour of each unit.
+    """
+    weight, pin_start, pins, net_start, nets = graph
+    memory, capacity, tie, tie_memory = held
     kinds, units = compute.shape
     side = np.full(units, UNDECIDED, np.int8)
     size = len(path)

@@ -15,7 +15,6 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 
 from ...formulations.latency.execute import execute, flatten
@@ -112,6 +111,8 @@ def pack(
         None if no packing was found. With two calls per accelerator all are tried (a maximum
         matching of those that can share one); with more, calls are packed first fit by start.
     """
+    import networkx as nx
+
     calls = task.problem.calls
     slot = np.full(task.workload.n, -1)
     for r, (_, nodes) in enumerate(calls_found):
@@ -170,6 +171,8 @@ def pack(
 
 def _by_colour(task: Task[Latency], slot: Ints) -> list[list[int]] | None:
     """Calls that must share an accelerator, for they share a colour; None if CPUs do too."""
+    import networkx as nx
+
     tied: nx.Graph[int] = nx.Graph()
     tied.add_nodes_from(range(int(slot.max(initial=-1)) + 1))
     for members in task.workload.colour_classes:

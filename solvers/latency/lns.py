@@ -80,7 +80,9 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
             return
         rounds += 1
         draws = rng.random((moves, 4))
-        new = random_moves(flat, slot, kind, on, before, room, calls, start, members, value, draws)
+        new = random_moves(
+            flat, slot, kind, on, before, room, calls, (start, members), value, draws
+        )
         failed = 0 if new < value else failed + moves
         if new < value:
             value = new

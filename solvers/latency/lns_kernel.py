@@ -9,7 +9,7 @@ from ...instances.common.kernel import kernel
 
 
 @kernel
-def random_moves(flat, slot, kind, device, before, room, calls, start, members, value, draws):
+def random_moves(flat, slot, kind, device, before, room, calls, units, value, draws):
     """Try random moves of units, and keep those that do not raise the latency.
 
     Parameters
@@ -26,8 +26,8 @@ def random_moves(flat, slot, kind, device, before, room, calls, start, members, 
         Shape (accelerators,): memory in bytes.
     calls
         Most calls of an accelerator.
-    start, members
-        Shapes (G+1,) and (n,): the nodes of each unit.
+    units
+        The nodes of each unit, as compressed rows: shapes (G+1,) and (n,).
     value
         Latency now.
     draws
@@ -38,6 +38,7 @@ def random_moves(flat, slot, kind, device, before, room, calls, start, members, 
     float
         Latency of `slot`.
     """
+    start, members = units
     groups = len(start) - 1
     used = np.zeros(len(room))
     for v in range(len(slot)):

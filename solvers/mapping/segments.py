@@ -13,12 +13,12 @@ replicas per block; on more, only its cheapest link across is counted.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ...formulations.mapping.bound import LowerBounds, least_sufficient_cost
 from ...formulations.mapping.costs import MappingCosts
 from ...formulations.mapping.rings import has_spread_ring
 from ...instances.common.arrays import Bools, Ints
+from ...instances.common.kernel import kernel
 from .parameters import MAX_SPREAD_DEVICES
 
 Segments = list[tuple[int, int]]
@@ -38,11 +38,11 @@ class SegmentTest:
         self._known: dict[tuple[float, ...], float] = {}
         self._spread = len(block) <= MAX_SPREAD_DEVICES
         tables = costs.latency, costs.inverse, block
-        self._message = _least_across(*tables, costs.boundary)
-        self._ring = _least_across(*tables, costs.ring)
+        self._message = _least_across(*tables, costs.boundary, True)
+        self._ring = _least_across(*tables, costs.ring, True)
         factors = np.array([[1.0, 0.0], [0.0, 1.0]])
-        self._across = _least_across(*tables, factors)  # latency, inverse
-        self._inside = _least_across(*tables, factors, across=False)
+        self._across = _least_across(*tables, factors, True)  # latency, inverse
+        self._inside = _least_across(*tables, factors, False)
         self._islands = bool((_numbers(costs.island) == _numbers(block)).all())
 
     def __call__(
@@ -137,8 +137,8 @@ def _numbers(names: Ints) -> Ints:
     return np.asarray(first[inverse])
 
 
-@njit(cache=True)
-def _least_across(latency, inverse, block, factors, across=True):
+@kernel
+def _least_across(latency, inverse, block, factors, across):
     """Least cost of a pair in two blocks (or in one) for each row of factors; `inf` without one."""
     least = np.full(len(factors), np.inf)
     for d in range(len(block)):

@@ -54,8 +54,9 @@ def anneal(
     while done < steps and not clock.should_stop():
         now = min(SLICE, steps - done)
         least, scale = _anneal(
-            where, best, least, scale, compute, graph.memory_bytes, room, weight, shape.unit_ptr,
-            shape.unit_nets, shape.net_ptr, shape.net_pins, done, steps, rng.random((now, 5)),
+            where, best, least, scale, (compute, weight, graph.memory_bytes, room),
+            (shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins), done, steps,
+            rng.random((now, 5)),
         )  # fmt: skip
         done += now
     return best
@@ -74,15 +75,25 @@ def _norm(loads, scale):
     return scale * total**0.0625
 
 
+@inner
+def _largest(loads):
+    """Return the largest load; `loads.max()` takes half a second to compile."""
+    most = loads[0]
+    for load in loads:
+        most = max(most, load)
+    return most
+
+
 @kernel
-def _anneal(
-    where, best, least, scale, compute, memory, room, weight, unit_ptr, unit_nets, net_ptr,
-    net_pins, done, all_steps, draws,
-):  # fmt: skip
+def _anneal(where, best, least, scale, costs, incidence, done, all_steps, draws):
     """Go on with `where`, keep the best split in `best`; return its max-load and the start's.
 
     Takes a step for each row of `draws`, random numbers from 0 to below 1; shape (steps, 5).
+    `costs` are compute times, shape (D, U), weights, (D, E), memory, (U,), and room for it, (D,);
+    `incidence` the fields of `Incidence`.
     """
+    compute, weight, memory, room = costs
+    unit_ptr, unit_nets, net_ptr, net_pins = incidence
     devices, units = compute.shape
     inside = np.zeros((len(net_ptr) - 1, devices), np.int32)
     load, used = np.zeros(devices), np.zeros(devices)
@@ -97,7 +108,7 @@ def _anneal(
             if 0 < inside[e, d] < pins:
                 load[d] += weight[d, e]
     if scale == 0.0:
-        least = scale = load.max()
+        least = scale = _largest(load)
     if scale == 0.0:
         return least, scale
     value = _norm(load, scale)
@@ -137,7 +148,9 @@ def _anneal(
         for j in range(unit_ptr[v], unit_ptr[v + 1]):
             inside[unit_nets[j], a] -= 1
             inside[unit_nets[j], b] += 1
-        if load.max() < least * (1 - 1e-12):
-            least = load.max()
-            best[:] = where
+        most = _largest(load)
+        if most < least * (1 - 1e-12):
+            least = most
+            for u in range(units):  # `best[:] = where` takes two seconds to compile
+                best[u] = where[u]
     return least, scale

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
 
 from ...formulations.task import Task
@@ -30,6 +29,8 @@ def greedy(task: Task[Throughput], search: Search[Solution]) -> None:
 
 def topological_units(graph: Hypergraph) -> list[int]:
     """Return the units in topological order of the pipeline edges, lowest number first."""
+    import networkx as nx
+
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(graph.size))
     order.add_edges_from(graph.edges.tolist())

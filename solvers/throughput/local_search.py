@@ -95,9 +95,7 @@ def _arrays(task: Task[Throughput], graph: Hypergraph) -> tuple[Any, ...]:
         graph.memory_bytes,
         task.costs.capacity_bytes[kind],
         np.ascontiguousarray(graph.weight[kind]),
-        starts,
-        nets,
-        sizes,
+        (starts, nets, sizes),
         task.problem.pipeline == "gpipe",
         task.problem.overlap,
     )
@@ -119,8 +117,12 @@ def _shift(unit, a, b, count, moved, weight, starts, nets, sizes):
 
 
 @kernel
-def _descend(where, order, compute, memory, capacity, weight, starts, nets, sizes, gpipe, overlap):
-    """Move units of `where` while that helps; first improvement, in the given order."""
+def _descend(where, order, compute, memory, capacity, weight, incidence, gpipe, overlap):
+    """Move units of `where` while that helps; first improvement, in the given order.
+
+    `incidence` is the nets of units, as compressed rows, and the pins of each net.
+    """
+    starts, nets, sizes = incidence
     devices = len(capacity)
     work = np.zeros((devices, 2))
     moved = np.zeros((devices, 2))

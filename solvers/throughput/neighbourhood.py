@@ -12,16 +12,14 @@ from ...instances.common.arrays import Ints
 from ..core.search import Search, Stoppable
 from .annealing import anneal
 from .column_generation.frontier import Incidence
-from .pair_kernels import loads, resplit
+from .pair_kernels import Pair, loads
+from .pair_split import resplit
 
 #: Share of moves that relieve the most loaded device; the others make room anywhere.
 RELIEF = 0.6
 
 #: Moves without success after which nets are moved at random.
 PATIENCE = 60
-
-#: Labels by load, and states of one layer, of one split.
-BUCKETS, WIDTH = 1000, 4000
 
 
 class Neighbourhood:
@@ -124,19 +122,19 @@ class Neighbourhood:
     def _split(self, a: int, b: int, most: float, *, least_sum: bool) -> bool:
         """Split two devices anew, with fewer free units where the frontier is too wide."""
         kind_a, kind_b = self._kind_of[a], self._kind_of[b]
+        pair = Pair(
+            a, b, self._compute[kind_a], self._compute[kind_b], self._weight[kind_a],
+            self._weight[kind_b], self._graph.memory_bytes, self._room[a], self._room[b],
+        )  # fmt: skip
         free = (self.where == a) | (self.where == b)
         while free.any():
-            code, _, _ = resplit(
-                self.where, free, a, b, self._order, self._shape.unit_ptr, self._shape.unit_nets,
-                self._shape.net_ptr, self._shape.net_pins, self._compute[kind_a],
-                self._compute[kind_b], self._weight[kind_a], self._weight[kind_b],
-                self._graph.memory_bytes, self._room[a], self._room[b], most, least_sum,
-                BUCKETS, WIDTH,
-            )  # fmt: skip
-            if code >= 0:
-                if code == 1:
+            found = resplit(
+                self.where, free, pair, self._order, self._shape, most, least_sum=least_sum
+            )
+            if found is not None:
+                if found:
                     self._weigh()
-                return bool(code == 1)
+                return found
             free = self._fewer(free)
         return False
 

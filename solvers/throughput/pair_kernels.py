@@ -1,14 +1,55 @@
-"""Inner loops of the neighbourhood search: loads, and the best split of two devices, compiled."""
+"""Inner loops of the neighbourhood search: loads, and the best split of two devices."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from ...instances.common.kernel import kernel
-from .column_generation.frontier_kernels import build
+from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.common.kernel import inner, kernel
 
 #: Most labels of one split: some 0.2 s.
 MOST_WORK = 10_000_000
+
+#: Shares of A's load in what is minimised over completions, the rest being B's.
+TILTS = (0.5, 0.3, 0.7, 0.1, 0.9)
+
+
+class Pair(NamedTuple):
+    """Two devices A and B, and what units and nets cost them; shapes (U,) and (E,)."""
+
+    a: int
+    b: int
+    compute_a: Floats
+    compute_b: Floats
+    weight_a: Floats
+    weight_b: Floats
+    memory: Floats
+    room_a: float
+    room_b: float
+
+
+class Layers(NamedTuple):
+    """The states between the units of an order, and the costs of steps, as `build` returns them."""
+
+    ptr: Ints
+    step: Ints
+    cost_a: Floats
+    cost_b: Floats
+
+
+class Held(NamedTuple):
+    """What two devices keep, and what of the nets is left; shapes (E,)."""
+
+    load_a: float
+    load_b: float
+    memory_a: float
+    memory_b: float
+    least_compute: float  # of the free units
+    pins_left: Ints
+    fixed: Ints
+    outside: Bools
 
 
 @kernel
@@ -45,52 +86,31 @@ def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used
 
 
 @kernel
-def resplit(
-    where, free, a, b, order, unit_ptr, unit_nets, net_ptr, net_pins, compute_a, compute_b,
-    weight_a, weight_b, memory, room_a, room_b, most, least_sum, buckets, width,
-):  # fmt: skip
-    """Split the free units of two devices anew, as well as the labels allow.
+def held_by(where, free, pair, order, net_ptr, net_pins):
+    """Return the free units of two devices, in order, and what the devices hold without them.
 
-    Labels are true; of two that fall into one bucket of A's load, the one that leaves less load
-    to B stays. A label is dropped if it cannot lead to loads within `most` each.
-
-    Parameters
-    ----------
-    where, free
-        Shape (U,): device of each unit, and whether it may move; written on success.
-    a, b
-        The devices.
-    most
-        Both loads must stay below this.
-    least_sum
-        True to minimise the sum of the loads, False their maximum.
-    width
-        Most states of one layer.
-
-    Returns
-    -------
-    code, load_a, load_b
-        1 if a split within `most` was found, 0 if none was, −1 if that is too much work.
+    `where` and `free`, shape (U,): device of each unit, and whether it may move. Returns the units
+    and the fields of `Held`.
     """
-    nets = len(net_ptr) - 1
+    a, b, compute_a, compute_b, weight_a, weight_b, memory, _room_a, _room_b = pair
     size = 0
-    sub = np.empty(len(order), np.int64)
-    base_a, base_b, held_a, held_b, compute = 0.0, 0.0, 0.0, 0.0, 0.0
+    units = np.empty(len(order), np.int64)
+    load_a, load_b, held_a, held_b, compute = 0.0, 0.0, 0.0, 0.0, 0.0
     for i in range(len(order)):
         v = order[i]
         if where[v] != a and where[v] != b:
             continue
         if free[v]:
-            sub[size] = v
+            units[size] = v
             size += 1
             compute += min(compute_a[v], compute_b[v])
         elif where[v] == a:
-            base_a += compute_a[v]
+            load_a += compute_a[v]
             held_a += memory[v]
         else:
-            base_b += compute_b[v]
+            load_b += compute_b[v]
             held_b += memory[v]
-    sub = sub[:size]
+    nets = len(net_ptr) - 1
     left = np.zeros(nets, np.int64)
     fixed = np.zeros(nets, np.int64)
     outside = np.zeros(nets, np.bool_)
@@ -106,26 +126,26 @@ def resplit(
             else:
                 fixed[e] |= 2
         if fixed[e] & 1 and (outside[e] or fixed[e] & 2):
-            base_a += weight_a[e]
+            load_a += weight_a[e]
         if fixed[e] & 2 and (outside[e] or fixed[e] & 1):
-            base_b += weight_b[e]
-    layer_ptr, step, cost_a, cost_b, _ = build(
-        sub, unit_ptr, unit_nets, left, fixed, outside, weight_a, weight_b,
-        np.bool_(True), 2 * most * (1 + 1e-9) - (base_a + base_b + compute), width, 64 * width,
-        np.bool_(False),  # a constant would be compiled for as such
-    )  # fmt: skip
-    if len(layer_ptr) == 0:
-        return -1, 0.0, 0.0
-    states = layer_ptr[size]
+            load_b += weight_b[e]
+    return units[:size], (load_a, load_b, held_a, held_b, compute, left, fixed, outside)
 
-    # togo[r, x]: least t_r·(load of A) + (1 − t_r)·(load of B) that completes x
-    tilt = (0.5, 0.3, 0.7, 0.1, 0.9)
-    togo = np.zeros((len(tilt), states + 1))
-    for i in range(size - 1, -1, -1):
-        v = sub[i]
-        for x in range(layer_ptr[i], layer_ptr[i + 1]):
-            for r in range(len(tilt)):
-                t = tilt[r]
+
+@kernel
+def least_to_go(units, pair, layers):
+    """Return the least t·(load of A) + (1 − t)·(load of B) that completes each state, per tilt t.
+
+    Shape (len(TILTS), S + 1).
+    """
+    ptr, step, cost_a, cost_b = layers
+    compute_a, compute_b = pair.compute_a, pair.compute_b
+    togo = np.zeros((len(TILTS), ptr[len(units)] + 1))
+    for i in range(len(units) - 1, -1, -1):
+        v = units[i]
+        for x in range(ptr[i], ptr[i + 1]):
+            for r in range(len(TILTS)):
+                t = TILTS[r]
                 to_a, to_b = np.inf, np.inf
                 if step[x, 1] >= 0:
                     to_a = t * (compute_a[v] + cost_a[x, 1]) + (1 - t) * cost_b[x, 1]
@@ -134,105 +154,152 @@ def resplit(
                     to_b = t * cost_a[x, 0] + (1 - t) * (compute_b[v] + cost_b[x, 0])
                     to_b += togo[r, step[x, 0]]
                 togo[r, x] = min(to_a, to_b)
+    return togo
 
-    if most <= 0:
-        return 0, 0.0, 0.0
-    scale = buckets / most
+
+@kernel
+def split_pair(where, units, pair, layers, togo, start, most, least_sum, buckets):
+    """Split the free units of two devices anew, as well as the labels allow.
+
+    Labels are true; of two that fall into one bucket of A's load, the one that leaves less load
+    to B stays. A label is dropped if it cannot lead to loads within `most` each.
+
+    Parameters
+    ----------
+    where
+        Shape (U,): device of each unit; written on success.
+    units, togo
+        The free units, in order, and what `least_to_go` returns.
+    start
+        Loads and memory of A and B without the free units.
+    most
+        Both loads must stay below this.
+    least_sum
+        True to minimise the sum of the loads, False their maximum.
+
+    Returns
+    -------
+    int
+        1 if a split within `most` was found, 0 if none was, −1 if that is too much work.
+    """
+    ptr, memory = layers.ptr, pair.memory
+    size = len(units)
     widest = 0
     for i in range(size + 1):
-        widest = max(widest, layer_ptr[i + 1] - layer_ptr[i])
-    grid_a = np.empty((widest, buckets + 1))
-    grid_b = np.full((widest, buckets + 1), np.inf)
-    grid_held = np.empty((widest, buckets + 1))
-    grid_from = np.empty((widest, buckets + 1), np.int64)
-    low = np.full(widest, buckets + 1)
-    high = np.full(widest, -1)
-    first = np.zeros(widest + 1, np.int64)
-    next_first = np.zeros(widest + 1, np.int64)
+        widest = max(widest, ptr[i + 1] - ptr[i])
+    grid = (
+        np.empty((widest, buckets + 1)), np.full((widest, buckets + 1), np.inf),
+        np.empty((widest, buckets + 1)), np.empty((widest, buckets + 1), np.int64),
+        np.full(widest, buckets + 1), np.full(widest, -1),
+    )  # fmt: skip
+    first, next_first = np.zeros(widest + 1, np.int64), np.zeros(widest + 1, np.int64)
     first[1] = 1
-    load_a, load_b, held = np.empty(1), np.empty(1), np.empty(1)
-    load_a[0], load_b[0], held[0] = base_a, base_b, held_a
+    labels = (np.empty(1), np.empty(1), np.empty(1))
+    labels[0][0], labels[1][0], labels[2][0] = start[0], start[1], start[2]
     origin = np.empty(1 << 12, np.int64)
     ends = np.zeros(size + 2, np.int64)
     ends[1] = 1
-    total_held = held_a + held_b
+    total_held = start[2] + start[3]
     work = 0
     for i in range(size):
-        v = sub[i]
-        total_held += memory[v]
-        begin, after = layer_ptr[i], layer_ptr[i + 1]
-        work += first[after - begin]
+        total_held += memory[units[i]]
+        work += first[ptr[i + 1] - ptr[i]]
         if work > MOST_WORK:
-            return -1, 0.0, 0.0
-        for x in range(begin, after):
-            for k in range(first[x - begin], first[x - begin + 1]):
-                for choice in range(2):
-                    now_a = load_a[k] + cost_a[x, choice]
-                    now_b = load_b[k] + cost_b[x, choice]
-                    now_held = held[k]
-                    if choice == 1:
-                        now_a += compute_a[v]
-                        now_held += memory[v]
-                    else:
-                        now_b += compute_b[v]
-                    if not (now_a < most and now_b < most):
-                        continue
-                    if now_held > room_a or total_held - now_held > room_b:
-                        continue
-                    y = step[x, choice]
-                    hopeless = y < 0
-                    for r in range(0 if hopeless else len(tilt)):
-                        if tilt[r] * now_a + (1 - tilt[r]) * now_b + togo[r, y] >= most:
-                            hopeless = True
-                            break
-                    if hopeless:
-                        continue
-                    y -= after
-                    at = int(now_a * scale)
-                    if now_b < grid_b[y, at]:
-                        grid_a[y, at] = now_a
-                        grid_b[y, at] = now_b
-                        grid_held[y, at] = now_held
-                        grid_from[y, at] = 2 * k + choice
-                        low[y] = min(low[y], at)
-                        high[y] = max(high[y], at)
-        wide = layer_ptr[i + 2] - after
+            return -1
+        _spread(i, units[i], pair, layers, togo, first, labels, grid, total_held, most)
+        wide = ptr[i + 2] - ptr[i + 1]
         room = 0
         for y in range(wide):
-            room += max(0, high[y] - low[y] + 1)
+            room += max(0, grid[5][y] - grid[4][y] + 1)
         if ends[i + 1] + room > len(origin):
             grown = np.empty(2 * (ends[i + 1] + room), np.int64)
             for x in range(ends[i + 1]):  # a slice would compile many times as long
                 grown[x] = origin[x]
             origin = grown
-        load_a, load_b, held = np.empty(room), np.empty(room), np.empty(room)
-        kept = 0
-        for y in range(wide):
-            next_first[y] = kept
-            best = np.inf
-            for at in range(low[y], high[y] + 1):
-                if grid_b[y, at] < best:
-                    best = grid_b[y, at]
-                    load_a[kept] = grid_a[y, at]
-                    load_b[kept] = best
-                    held[kept] = grid_held[y, at]
-                    origin[ends[i + 1] + kept] = grid_from[y, at]
-                    kept += 1
-                grid_b[y, at] = np.inf
-            low[y], high[y] = buckets + 1, -1
-        next_first[wide] = kept
+        labels = (np.empty(room), np.empty(room), np.empty(room))
+        kept = _collect(wide, grid, labels, next_first, origin, ends[i + 1])
         first, next_first = next_first, first
         ends[i + 2] = ends[i + 1] + kept
         if kept == 0:
-            return 0, 0.0, 0.0
+            return 0
     best, at = np.inf, -1
     for k in range(ends[size + 1] - ends[size]):
-        score = load_a[k] + load_b[k] if least_sum else max(load_a[k], load_b[k])
+        a, b = labels[0][k], labels[1][k]
+        score = a + b if least_sum else max(a, b)
         if score < best:
             best, at = score, k
-    final_a, final_b = load_a[at], load_b[at]
     for i in range(size, 0, -1):
         came = origin[ends[i] + at]
-        where[sub[i - 1]] = a if came & 1 else b
+        where[units[i - 1]] = pair.a if came & 1 else pair.b
         at = came >> 1
-    return 1, final_a, final_b
+    return 1
+
+
+@inner
+def _spread(i, v, pair, layers, togo, first, labels, grid, total_held, most):
+    """Extend the labels of layer i by unit v, into the grid: loads, memory, origin by bucket."""
+    _a, _b, compute_a, compute_b, _weight_a, _weight_b, memory, room_a, room_b = pair
+    ptr, step, cost_a, cost_b = layers
+    load_a, load_b, held = labels
+    grid_a, grid_b, grid_held, grid_from, low, high = grid
+    begin, after = ptr[i], ptr[i + 1]
+    scale = (grid_a.shape[1] - 1) / most
+    for x in range(begin, after):
+        for k in range(first[x - begin], first[x - begin + 1]):
+            for choice in range(2):
+                now_a = load_a[k] + cost_a[x, choice]
+                now_b = load_b[k] + cost_b[x, choice]
+                now_held = held[k]
+                if choice == 1:
+                    now_a += compute_a[v]
+                    now_held += memory[v]
+                else:
+                    now_b += compute_b[v]
+                if not (now_a < most and now_b < most):
+                    continue
+                if now_held > room_a or total_held - now_held > room_b:
+                    continue
+                y = step[x, choice]
+                hopeless = y < 0
+                for r in range(0 if hopeless else len(TILTS)):
+                    if TILTS[r] * now_a + (1 - TILTS[r]) * now_b + togo[r, y] >= most:
+                        hopeless = True
+                        break
+                if hopeless:
+                    continue
+                y -= after
+                at = int(now_a * scale)
+                if now_b < grid_b[y, at]:
+                    grid_a[y, at] = now_a
+                    grid_b[y, at] = now_b
+                    grid_held[y, at] = now_held
+                    grid_from[y, at] = 2 * k + choice
+                    low[y] = min(low[y], at)
+                    high[y] = max(high[y], at)
+
+
+@inner
+def _collect(wide, grid, labels, first, origin, end):
+    """Take the labels of a layer out of the grid, those of more load on A and no less on B not.
+
+    Returns their number; those of state y are first[y] … first[y + 1] − 1.
+    """
+    grid_a, grid_b, grid_held, grid_from, low, high = grid
+    load_a, load_b, held = labels
+    buckets = grid_a.shape[1] - 1
+    kept = 0
+    for y in range(wide):
+        first[y] = kept
+        best = np.inf
+        for at in range(low[y], high[y] + 1):
+            if grid_b[y, at] < best:
+                best = grid_b[y, at]
+                load_a[kept] = grid_a[y, at]
+                load_b[kept] = best
+                held[kept] = grid_held[y, at]
+                origin[end + kept] = grid_from[y, at]
+                kept += 1
+            grid_b[y, at] = np.inf
+        low[y], high[y] = buckets + 1, -1
+    first[wide] = kept
+    return kept

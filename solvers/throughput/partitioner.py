@@ -36,10 +36,13 @@ def metis(task: Task[Throughput], search: Search[Solution]) -> None:
         import pymetis
     except ImportError:
         raise InputError(
-            "method metis: pymetis is not installed; pip install 'stagecut[baselines]'"
+            "method metis: pymetis is not installed; in Stagecut's folder: "
+            "pip install -c constraints.txt '.[baselines]'"
         ) from None
     costs = task.costs
     accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]
+    if not accelerators:
+        return  # rules leave it none
     graph = hypergraph(task)
     kind = int(costs.kind_of[accelerators[0]])
     time = graph.compute[kind].sum(axis=0)

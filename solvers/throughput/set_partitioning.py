@@ -161,7 +161,7 @@ def _alternate(
             continue
         target = targets.next()
         if target is not None and not share.should_stop():
-            targets.learn(*prover.prove(target, targets.most, pricings))
+            targets.update(*prover.prove(target, targets.most, pricings))
         rising = not found and search.bound - before > RISING * (search.objective - before)
         idle = 0 if better or search.bound > before or target is not None else idle + 1
         if idle >= ENOUGH and not (patient and search.limits.seconds is not None):
@@ -261,7 +261,7 @@ class _Targets:
             self._now = (bound + self._hopeless) / 2
         return self._now
 
-    def learn(self, target: float, outcome: Outcome) -> None:
+    def update(self, target: float, outcome: Outcome) -> None:
         """Note how it went."""
         if outcome == "stalled":
             self._hopeless = min(self._hopeless, target)

@@ -51,6 +51,9 @@ def piper(task: Task[Training], search: Search[Solution]) -> None:
 
 def _run(task: Task[Training], search: Search[Solution], greedy: bool) -> None:
     staging = state_staging(task)
+    if (reason := staging.why_no_size()) is not None:
+        search.prove_infeasible(reason)
+        return
     with search.phase("build"):
         line = Planner(task, staging, chain(np.arange(staging.size)), greedy)
     with search.phase("solve"):

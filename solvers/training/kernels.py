@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.common.kernel import inner, kernel
-from .knapsack import ROUNDING, least_cost, ratio_rule
+from .knapsack import ROUNDING
 from .labels import dominated, push
+from .stage_kernels import Options, configure, fastest_options, price_stage
 
 #: More microbatches than can be in flight.
 UNKNOWN = 2**62
@@ -25,6 +26,7 @@ class TrainingData(NamedTuple):
     `incident_start` on, `other` the unit at their other end. `fast` and `light` hold for degree
     number t and unit u the least time, and the least size with one microbatch in flight (`inf`
     without configuration). `kappa` has one row per degree, one column per divisor.
+    `apart` has for each two units whether they must be in different stages; no rows for none.
     """
 
     start: NDArray[np.int64]
@@ -51,6 +53,7 @@ class TrainingData(NamedTuple):
     kappa: NDArray[np.float64]
     divisors: NDArray[np.int64]
     allowed: NDArray[np.bool_]
+    apart: NDArray[np.bool_]
     microbatches: int
     most_replicas: int
     gpipe: bool
@@ -61,6 +64,7 @@ class Query(NamedTuple):
     """Which plans are wanted: a cap T on TPS, memories, a cap on stages (0: none), and whether
     Σ TPS shall be least.
 
+    `at` says, by number of stages, which ideals can be the last so many; no rows without pins.
     `rest` has for each ideal the speed (Σ 1 / slowdown) of the devices that the units outside it
     need at least, for `within`.
     """
@@ -71,48 +75,7 @@ class Query(NamedTuple):
     sums: bool
     most_total: float
     rest: NDArray[np.float64]
-
-
-@kernel
-def price_stage(data, units, count, inside, k, t, item, cost, size_a, size_b, weight):
-    """Fill the options of a stage's units on kind k at degree number t; return the transfer time.
-
-    `cost` leaves the synchronisation of weights out, which depends on the replicas.
-    """
-    transfer = 0.0
-    options = 0
-    size = len(data.incident_start) - 1
-    for i in range(count):
-        u = units[i]
-        for at in range(data.incident_start[u], data.incident_start[u + 1]):
-            if not inside[data.other[at]]:
-                transfer += data.edge_time[data.incident[at]]
-        item[i] = options
-        for c in range(data.first[t * size + u], data.first[t * size + u + 1]):
-            cost[options] = data.time[c] * data.slowdown[k]
-            for at in range(data.sync_start[c], data.sync_start[c + 1]):
-                e = data.sync_edge[at]
-                if not inside[data.edges[e, 0] + data.edges[e, 1] - u]:
-                    cost[options] += data.sync_time[at]
-            size_a[options] = data.per_microbatch[c]
-            size_b[options] = data.fixed[c]
-            weight[options] = data.weight[c]
-            options += 1
-    item[count] = options
-    return transfer
-
-
-@kernel
-def configure(
-    data, item, cost, size_a, size_b, weight, kappa, y, capacity, limit, decide, choice, gave_up
-):  # fmt: skip
-    """Return the least Σ cost (times d: without transfer) of one option per unit."""
-    options = item[-1]
-    full = cost[:options] + kappa * weight[:options]
-    size = size_a[:options] * y + size_b[:options]
-    if data.greedy:
-        return ratio_rule(item, full, size, capacity, limit, choice)
-    return least_cost(item, full, size, capacity, limit, decide, choice, gave_up)
+    at: NDArray[np.bool_]
 
 
 @kernel
@@ -149,6 +112,7 @@ def extend_plans(low, high, data, query, labels, halt):
     degrees = len(data.degrees)
     divisors = len(data.divisors)
     slowest = data.slowdown.max()
+    exact = len(query.at) > 0
     least_devices = np.zeros(kinds, np.int64)
     devices = np.zeros(kinds, np.int64)
     within = query.within * (1 + ROUNDING)
@@ -161,9 +125,9 @@ def extend_plans(low, high, data, query, labels, halt):
     fast = np.zeros((size + 1, degrees))
     light = np.zeros((size + 1, degrees))
     moved = np.zeros(size + 1)  # transfer time, rounded: it only sorts out what is too slow
-    item = np.zeros(size + 1, np.int64)
     most = len(data.time)
-    cost, size_a, size_b, weight = np.zeros(most), np.zeros(most), np.zeros(most), np.zeros(most)
+    item = np.zeros(size + 1, np.int64)
+    options = Options(item, np.zeros(most), np.zeros(most), np.zeros(most), np.zeros(most))
     choice = np.zeros(size, np.int64)
     known = np.zeros(divisors, np.bool_)
     quick = np.zeros((divisors, 3))
@@ -213,6 +177,8 @@ def extend_plans(low, high, data, query, labels, halt):
                     alive |= fast[depth + 1, t] * data.slowdown[k] <= within * reach and light[
                         depth + 1, t
                     ] <= query.capacity[k] * (1 + ROUNDING)
+            for i in range(depth if len(data.apart) > 0 else 0):
+                alive &= not data.apart[unit, units[i]]
             if not alive:
                 continue
             moved[depth + 1] = moved[depth]
@@ -257,20 +223,17 @@ def extend_plans(low, high, data, query, labels, halt):
                             q = divisors
                             break
                         if transfer < 0:
-                            transfer = price_stage(
-                                data, units, depth, inside, k, t, item, cost, size_a, size_b,
-                                weight,
-                            )  # fmt: skip
+                            transfer = price_stage(data, units[:depth], inside, k, t, options)
                             least = quickest + transfer
                     if q == divisors:
                         continue
                     known[:] = False
                     for a in range(own):
                         label = mine[a]
-                        if (
-                            query.most_stages > 0
-                            and labels.stages[label] + 1 + left > query.most_stages
-                        ):
+                        count = labels.stages[label] + 1
+                        if 0 < query.most_stages < count + left:
+                            continue
+                        if exact and not query.at[count, reached]:
                             continue
                         for p in range(q, divisors):
                             d = data.divisors[p]
@@ -283,10 +246,7 @@ def extend_plans(low, high, data, query, labels, halt):
                                 break
                             if not known[p]:
                                 known[p] = True
-                                _look(
-                                    data, p, t, units, depth, item, cost, size_a, size_b, weight,
-                                    quick,
-                                )  # fmt: skip
+                                fastest_options(data, p, t, units[:depth], options, quick)
                                 fits_to[p] = 0
                                 fails_from[p] = UNKNOWN
                             limit = within * d - transfer
@@ -301,9 +261,9 @@ def extend_plans(low, high, data, query, labels, halt):
                                     continue  # there is nothing to choose
                                 if y > fits_to[p] or query.sums:
                                     found = configure(
-                                        data, item[: depth + 1], cost, size_a, size_b, weight,
-                                        data.kappa[t, p], y, query.capacity[k], limit,
-                                        not query.sums, choice, labels.tally[1:],
+                                        data, options, depth, data.kappa[t, p], y,
+                                        query.capacity[k], limit, not query.sums, choice,
+                                        labels.tally[1:],
                                     )  # fmt: skip
                                     if found == np.inf:
                                         fails_from[p] = y
@@ -314,30 +274,10 @@ def extend_plans(low, high, data, query, labels, halt):
                                 total += (found + transfer) / d
                                 if total > query.most_total:
                                     continue
-                            stages = labels.stages[label] + (1 if query.most_stages > 0 else 0)
+                            stages = count if query.most_stages > 0 else labels.stages[label]
                             labels = push(
                                 labels, reached, devices, replicas, stages, total, label, k, t, p
                             )
                             if not query.sums:
                                 break  # more replicas would only cost more
     return labels
-
-
-@inner
-def _look(data, p, t, units, count, item, cost, size_a, size_b, weight, quick):
-    """Note cost and sizes of the fastest options for divisor number p; `inf` if p is forbidden."""
-    kappa = data.kappa[t, p]
-    quick[p] = 0.0
-    for i in range(count):
-        if not data.allowed[units[i], p]:
-            quick[p, 0] = np.inf
-            return
-        best = item[i]
-        value = cost[best] + kappa * weight[best]
-        for o in range(item[i] + 1, item[i + 1]):
-            another = cost[o] + kappa * weight[o]
-            if another < value:
-                best, value = o, another
-        quick[p, 0] += value
-        quick[p, 1] += size_a[best]
-        quick[p, 2] += size_b[best]

@@ -84,8 +84,8 @@ def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):
     if best <= bound * (1 + ROUNDING) or (decide and best <= limit):
         return best if best <= limit * (1 + ROUNDING) else np.inf
     return _search(
-        items, head, order, cost, size, capacity, limit, best, choice, gave_up,
-        light_size, light_cost, step_item, step_size, step_gain, steps,
+        items, head, (order, cost, size), capacity, limit, best, choice, gave_up,
+        (light_size, light_cost), (step_item, step_size, step_gain, steps),
     )  # fmt: skip
 
 
@@ -148,11 +148,15 @@ def _hull_steps(head, order, cost, size):
 
 
 @inner
-def _search(
-    items, head, order, cost, size, capacity, limit, best, choice, gave_up,
-    light_size, light_cost, step_item, step_size, step_gain, steps,
-):  # fmt: skip
-    """Extend the list of undominated partial choices item by item; see `least_cost`."""
+def _search(items, head, options, capacity, limit, best, choice, gave_up, lightest, changes):
+    """Extend the list of undominated partial choices item by item; see `least_cost`.
+
+    `options` are their order, cost and size; `lightest` is Σ size and Σ cost of the lightest ones;
+    `changes` are item, size and gain of those of `_hull_steps`, and how many.
+    """
+    order, cost, size = options
+    light_size, light_cost = lightest
+    step_item, step_size, step_gain, steps = changes
     found = best <= limit * (1 + ROUNDING)
     cut = best * (1 - ROUNDING) if found else limit * (1 + ROUNDING)
     reach = cut + ROUNDING * light_cost

@@ -20,7 +20,8 @@ class Labels(NamedTuple):
     `devices` has one column per kind.
 
     `head` is the first label of each ideal, `following` the next one of the same ideal;
-    `tally[0]` labels exist, `tally[1]` is set if a knapsack gave up.
+    `tally[0]` labels exist, `tally[1]` is set if a knapsack gave up, and with `tally[2]`
+    labels of different numbers of stages are not compared.
     """
 
     head: NDArray[np.int64]
@@ -62,14 +63,16 @@ def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, 
     """Add a label unless another one is at least as good; drop those it is better than."""
     before, other = -1, labels.head[ideal]
     while other >= 0:
-        if (
+        if labels.tally[2] and labels.stages[other] != stages:
+            before = other
+        elif (
             labels.replicas[other] <= replicas
             and labels.stages[other] <= stages
             and labels.total[other] <= total
             and no_more(labels.devices[other], devices)
         ):
             return labels
-        if (
+        elif (
             labels.replicas[other] >= replicas
             and labels.stages[other] >= stages
             and labels.total[other] >= total
@@ -120,8 +123,14 @@ def _longer(labels):
     )
 
 
-def no_labels(ideals: int, kinds: int) -> Labels:
-    """Return the labels to begin with: nothing planned, nothing used."""
+def no_labels(ideals: int, kinds: int, *, by_stages: bool) -> Labels:
+    """Return the labels to begin with: nothing planned, nothing used.
+
+    Parameters
+    ----------
+    by_stages
+        Whether labels of different numbers of stages are not compared.
+    """
 
     def room() -> NDArray[np.int64]:
         return np.zeros(1024, np.int64)
@@ -138,7 +147,7 @@ def no_labels(ideals: int, kinds: int) -> Labels:
         degree=room(),
         divisor=room(),
         following=room(),
-        tally=np.array([1, 0]),
+        tally=np.array([1, 0, int(by_stages)]),
     )
     labels.head[0] = 0
     labels.parent[0] = -1

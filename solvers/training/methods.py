@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formulations.task import Task
-from ...instances import Solution, Training
+from ...instances import PlacementRules, Solution, Training
 from ..core.method import Method
 from ..core.search import Search
 
@@ -56,13 +56,20 @@ def _links(_method: str, task: Task[Training]) -> str | None:
     return "cluster: training plans take no links between devices; remove them"
 
 
+def _no_rules(method: str, task: Task[Training]) -> str | None:
+    rules = task.problem.placement_rules
+    if rules == PlacementRules(max_stages=rules.max_stages):
+        return None
+    return f"method: {method} keeps no placement rules but max_stages; use auto, dp, milp or piper"
+
+
 #: By name.
 METHODS: dict[str, Method[Training]] = {
     "auto": Method(_auto, refuses=(_links,)),
     "dp": Method(_dp, refuses=(_links,)),
     "milp": Method(_milp, {"start": ("none",)}, refuses=(_links,)),
     "piper": Method(_piper, refuses=(_links,)),
-    "equal-stages": Method(_equal_stages, refuses=(_links,)),
-    "data-parallel": Method(_data_parallel, refuses=(_links,)),
-    "pipedream": Method(_pipedream, refuses=(_links,)),
+    "equal-stages": Method(_equal_stages, refuses=(_links, _no_rules)),
+    "data-parallel": Method(_data_parallel, refuses=(_links, _no_rules)),
+    "pipedream": Method(_pipedream, refuses=(_links, _no_rules)),
 }

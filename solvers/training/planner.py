@@ -13,19 +13,18 @@ import numpy as np
 from ...formulations.task import Task
 from ...formulations.training.staging import STATE_PER_WEIGHT, Staging
 from ...instances import Solution, Training, in_stages
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.lattice import Lattice
 from ..core.lattice_kernel import ideal_sums
 from ..core.search import Search
 from .kernels import (
     Query,
     TrainingData,
-    configure,
     extend_plans,
     in_flight,
-    price_stage,
 )
 from .labels import Labels, no_labels
+from .stage_kernels import Options, configure, price_stage
 
 #: Seconds between two looks at the clock.
 LOOK_S = 0.05
@@ -93,6 +92,52 @@ class Planner:
         capacity
             Memory of a device of each kind; default: the cluster's.
         """
+        rules, best = self.staging.rules, None
+        sizes = [size for size in self.staging.sizes() if rules.why_not(size) is None]
+        limit = self.staging.problem.placement_rules.max_stages or 0
+        for size in sizes if rules.pins else [0]:
+            at = self._pinned(size) if size else np.zeros((0, 0), np.bool_)
+            found = self._best(within, search, sums, most_total, capacity, size or limit, at)
+            if found is None:
+                return None
+            if found[1] and (best is None or found[0] < best[0]):
+                best = found
+            if best is not None and not sums:
+                break
+        return None if best is None else best[1]
+
+    def _pinned(self, size: int) -> Bools:
+        """Return, shape (size + 1, N), which ideals can be the last so many of `size` stages."""
+        at = np.ones((size + 1, self.lattice.size), np.bool_)
+        at[:size, -1] = False
+        for unit, own in self.staging.rules.stages(size).items():
+            at &= self.lattice.has(unit) == (own >= size - np.arange(size + 1))[:, None]
+        return at
+
+    def _best(
+        self,
+        within: float,
+        search: Search[Solution],
+        sums: bool,
+        most_total: float,
+        capacity: Floats | None,
+        most_stages: int,
+        at: Bools,
+    ) -> tuple[tuple[float, ...], tuple[StageChoice, ...]] | None:
+        """Return the best plan and what it is compared by; () if there is none.
+
+        Parameters
+        ----------
+        most_stages
+            0 for any number; with `at`, exactly so many.
+        at
+            See `Query`.
+
+        Returns
+        -------
+        tuple or None
+            None if the search must stop.
+        """
         lattice, slowdown = self.lattice, self.staging.slowdown
         rest = self.outside / within * (1 - 1e-9)
         if len(slowdown) == 1:
@@ -103,12 +148,13 @@ class Planner:
         query = Query(
             within=within,
             capacity=self.staging.capacity if capacity is None else capacity,
-            most_stages=self.staging.problem.max_stages or 0,
+            most_stages=most_stages,
             sums=sums,
             most_total=most_total,
             rest=rest,
+            at=at,
         )
-        labels = no_labels(lattice.size, len(slowdown))
+        labels = no_labels(lattice.size, len(slowdown), by_stages=len(at) > 0)
         with halted(search) as halt:
             labels = extend_plans(0, lattice.size - 1, self.data, query, labels, halt)
         if halt[0]:
@@ -120,10 +166,11 @@ class Planner:
             ends.append(label)
             label = int(labels.following[label])
         if not ends:
-            return None
+            return (), ()
         used = labels.devices.sum(axis=1)
-        best = min(ends, key=lambda x: (labels.total[x], used[x], labels.replicas[x]))
-        return self._trace(labels, best)
+        worth = {x: (float(labels.total[x]), int(used[x]), int(labels.replicas[x])) for x in ends}
+        best = min(ends, key=worth.__getitem__)
+        return worth[best], self._trace(labels, best)
 
     def _trace(self, labels: Labels, label: int) -> tuple[StageChoice, ...]:
         """Return the stages that led to a label, first stage of the pipeline first."""
@@ -161,21 +208,19 @@ class Planner:
         inside = np.zeros(staging.size, np.bool_)
         inside[part.units] = True
         count = len(part.units)
-        item = np.zeros(count + 1, np.int64)
-        cost, size_a, size_b, weight = (np.zeros(len(data.time)) for _ in range(4))
+        filled = Options(
+            np.zeros(count + 1, np.int64), *(np.zeros(len(data.time)) for _ in range(4))
+        )
         choice = np.zeros(count, np.int64)
         gave_up = np.zeros(1, np.int64)
-        transfer = price_stage(
-            data, part.units, count, inside, part.kind, part.degree,
-            item, cost, size_a, size_b, weight,
-        )  # fmt: skip
+        transfer = price_stage(data, part.units, inside, part.kind, part.degree, filled)
         least = configure(
-            data, item, cost, size_a, size_b, weight, data.kappa[part.degree, part.divisor],
+            data, filled, count, data.kappa[part.degree, part.divisor],
             in_flight(data, d, part.behind), staging.capacity[part.kind], math.inf, False,
             choice, gave_up,
         )  # fmt: skip
         options = [
-            staging.choices(unit, part.degree)[int(choice[i] - item[i])]
+            staging.choices(unit, part.degree)[int(choice[i] - filled.item[i])]
             for i, unit in enumerate(part.units.tolist())
         ]
         return float((least + transfer) / d), options
@@ -246,6 +291,10 @@ def training_data(staging: Staging, lattice: Lattice, greedy: bool) -> TrainingD
             for c in staging.choices(unit, t):
                 fast[t, unit] = min(fast[t, unit], staging.time[c])
                 light[t, unit] = min(light[t, unit], least_size[c])
+    pairs = staging.rules.units_apart
+    apart = np.zeros((size, size) if pairs else (0, 0), np.bool_)
+    for a, b in pairs:
+        apart[a, b] = apart[b, a] = True
     kappa = [[staging.kappa(t, d) for d in staging.divisors.tolist()] for t in range(degrees)]
     return TrainingData(
         start=lattice.start,
@@ -272,6 +321,7 @@ def training_data(staging: Staging, lattice: Lattice, greedy: bool) -> TrainingD
         kappa=np.array(kappa),
         divisors=staging.divisors,
         allowed=staging.allowed,
+        apart=apart,
         microbatches=staging.microbatches,
         most_replicas=staging.most_replicas,
         gpipe=staging.problem.schedule == "gpipe",

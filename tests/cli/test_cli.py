@@ -205,7 +205,7 @@ def test_the_time_limit_counts_from_the_start_of_the_process(benchmarks: Path) -
 
 def test_the_clock_begins_with_the_process() -> None:
     before = time.monotonic()
-    code = "from stagecut.commands.clock import STARTED; print(STARTED)"
+    code = "from stagecut.commands.common.clock import STARTED; print(STARTED)"
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, check=True)
     tick = 1.0 / os.sysconf("SC_CLK_TCK")

@@ -16,6 +16,7 @@ from stagecut import (
     InputError,
     Iteration,
     Latency,
+    Limits,
     Throughput,
     Workload,
     accelerators_and_cpus,
@@ -231,7 +232,7 @@ def test_iterations_are_compared_with_what_frameworks_do(tmp_path: Path) -> None
     )
     save(workload, path)
     options = ["--objective", "iteration", "--microbatches", "4", "--time-limit", str(SECONDS)]
-    options += ["--gap", "0", "--methods", "auto,vllm,megatron"]
+    options += ["--gap", "0", "--methods", "auto,vllm,megatron,deepspeed-type:layers.[34]"]
     done = CliRunner().invoke(app, ["compare", str(path), *options], catch_exceptions=False)
     assert done.exit_code == 0
     # stages of 4 and 4 against 5 and 3
@@ -239,6 +240,27 @@ def test_iterations_are_compared_with_what_frameworks_do(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(InputError, match="--microbatches: say how many"):
         CliRunner().invoke(app, ["compare", str(path), *options[:2]], catch_exceptions=False)
+
+
+def test_what_one_method_proves_holds_for_all() -> None:
+    workload = dataclasses.replace(chain(), names=tuple(f"layers.{v}" for v in range(3)))
+    table = compare(
+        workload, Iteration(4), ["vllm", "dp", "deepspeed-type:layers.2"],
+        cluster=accelerators_and_cpus(2), limits=Limits(),
+    ).set_index("method")  # fmt: skip
+    best = table["objective"]["dp"]
+    assert table["bound"]["vllm"] < table["bound"]["dp"] == pytest.approx(best)
+    assert list(table["best_bound"]) == [table["bound"]["dp"]] * 3
+    for method, row in table.iterrows():
+        expected = 1 - table["bound"]["dp"] / row["objective"]
+        assert row["gap"] == pytest.approx(expected), method
+        assert row["ratio"] == pytest.approx(row["objective"] / best)
+
+
+def test_another_schedule_in_the_same_file_is_another_case(tmp_path: Path) -> None:
+    path = str(placement_file(tmp_path))
+    (one, other) = (cases([path], ["single"], [], SECONDS, given=text)[0] for text in ("a", "b"))
+    assert one.key != other.key
 
 
 def test_a_method_without_a_plan_says_why() -> None:

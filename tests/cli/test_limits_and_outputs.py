@@ -15,8 +15,8 @@ import stagecut
 from stagecut import Cluster, DeviceKind, InputError, Limits, Link, Workload
 from stagecut.api.solve import solve_with
 from stagecut.cli import app, run_command
+from stagecut.commands.common.console import check_outputs, file_of
 from stagecut.commands.compare import compare
-from stagecut.commands.console import check_outputs, file_of
 from stagecut.commands.map import map_stages
 from stagecut.commands.solve import solve
 from stagecut.instances import Latency, Layers, Training, topology

@@ -11,9 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from project import ROOT
+from typer.testing import CliRunner
 
 import stagecut
 from stagecut import InputError, Plan, Workload
+from stagecut.cli import app
+from stagecut.commands.common.runnable import check_runnable
 from stagecut.instances import Placement
 from stagecut.instances.formats.files import save
 
@@ -196,6 +199,34 @@ def test_inputs_by_name_in_any_order() -> None:
     given = iter([{"x": x, "y": y, "power": 3}, {"x": x, "y": y, "power": 2}])
     with pytest.raises(InputError, match="2 in place of 3"):
         stagecut.run(plan, model, given, workload=workload, steps=2, microbatches=1)
+
+
+class Decides(nn.Module):
+    """Its own code looks at numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(x) if x.sum() > 0 else self.a(-x)
+
+
+def test_what_cannot_run_is_said_before_planning(tmp_path: Path) -> None:
+    x = torch.ones(3, 8)
+    done = profile(Decides(), (x,), estimate="h100")
+    assert "can be planned but not run: move the code" in done.notes[0]
+    save(done.workload, tmp_path / "w.json")
+    said = CliRunner().invoke(app, ["solve", str(tmp_path / "w.json"), "--runnable"])
+    assert isinstance(said.exception, InputError)
+    assert "depends on numbers (test_run.py" in str(said.exception)
+    assert "a module of its own" in str(said.exception)
+    plan = stagecut.solve(done.workload, method="greedy").plan
+    assert plan is not None
+    with pytest.raises(InputError, match="a module of its own"):
+        stagecut.split_model(plan, Decides(), (x,), workload=done.workload)
+    model = nn.Sequential(Decides(), nn.Linear(8, 2))  # a module of its own
+    check_runnable(profile(model, (x,), estimate="h100").workload)
 
 
 def test_stages_have_all_that_torch_asks_for() -> None:

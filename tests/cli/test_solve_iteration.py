@@ -28,12 +28,13 @@ from stagecut import (
 from stagecut import simulate as simulate_plan
 from stagecut.api.break_even import break_even
 from stagecut.api.gain import gain
+from stagecut.commands.common.pose import choose_objective, pose_problem
 from stagecut.commands.diff import diff
 from stagecut.commands.export import export
-from stagecut.commands.pose import choose_objective, pose_problem
 from stagecut.commands.simulate import simulate
 from stagecut.commands.solve import solve as solve_command
 from stagecut.commands.verify import verify
+from stagecut.instances.model.problem import suggested_cluster
 from stagecut.runtime.export.registry import launcher_file
 from stagecut.runtime.simulate.plan_stages import schedule_to_run
 
@@ -82,7 +83,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _time_begins_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands count their time from the start of the process, which is here that of all tests."""
-    for command in ("solve", "rank"):
+    for command in ("solve", "show.rank"):
         monkeypatch.setattr(f"stagecut.commands.{command}.STARTED", time.monotonic())
 
 
@@ -117,6 +118,61 @@ def test_what_was_planned_is_what_all_others_take(file: Path, tmp_path: Path) ->
     for option, value in (("--schedule", "gpipe"), ("--microbatches", 8)):
         with pytest.raises(InputError, match=f"{value}; the plan was made for .*: leave it out"):
             _run("export", plan, "--to", "csv", "--workload", file, "-o", csv, option, value)
+
+
+ROWS = "0F0,0F1,,0B0,0F2,0B1,0F3,0B2,0B3\n,1F0,1B0,1F1,1F2,1B1,1F3,1B2,1B3\n"
+
+
+def test_a_schedule_of_the_users_own_is_planned_and_handed_on(file: Path, tmp_path: Path) -> None:
+    plan, own, csv = tmp_path / "plan.json", tmp_path / "own.csv", tmp_path / "s.csv"
+    own.write_text(ROWS)
+    two = ("--accelerators", 2)
+    answer = json.loads(_run("solve", file, "--schedule", own, *two, "-o", plan, "--json"))
+    assert (answer["schedule"], answer["microbatches"]) == ("given", 4)
+    assert answer["status"] == "optimal"
+    run = json.loads(_run("simulate", file, plan, "--json"))
+    assert run["makespan"] == answer["objective"]
+    again = json.loads(_run("simulate", file, plan, "--schedule", own, "--json"))
+    assert again["makespan"] == answer["objective"]
+    assert "verified" in _run("verify", file, plan)
+    _run("export", plan, "--to", "csv", "--workload", file, "-o", csv)
+    idle_left_out = [[cell for cell in row.split(",") if cell] for row in ROWS.splitlines()]
+    assert [row.split(",") for row in csv.read_text().splitlines()] == idle_left_out
+    assert "under the schedule given" in _run("solve", file, "--schedule", own)
+    with pytest.raises(InputError, match="made for given; it runs 1f1b"):
+        _run("export", plan, "--to", "megatron", "--workload", file, "-o", tmp_path / "m.sh")
+    for arguments, message in (
+        (("solve", file, "--schedule", own, "--microbatches", 8), "--microbatches: 8; .* is of 4"),
+        (("solve", file, "--schedule", "given", "--microbatches", 4), "name the CSV file"),
+        (("solve", file, "--schedule", own, "--objective", "latency"), "not latency"),
+        (("solve", file, "--schedule", own, "-o", own), "own.csv: it is an input"),
+        (("simulate", file, plan, "--microbatches", 2), "microbatches: 2; the schedule is of 4"),
+    ):
+        with pytest.raises(InputError, match=message):
+            _run(*arguments)
+    own.write_text("0F0,0F1,0B0,0B1\n1F0,,1B1,1F1,1B0")
+    with pytest.raises(InputError, match=r"own.csv: row 2, column 3: 1B1 comes before 1F1"):
+        _run("solve", file, "--schedule", own)
+    own.write_text(ROWS)
+    _run("solve", file, "--schedule", own, "--accelerators", 1, code=3)
+
+
+def test_an_iteration_leaves_out_the_cpus_that_a_file_suggests(tmp_path: Path) -> None:
+    """Where memory is short, too; but not where a node needs them, or they are asked for."""
+    times = {"accelerator": np.concatenate((TIMES, 2 * TIMES)), "cpu": np.full(12, 1e3)}
+    suggested = accelerators_and_cpus(3, 1)
+    workload = trained(times=times, cluster=suggested)
+    for problem, known in (("iteration", (3, 0)), ("throughput", (3, 1))):
+        found = suggested_cluster(workload, problem)
+        assert found is not None
+        assert tuple(kind.count for kind in found.kinds) == known
+    lacks = {**times, "accelerator": np.where(np.arange(12) == 2, np.inf, times["accelerator"])}
+    assert suggested_cluster(trained(times=lacks, cluster=suggested), "iteration") == suggested
+    save(workload, tmp_path / "w.json")
+    short = ("solve", tmp_path / "w.json", "--microbatches", 4, "--memory", "15B")
+    _run(*short, code=3)
+    answer = json.loads(_run(*short, "--cpus", 1, "--json"))
+    assert any(device["kind"] == "cpu" and device["load"] > 0 for device in answer["devices"])
 
 
 def test_the_table_names_stages_and_what_is_gained(file: Path) -> None:

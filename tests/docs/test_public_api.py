@@ -59,7 +59,7 @@ def test_it_shows_the_interface_alone() -> None:
 def public(name: str) -> Any:
     """Return what a public name stands for; skip the test if that needs torch and it is missing."""
     module = stagecut._MODULE_OF.get(name, "")
-    if any(part in module for part in ("pytorch", "execution", "measure")):
+    if any(part in module for part in ("pytorch", "execution", "measure", "plan_model")):
         pytest.importorskip("torch")
     return getattr(stagecut if name in stagecut.__all__ else stagecut.instances, name)
 

@@ -15,10 +15,18 @@ import pytest
 from brute import best_max_load
 from brute_iteration import SCHEDULES, training_case
 from brute_mapping import stages_of
+from brute_sharding import random_problem, random_program
 from cases import linked_case, random_case
 from training_cases import random_training_case
 
-from stagecut import InfeasibleError, Iteration, Latency, Limits, Throughput
+from stagecut import (
+    InfeasibleError,
+    Iteration,
+    Latency,
+    Limits,
+    Throughput,
+    accelerators_and_cpus,
+)
 from stagecut.formulations.iteration import milp as iteration_milp
 from stagecut.formulations.latency import links, milp, potentials
 from stagecut.formulations.linear import Linear
@@ -33,6 +41,8 @@ from stagecut.formulations.mapping.joint_data import joint_data
 from stagecut.formulations.mapping.links import link_traffic
 from stagecut.formulations.mapping.splits import block_capacities
 from stagecut.formulations.schedule import milp as schedule_milp
+from stagecut.formulations.sharding import milp as sharding_milp
+from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput import compact as compact_module
 from stagecut.formulations.throughput import compact_links, compact_order, set_partitioning
@@ -116,6 +126,13 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
         task = pose(workload, cluster, Throughput())
         stated_sets = set_partitioning.model(task, hypergraph(task))
         yield f"set partitioning {seed}", (set_partitioning,), stated_sets
+    for seed in range(12):
+        rng = np.random.default_rng([seed, 3])
+        workload = random_program(rng)
+        sharded = replace(random_problem(rng), memory_bytes=1e3)
+        costs = sharding_costs(pose(workload, accelerators_and_cpus(4), sharded))
+        stated_sharding = sharding_milp.sharding_model(costs, 1.0, strong=seed % 2 == 0)
+        yield f"sharding {seed}", (sharding_milp,), stated_sharding.model
     steps = [("F", 1.0, 1.0), ("B", 2.0, -1.0)]
     operations = tuple(
         schedule_milp.Operation(f"{s}{name}{k}", s, time, held)
@@ -160,8 +177,8 @@ def test_every_variable_and_every_equation_stands_in_the_text() -> None:
             assert any(line.endswith(f"({said[1]})") for line in lines), f"{where}: ({said[1]})"
             assert numbers.setdefault(said[1], constraint.name) == constraint.name, where
         seen.setdefault(where.split()[0], set()).update(numbers)
-    counts = {"compact": 27, "latency": 23, "training": 15, "set": 3, "schedule": 5}
-    counts |= {"iteration": 17}
+    counts = {"compact": 27, "latency": 23, "training": 18, "set": 3, "schedule": 5}
+    counts |= {"iteration": 18, "sharding": 11}
     counts |= {"mapping": 11, "links": 11, "joint": 22, "islands": 8}
     assert {name: len(rules) for name, rules in seen.items()} == counts
 

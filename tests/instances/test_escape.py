@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from stagecut import Cluster, DeviceKind, InputError, Throughput, Workload, save, solve
 from stagecut.cli import app
-from stagecut.commands.console import OUT
+from stagecut.commands.common.console import OUT
 from stagecut.instances.common import escape
 from stagecut.runtime import evaluate
 from stagecut.runtime.export import deepspeed, torchtitan

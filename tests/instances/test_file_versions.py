@@ -10,9 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import sample_files
+from brute_iteration import training_case
 
-from stagecut import Cluster, DeviceKind, InputError, Plan, Throughput, Workload, solve
+from stagecut import (
+    Cluster,
+    DeviceKind,
+    InputError,
+    Iteration,
+    Plan,
+    Throughput,
+    Workload,
+    solve,
+)
 from stagecut.instances.formats.files import load_plan, save
+from stagecut.instances.formats.plan_json import write_plan
 from stagecut.runtime.verify.bound import check_bound
 from stagecut.solvers import Limits
 
@@ -34,7 +45,7 @@ def read(document: dict[str, Any], folder: Path, workload: Workload | None = Non
 def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_path: Path) -> None:
     document = sample_files.document(sample_files.plan())
     holder = document[where] if where else document
-    assert document["version"] == 2
+    assert document["version"] == 3
     del holder[field]
     with pytest.raises(InputError, match=f"{field} is missing; add it"):
         read(document, tmp_path)
@@ -42,6 +53,18 @@ def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_p
     found = read(document, tmp_path)
     assert found.problem == sample_files.plan().problem
     assert np.array_equal(found.placement, sample_files.plan().placement)
+
+
+def test_older_plans_for_iterations_have_no_actions(tmp_path: Path) -> None:
+    workload, cluster = training_case(np.random.default_rng(1))
+    problem = Iteration(2)
+    plan = solve(workload, cluster, problem).plan
+    assert plan is not None
+    document = {**write_plan(plan, workload), "version": 2}
+    del document["problem"]["actions"]  # type: ignore[attr-defined]
+    assert read(document, tmp_path, workload).problem == problem
+    with pytest.raises(InputError, match="actions is missing; add it"):
+        read({**document, "version": 3}, tmp_path, workload)
 
 
 def test_a_bound_above_the_objective_is_refused(tmp_path: Path) -> None:

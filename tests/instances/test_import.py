@@ -20,6 +20,7 @@ from torch import nn  # noqa: E402
 
 from stagecut.instances.pytorch.counts import counted_by_torch  # noqa: E402
 from stagecut.instances.pytorch.factory import make  # noqa: E402
+from stagecut.instances.pytorch.prices import timing  # noqa: E402
 from stagecut.instances.pytorch.profile import Profile, profile  # noqa: E402
 
 
@@ -204,7 +205,9 @@ def test_tracing_again_gives_the_same_workload() -> None:
     assert first.fx_nodes == second.fx_nodes
 
 
-def test_measured_times_are_cached_and_add_up_to_the_whole(tmp_path: Path) -> None:
+def test_measured_times_are_cached_and_add_up_to_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, x = residual()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     done = profile(model, (x,), training=True, cache=tmp_path)
@@ -214,10 +217,18 @@ def test_measured_times_are_cached_and_add_up_to_the_whole(tmp_path: Path) -> No
     assert len(done.notes) == 2
     assert "parts" in done.workload.provenance["backward_check"]
     (file,) = tmp_path.iterdir()
+    assert timing.machine_name("cpu") in done.workload.provenance["device"]
     stamp = file.stat().st_mtime_ns
     again = profile(model, (x,), training=True, cache=tmp_path)
     assert file.stat().st_mtime_ns == stamp
+    assert str(file) in again.notes[0]
+    assert "--fresh" in again.notes[0]
     assert set(again.workload.times) == {"accelerator", "cpu"}
+    fresh = profile(model, (x,), training=True, cache=tmp_path, fresh=True)
+    assert len(fresh.notes) == 2
+    assert file.stat().st_mtime_ns > stamp
+    monkeypatch.setattr(timing, "MOST_DAYS", 0.0)
+    assert len(profile(model, (x,), training=True, cache=tmp_path).notes) == 2  # all are too old
 
 
 def test_models_on_meta_can_be_estimated_only() -> None:
@@ -232,12 +243,13 @@ def test_models_on_meta_can_be_estimated_only() -> None:
         profile(model, (x,))
 
 
-def test_a_chain_that_cannot_be_exported_is_traced_by_hooks() -> None:
+def test_a_module_that_cannot_be_exported_runs_as_it_is() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU(), Branch()), nn.Linear(8, 2))
     done = profile(model, (torch.randn(4, 8),), estimate="h100", training=True)
-    assert done.traced.how == "module hooks"
-    assert "in module 1.1, test_import.py" in done.notes[0]
-    assert done.workload.ids[:4] == ("_0", "_1_0", "_1_1_layer", "_2")
+    assert done.traced.how == "torch.export in parts"
+    assert "uncut: 1.1: its code depends on numbers (test_import.py" in done.notes[0]
+    assert done.workload.ids[:4] == ("linear", "relu", "_1_2", "linear_1")
+    assert done.fx_nodes["_1_2"][0] == "_1_2"
     assert done.workload.extra["flops"].sum() > 0
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -247,18 +259,6 @@ def test_a_model_that_fails_on_its_inputs_says_where() -> None:
     with pytest.raises(InputError, match=r"fails on its inputs: .*in module 1, linear.py") as error:
         profile(model, (torch.randn(4, 8),), estimate="h100")
     assert "\n" not in str(error.value)
-
-
-def test_fx_traces_what_export_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("no export today")
-
-    monkeypatch.setattr(torch.export, "export", fail)
-    model, x = residual()
-    done = profile(model, (x,), estimate="h100", training=True)
-    assert done.traced.how == "torch.fx"
-    counts = counted_by_torch(model, (x,), training=True)
-    assert done.workload.extra["flops"].sum() == counts.flops
 
 
 USER_FILE = """

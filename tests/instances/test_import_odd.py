@@ -18,27 +18,27 @@ from stagecut.instances.pytorch.prices import timing  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.instances.pytorch.tracing.unchanged import unchanged  # noqa: E402
 
-HOOKS, FX, NUMBERS = "module hooks", "torch.fx", "torch.fx on these numbers"
+PARTS, NUMBERS = "torch.export in parts", "operators on these numbers"
 
 #: How a model is traced if not by `torch.export`, and what the reason says.
 OTHERWISE = {
-    "branch": (HOOKS, "in module Branch, odd_models.py"),
-    "branch_in_a_chain": (HOOKS, "in module 3, odd_models.py"),
-    "branch_in_a_chain_by_hand": (HOOKS, "in module layers.1, odd_models.py"),
-    "loop_until_small": (HOOKS, "in module 1, odd_models.py"),
-    "experts_by_numbers": (HOOKS, "in module 1, odd_models.py"),
-    "numpy_inside": (HOOKS, "in module 1, odd_models.py"),
-    "branch_beside_a_residual": (FX, "in module b, odd_models.py"),
-    "loop_over_numbers": (NUMBERS, "in module Loops, odd_models.py"),
-    "transformer": (NUMBERS, "in module decoder, transformer.py"),
+    "branch": (NUMBERS, "its code depends on numbers (odd_models.py"),
+    "branch_in_a_chain": (PARTS, "3: its code depends on numbers (odd_models.py"),
+    "branch_in_a_chain_by_hand": (PARTS, "layers.1, layers.2: its code depends on numbers"),
+    "loop_until_small": (PARTS, "1: its code depends on numbers (odd_models.py"),
+    "experts_by_numbers": (PARTS, "1: its code depends on numbers (odd_models.py"),
+    "numpy_inside": (PARTS, "in module 1, odd_models.py"),
+    "branch_beside_a_residual": (PARTS, "b: its code depends on numbers (odd_models.py"),
+    "loop_over_numbers": (NUMBERS, "its code depends on numbers (odd_models.py"),
+    "transformer": (PARTS, "decoder: its code depends on numbers (transformer.py"),
 }
 
 #: In training only, where an exported graph would lose the backward pass.
 OTHERWISE_IN_TRAINING = {
-    "checkpointed_block": (HOOKS, "in module 1, odd_models.py"),
-    "custom_autograd": (FX, "autograd function Sign"),
-    "checkpointed": (NUMBERS, "its backward pass is taken as autograd derives it"),
-    "checkpointed_reentrant": (NUMBERS, "its backward pass is taken as autograd derives it"),
+    "checkpointed_block": (PARTS, "1: activation checkpointing"),
+    "custom_autograd": (PARTS, "Sign: an autograd function"),
+    "checkpointed": (PARTS, "Checkpointed: activation checkpointing"),
+    "checkpointed_reentrant": (PARTS, "Checkpointed: activation checkpointing"),
 }
 
 REFUSED = {
@@ -64,8 +64,6 @@ def profiled(name: str, training: bool, folder: Path | None = None):
 def test_odd_models_are_what_torch_makes_of_them(name: str, training: bool) -> None:
     if name in FAULTS_OF_2_6 and torch.__version__.startswith("2.6."):
         pytest.skip("torch 2.6 cannot export it")
-    if training and name == "custom_autograd" and torch.__version__.startswith("2.15."):
-        pytest.skip("torch.fx of 2.15 does not follow autograd functions")
     done, model, args, kwargs = profiled(name, training)
     how, words = OTHERWISE.get(name, ("torch.export", ""))
     if training:
@@ -75,9 +73,10 @@ def test_odd_models_are_what_torch_makes_of_them(name: str, training: bool) -> N
     assert all("\n" not in note for note in done.notes)
     model = getattr(model, "_orig_mod", model)
     counts = counted_by_torch(model, args, kwargs, training)
-    if "derives" not in words:
-        assert done.workload.extra["flops"].sum() == pytest.approx(counts.flops, rel=0.02)
-        assert done.recording.saved_bytes == pytest.approx(counts.saved_bytes, rel=0.05)
+    # A reentrant checkpoint runs as one that is not, which stops recomputing once it has enough.
+    near = 0.1 if name == "checkpointed_reentrant" else 0.02
+    assert done.workload.extra["flops"].sum() == pytest.approx(counts.flops, rel=near)
+    assert done.recording.saved_bytes == pytest.approx(counts.saved_bytes, rel=0.05)
     unused = sum(p.elements for p in done.recording.unused)
     own = sum(p.numel() for p in model.parameters())
     assert done.workload.extra["parameters"].sum() + unused == own
@@ -130,10 +129,21 @@ def test_profiling_again_gives_the_same_numbers_after_an_odd_model() -> None:
     assert first.workload.fingerprint == second.workload.fingerprint
 
 
+def test_an_invalid_backward_pass_is_one_line(tmp_path: Path) -> None:
+    class Spoils(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x).sigmoid()
+            return (y.exp() * y.add_(1)).sum()
+
+    with pytest.raises(InputError, match=r"fails when it runs: .*inplace operation") as error:
+        profile(Spoils(4, 4), (torch.randn(2, 4),), training=True, cache=tmp_path)
+    assert "\n" not in str(error.value)
+
+
 def test_layers_of_a_graph_traced_on_numbers_are_modules() -> None:
-    done, *_ = profiled("transformer", False)
+    done, *_ = profiled("branch", False)
     layers = {path for step in done.recording.steps for path in step.modules}
-    assert {"", "encoder.layers.0", "decoder.layers.0.self_attn"} <= layers
+    assert layers == {"", "layer"}
 
 
 class Settled(dict[str, int]):

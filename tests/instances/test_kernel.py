@@ -105,3 +105,10 @@ def test_compiling_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     told.__dict__ |= {"compiled": Compiler(), "_cached": False}
     told(np.ones((2, 2)), np.zeros(2, np.int64), np.ones(1, np.uint64))
     assert Compiler.seen == [True, False]
+
+
+def test_all_is_compiled_at_once_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 10_000)
+    kernels.compile_at_once()
+    call(5)
+    assert descend.ready

@@ -12,6 +12,7 @@ from stagecut import (
     DeviceKind,
     DeviceMapping,
     Latency,
+    PlacementRules,
     Throughput,
     Training,
     accelerators_and_cpus,
@@ -58,7 +59,9 @@ def test_problems_and_clusters_are_tables_in_a_notebook_and_keep_their_repr() ->
         assert f"{value.summary()}"[1] == "'"
     assert "<th>topology</th><td>ring:4</td>" in DeviceMapping(place, 2, 2)._repr_html_()
     assert "&lt;b&gt;gpu" in cluster._repr_html_()
-    assert eval(repr(Throughput(split="contiguous"))) == Throughput(split="contiguous")
+    ruled = Throughput(split="contiguous", placement_rules=PlacementRules(max_stages=2))
+    assert eval(repr(ruled)) == ruled
+    assert "max_stages=2" in ruled._repr_html_()
 
 
 def test_simulations_and_best_schedules_are_short_and_tables() -> None:

@@ -15,6 +15,7 @@ from training_files_cases import _configuration, piper
 
 from stagecut import (
     InputError,
+    PlacementRules,
     Training,
     Workload,
     accelerators_and_cpus,
@@ -162,7 +163,13 @@ def test_published_graphs_survive_a_round_trip(benchmarks: Path, name: str) -> N
 
 def test_a_plan_is_written_for_pipedream() -> None:
     workload = _graph(GRAPH)
-    problem = Training(bandwidth=1e9, microbatches=4, degrees=(1,), max_stages=2, replicas=(1,))
+    problem = Training(
+        bandwidth=1e9,
+        microbatches=4,
+        degrees=(1,),
+        replicas=(1,),
+        placement_rules=PlacementRules(max_stages=2),
+    )
     plan = solve(workload, accelerators_and_cpus(2), problem).plan
     assert plan is not None
     assert isinstance(plan.solution, StagePlacement)

@@ -108,6 +108,7 @@ def test_scripts_train_as_the_model_alone(tmp_path: Path) -> None:
         "gpt": ([0, 1, 0, 1], "gpipe"),  # integers and masks pass, tied weights, pieces come back
         "resnet": ([1, 0], "1f1b"),  # running statistics; the stand-in loss
         "unet": ([0, 1, 0], "zb-h1"),  # skips relayed; backward passes in halves
+        "mixed": ([0, 1], "1f1b"),  # regions under autocast and without gradients
     }
     (tmp_path / "models.py").write_text((HERE / "execution_models.py").read_text())
     for name, (parts, schedule) in cases.items():

@@ -20,6 +20,7 @@ from stagecut import (
     Iteration,
     Limits,
     PipelinePlacement,
+    PlacementRules,
     Plan,
     VerificationError,
     Workload,
@@ -200,7 +201,9 @@ def test_placements_that_are_no_pipeline_are_refused() -> None:
     assert not said(Iteration(4), [0, 1, 2], (0, 1, 2))
     assert "no other" in said(Iteration(4), [0, 0, 2], (0, 1, 2))
     assert "two stages are on one device" in said(Iteration(4), [0, 1, 2], (0, 1, 0))
-    assert "more than allowed" in said(Iteration(4, max_stages=2), [0, 1, 2], (0, 1, 2))
+    assert "more than allowed" in said(
+        Iteration(4, placement_rules=PlacementRules(max_stages=2)), [0, 1, 2], (0, 1, 2)
+    )
     assert "whose stage comes later" in said(Iteration(4), [1, 0, 2], (0, 1, 2))
     assert "stage s − D" in said(Iteration(4, "interleaved"), [0, 1, 2], (0, 1, 2))
     workload = column((4.0,) * 4)

@@ -19,7 +19,7 @@ from stagecut.runtime.schedules import (
     write_csv,
 )
 from stagecut.runtime.simulate.network import HostMemory
-from stagecut.runtime.simulate.pieces import cut
+from stagecut.runtime.simulate.plan_stages import stages_of
 from stagecut.runtime.simulate.simulator import simulate_stages
 from stagecut.runtime.simulate.stages import chain
 
@@ -91,7 +91,7 @@ def test_every_schedule_fits_every_plan(name: str, seed: int) -> None:
         found = random_plan(seed, max_nodes=12, max_accelerators=4)
         if found is None:
             return
-        stages = cut(*found)
+        stages = stages_of(*found)
     network = HostMemory(all_reduce=Link(0.5, 100.0))
     schedule = make_schedule(name, stages, 1 + seed % 7, network)
     validate(schedule, stages)

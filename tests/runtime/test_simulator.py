@@ -19,7 +19,7 @@ from stagecut.runtime.schedules import SCHEDULES, Kind, make_schedule, schedule_
 from stagecut.runtime.schedules.actions import Action
 from stagecut.runtime.simulate.calls import stages_of_calls
 from stagecut.runtime.simulate.network import HostMemory, Links, point_to_point, shared
-from stagecut.runtime.simulate.pieces import cut
+from stagecut.runtime.simulate.plan_stages import stages_of
 from stagecut.runtime.simulate.simulator import simulate, simulate_stages
 from stagecut.runtime.simulate.stages import chain
 
@@ -53,7 +53,7 @@ def test_published_plans_run_at_their_max_load(benchmarks: Path, name: str) -> N
         assert cluster is not None
         plans = [stagecut.solve(workload, method="greedy").plan]
         assert plans[0] is not None
-        assert cut(workload, plans[0]).count >= len(set(plans[0].placement.tolist()))
+        assert stages_of(workload, plans[0]).count >= len(set(plans[0].placement.tolist()))
         plans += [plan_of(workload, cluster, x) for x in _noncontiguous(workload, cluster)]
         for plan in plans:
             assert plan is not None
@@ -82,7 +82,7 @@ def test_times_are_the_longest_paths(name: str, seed: int) -> None:
     stages = random_chain(seed)
     found = random_plan(seed, max_nodes=10, max_accelerators=3)
     if seed % 2 and found is not None:
-        stages = cut(*found)
+        stages = stages_of(*found)
     schedule = make_schedule(name, stages, 4)
     run = simulate_stages(stages, schedule)
     share = stages.weight_share * stages.compute[:, 1]
@@ -298,7 +298,7 @@ def test_contiguous_plans_give_one_stage_per_device() -> None:
         problem = Throughput(split="contiguous")
         if stagecut.runtime.evaluate(workload, plan.cluster, problem, plan.solution).violations:
             continue
-        assert cut(workload, plan).count == len(set(plan.placement.tolist()))
+        assert stages_of(workload, plan).count == len(set(plan.placement.tolist()))
 
 
 def test_pieces_are_convex_and_complete() -> None:
@@ -307,7 +307,7 @@ def test_pieces_are_convex_and_complete() -> None:
         if found is None:
             continue
         workload, plan = found
-        stages = cut(workload, plan)
+        stages = stages_of(workload, plan)
         placed = sorted(v for passes in stages.nodes for nodes in passes for v in nodes)
         assert placed == list(range(workload.n))
         for a, b in stages.edges.tolist():

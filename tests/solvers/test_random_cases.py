@@ -6,7 +6,19 @@ import math
 
 import numpy as np
 import pytest
-from sweep import BIGS, DEFECTS, ORDINARY, VARIANTS, WIDE, Case, ask, case_of, judged, methods_of
+from sweep import (
+    BIGS,
+    DEFECTS,
+    ORDINARY,
+    RULED,
+    VARIANTS,
+    WIDE,
+    Case,
+    ask,
+    case_of,
+    judged,
+    methods_of,
+)
 from wide_cases import three_never
 
 from stagecut import Result, Split, Throughput, Workload, accelerators_and_cpus, solve
@@ -37,6 +49,16 @@ def test_ordinary_numbers(variant: str) -> None:
 @pytest.mark.parametrize("variant", WIDE)
 def test_numbers_of_many_orders_of_magnitude(variant: str) -> None:
     assert not defects(variant, range(1))
+
+
+@pytest.mark.parametrize("variant", RULED)
+def test_placement_rules(variant: str) -> None:
+    assert not defects(variant, range(2))
+
+
+def test_a_chain_whose_units_run_nowhere_is_no_plan_and_no_error() -> None:
+    """Nodes pinned to two devices wait for each other, so that chains hold them together."""
+    assert not defects("rules iteration noncontiguous", range(104, 105))
 
 
 @pytest.mark.slow

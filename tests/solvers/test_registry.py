@@ -56,7 +56,7 @@ def test_splits() -> None:
 def test_links_between_devices(problem: str) -> None:
     said = refused(problem, linked=True)
     assert all(reason == "" for reason in said.values()) == (problem in ("throughput", "latency"))
-    assert all(said.values()) == (problem in ("training", "mapping"))
+    assert all(said.values()) == (problem in ("training", "mapping", "sharding"))
     assert all("links" in reason for reason in said.values() if reason)
 
 

@@ -18,7 +18,7 @@ from stagecut import (
     evaluate,
 )
 
-#: Every schedule of an iteration.
+#: Every schedule of an iteration that has a name; see `given_orders` for those that are given.
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2")
 
 
@@ -36,27 +36,36 @@ def least_makespan(workload: Workload, cluster: Cluster, problem: Iteration) -> 
 
 
 def placements(
-    workload: Workload, cluster: Cluster, problem: Iteration
+    workload: Workload, cluster: Cluster, problem: Iteration, *, named: bool = False
 ) -> Iterator[PipelinePlacement]:
-    """Yield the placements of all units on all devices that may keep the rules."""
+    """Yield the placements of all units on all devices that may keep the rules.
+
+    Parameters
+    ----------
+    named
+        Whether the names of devices of one kind matter.
+    """
     classes = [list(members) for members in workload.colour_classes if members]
     alone = [[v] for v in np.flatnonzero(workload.colours < 0).tolist()]
     units = classes + alone
     if problem.split != "contiguous":
         for where in product(range(cluster.size), repeat=len(units)):
-            if _first_of_kind(cluster, where):
+            if named or _first_of_kind(cluster, where):
                 yield _placement(workload.n, units, where, ())
         return
-    chunks = problem.chunks_per_device
-    for size in range(1, cluster.size + 1):
-        if chunks > 1 and problem.microbatches % size:
+    chunks, sizes = problem.chunks_per_device, range(1, cluster.size + 1)
+    if problem.order:
+        sizes = range(len(problem.order.rows), min(len(problem.order.rows), cluster.size) + 1)
+    for size in sizes:
+        if not problem.order and chunks > 1 and problem.microbatches % size:
             continue
+        row = problem.order.device if problem.order else (*range(size),) * chunks
         for devices in permutations(range(cluster.size), size):
-            if not _first_of_kind(cluster, devices):
+            if not (named or _first_of_kind(cluster, devices)):
                 continue
-            for stage in product(range(size * chunks), repeat=len(units)):
-                if len(set(stage)) == size * chunks and _ascends(workload, units, stage):
-                    yield _placement(workload.n, units, stage, devices * chunks)
+            for stage in product(range(len(row)), repeat=len(units)):
+                if len(set(stage)) == len(row) and _ascends(workload, units, stage):
+                    yield _placement(workload.n, units, stage, tuple(devices[p] for p in row))
 
 
 def _first_of_kind(cluster: Cluster, devices: tuple[int, ...]) -> bool:

@@ -21,12 +21,21 @@ from stagecut import (
 from stagecut.instances import (
     CallPlacement,
     DeviceMapping,
+    DeviceMesh,
     Layers,
+    Link,
+    Operator,
     PipelinePlacement,
     Placement,
     Problem,
     ReplicaPlacement,
+    Sharding,
+    Signature,
     StagePlacement,
+    Tensor,
+    TensorProgram,
+    TensorSharding,
+    program_workload,
     topology,
 )
 
@@ -122,6 +131,28 @@ def _mapped(seconds: Sequence[float], edges: Edges, scale: float, room: float) -
     return Task(workload, accelerators_and_cpus(4, memory_bytes=room), problem)
 
 
+def _sharded(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
+    """Operators with a parameter each, which share work if there are several."""
+    n, some = len(seconds), float(any(seconds))
+    tensors = [Tensor(f"t{v}", (4, int(some))) for v in range(2 * n)]
+    hows = (("S0", 4), ("B", 1))[n == 1 :]  # what cannot be split costs the same by all methods
+    lies = tuple(Signature.of(f"->{how}", extent) for how, extent in hows)
+    operators = [Operator(f"w{v}", (), (v,), lies, "parameter") for v in range(n)]
+    for v, time in enumerate(seconds):
+        reads = (v, *(n + a for a, b in edges if b == v))
+        ways = tuple(
+            Signature.of(f"{','.join([how] * len(reads))}->{how}", extent) for how, extent in hows
+        )
+        part = {"compute" if n > 1 else "fixed": scale * time}
+        operators.append(Operator(f"v{v}", reads, (n + v,), ways, **part))  # type: ignore[arg-type]
+    workload = program_workload(
+        TensorProgram(tuple(tensors), tuple(operators)), "a chain", time_unit="s"
+    )
+    mesh = DeviceMesh((2,), (Link(0.1 * scale * some, 1e3 / scale),))
+    memory = None if room == np.inf else room
+    return Task(workload, accelerators_and_cpus(2), Sharding(mesh, memory_bytes=memory))
+
+
 #: Methods that search until they have proved something, unless a limit ends them; of throughput
 #: `dp` for contiguous splits alone.
 EXACT = {
@@ -130,6 +161,7 @@ EXACT = {
     "latency": ("auto", "dp", "milp", "milp-big-m"),
     "training": ("auto", "dp", "milp"),
     "mapping": ("auto", "milp", "joint"),
+    "sharding": ("auto", "elimination", "milp", "milp-compact"),
 }
 
 #: Problem → task of nodes that take so long, joined by edges; all costs are `scale` times as large,
@@ -140,6 +172,7 @@ TASKS: dict[str, Callable[[Sequence[float], Edges, float, float], Task]] = {
     "latency": lambda *of: _placed(Latency(), *of),
     "training": _trained,
     "mapping": _mapped,
+    "sharding": _sharded,
 }
 
 
@@ -169,4 +202,6 @@ def torn(plan: Plan) -> Plan:
             return replace(plan, solution=StagePlacement((*stages, *stages), plan.solution.device))
         case ReplicaPlacement(stage=stage, slots=slots, sends_to=sends_to):
             return replace(plan, solution=ReplicaPlacement(stage, slots * 0, sends_to))
+        case TensorSharding(signature=signature):
+            return replace(plan, solution=TensorSharding(signature + 100))
     raise AssertionError

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from conformance import task
 from sample_files import cluster, placement, plan, workload
 from tied_chain import chain
 
@@ -24,6 +25,7 @@ from stagecut.instances import (
     Iteration,
     Latency,
     Plan,
+    Sharding,
     Training,
     Workload,
     topology,
@@ -87,7 +89,9 @@ def samples(folder: Path) -> dict[str, Sample]:
     (folder / "small.json").write_text(json.dumps(placement()))
     small = load(folder / "small.json")
     layered = _layered()
+    sharded = task("sharding", [1.0, 2.0])
     made = {
+        "program": written(dumps(sharded.workload), lambda path: dumps(load(path))),
         "workload": written(dumps(own), lambda path: dumps(load(path))),
         "tied workload": written(dumps(chain()), lambda path: dumps(load(path))),
         "tied workload, other form": Sample(
@@ -123,8 +127,9 @@ def samples(folder: Path) -> dict[str, Sample]:
         (Iteration(3), own),
         (Training(microbatches=4, bandwidth=1e3), layered),
         (DeviceMapping(topology("mesh2d:2x2"), 2, 2), weighted()),
+        (sharded.problem, sharded.workload),
     ):
-        where = None if isinstance(problem, DeviceMapping) else of.cluster
+        where = None if isinstance(problem, DeviceMapping | Sharding) else of.cluster
         result = stagecut.solve(of, where, problem)
         assert result.plan is not None
         made[f"{problem.name} plan"] = plan_sample(result.plan, of)

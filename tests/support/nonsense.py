@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 import typer.main
+from conformance import task
 
 from stagecut import Throughput, Workload, accelerators_and_cpus, cli, save, solve
 from stagecut.api.cases import Case
@@ -60,6 +61,8 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "import torch\n\n\ndef make():\n    return torch.nn.Linear(2, 2)\n"
     )
     w, p, o = (str(folder / name) for name in ("w.json", "p.json", "out.json"))
+    save(task("sharding").workload, folder / "s.json")
+    s = str(folder / "s.json")
     recording = _recording(plan.workload_fingerprint, plan.placement.tolist())
     (folder / "r.json").write_text(json.dumps(recording))
     model = f"{folder / 'm.py'}:make"
@@ -67,7 +70,9 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "solve": [w, "--method", "greedy", "--time-limit", "2"],
         "verify": [w, p],
         "simulate": [w, p, "--microbatches", "2"],
+        "explain": [w, p, "--time-limit", "0.2", "--most", "1"],
         "diff": [p, p],
+        "shard": [s, "--mesh", "2", "--links", "1us:1GB", "--time-limit", "2"],
         "map": [
             w, "--topology", "ring:2", "--stages", "2", "--method", "layouts", "--time-limit", "2",
         ],
@@ -86,8 +91,9 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 def options_of(command: str) -> Iterator[tuple[str, bool]]:
     """Yield the options of a command, and its arguments; and whether it is an option."""
-    found = COMMANDS
-    for name in command.split():
+    first, *rest = command.split()
+    found = cli.load_command(first)
+    for name in rest:
         found = found.commands[name]
     for parameter in found.params:
         if parameter.param_type_name == "argument":

@@ -19,7 +19,10 @@ from brute import best_max_load
 from brute_iteration import SCHEDULES, least_makespan, training_case
 from brute_latency import least_latency
 from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
+from brute_sharding import least_cost, random_problem, random_program
 from cases import linked_case, random_case
+from given_orders import random_devices, random_rows
+from rules_cases import best_under_rules, with_rules
 from training_cases import best_objective, random_training_case
 from wide_cases import Where, wide_case, widened
 
@@ -29,6 +32,7 @@ from stagecut import (
     Iteration,
     Latency,
     Limits,
+    PlacementRules,
     Result,
     Split,
     Throughput,
@@ -164,14 +168,20 @@ def _iteration(
         workload, cluster = training_case(rng, inference=inference, tight=seed % 3 == 0)
     if change is not None:
         workload = change(workload, rng)
+    microbatches = int(rng.integers(1, 6))
+    rows: tuple[str, ...] = ()
+    if schedule == "given":
+        device = random_devices(rng, cluster.size, int(rng.integers(1, 5)))
+        rows = random_rows(rng, device, microbatches, bool(workload.backward.any()))
     problem = Iteration(
-        int(rng.integers(1, 6)),
+        microbatches,
         schedule,
         split,
         relayed=bool(rng.random() < 0.25) and contiguous,
         overlap=bool(rng.random() < 0.2),
-        max_stages=2 if rng.random() < 0.15 else None,
+        placement_rules=PlacementRules(max_stages=2 if rng.random() < 0.15 and not rows else None),
         weight_share=float(rng.choice([0.5, 0.3, 1.0])),
+        actions=rows,
     )
     return Case(workload, cluster, problem, partial(least_makespan, workload, cluster, problem))
 
@@ -216,6 +226,22 @@ def _mapping(objective: str, wide: bool, seed: int) -> Case:
     return Case(workload, accelerators_and_cpus(problem.topology.size), problem, optimum)
 
 
+def _sharding(tight: bool, seed: int) -> Case:
+    """A random tensor program, its memory in half of the cases a part of what the optimum holds."""
+    for attempt in itertools.count():  # until there are few enough shardings to try them all
+        rng = np.random.default_rng([seed, attempt, 18])
+        workload, problem = random_program(rng), random_problem(rng)
+        if tight:
+            assert workload.program is not None
+            size = sum(tensor.size_bytes for tensor in workload.program.tensors)
+            problem = replace(problem, memory_bytes=float(rng.choice([0.2, 0.5, 0.9])) * size)
+        optimum = least_cost(workload, problem)
+        if optimum is not None:
+            cluster = accelerators_and_cpus(problem.mesh.size)
+            return Case(workload, cluster, problem, partial(float, optimum))
+    raise AssertionError
+
+
 BIGS = (1.0, 1e3, 1e5, 1e7, 1e8, 1e10, 1e12, 1e15)
 
 ORDINARY: dict[str, Callable[[int], Case]] = {
@@ -226,13 +252,15 @@ ORDINARY: dict[str, Callable[[int], Case]] = {
     "latency 2 calls": partial(_latency, 2, False),
     **{
         f"iteration {schedule}": partial(_iteration, schedule, "contiguous")
-        for schedule in SCHEDULES
+        for schedule in (*SCHEDULES, "given")
     },
     "iteration per-device": partial(_iteration, None, "per-device"),
     "iteration noncontiguous": partial(_iteration, None, "noncontiguous"),
     "training": partial(_training, False),
     "mapping stage-time": partial(_mapping, "stage-time", False),
     "mapping busiest-link": partial(_mapping, "busiest-link", False),
+    "sharding": partial(_sharding, False),
+    "sharding in little memory": partial(_sharding, True),
 }
 
 WIDE: dict[str, Callable[[int], Case]] = {
@@ -262,7 +290,21 @@ WIDE: dict[str, Callable[[int], Case]] = {
     "wide mapping": partial(_mapping, "stage-time", True),
 }
 
-VARIANTS = ORDINARY | WIDE
+
+def _ruled(variant: str, seed: int) -> Case:
+    """A small case of a variant with placement rules."""
+    case = ORDINARY[variant](seed)
+    problem = with_rules(seed, case.workload, case.cluster, case.problem)
+    brute = best_objective if variant == "training" else best_under_rules
+    least = partial(brute, case.workload, case.cluster, problem)
+    return Case(case.workload, case.cluster, problem, least)
+
+
+RULED: dict[str, Callable[[int], Case]] = {
+    f"rules {name}": partial(_ruled, name) for name in ORDINARY if not name.startswith("mapping")
+}
+
+VARIANTS = ORDINARY | WIDE | RULED
 
 
 def case_of(variant: str, seed: int) -> Case:

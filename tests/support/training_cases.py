@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stagecut import Cluster, DeviceKind, LayerRule, Training, Workload
+from stagecut import Cluster, DeviceKind, LayerRule, PlacementRules, Training, Workload
 from stagecut.instances import Layers
 
 
@@ -120,7 +120,7 @@ def _varied(rng: np.random.Generator, workload: Workload, problem: Training) -> 
         replicas=(1,) if maybe(0.15) else None,
         recomputation=("free", "off", "forced")[int(rng.choice(3, p=[0.6, 0.2, 0.2]))],
         rules=rules,
-        max_stages=int(rng.integers(1, 4)) if maybe(0.25) else None,
+        placement_rules=PlacementRules(max_stages=int(rng.integers(1, 4)) if maybe(0.25) else None),
         uncut=uncut,
         schedule=("1f1b", "gpipe", "pipedream", "2bw")[int(rng.choice(4, p=[0.6, 0.1, 0.2, 0.1]))],
         optimizer=("as-given", "adam")[int(rng.choice(2))],
@@ -147,7 +147,10 @@ def best_objective(workload: Workload, cluster: Cluster, problem: Training) -> f
     best = math.inf
     cache: dict[tuple[frozenset[int], int, int, int, int], float] = {}
     for stages in _cuts(workload):
-        if problem.max_stages is not None and len(stages) > problem.max_stages:
+        most = problem.placement_rules.max_stages
+        if most is not None and len(stages) > most:
+            continue
+        if not _kept(workload, stages, problem.placement_rules):
             continue
         if any(_torn(workload, stages, pair) for pair in problem.uncut):
             continue
@@ -248,3 +251,14 @@ def _best_stage(
         time += 4 * (d - 1) * weight / (d * samples * across)
         best = min(best, float(time))
     return best
+
+
+def _kept(workload: Workload, stages: tuple[frozenset[int], ...], rules: PlacementRules) -> bool:
+    """Whether stages keep rules whose patterns are ids."""
+    of = {str(workload.ids[v]): s for s, nodes in enumerate(stages) for v in nodes}
+    return (
+        all(of[node] == number % len(stages) for node, number in rules.pins)
+        and all(-len(stages) <= number < len(stages) for _, number in rules.pins)
+        and all(len({of[node] for node in nodes}) == 1 for nodes in rules.together)
+        and all(len({of[node] for node in nodes}) == len(nodes) for nodes in rules.apart)
+    )

@@ -6,7 +6,7 @@ Layers are the halves of the transformer blocks (attention, feed-forward), each 
 from __future__ import annotations
 
 from ...common.errors import InputError
-from .network import Network, Tensor
+from .network import Network, Reads, Tensor
 from .operators import (
     attention,
     elementwise,
@@ -112,7 +112,7 @@ def _experts(net: Network, x: Tensor, block: str, experts: int, inner: int) -> T
                 (y, weights),
                 (share, width),
                 flops=0,
-                elements_read=share * width + weights.elements,
+                reads=Reads(elements=share * width + weights.elements),
                 saves="nothing",
             )
             said.append(_swiglu(net, mine, inner))
@@ -217,8 +217,7 @@ def _position_bias(net: Network, half: str, tokens: int, heads: int) -> Tensor:
             (),
             shape,
             flops=0,
-            parameters=32 * heads,
-            weights_read=size,
+            reads=Reads(32 * heads, weights=size),
             saves="nothing",
         )
 

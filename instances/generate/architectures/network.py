@@ -81,6 +81,32 @@ class Operator:
     cached: bool
 
 
+@dataclass(frozen=True)
+class Reads:
+    """What an operator reads, in numbers.
+
+    Parameters
+    ----------
+    parameters
+        Weights of its own.
+    shared, owner
+        Weights of another operator, and that operator's name.
+    weights
+        How many of its weights a pass reads; default: all.
+    elements
+        How much a pass reads of its inputs; default: all.
+    """
+
+    parameters: int = 0
+    shared: int = 0
+    owner: str = ""
+    weights: int | None = None
+    elements: int | None = None
+
+
+INPUTS_ALONE = Reads()
+
+
 @dataclass
 class Network:
     """A network under construction.
@@ -116,11 +142,7 @@ class Network:
         *,
         flops: float,
         saves: Saves,
-        parameters: int = 0,
-        shared: int = 0,
-        owner: str = "",
-        weights_read: int | None = None,
-        elements_read: int | None = None,
+        reads: Reads = INPUTS_ALONE,
         products: bool = False,
         backward_ratio: float | None = None,
         cached: bool = False,
@@ -133,10 +155,8 @@ class Network:
             Within the layer; empty if the layer is one operator.
         shape
             Of the output.
-        weights_read
-            Default: all of its weights.
-        elements_read
-            Default: all of its inputs.
+        reads
+            Its weights, and how much it reads of them and of its inputs.
         backward_ratio
             FLOPs of the backward pass over those of the forward pass; default: 2 for products,
             one for each operand's gradient, and 1 for others.
@@ -152,11 +172,13 @@ class Network:
                 layer=self._layer,
                 inputs=tuple(dict.fromkeys(producers)),
                 flops=float(flops),
-                parameters=parameters,
-                shared=shared,
-                owner=owner,
-                weights_read=parameters + shared if weights_read is None else weights_read,
-                input_elements=sum(operands.values()) if elements_read is None else elements_read,
+                parameters=reads.parameters,
+                shared=reads.shared,
+                owner=reads.owner,
+                weights_read=reads.parameters + reads.shared
+                if reads.weights is None
+                else reads.weights,
+                input_elements=sum(operands.values()) if reads.elements is None else reads.elements,
                 output_elements=output.elements,
                 saves=saves,
                 products=products,

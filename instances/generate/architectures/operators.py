@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .network import Network, Saves, Tensor
+from .network import Network, Reads, Saves, Tensor
 
 #: Operations per output element, what the backward pass needs; by kind.
 ELEMENTWISE: dict[str, tuple[float, Saves]] = {
@@ -61,9 +61,9 @@ def linear(
         (x,),
         (*x.shape[:-1], width),
         flops=2 * x.elements * width,
-        parameters=(0 if owner else matrix) + (width if bias else 0),
-        shared=matrix if owner else 0,
-        owner=owner,
+        reads=Reads(
+            (0 if owner else matrix) + (width if bias else 0), matrix if owner else 0, owner
+        ),
         saves="inputs",
         products=True,
         cached=cached,
@@ -84,7 +84,7 @@ def norm(net: Network, kind: str, x: Tensor, name: str, *, axis: int = -1) -> Te
     """Normalise: ``layernorm``, ``groupnorm``, ``batchnorm`` (scale and shift), or ``rmsnorm``."""
     weights = x.shape[axis] * (1 if kind == "rmsnorm" else 2)
     return net.add(
-        kind, name, (x,), x.shape, flops=5 * x.elements, parameters=weights, saves="inputs"
+        kind, name, (x,), x.shape, flops=5 * x.elements, reads=Reads(weights), saves="inputs"
     )
 
 
@@ -98,10 +98,12 @@ def embedding(
         (tokens,),
         (*tokens.shape, width),
         flops=0,
-        parameters=0 if owner else rows * width,
-        shared=rows * width if owner else 0,
-        owner=owner,
-        weights_read=tokens.elements * width,
+        reads=Reads(
+            parameters=0 if owner else rows * width,
+            shared=rows * width if owner else 0,
+            owner=owner,
+            weights=tokens.elements * width,
+        ),
         saves="nothing",
     )
 
@@ -115,8 +117,7 @@ def learned(net: Network, shape: tuple[int, ...], name: str, *, rows: int | None
         (),
         shape,
         flops=0,
-        parameters=size if rows is None else size // shape[-2] * rows,
-        weights_read=size,
+        reads=Reads(size if rows is None else size // shape[-2] * rows, weights=size),
         saves="nothing",
     )
 
@@ -143,7 +144,7 @@ def conv(
         (x,),
         shape,
         flops=2 * Tensor(shape).elements * kernel**2 * before,
-        parameters=kernel**2 * before * channels + (channels if bias else 0),
+        reads=Reads(kernel**2 * before * channels + (channels if bias else 0)),
         saves="inputs",
         products=True,
     )
@@ -159,7 +160,7 @@ def upconv(net: Network, x: Tensor, channels: int, name: str) -> Tensor:
         (x,),
         shape,
         flops=2 * Tensor(shape).elements * before,
-        parameters=4 * before * channels + channels,
+        reads=Reads(4 * before * channels + channels),
         saves="inputs",
         products=True,
     )

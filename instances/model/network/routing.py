@@ -9,8 +9,6 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import connected_components
 
 from ...common.arrays import Floats, Ints
 from ...common.kernel import kernel
@@ -106,6 +104,9 @@ class Routes:
     @cached_property
     def component(self) -> Ints:
         """Shape (N,): connected component of each node."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
         size = len(self.start) - 1
         some = (np.ones(len(self.target), np.int64), self.target, self.start)
         graph: csr_array[np.int64, tuple[int, int]] = csr_array(some, shape=(size, size))
@@ -193,6 +194,8 @@ def route(
     grid
         Sides of the grid that it may be, and whether it wraps.
     """
+    from scipy.sparse import coo_array
+
     order = np.lexsort((latency_s, -bytes_per_s, links.max(axis=1), links.min(axis=1)))
     ends = np.sort(links[order], axis=1)
     first = np.ones(len(ends), bool)

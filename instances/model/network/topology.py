@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 
 from ...common.arrays import Bools, Floats, Ints, checked, frozen
@@ -17,6 +17,9 @@ from ...common.errors import InputError, quote
 from ...common.units import LEAST, MOST
 from ..summary import Tabled
 from .routing import Routes, route
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 #: A look-up table of all pairs beyond this does not fit into an ordinary machine's memory.
 MAX_DEVICES = 8192
@@ -178,6 +181,8 @@ class Topology(Tabled):
         ``latency_s`` and ``bytes_per_s``. `topology_from_networkx` is the inverse, but for links
         that no route uses beside a better one between the same two nodes, and the grid's shape.
         """
+        import networkx as nx
+
         graph: nx.Graph[int] = nx.Graph(name=self.name, routing=str(self.routing))
         for d, name in enumerate(self.devices):
             graph.add_node(

@@ -11,7 +11,8 @@ steps that compute nothing hand their gradients on.
 Who shares a device
 -------------------
 Operators that change one tensor in place together with whoever reads it before the last change,
-users of state that changes, and a backward operator with its forward operator. Operators that read
+users of state that changes, a backward operator with its forward operator, and who takes tensors
+without a fixed size, as only tensors of one size pass between devices. Operators that read
 one parameter are listed, as they may share a device or have copies (`instances/model/ties.py`).
 """
 
@@ -36,4 +37,6 @@ def operator_graph(recording: Recording, training: bool) -> Graph:
     add_forward(draft)
     hold_memory(draft)
     add_backward(draft)
+    for i, j in recording.together:
+        draft.together({draft.of_step[step] for step in (i, j) if step in draft.of_step})
     return draft.graph()

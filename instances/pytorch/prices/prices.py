@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from ..operators.graph import Graph
 from ..parts import Parts
 from ..to_workload import Times
 from ..tracing.leaves import tensors
+from ..tracing.traced import reason_of
 from .correct import corrected
 from .estimate import estimated_ms
 from .timing import (
+    DAY_S,
     Cache,
     Timing,
     cache_folder,
@@ -51,14 +54,19 @@ def estimated_times(graph: Graph, target: Machine) -> Times:
 
 
 def measured_times(
-    parts: Parts, args: tuple[Any, ...], kwargs: dict[str, Any], cache: Path | None
+    parts: Parts,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    cache: Path | None,
+    *,
+    fresh: bool = False,
 ) -> tuple[Times, list[str]]:
     """Measure kernels and whole, and correct the sum of the parts to the whole.
 
     Returns
     -------
     times, notes
-        And for each pass a line on what was corrected.
+        What was measured before; and for each pass a line on what was corrected.
 
     Raises
     ------
@@ -73,13 +81,17 @@ def measured_times(
         raise InputError(f"model: it is on {device}; times are measured on cpu and cuda only")
     store = Cache(cache or cache_folder(), str(device))
     wanted = {k.signature for op in graph.operators for k in op.kernels}
-    timings = measure_kernels(parts.traced, training, store, wanted)
+    before = [] if fresh else [store.timings[k].when for k in wanted if k in store.timings]
+    try:
+        timings = measure_kernels(parts.traced, training, store, wanted, fresh=fresh)
+        whole = measure_whole(model, args, kwargs, training)
+    except RuntimeError as error:  # what nothing without numbers shows, as a changed saved tensor
+        raise InputError(f"model: it fails when it runs: {reason_of(error, model)}") from None
     fallback = estimated_ms(graph.operators, CPU_CORE)
     found = [_sum(op.kernels, timings) for op in graph.operators]
     ms = np.array([fallback[v] if t is None else 1e3 * t.seconds for v, t in enumerate(found)])
     measured = np.array([0.0 if t is None else 1.0 for t in found])
     spread = np.array([0.0 if t is None else t.spread for t in found])
-    whole = measure_whole(model, args, kwargs, training)
     backward = np.array([op.backward for op in graph.operators])
     kernels = np.array([float(len(op.kernels)) for op in graph.operators])
     provenance = {"cost_model": "measured", "device": f"{device.type}: {store.machine}"}
@@ -87,6 +99,13 @@ def measured_times(
     provenance["threads"] = str(torch.get_num_threads())
     provenance["link"] = "assumed"
     notes = []
+    if before:
+        days = (time.time() - min(before)) / DAY_S
+        ago = f"up to {days:.0f} days ago" if days > 1 else "within a day"
+        notes.append(
+            f"{len(before)} of {len(wanted)} kernels were measured before, {ago} ({store.path}); "
+            "--fresh measures all of them"
+        )
     for what, mask, target in (
         ("forward", ~backward, whole.forward),
         ("backward", backward, whole.backward),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +25,19 @@ from ..tracing.traced import Traced
 
 #: Runs that do not count; at least and at most so many that do; seconds after which it ends.
 WARM_UP, LEAST, MOST, BUDGET_S = 2, 5, 200, 2.0
+#: Measurements that are older are made again.
+DAY_S = 86400.0
+MOST_DAYS = 30.0
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Median of the calls in seconds, and their interquartile range relative to it."""
+    """Median of the calls in seconds, their interquartile range relative to it, and when it was
+    measured, in seconds since 1970."""
 
     seconds: float
     spread: float
+    when: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Whole:
 
 
 class Cache:
-    """Timings of kernels, kept in a file per device and library version.
+    """Timings of kernels, kept in a file per device, library version and number of threads.
 
     Parameters
     ----------
@@ -60,14 +67,16 @@ class Cache:
         self.timings: dict[str, Timing] = {}
         if self.path is not None and self.path.is_file():
             kept = json.loads(self.path.read_text(encoding="utf-8"))
-            self.timings = {sign: Timing(*pair) for sign, pair in kept.items()}
+            since = time.time() - MOST_DAYS * DAY_S
+            found = {sign: Timing(*values) for sign, values in kept.items()}
+            self.timings = {sign: t for sign, t in found.items() if t.when >= since}
 
     def save(self) -> None:
         """Write the file whole, or not at all."""
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            pairs = {sign: [t.seconds, t.spread] for sign, t in sorted(self.timings.items())}
-            write_whole(self.path, json.dumps(pairs, indent=0))
+            rows = {s: [t.seconds, t.spread, t.when] for s, t in sorted(self.timings.items())}
+            write_whole(self.path, json.dumps(rows, indent=0))
 
 
 def cache_folder() -> Path:
@@ -79,19 +88,34 @@ def machine_name(device: str) -> str:
     """Return what a device is called in files."""
     if torch.device(device).type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return platform.processor() or platform.machine()
+    return _processor() or platform.processor() or platform.machine()
+
+
+def _processor() -> str:
+    """Return the name of the CPU's model where the system tells it."""
+    try:
+        if sys.platform == "darwin":
+            said = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(said, capture_output=True, text=True, check=True).stdout.strip()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "")
 
 
 def measure_kernels(
-    traced: Traced, training: bool, cache: Cache, wanted: set[str]
+    traced: Traced, training: bool, cache: Cache, wanted: set[str], *, fresh: bool = False
 ) -> Mapping[str, Timing]:
     """Return the timings of the `wanted` kernels by signature, measuring those not in the cache.
+
+    With `fresh` all are measured.
 
     The traced model runs again and again on real numbers, and every kernel is timed where it
     runs: what it reads is as warm or cold in the caches as it will be. Calls of one signature
     within a run share their mean, so that the parts add up; median and spread are over the runs.
     """
-    if wanted <= set(cache.timings):
+    if wanted <= set(cache.timings) and not fresh:
         return cache.timings
     device = device_of(p for _, p in (*traced.parameters, *enumerate(tensors(traced.inputs))))
     clock, between = _clock(device)
@@ -113,8 +137,10 @@ def measure_kernels(
                 calls.setdefault(sign, []).append(between(start, end))
             for sign, each in calls.items():
                 seconds.setdefault(sign, []).append(statistics.fmean(each))
+    now = time.time()
     for sign, means in seconds.items():
-        cache.timings.setdefault(sign, _summary(means))
+        if fresh or sign not in cache.timings:
+            cache.timings[sign] = replace(_summary(means), when=now)
     cache.save()
     return cache.timings
 

@@ -15,11 +15,11 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import Node, saved_tensors_hooks
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ...common.errors import InputError
 from ..tracing.leaves import loss_of, plain, size, tensors
-from ..tracing.traced import Traced, quiet, reason_of
+from ..tracing.traced import Traced, quiet, reason_of, varying
 from ..tracing.unchanged import unchanged
 from .engine import run_backward
 from .recording import Parameter, Recording, Step
@@ -56,10 +56,11 @@ class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for myp
         if n.op not in ("call_function", "call_method", "call_module"):
             return value
         kernels, random, changed = self.watch.take()
-        given = tensors(self.fetch_args_kwargs_from_env(n))
-        if n.op == "call_module":
-            called = self.module.get_submodule(n.target)
-            given += [*called.parameters(), *called.buffers()]
+        whole = self.fetch_args_kwargs_from_env(n)
+        given = tensors(whole)
+        called = [m for m in tree_leaves(whole) if isinstance(m, torch.nn.Module)]
+        called += [self.module.get_submodule(n.target)] if n.op == "call_module" else []
+        given += [t for m in called for t in (*m.parameters(), *m.buffers())]
         reads = tuple(dict.fromkeys(self.storages.read(t) for t in given))
         known = {r.storage for r in reads}
         made = {self.storages.number(t) for t in tensors(value)} - known
@@ -151,6 +152,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
             stack.enter_context(saved_tensors_hooks(run.pack, lambda x: x))
         output = tensors(run.run(*given, enable_io_processing=False))
         backward = run_backward(run.made_by, loss_of(output), watch, storages) if training else ()
+    number = {step.name: i for i, step in enumerate(run.steps)}
     used = {s for step in run.steps for s in (r.storage for r in step.reads)}
     return Recording(
         steps=tuple(run.steps),
@@ -161,6 +163,9 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
         inputs=inputs,
         outputs=tuple(storages.read(t) for t in output),
         unused=tuple(p for s, p in parameters.items() if s not in used),
+        together=tuple(
+            (number[a], number[b]) for a, b in varying(traced.module) if {a, b} <= set(number)
+        ),
     )
 
 
@@ -192,8 +197,12 @@ def _attributes(
         parameters.setdefault(
             storage, Parameter(name, parameter.numel(), size(parameter), parameter.requires_grad)
         )
-    called = [n.target for n in traced.module.graph.nodes if n.op == "call_module"]
-    inside = [b for path in called for b in traced.module.get_submodule(path).buffers()]
+    called = [m for m in attributes.values() if isinstance(m, torch.nn.Module)]
+    called += [
+        traced.module.get_submodule(n.target)
+        for n in traced.module.graph.find_nodes(op="call_module")
+    ]
+    inside = [buffer for module in called for buffer in module.buffers()]
     for value in (*attributes.values(), *map(convert, inside)):
         if isinstance(value, torch.Tensor) and storages.number(value) not in parameters:
             buffers.add(storages.number(value))

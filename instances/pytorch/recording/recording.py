@@ -119,6 +119,8 @@ class Recording:
         Storages that exist before the pass.
     outputs
         Tensors that the model returns.
+    together
+        Steps, and who takes from them what has no fixed size.
     """
 
     steps: tuple[Step, ...]
@@ -129,6 +131,7 @@ class Recording:
     inputs: frozenset[int]
     outputs: tuple[Read, ...]
     unused: tuple[Parameter, ...] = field(default=())
+    together: tuple[tuple[int, int], ...] = ()
 
     @property
     def flops(self) -> float:

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import fx
+
+#: Modules whose autograd functions are torch's own; operators keep these, and it exports them.
+OF_TORCH = ("torch._library", "torch._higher_order_ops", "torch._functorch", "torch._dynamo")
 
 
 class BackwardLost(Exception):
@@ -23,40 +25,30 @@ class BackwardLost(Exception):
 def refused() -> Iterator[None]:
     """Raise `BackwardLost` where the model runs such a part."""
 
-    def refuse(cls: type, *_: Any, **__: Any) -> None:
+    apply = torch.autograd.Function.__dict__["apply"]
+
+    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.startswith(OF_TORCH):
+            return apply.__get__(None, cls)(*args, **kwargs)
         raise BackwardLost(
             f"autograd function {cls.__name__} has a backward pass that an exported graph loses"
         )
 
-    with _replaced(refuse):
+    with replaced(refuse):
         yield
 
 
 @contextmanager
-def as_nodes() -> Iterator[None]:
-    """Make a call of an autograd function one node of a symbolic graph, and refuse the rest."""
-
-    apply = torch.autograd.Function.__dict__["apply"]
-
-    def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        proxy = next((a for a in args if isinstance(a, fx.Proxy)), None)
-        if proxy is None:
-            raise BackwardLost(f"autograd function {cls.__name__} is called on no traced tensor")
-        own = apply.__get__(None, cls)
-        name = cls.__name__.lower()
-        return proxy.tracer.create_proxy("call_function", own, args, kwargs, name=name)
-
-    with _replaced(call):
-        yield
-
-
-@contextmanager
-def _replaced(call: Callable[..., Any]) -> Iterator[None]:
-    """Let autograd functions do `call`, and refuse saved-tensor hooks."""
+def replaced(
+    call: Callable[..., Any], allowed: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Let autograd functions do `call`, and refuse saved-tensor hooks where not `allowed`."""
     function, hooks = torch.autograd.Function, torch.autograd.graph.saved_tensors_hooks
     apply, enter = function.__dict__["apply"], hooks.__enter__
 
-    def refuse(_: Any) -> None:
+    def refuse(own: Any) -> Any:
+        if allowed():
+            return enter(own)
         raise BackwardLost(
             "activation checkpointing, or another use of saved-tensor hooks, is lost in an "
             "exported graph"

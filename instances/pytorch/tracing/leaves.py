@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import register_pytree_node, tree_leaves
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
@@ -36,11 +37,38 @@ def register(tree: Any) -> None:
             register(leaf)
 
 
+def is_plain(leaf: Any) -> bool:
+    """Whether a value is a tensor, or the same in every run and equal to itself alone."""
+    return isinstance(leaf, _CONSTANT)
+
+
+def look_into(tree: Any) -> None:
+    """Tell torch about the plain objects in a nested value, so that it looks into them."""
+    register(tree)
+    for leaf in tree_leaves(tree):
+        kind = type(leaf)
+        if is_plain(leaf) or callable(leaf) or not hasattr(leaf, "__dict__"):
+            continue
+
+        def made(values: Any, names: Any, kind: type = kind) -> Any:
+            again: Any = object.__new__(kind)
+            vars(again).update(zip(names, values, strict=True))
+            return again
+
+        register_pytree_node(kind, lambda own: (list(vars(own).values()), tuple(vars(own))), made)
+        look_into(leaf)
+
+
 def _is_record(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
 
 
 _PLAIN = (torch.Tensor, int, float, complex, str, bool, type(None), torch.SymInt, torch.SymFloat)
+
+_CONSTANT = (
+    torch.Tensor, int, float, complex, str, bytes, type(None),
+    torch.dtype, torch.device, torch.memory_format, Enum,
+)  # fmt: skip
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:

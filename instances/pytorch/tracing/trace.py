@@ -11,11 +11,12 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...common.errors import InputError
-from .fallback import bound, trace_otherwise
+from .around import export_around
+from .fallback import trace_on_numbers
 from .hidden import refused
 from .leaves import known, register, tensors
 from .regions import cut_regions
-from .traced import Traced, flat_inputs, parameters_of, quiet, reason_of
+from .traced import Traced, flat_inputs, parameters_of, quiet, why_of
 from .unchanged import unchanged
 
 
@@ -43,33 +44,30 @@ def trace(
     try:
         module = _export(model, args, named, training)
     except Exception as error:  # any code of the model may run here, and fail in any way
-        return trace_otherwise(model, args, named, training, reason_of(error, model))
+        parts = export_around(
+            model, args, named, training, error, lambda: _exported(model, args, named)
+        )
+        if parts is not None:
+            return parts
+        return trace_on_numbers(model, args, named, training, why_of(error, model))
     return Traced(module, flat_inputs(args, named), parameters_of(model), "torch.export")
-
-
-def inputs_as_traced(
-    traced: Traced, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, ...]:
-    """Return other inputs of the model as the placeholders of its graph take them."""
-    if traced.how == "torch.fx":
-        return bound(model, args, kwargs)
-    if traced.how == "module hooks":
-        return tuple(tensors((args, dict(kwargs))))
-    return flat_inputs(args, kwargs)
 
 
 def _export(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool
 ) -> fx.GraphModule:
-    with quiet():
-        register((args, kwargs))
+    with unchanged(model, (args, kwargs)), quiet(), refused() if training else nullcontext():
+        return _exported(model, args, kwargs)
+
+
+def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+    register((args, kwargs))
     hook = model.register_forward_hook(
         lambda _module, _given, out: out if known(out) else tuple(tensors(out))
     )
     try:
-        with unchanged(model, (args, kwargs)), quiet(), refused() if training else nullcontext():
-            program = torch.export.export(model, args, kwargs, strict=False)
-            module: fx.GraphModule = program.module()
+        program = torch.export.export(model, args, kwargs, strict=False)
+        module: fx.GraphModule = program.module()
     finally:
         hook.remove()
     for n in list(module.graph.nodes):

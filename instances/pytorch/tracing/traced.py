@@ -10,11 +10,21 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
+from ...common.units import ON_NUMBERS
+
 #: Characters of a reason that are shown.
 _LONGEST = 200
+_UNKNOWN = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+#: How `torch.export` says that the way through the code, or a size, depends on numbers.
+_BY_NUMBERS = frozenset(
+    {"GuardOnDataDependentSymNode", "DataDependentOutputException", "UserError"}
+    | {"DynamicOutputShapeException", "PendingUnbackedSymbolNotFound"}
+)
 
 
 @dataclass(frozen=True)
@@ -30,10 +40,10 @@ class Traced:
     parameters
         Name and value of every learned tensor of the model, tied ones once.
     how
-        ``torch.export``, ``module hooks``, ``torch.fx``, or ``torch.fx on these numbers``, whose
-        graph takes the way that the numbers of the inputs lead.
+        ``torch.export``; ``torch.export in parts``, of which some run as they are; or ``operators
+        on these numbers``, along the way that the numbers of the inputs lead.
     because
-        Why nothing before that in the list worked; empty if it was the first.
+        Why not as a whole: of each part, or of the model; empty for ``torch.export``.
     """
 
     module: fx.GraphModule
@@ -42,12 +52,41 @@ class Traced:
     how: str
     because: str = ""
 
+    @property
+    def runs(self) -> bool:
+        """Whether its graph holds for all inputs of these shapes."""
+        return self.how != ON_NUMBERS
+
     def attribute(self, target: str) -> Any:
         """Return what a `get_attr` node finds."""
         value: Any = self.module
         for name in target.split("."):
             value = getattr(value, name)
         return value
+
+
+def varying(module: fx.GraphModule) -> list[tuple[str, str]]:
+    """Return which nodes take from which others what has no fixed size, or is a number."""
+    pairs = []
+    for n in module.graph.nodes:
+        sizes = [
+            size
+            for leaf in tree_leaves(n.meta.get("val"))
+            for size in (leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,))
+        ]
+        if n.op == "call_function" and any(isinstance(size, _UNKNOWN) for size in sizes):
+            pairs += [(n.name, user.name) for user in n.users]
+    return pairs
+
+
+def said_of(traced: Traced) -> str:
+    """Return in one line what keeps a model from being exported as a whole."""
+    if traced.runs:
+        return f"these run as they are, uncut: {traced.because}"
+    return (
+        f"torch.export failed: {traced.because}; traced on these numbers, so it can be planned but "
+        "not run: move the code at fault into a module of its own, which then runs as it is"
+    )
 
 
 def flat_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -71,6 +110,14 @@ def reason_of(error: BaseException, model: nn.Module) -> str:
         return f"{type(error).__name__}: {what}"
     path, line = where
     return f"{type(error).__name__}: {what} (in module {path or type(model).__name__}, {line})"
+
+
+def why_of(error: Exception, model: nn.Module) -> str:
+    """Return in one line why a model, or a module of it, cannot be exported."""
+    where = fault(error, model)
+    if where is not None and type(error).__name__ in _BY_NUMBERS:
+        return f"its code depends on numbers ({where[1]})"
+    return reason_of(error, model)
 
 
 def fault(error: BaseException, model: nn.Module) -> tuple[str, str] | None:

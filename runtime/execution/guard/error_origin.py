@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
+import time
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType, TracebackType
 
 import torch
@@ -55,6 +59,16 @@ def error_line(error: BaseException) -> str:
     if isinstance(error, StagecutError):
         return line
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def tell_launcher(text: str) -> None:
+    """Let torchrun end its report of failed processes with our line."""
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if file:
+        with suppress(OSError):  # then torchrun's report goes without it
+            Path(file).write_text(
+                json.dumps({"message": text, "timestamp": str(int(time.time()))}), encoding="utf-8"
+            )
 
 
 def first_line(error: BaseException) -> str:

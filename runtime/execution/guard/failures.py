@@ -27,7 +27,7 @@ from typing import NoReturn
 import torch.distributed as dist
 
 from ....instances import InfeasibleError, StagecutError
-from .error_origin import error_line, is_of_waiting, lost_ranks, place, waits
+from .error_origin import error_line, is_of_waiting, lost_ranks, place, tell_launcher, waits
 from .heartbeats import Heartbeats
 
 #: Longest that a rank may compute between actions, or start after another one, by default.
@@ -135,7 +135,9 @@ class Guard:
                 if self.heartbeats.has_error():
                     since_error = since_error or time.monotonic()
                     if not self._failed or time.monotonic() > since_error + GRACE_S:
-                        self._end(self.heartbeats.first_error()[0])
+                        code, text = self.heartbeats.first_error()
+                        tell_launcher(text)
+                        self._end(code)
                 elif signal.SIGTERM in caught and not self._failed:
                     self._first(self._suspect(f"rank {self.rank}: ended by SIGTERM"), 1)
                 elif signal.SIGINT in caught:
@@ -183,6 +185,7 @@ class Guard:
     def _first(self, text: str, code: int) -> None:
         """Publish from the thread that watches, and end, unless the main thread is about to."""
         if self.heartbeats.publish(text, code):
+            tell_launcher(text)
             self.show(text)
         elif self._failed:
             return
@@ -267,6 +270,7 @@ def guarded(
                 guard.stop()
             except dist.DistError:
                 guard.store_is_gone()
+            tell_launcher(text)
             if not first:
                 raise SystemExit(code) from None
             if text == str(error):

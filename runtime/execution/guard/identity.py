@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,10 +30,17 @@ def graph_hash(traced: Traced) -> str:
     """Return a hash of a traced model: its operators, and the shapes of its parameters."""
     digest = hashlib.sha256()
     for n in traced.module.graph.nodes:
-        digest.update(f"{n.name} {n.op} {n.target} {n.args} {n.kwargs}\n".encode())
+        target = n.target if isinstance(n.target, str) else _name(n.target)
+        digest.update(f"{n.name} {n.op} {target} {n.args} {n.kwargs}\n".encode())
     for name, parameter in traced.parameters:
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
     return digest.hexdigest()
+
+
+def _name(function: Any) -> str:
+    """Return what a function is called, which its text, with an address in it, does not tell."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    return f"{module}.{name}" if name else str(function)
 
 
 def weights_hash(model: nn.Module) -> str:

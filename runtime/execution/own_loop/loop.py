@@ -120,7 +120,7 @@ class Loop:
             self.row = rows[rank]
 
         self.transport = P2PTransport(pieces, self.ranks, routes_of(schedule, self.ranks), device)
-        names = [[n for n, _ in piece.module.named_parameters()] for piece in pieces]
+        names = [list(piece.parameters) for piece in pieces]
         self.sums = GradientSums(holders_of(names, self.ranks))
         self.stages: dict[int, Stage] = {}
         self.weights: dict[int, Weights] = {}
@@ -130,7 +130,7 @@ class Loop:
         for p, piece in enumerate(pieces):
             if rank not in self.ranks[p]:
                 continue
-            learned = [(n, x) for n, x in piece.module.named_parameters() if x.requires_grad]
+            learned = [(n, x) for n, x in piece.parameters.items() if x.requires_grad]
             self.parameters[p] = {n: x for n, x in learned if id(x) not in taken}
             taken |= {id(x) for x in self.parameters[p].values()}
             if optimizer is not None and self.parameters[p]:
@@ -279,7 +279,7 @@ def check(schedule: Schedule, stages: StageGraph, pieces: Sequence[PieceModule])
         )
     first: dict[int, int] = {}
     for p, piece in enumerate(pieces):
-        for name, parameter in piece.module.named_parameters():
+        for name, parameter in piece.parameters.items():
             if first.setdefault(id(parameter), p) != p:
                 raise InputError(
                     f"schedule {schedule.name}: {name} is in pieces {first[id(parameter)]} and "

@@ -1,32 +1,37 @@
 """The annealing of mappings: one loop for all costs.
 
-A cost is a named tuple of arrays, with the functions below for its type (`for_cost`): numba chooses
-them by type when it compiles the loop.
+A cost is a named tuple of arrays, with the functions below for its type (`for_cost`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import njit
-from numba.extending import overload
 
+from ....instances.common.kernel import Kernel
 from .uncounted import UNCOUNTED
 
+#: By type of cost: the loop with its kernels.
+_LOOPS: dict[type, Kernel] = {}
 
-def for_cost(kind: type, **kernels: Any) -> None:
+
+def for_cost(kind: type, **kernels: Kernel) -> None:
     """Let `anneal` use these kernels, by the names of the operations below, for a type of cost."""
-    for name, kernel in kernels.items():
-        _plug(globals()[name], kind, kernel)
+    loop = FunctionType(_anneal.__code__, {**globals(), **kernels}, "anneal")
+    _LOOPS[kind] = Kernel(loop, interpreted=False, options=UNCOUNTED)
 
 
-def _plug(operation: Callable[..., Any], kind: type, kernel: Any) -> None:
-    def choose(cost: Any, *_others: Any) -> Any:
-        return kernel.py_func if getattr(cost, "instance_class", None) is kind else None
+def anneal(
+    cost: Any, state: Any, moves: Any, steps: int, seed: int, hot: float, cold: float
+) -> None:
+    """Anneal `state` in place for `steps` steps, or until the cost is finished.
 
-    overload(operation, strict=False, jit_options=UNCOUNTED)(choose)
+    The temperature falls geometrically from `hot` to `cold`; at 0 nothing worse is accepted.
+    `moves` is room to work in, as `new_moves` returns it.
+    """
+    _LOOPS[type(cost)](cost, state, moves, steps, seed, hot, cold)
 
 
 def begin(cost: Any, state: Any) -> None:
@@ -64,13 +69,10 @@ def settle(cost: Any, accepted: bool) -> None:
     raise NotImplementedError
 
 
-@njit(cache=True, **UNCOUNTED)
-def anneal(cost, state, moves, steps, seed, hot, cold):
-    """Anneal `state` in place for `steps` steps, or until the cost is finished.
-
-    The temperature falls geometrically from `hot` to `cold`; at 0 nothing worse is accepted.
-    `moves` is room to work in, as `new_moves` returns it.
-    """
+def _anneal(
+    cost: Any, state: Any, moves: Any, steps: int, seed: int, hot: float, cold: float
+) -> None:
+    """Anneal as `anneal` says, with the operations of one cost in place of those above."""
     np.random.seed(seed)
     stages = len(state.sends_to)
     begin(cost, state)

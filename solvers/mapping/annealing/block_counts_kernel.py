@@ -7,10 +7,11 @@ shape (S,), how many blocks serve a stage.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from ....instances.common.kernel import inner, random_kernel
 
 
-@njit(cache=True)
+@inner
 def _stage_value(s, inside, used, edge_nats, replicas):
     """Nats of stage s in its best split."""
     across = replicas - inside[s]
@@ -24,7 +25,7 @@ def _stage_value(s, inside, used, edge_nats, replicas):
     return best
 
 
-@njit(cache=True)
+@inner
 def _move(counts, inside, used, b, s, by):
     """Add `by` devices of block b to stage s."""
     stages = len(inside)
@@ -45,7 +46,7 @@ def _move(counts, inside, used, b, s, by):
         inside[s] += min(counts[b, s], counts[b, s + 1])
 
 
-@njit(cache=True)
+@inner
 def _exchange(counts, inside, used, b, c, s, t, length, count):
     """Exchange `count` devices each of `length` stages: from s on in block b, from t on in c."""
     for j in range(length):
@@ -55,7 +56,7 @@ def _exchange(counts, inside, used, b, c, s, t, length, count):
         _move(counts, inside, used, c, s + j, count)
 
 
-@njit(cache=True)
+@inner
 def _copy(target, source):
     """As `target[:] = source`, which takes numba seconds to compile."""
     for b in range(source.shape[0]):
@@ -63,7 +64,7 @@ def _copy(target, source):
             target[b, s] = source[b, s]
 
 
-@njit(cache=True)
+@random_kernel
 def anneal_counts(counts, edge_nats, prices, replicas, steps, seed, hot, cold, exchange_rate):
     """Exchange devices, one device each of several stages in a row, or all counts of two blocks."""
     np.random.seed(seed)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from numba import njit
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from ....instances.common.kernel import Kernel
 
 #: Each use of a field of a named tuple counts a reference to its array, atomically; that took six
 #: sevenths of the time of annealing. These options leave the counting out.
 UNCOUNTED = {"_nrt": False, "error_model": "numpy"}
 
-#: For functions that only compiled functions call: without the ways in from Python, which take
-#: longer to compile than the function itself.
-uncounted = njit(
-    cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **UNCOUNTED
-)
+
+def uncounted(function: Callable[..., Any]) -> Kernel:
+    """Make a function a kernel that kernels alone call, without that counting."""
+    assert isinstance(function, FunctionType)
+    return Kernel(function, inner=True, options=UNCOUNTED)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.common.arrays import Floats, Ints
+from ....instances.common.kernel import inner, kernel
 from .set_trees import best_tree, set_trees
 
 
@@ -44,7 +44,7 @@ def _messages(costs: MappingCosts, s: int) -> Floats:
     return costs.latency + costs.reduced_bytes(s) * costs.inverse
 
 
-@njit(cache=True)
+@kernel
 def _bounds(latency, inverse, island, replicas, size):
     """Lower bound of the hierarchical all-reduce of each set of R devices; shape (2^D,)."""
     devices = len(latency)
@@ -72,7 +72,7 @@ def _bounds(latency, inverse, island, replicas, size):
     return out
 
 
-@njit(cache=True)
+@inner
 def _neighbours(latency, inverse, island, members, size, length, inside):
     """Longest of the messages that every device needs in a ring of `length`, inside or across."""
     longest = 0.0

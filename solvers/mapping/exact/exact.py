@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ....formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, fitting
 from ....formulations.mapping.costs import MappingCosts, stage_times
 from ....instances.common.arrays import Bools, Floats, Ints
+from ....instances.common.kernel import kernel
 from ...core.search import Stoppable
 from .. import layouts
 from ..parameters import EXACT_SLICE, REMEMBERED_PAIRS
@@ -161,7 +162,7 @@ def _decide(
             return walk.path if end == 1 else nothing
 
 
-@njit(cache=True)
+@kernel
 def _alone(rings, pairs, pairs_before, slack, before, replicas):
     """Which sets of R devices may be a stage, by its ring and the best neighbours of each device.
 
@@ -193,7 +194,7 @@ def _alone(rings, pairs, pairs_before, slack, before, replicas):
     return found
 
 
-@njit(cache=True)
+@kernel
 def _within(holds, size):
     """Which sets contain one of those given."""
     found = holds.copy()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.common.arrays import Ints
+from ....instances.common.kernel import kernel
 
 
-@njit(cache=True)
+@kernel
 def _paths(cost, size):
     """least[set, v]: least largest link of a path through the set from its lowest device to v."""
     least = np.full((1 << size, size), np.inf)
@@ -31,7 +31,7 @@ def _paths(cost, size):
     return least
 
 
-@njit(cache=True)
+@kernel
 def set_rings(cost, replicas):
     """Least largest link of a ring through each set of R devices; shape (2^D,)."""
     size = len(cost)

@@ -8,9 +8,9 @@ the set into root, left and right subtree.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ....instances.common.arrays import Floats, Ints
+from ....instances.common.kernel import kernel
 
 
 def set_trees(cost: Floats, replicas: int) -> Floats:
@@ -64,7 +64,7 @@ def _shapes(replicas: int) -> tuple[Ints, Ints, Ints]:
     return np.array(sizes), np.array(sides[0]), np.array(sides[1])
 
 
-@njit(cache=True)
+@kernel
 def _tables(cost, sizes, left, right):
     """Tables over sizes, sets and devices outside or in the set.
 

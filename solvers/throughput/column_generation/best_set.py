@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ....instances.common.arrays import Bools, Floats, Ints
 from .arcs import Arcs
 from .frontier import Frontier
-from .frontier_labels import extend, hope
+from .frontier_labels import Labels, Terms, extend, hope
 
 T = TypeVar("T", bound=np.generic)
 
@@ -67,22 +67,6 @@ class Scratch:
         ]
 
 
-@dataclass(eq=False)
-class _Labels:
-    """Labels of one direction at one resolution, as `extend` writes them."""
-
-    begin: Ints
-    count: Ints
-    value: Floats
-    used: Floats
-    origin: Ints
-
-    def last(self, forward: bool) -> range:
-        """Labels of whole sets."""
-        x = len(self.begin) - 1 if forward else 0
-        return range(int(self.begin[x]), int(self.begin[x] + self.count[x]))
-
-
 def best_set(
     states: Frontier,
     price: Floats,
@@ -92,8 +76,7 @@ def best_set(
     scratch: Scratch,
     *,
     floor: float,
-    overlap: bool = False,
-    transfer_price: float = 0.0,
+    transfer_price: float | None = None,
     rough: bool = False,
     should_stop: Callable[[], bool],
 ) -> BestSet | None:
@@ -109,7 +92,7 @@ def best_set(
     price, load
         Shape (U,): of each unit; a unit of more load than the limit is left out.
     limit
-        Σ load + transfers must be at most this; only Σ load if they `overlap`.
+        Σ load + transfers must be at most this; only Σ load if transfers have a price.
     true_load
         Load of a set in fact.
     scratch
@@ -117,7 +100,7 @@ def best_set(
     floor
         Values up to this are of no interest; at least 0.
     transfer_price
-        What a unit of transfer time takes from the value.
+        What a unit of transfer time takes from the value; None if it is load instead.
     rough
         Whether the first resolution is enough.
 
@@ -128,24 +111,28 @@ def best_set(
     """
     ordered = load[states.order]
     allowed = ordered <= limit
-    terms = (
-        price[states.order], np.where(allowed, ordered, 0.0), allowed,
-        0.0 if overlap else 1.0, transfer_price, limit, floor,
-    )  # fmt: skip
-    slopes, most = _slopes(states, terms)
+    terms = Terms(
+        price=price[states.order],
+        load=np.where(allowed, ordered, 0.0),
+        allowed=allowed,
+        charge=1.0 if transfer_price is None else 0.0,
+        transfer_price=transfer_price or 0.0,
+    )
+    limits = limit, floor
+    slopes, most = _slopes(states, terms, limit)
     if most <= floor:
         return BestSet(floor, None, True, ())
     bound, members = np.inf, None
     steps: tuple[tuple[float, float], ...] = ()
-    rest: _Labels | None = None
+    rest: Labels | None = None
     forward = False
     for wanted in BUCKETS[:1] if rough else BUCKETS:
         arcs = states.forward if forward else states.backward
         hopes = _hopes(states, terms, slopes, forward)
-        labels = _extend(forward, arcs, terms, wanted, hopes, rest, scratch, should_stop)
+        labels = _extend(forward, arcs, terms, limits, wanted, hopes, rest, scratch, should_stop)
         if labels is None and rest is None and not should_stop():
             few = min(wanted, max(8, LABELS // len(arcs[1])))
-            labels = _extend(forward, arcs, terms, few, hopes, rest, scratch, should_stop)
+            labels = _extend(forward, arcs, terms, limits, few, hopes, rest, scratch, should_stop)
         if labels is None and should_stop():
             return None
         if labels is None:
@@ -168,18 +155,17 @@ def best_set(
     return BestSet(bound, members, False, steps)
 
 
-def _slopes(states: Frontier, terms: tuple[Any, ...]) -> tuple[Floats, float]:
+def _slopes(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, float]:
     """Return slopes whose hopes tell much, and the least bound on the value at one of them.
 
     For any s ≥ 0, no set within the load is worth more than s · limit plus the greatest value of
     any set, s times its load taken off: a convex function of s, of which golden section seeks the
     least.
     """
-    *dear, limit, _ = terms
-    price, load = dear[0], dear[1]
+    price, load = terms.price, terms.load
 
     def bound(slope: float) -> float:
-        return float(hope(True, *states.forward, *dear, slope)[-1] + slope * limit)
+        return float(hope(True, states.forward, terms, slope)[-1] + slope * limit)
 
     low, high = 0.0, 2 * float(np.abs(price).sum()) / (float(load.sum()) or 1.0)
     slope, least = 0.0, bound(0.0)
@@ -194,49 +180,46 @@ def _slopes(states: Frontier, terms: tuple[Any, ...]) -> tuple[Floats, float]:
     return np.array([slope * part for part in SLOPES]), least + slack
 
 
-def _hopes(
-    states: Frontier, terms: tuple[Any, ...], slopes: Floats, forward: bool
-) -> tuple[Floats, Floats]:
+def _hopes(states: Frontier, terms: Terms, slopes: Floats, forward: bool) -> tuple[Floats, Floats]:
     """Return the slopes, and for each state what the other direction can add at each; (S, R)."""
-    *dear, _, _ = terms
     arcs = states.backward if forward else states.forward
-    slack = ROUNDING * float(np.abs(dear[0]).sum())
-    found = [hope(not forward, *arcs, *dear, slope) + slack for slope in slopes]
+    slack = ROUNDING * float(np.abs(terms.price).sum())
+    found = [hope(not forward, arcs, terms, slope) + slack for slope in slopes]
     return slopes, np.ascontiguousarray(np.array(found).T)
 
 
 def _extend(
     forward: bool,
     arcs: Arcs,
-    terms: tuple[Any, ...],
+    terms: Terms,
+    limits: tuple[float, float],
     buckets: int,
     hopes: tuple[Floats, Floats],
-    rest: _Labels | None,
+    rest: Labels | None,
     scratch: Scratch,
     should_stop: Callable[[], bool],
-) -> _Labels | None:
+) -> Labels | None:
     """Return the labels of all states; None if they are too many, or `should_stop` said so."""
     total = len(arcs[0]) - 1
     begin, count = np.zeros(total, np.int64), np.zeros(total, np.int64)
     value, used, origin = scratch.arrays[forward]
     value[0] = used[0] = 0.0
     count[0 if forward else -1] = 1
+    labels = Labels(begin, count, value, used, origin)
     state = np.array([1, 1, 0])
-    other = rest or _Labels(begin, count, value, used, origin)
-    while not extend(
-        forward, *arcs, *terms, buckets, *hopes, rest is not None,
-        other.begin, other.count, other.value, other.used,
-        state, begin, count, value, used, origin, SLICE,
-    ):  # fmt: skip
-        if should_stop() or (state[2] and len(value) >= LABELS):
+    other = (rest is not None, rest or labels)
+    while not extend(forward, arcs, terms, limits, buckets, hopes, other, state, labels, SLICE):
+        if should_stop() or (state[2] and len(labels.value) >= LABELS):
             return None
         if state[2]:
-            value, used, origin = _doubled(value), _doubled(used), _doubled(origin)
-            scratch.arrays[forward] = (value, used, origin)
-    return _Labels(begin, count, value, used, origin)
+            value, used, origin = scratch.arrays[forward]
+            grown = _doubled(value), _doubled(used), _doubled(origin)
+            scratch.arrays[forward] = grown
+            labels = Labels(begin, count, *grown)
+    return labels
 
 
-def _trace(labels: _Labels, at: int, order: Ints, forward: bool) -> Bools:
+def _trace(labels: Labels, at: int, order: Ints, forward: bool) -> Bools:
     """Return the set of a label of the last state; shape (U,)."""
     members = np.zeros(len(order), np.bool_)
     for unit in reversed(order) if forward else order:

@@ -211,8 +211,7 @@ def _price(
             partial(pricing.load_of, k),
             pricing.scratch,
             floor=float(floors[k]),
-            overlap=bool(charged),
-            transfer_price=float(prices.transfer[k]) / target if charged else 0.0,
+            transfer_price=float(prices.transfer[k]) / target if charged else None,
             rough=rough,
             should_stop=should_stop,
         )

@@ -18,7 +18,7 @@ from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.common.arrays import Bools, Floats, Ints
 from .arcs import Arcs, arcs_backward, arcs_forward
-from .frontier_kernels import build, leave_out
+from .frontier_kernels import Nets, build, leave_out
 from .orders import greedy_order
 
 T = TypeVar("T", bound=np.generic)
@@ -150,11 +150,16 @@ def _states(
 ) -> Frontier | None:
     count = len(weight)
     surplus = SURPLUS if most < np.inf and not relax else 1
+    nets = Nets(
+        pins_left=np.diff(shape.net_ptr),
+        fixed=np.zeros(count, np.int64),
+        outside=np.zeros(count, np.bool_),
+        weight_in=weight,
+        weight_out=np.zeros(count),
+    )
     layer_ptr, step, cost, _, exact = build(
-        order, shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr),
-        np.zeros(count, np.int64), np.zeros(count, np.bool_), weight, np.zeros(count),
-        False, most * (1 + PROOF_MARGIN), surplus * width, surplus * ROOM,
-        relax,
+        order, shape.unit_ptr, shape.unit_nets, nets, False, most * (1 + PROOF_MARGIN),
+        surplus * width, surplus * ROOM, relax,
     )  # fmt: skip
     if len(layer_ptr) == 0:
         return None

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.kernel import inner, kernel
+
+#: Most open nets: a bit each.
+SLOTS = 62
+
+
+class Nets(NamedTuple):
+    """What `build` knows of nets; shape (E,) each.
+
+    Parameters
+    ----------
+    pins_left
+        Pins among the units to place.
+    fixed
+        Bits that a net has from the beginning: 1 for a pin on A, 2 for one on B.
+    outside
+        Whether a net has a pin that is on neither.
+    weight_in, weight_out
+        What a cut net costs A and B.
+    """
+
+    pins_left: Ints
+    fixed: Ints
+    outside: Bools
+    weight_in: Floats
+    weight_out: Floats
 
 
 @kernel
-def build(
-    order, unit_ptr, unit_nets, pins_left, fixed, outside, weight_in, weight_out, both, most,
-    width, room, relax,
-):  # fmt: skip
+def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
     """Build the states that can arise between the units of an order, and what each step costs.
 
     A state holds two bits for each open net: whether a pin is on A, and whether one is on B.
@@ -24,14 +49,8 @@ def build(
         Units to place, in order.
     unit_ptr, unit_nets
         Nets of each unit, as compressed rows.
-    pins_left
-        Pins of each net in `order`; must be as long as there are nets; is used up.
-    fixed
-        Bits that a net has from the beginning: 1 for a pin on A, 2 for one on B.
-    outside
-        Whether a net has a pin that is on neither.
-    weight_in, weight_out
-        What a cut net costs A and B.
+    nets
+        The nets, as `Nets`; `pins_left` is used up.
     both, most
         What A pays, or, with `both`, A and B together, at most: states that cannot be reached
         for that are left out.
@@ -62,49 +81,21 @@ def build(
     on_a = np.zeros(1, np.uint64)
     on_b = np.zeros(1, np.uint64)
     paid = np.zeros(1)  # at least, to reach a state
-    slots = 62
-    slot_of = np.full(len(pins_left), -1, np.int64)
-    net_of = np.full(slots, -1, np.int64)
+    slot_of = np.full(len(nets.pins_left), -1, np.int64)
+    net_of = np.full(SLOTS, -1, np.int64)
     away = np.uint64(0)  # slots of open nets with a pin outside
-    one = np.uint64(1)
     none = np.zeros(0, np.int64)
     exact = True
     table = np.full(4096, -1, np.int64)
     for i in range(size):
-        v = order[i]
         first, count = layer_ptr[i], layer_ptr[i + 1] - layer_ptr[i]
-        touched = np.uint64(0)
-        closed = np.uint64(0)
-        for j in range(unit_ptr[v], unit_ptr[v + 1]):
-            e = unit_nets[j]
-            s = slot_of[e]
-            if s == -1:
-                s = 0
-                while s < slots and net_of[s] >= 0:
-                    s += 1
-                if s == slots:
-                    if not relax:
-                        return none, step[:0], cost_in[:0], cost_out[:0], False
-                    slot_of[e] = -2
-                    exact = False
-                    pins_left[e] -= 1
-                    continue
-                slot_of[e] = s
-                net_of[s] = e
-                bit = one << np.uint64(s)
-                if outside[e]:
-                    away |= bit
-                for x in range(count):
-                    if fixed[e] & 1:
-                        on_a[x] |= bit
-                    if fixed[e] & 2:
-                        on_b[x] |= bit
-            pins_left[e] -= 1
-            if s < 0:
-                continue
-            touched |= one << np.uint64(s)
-            if pins_left[e] == 0:
-                closed |= one << np.uint64(s)
+        begin, end = unit_ptr[order[i]], unit_ptr[order[i] + 1]
+        touched, closed, away, all_open = _open(
+            unit_nets, begin, end, nets, slot_of, net_of, away, on_a, on_b
+        )
+        exact &= all_open
+        if not all_open and not relax:
+            return none, step[:0], cost_in[:0], cost_out[:0], False
         while first + count > capacity:
             capacity *= 2
             step = _grown(step, capacity)
@@ -112,91 +103,20 @@ def build(
             cost_out = _grown(cost_out, capacity)
         while len(table) < 8 * count:
             table = np.empty(2 * len(table), np.int64)
-        table[:] = -1
-        mask = np.uint64(len(table) - 1)
-        next_a = np.empty(2 * count, np.uint64)
-        next_b = np.empty(2 * count, np.uint64)
-        next_paid = np.empty(2 * count)
-        found = 0
-        for x in range(count):
-            a0, b0 = on_a[x], on_b[x]
-            before_a = a0 & (b0 | away)
-            before_b = b0 & (a0 | away)
-            for choice in range(2):
-                a1, b1 = a0, b0
-                if choice == 1:
-                    a1 |= touched
-                else:
-                    b1 |= touched
-                total_in, total_out = 0.0, 0.0
-                fresh = (a1 & (b1 | away)) & ~before_a
-                s = 0
-                while fresh:
-                    if fresh & one:
-                        total_in += weight_in[net_of[s]]
-                    fresh >>= one
-                    s += 1
-                fresh = (b1 & (a1 | away)) & ~before_b
-                s = 0
-                while fresh:
-                    if fresh & one:
-                        total_out += weight_out[net_of[s]]
-                    fresh >>= one
-                    s += 1
-                cost_in[first + x, choice] = total_in
-                cost_out[first + x, choice] = total_out
-                now_paid = paid[x] + total_in + (total_out if both else 0.0)
-                if now_paid > most:
-                    step[first + x, choice] = -1
-                    continue
-                a1 &= ~closed
-                b1 &= ~closed
-                at = _slot(table, mask, next_a, next_b, a1, b1)
-                if table[at] < 0:
-                    table[at] = found
-                    next_a[found] = a1
-                    next_b[found] = b1
-                    next_paid[found] = np.inf
-                    found += 1
-                next_paid[table[at]] = min(next_paid[table[at]], now_paid)
-                step[first + x, choice] = table[at]
-        for s in range(slots):
-            if net_of[s] >= 0 and (closed >> np.uint64(s)) & one:
-                away &= ~(one << np.uint64(s))
-                net_of[s] = -1
-        given_up = np.uint64(0)
-        while found > width:
+        states = (on_a, on_b, paid)
+        later = (
+            np.empty(2 * count, np.uint64), np.empty(2 * count, np.uint64), np.empty(2 * count)
+        )  # fmt: skip
+        found = _take(
+            first, states, (touched, closed, away), (net_of, nets.weight_in, nets.weight_out),
+            (step, cost_in, cost_out), table, later, both, most,
+        )  # fmt: skip
+        away = _close(net_of, closed, away)
+        if found > width:
             if not relax:
                 return none, step[:0], cost_in[:0], cost_out[:0], False
-            least = -1
-            for s in range(slots):
-                if net_of[s] < 0 or (given_up >> np.uint64(s)) & one:
-                    continue
-                if least < 0 or weight_in[net_of[s]] < weight_in[net_of[least]]:
-                    least = s
             exact = False
-            bit = one << np.uint64(least)
-            given_up |= bit
-            table[:] = -1
-            merged = np.empty(found, np.int64)
-            kept = 0
-            for x in range(found):
-                a1 = next_a[x] | bit
-                b1 = next_b[x] | bit
-                at = _slot(table, mask, next_a, next_b, a1, b1)
-                if table[at] < 0:
-                    table[at] = kept
-                    next_a[kept] = a1
-                    next_b[kept] = b1
-                    next_paid[kept] = next_paid[x]
-                    kept += 1
-                next_paid[table[at]] = min(next_paid[table[at]], next_paid[x])
-                merged[x] = table[at]
-            for x in range(first, first + count):
-                for choice in range(2):
-                    if step[x, choice] >= 0:
-                        step[x, choice] = merged[step[x, choice]]
-            found = kept
+            found = _give_up(first, count, step, table, later, found, net_of, nets, width)
         begin = layer_ptr[i + 1]
         for x in range(first, first + count):
             for choice in range(2):
@@ -205,11 +125,157 @@ def build(
         layer_ptr[i + 2] = begin + found
         if begin + found > room:
             return none, step[:0], cost_in[:0], cost_out[:0], False
-        on_a = next_a[:found]
-        on_b = next_b[:found]
-        paid = next_paid[:found]
+        on_a, on_b, paid = later[0][:found], later[1][:found], later[2][:found]
     states = layer_ptr[size]
     return layer_ptr, step[:states], cost_in[:states], cost_out[:states], exact
+
+
+@inner
+def _open(unit_nets, begin, end, nets, slot_of, net_of, away, on_a, on_b):
+    """Give each net of a unit a slot, if it has none; a net without a free one is given up.
+
+    Returns the bits of its nets, of those that end with it, and of those with a pin outside; and
+    whether no net was given up.
+    """
+    pins_left, fixed, outside, _weight_in, _weight_out = nets
+    one = np.uint64(1)
+    touched, closed = np.uint64(0), np.uint64(0)
+    all_open = True
+    for j in range(begin, end):
+        e = unit_nets[j]
+        s = slot_of[e]
+        if s == -1:
+            s = 0
+            while s < SLOTS and net_of[s] >= 0:
+                s += 1
+            if s == SLOTS:
+                slot_of[e] = -2
+                all_open = False
+                pins_left[e] -= 1
+                continue
+            slot_of[e] = s
+            net_of[s] = e
+            bit = one << np.uint64(s)
+            if outside[e]:
+                away |= bit
+            for x in range(len(on_a)):
+                if fixed[e] & 1:
+                    on_a[x] |= bit
+                if fixed[e] & 2:
+                    on_b[x] |= bit
+        pins_left[e] -= 1
+        if s < 0:
+            continue
+        touched |= one << np.uint64(s)
+        if pins_left[e] == 0:
+            closed |= one << np.uint64(s)
+    return touched, closed, away, all_open
+
+
+@inner
+def _take(first, states, bits, costs, steps, table, later, both, most):
+    """Take the steps from the states of a layer, and write those they lead to; return how many."""
+    on_a, on_b, paid = states
+    touched, closed, away = bits
+    net_of, weight_in, weight_out = costs
+    step, cost_in, cost_out = steps
+    next_a, next_b, next_paid = later
+    one, mask = np.uint64(1), np.uint64(len(table) - 1)
+    table[:] = -1
+    found = 0
+    for x in range(len(on_a)):
+        a0, b0 = on_a[x], on_b[x]
+        before_a = a0 & (b0 | away)
+        before_b = b0 & (a0 | away)
+        for choice in range(2):
+            a1, b1 = a0, b0
+            if choice == 1:
+                a1 |= touched
+            else:
+                b1 |= touched
+            total_in, total_out = 0.0, 0.0
+            fresh = (a1 & (b1 | away)) & ~before_a
+            s = 0
+            while fresh:
+                if fresh & one:
+                    total_in += weight_in[net_of[s]]
+                fresh >>= one
+                s += 1
+            fresh = (b1 & (a1 | away)) & ~before_b
+            s = 0
+            while fresh:
+                if fresh & one:
+                    total_out += weight_out[net_of[s]]
+                fresh >>= one
+                s += 1
+            cost_in[first + x, choice] = total_in
+            cost_out[first + x, choice] = total_out
+            now_paid = paid[x] + total_in + (total_out if both else 0.0)
+            if now_paid > most:
+                step[first + x, choice] = -1
+                continue
+            a1 &= ~closed
+            b1 &= ~closed
+            at = _slot(table, mask, next_a, next_b, a1, b1)
+            if table[at] < 0:
+                table[at] = found
+                next_a[found] = a1
+                next_b[found] = b1
+                next_paid[found] = np.inf
+                found += 1
+            next_paid[table[at]] = min(next_paid[table[at]], now_paid)
+            step[first + x, choice] = table[at]
+    return found
+
+
+@inner
+def _close(net_of, closed, away):
+    """Free the slots of nets that are closed; return the bits of open ones with a pin outside."""
+    one = np.uint64(1)
+    for s in range(SLOTS):
+        if net_of[s] >= 0 and (closed >> np.uint64(s)) & one:
+            away &= ~(one << np.uint64(s))
+            net_of[s] = -1
+    return away
+
+
+@inner
+def _give_up(first, count, step, table, later, found, net_of, nets, width):
+    """Merge states that differ in the cheapest nets alone, until they are few; return how many."""
+    next_a, next_b, next_paid = later
+    weight_in = nets.weight_in
+    one, mask = np.uint64(1), np.uint64(len(table) - 1)
+    given_up = np.uint64(0)
+    while found > width:
+        least = -1
+        for s in range(SLOTS):
+            if net_of[s] < 0 or (given_up >> np.uint64(s)) & one:
+                continue
+            if least < 0 or weight_in[net_of[s]] < weight_in[net_of[least]]:
+                least = s
+        bit = one << np.uint64(least)
+        given_up |= bit
+        table[:] = -1
+        merged = np.empty(found, np.int64)
+        kept = 0
+        for x in range(found):
+            a1 = next_a[x] | bit
+            b1 = next_b[x] | bit
+            at = _slot(table, mask, next_a, next_b, a1, b1)
+            if table[at] < 0:
+                table[at] = kept
+                next_a[kept] = a1
+                next_b[kept] = b1
+                next_paid[kept] = next_paid[x]
+                kept += 1
+            next_paid[table[at]] = min(next_paid[table[at]], next_paid[x])
+            merged[x] = table[at]
+        for x in range(first, first + count):
+            for choice in range(2):
+                if step[x, choice] >= 0:
+                    step[x, choice] = merged[step[x, choice]]
+        found = kept
+    return found
 
 
 @kernel

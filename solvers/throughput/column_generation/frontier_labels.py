@@ -2,17 +2,67 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from ....instances.common.kernel import kernel
+from ....instances.common.arrays import Bools, Floats, Ints
+from ....instances.common.kernel import inner, kernel
+
+
+class Terms(NamedTuple):
+    """What units and transfers add to the value and the load of a set.
+
+    Parameters
+    ----------
+    price, load, allowed
+        Shape (U,), in order: value and compute time of each unit, and whether it may be taken.
+    charge, transfer_price
+        Share of the transfers that counts as load (0 where they overlap), and what a unit of
+        them takes from the value.
+    """
+
+    price: Floats
+    load: Floats
+    allowed: Bools
+    charge: float
+    transfer_price: float
+
+
+class Labels(NamedTuple):
+    """Labels of one direction at one resolution: the value and the load of parts of sets.
+
+    Parameters
+    ----------
+    begin, counts
+        Shape (S,): those of state x are begin[x] … begin[x] + counts[x] − 1, by load, their
+        values increasing.
+    value, used
+        Of each label: its value and its load.
+    origin
+        Of each label: 2·(label that it comes from) + (whether the unit between is taken).
+    """
+
+    begin: Ints
+    counts: Ints
+    value: Floats
+    used: Floats
+    origin: Ints
+
+    def last(self, forward: bool) -> range:
+        """Labels of whole sets."""
+        x = len(self.begin) - 1 if forward else 0
+        return range(int(self.begin[x]), int(self.begin[x] + self.counts[x]))
 
 
 @kernel
-def hope(forward, ptr, source, taken, cost, price, load, allowed, charge, transfer_price, slope):
+def hope(forward, arcs, terms, slope):
     """Return the most that the part of a set before each state (after, if not `forward`) is worth.
 
     Each unit of load takes `slope` from it. The other terms are as in `extend`; shape (S,).
     """
+    ptr, source, taken, cost = arcs
+    price, load, allowed, charge, transfer_price = terms
     states = len(ptr) - 1
     best = np.full(states, -np.inf)
     best[0 if forward else states - 1] = 0.0
@@ -30,12 +80,7 @@ def hope(forward, ptr, source, taken, cost, price, load, allowed, charge, transf
 
 
 @kernel
-def extend(
-    forward, ptr, source, taken, cost, price, load, allowed, charge, transfer_price, limit, floor,
-    buckets, slopes, hopes,
-    has_rest, rest_begin, rest_count, rest_value, rest_used,
-    state, begin, count, value, used, origin, budget,
-):  # fmt: skip
+def extend(forward, arcs, terms, limits, buckets, hopes, rest, state, labels, budget):
     """Extend labels of partial sets state by state, until the work `budget` is spent.
 
     A label is the value and the load of the part of a set before a state (after it, if not
@@ -43,48 +88,45 @@ def extend(
     value and the smaller load, and those of more load and no more value are dropped: this
     relaxes, so that every set within the load is represented by labels of at least its value and
     at most its load. A label is also dropped if no label of the other direction completes it to
-    a value above `floor` within the load `limit`, or none can, as `hopes` tell.
+    a value above the floor within the limit, or none can, as `hopes` tell.
 
     Parameters
     ----------
-    ptr, source, taken, cost
+    arcs
         Steps, from `arcs_forward` or `arcs_backward`.
-    price, load, allowed
-        Shape (U,), in order: value and compute time of each unit, and whether it may be taken.
-    charge, transfer_price
-        Share of the transfers that counts as load (0 where they overlap), and what a unit of
-        them takes from the value.
-    slopes, hopes
-        Shapes (R,) and (S, R): `hope` of the other direction at some slopes.
-    has_rest, rest_begin, rest_count, rest_value, rest_used
-        Labels of the other direction, in the same form, if there are any.
+    limits
+        Of the load, and the floor of the value.
+    hopes
+        Slopes, shape (R,), and `hope` of the other direction at each; shape (S, R).
+    rest
+        Whether there are labels of the other direction, and these.
     state
         Shape (3,): states done, labels so far, 1 if the arrays must grow. Read and written.
-    begin, count, value, used
-        Labels: those of state x are begin[x] … begin[x] + count[x] − 1, by load, their values
-        increasing. The first state has one label when this begins.
-    origin
-        For each label: 2·(label that it comes from) + (whether the unit between is taken).
+    labels
+        The first state has one when this begins.
 
     Returns
     -------
     bool
         Whether all states are done.
     """
-    best_value = np.full(buckets + 2, -np.inf)
-    best_used = np.empty(buckets + 2)
-    best_from = np.empty(buckets + 2, np.int64)
+    ptr, source, taken, cost = arcs
+    price, load, allowed, charge, transfer_price = terms
+    (limit, floor), (slopes, hoped) = limits, hopes
+    has_rest, (rest_begin, rest_count, rest_value, rest_used, _) = rest
+    begin, count, value, used, _ = labels
+    merged = (np.full(buckets + 2, -np.inf), np.empty(buckets + 2), np.empty(buckets + 2, np.int64))
+    best_value, best_used, best_from = merged
     scale = buckets / limit if limit > 0 else 0.0
     states = len(ptr) - 1
     work = 0
     state[2] = 0
     while state[0] < states and work < budget:
         x = state[0] if forward else states - 1 - state[0]
-        kept = state[1]
         room = 0
         for j in range(ptr[x], ptr[x + 1]):
             room += count[source[j]]
-        if kept + min(room, buckets + 2) > len(value):
+        if state[1] + min(room, buckets + 2) > len(value):
             state[2] = 1
             break
         low, high = buckets + 2, -1
@@ -100,9 +142,7 @@ def extend(
                 more += load[unit]
                 plus += price[unit]
             first = begin[source[j]]
-            rest = 0
-            if has_rest:
-                rest = rest_begin[x] + rest_count[x] - 1
+            other = rest_begin[x] + rest_count[x] - 1 if has_rest else 0
             for k in range(first, first + count[source[j]]):
                 now = used[k] + more
                 if now > limit:
@@ -111,17 +151,17 @@ def extend(
                 work += 1
                 hopeless = False
                 for r in range(len(slopes)):
-                    if worth + hopes[x, r] + slopes[r] * (limit - now) <= floor:
+                    if worth + hoped[x, r] + slopes[r] * (limit - now) <= floor:
                         hopeless = True
                         break
                 if hopeless:
                     continue
                 if has_rest:
-                    while rest >= rest_begin[x] and now + rest_used[rest] > limit:
-                        rest -= 1
-                    if rest < rest_begin[x]:
+                    while other >= rest_begin[x] and now + rest_used[other] > limit:
+                        other -= 1
+                    if other < rest_begin[x]:
                         break
-                    if worth + rest_value[rest] <= floor:
+                    if worth + rest_value[other] <= floor:
                         continue
                 at = int(now * scale)
                 low = min(low, at)
@@ -136,18 +176,26 @@ def extend(
                         best_from[at] = 2 * k + choice
                     if now < best_used[at]:
                         best_used[at] = now
-        begin[x] = kept
-        most = -np.inf
-        for at in range(low, high + 1):
-            if best_value[at] > most:
-                most = best_value[at]
-                value[kept] = most
-                used[kept] = best_used[at]
-                origin[kept] = best_from[at]
-                kept += 1
-            best_value[at] = -np.inf
-        count[x] = kept - begin[x]
+        _keep(merged, low, high, labels, x, state)
         work += high - low + 10 if high >= low else 10
-        state[0] += 1
-        state[1] = kept
     return state[0] == states
+
+
+@inner
+def _keep(merged, low, high, labels, x, state):
+    """Take the labels of state x out of the buckets low … high, in order of load and value."""
+    best_value, best_used, best_from = merged
+    begin, count, value, used, origin = labels
+    kept = begin[x] = state[1]
+    most = -np.inf
+    for at in range(low, high + 1):
+        if best_value[at] > most:
+            most = best_value[at]
+            value[kept] = most
+            used[kept] = best_used[at]
+            origin[kept] = best_from[at]
+            kept += 1
+        best_value[at] = -np.inf
+    count[x] = kept - begin[x]
+    state[0] += 1
+    state[1] = kept

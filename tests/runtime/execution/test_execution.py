@@ -47,6 +47,11 @@ def test_two_processes() -> None:
         Case("gpt", "scattered", "1f1b", training=False),
         Case("mlp", "chunks", "interleaved"),
         Case("gpt", "chunks", "interleaved", depth=1, tied="copies"),
+        Case("gpt", "chunks", "given", depth=1, tied="copies"),
+        Case("parted", "contiguous", "1f1b", tied="copies"),
+        Case("parted", "scattered", "zb-h1"),
+        Case("parted", "contiguous", "1f1b", recompute=True),
+        Case("parted", "contiguous", "1f1b", training=False),
     )
 
 

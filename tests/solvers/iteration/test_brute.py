@@ -19,7 +19,7 @@ from stagecut import InputError, Iteration, Limits, Workload, accelerators_and_c
 LIMITS = Limits(seconds=120)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", [*SCHEDULES, "given"])
 def test_the_least_makespan_is_found_and_proved(schedule: str) -> None:
     """Contiguous splits without overlap: `dp` and `milp` come to their end, and agree."""
     seen: Counter[str] = Counter()

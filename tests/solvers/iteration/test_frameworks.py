@@ -13,6 +13,7 @@ from stagecut import (
     InputError,
     Iteration,
     PipelinePlacement,
+    PlacementRules,
     Result,
     Workload,
     accelerators_and_cpus,
@@ -169,7 +170,9 @@ def test_chunks_go_round_the_devices() -> None:
     assert result.plan.solution.devices == (0, 1, 2, 3, 0, 1, 2, 3)
     refused = split(workload, "megatron", schedule="interleaved", microbatches=6)
     assert "needs a multiple of 4 microbatches" in refused.notes[-1]
-    fewer = split(workload, "vllm", schedule="interleaved", max_stages=5)
+    fewer = split(
+        workload, "vllm", schedule="interleaved", placement_rules=PlacementRules(max_stages=5)
+    )
     assert fewer.plan is not None
     assert isinstance(fewer.plan.solution, PipelinePlacement)
     assert fewer.plan.solution.devices == (0, 1, 0, 1)
@@ -185,6 +188,15 @@ def test_a_node_that_is_needed_earlier_moves_to_its_first_user() -> None:
     assert result.notes[-1] == "deepspeed-uniform: stage 1 of 3 would have no nodes"
 
 
+def test_the_operators_of_a_module_belong_together() -> None:
+    names = ("embed/embedding", "layers.0.norm_1/norm", "layers.0.mlp/linear_7", "layers.0/add_2",
+             "layers.1.mlp/linear_8", "layers.1/add_3", "head/linear_9", "model/loss")  # fmt: skip
+    result = split(chain([1.0] * 8, names=names), "vllm", 2)
+    assert result.plan is not None
+    assert isinstance(result.plan.solution, PipelinePlacement)
+    assert result.plan.solution.stage.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
 def test_the_regular_expression_is_an_option() -> None:
     workload, cluster = named(8), accelerators_and_cpus(2)
     for pattern, first in (("", 4), ("layers.[0-1]", 1)):
@@ -193,6 +205,16 @@ def test_the_regular_expression_is_an_option() -> None:
         assert result.plan is not None
         assert isinstance(result.plan.solution, PipelinePlacement)
         assert int((result.plan.solution.stage == 0).sum()) == first
+        again = solve(workload, cluster, Iteration(4), method=f"deepspeed-type:{pattern}")
+        assert again.plan is not None
+        assert again.method == "deepspeed-type"
+        assert again.plan.objective == result.plan.objective
+    for method, message in (
+        ("vllm:x", "vllm takes nothing behind a colon"),
+        ("deepspeed-type:(", "is no regular expression for deepspeed-type"),
+    ):
+        with pytest.raises(InputError, match=message):
+            solve(workload, cluster, Iteration(4), method=method)
     with pytest.raises(InputError, match="is no regular expression for deepspeed-type"):
         solve_with(workload, cluster, Iteration(4), method="deepspeed-type", options={"type": "("})
     with pytest.raises(InputError, match="only deepspeed-type do"):

@@ -251,12 +251,12 @@ def reason(workload: Workload, cluster: Cluster, problem: Throughput = CONTIGUOU
 
 def test_infeasible_is_explained() -> None:
     pair = two_nodes((2, 3))
-    assert "node b takes 3 bytes, 1 more than any" in reason(pair, accelerators_and_cpus(2, 1, 2))
+    assert "node b takes 3 B, 1 B more than any" in reason(pair, accelerators_and_cpus(2, 1, 2))
     coloured = replace(pair, colours=np.array([0, 0]), colour_labels=("left",))
-    assert "colour left (2 nodes) takes 5 bytes, 2 more than any" in reason(
+    assert "colour left (2 nodes) takes 5 B, 2 B more than any" in reason(
         coloured, accelerators_and_cpus(2, 1, 3), Throughput()
     )
-    assert "2 nodes can run only on 1 × accelerator and take 5 bytes, 1 more than the 4" in reason(
+    assert "2 nodes can run only on 1 × accelerator and take 5 B, 1 B more than the 4 B" in reason(
         pair, accelerators_and_cpus(1, 1, 4)
     )
     nowhere = replace(pair, times={kind: np.array([math.inf, 1.0]) for kind in pair.times})
@@ -271,7 +271,7 @@ def test_infeasible_is_explained() -> None:
         memory_bytes=np.array([2.0, 2.0, 2.0]),
         transfer=np.zeros(3),
     )
-    assert "no contiguous split fits: 6 bytes on 2 × accelerator of 3 bytes" in reason(
+    assert "no contiguous split fits: 6 B on 2 × accelerator of 3 B" in reason(
         three, accelerators_and_cpus(2, 0, 3)
     )
 
@@ -287,9 +287,7 @@ def test_cycles_of_colours_are_named_by_their_nodes() -> None:
         colours=np.array([0, 1, 1, 0]),
     )
     cluster = accelerators_and_cpus(3, 0, 2)
-    assert "nodes 1, 2, 3, 4 (4 that must share a device) takes 4 bytes" in reason(
-        workload, cluster
-    )
+    assert "nodes 1, 2, 3, 4 (4 that must share a device) takes 4 B" in reason(workload, cluster)
     assert why_infeasible(pose(workload, cluster, CONTIGUOUS)) is None
     assert solve(workload, cluster, Throughput(), method="dp").status == "no solution"
 

@@ -79,7 +79,7 @@ def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
         for floor in (0.0, best / 2, best * (1 + 1e-9), best + 1):
             found = best_set(
                 states, price, load, limit, partial(true_load, kind, load), Scratch(),
-                floor=floor, overlap=overlap, transfer_price=transfer_price,
+                floor=floor, transfer_price=transfer_price if overlap else None,
                 should_stop=lambda: False,
             )  # fmt: skip
             assert found is not None

@@ -66,16 +66,25 @@ def profiled(model: str, training: bool, depth: int | None, tied: Tied) -> Profi
     return profile(module, example, training=training, estimate="h100", depth=depth, tied=tied)
 
 
+#: An order of the user's own: the first device has the first and the last stage.
+OWN = (
+    "0F0,0F1,3F0,3B0,0F2,3F1,3I1,0F3,3F2,3B2,3W1,3F3,0B0,3B3,0B1,0I2,0B3,0W2",
+    "1F0,2F0,1F1,2F1,2B0,1B0,2B1,1F2,2F2,1F3,2F3,2B2,1B1,1I2,2B3,1B3,1W2",
+)
+
+
 def chunked(case: Case, world: int) -> Plan:
-    """A plan for an iteration under the interleaved schedule, two stages on each device."""
+    """A plan for an iteration with two stages on each device: interleaved, or in an order given."""
     done = profiled(case.model, case.training, case.depth, case.tied)
     stage = np.array(contiguous(done, 2 * world))
     _, stage = np.unique(stage, return_inverse=True)
-    problem = stagecut.Iteration(case.microbatches, "interleaved")
+    rows = OWN if case.schedule == "given" else ()
+    problem = stagecut.Iteration(case.microbatches, case.schedule, actions=rows)
+    where = problem.devices_of(2 * world)
     return replace(
-        plan_of(done, (stage % world).tolist()),
+        plan_of(done, np.array(where)[stage].tolist()),
         problem=problem,
-        solution=PipelinePlacement(stage, (*range(world), *range(world))),
+        solution=PipelinePlacement(stage, where),
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -151,6 +153,106 @@ class Mixture(nn.Module):
         return F.cross_entropy(self.head(self.second(self.first(x))), y)
 
 
+class Swish(torch.autograd.Function):
+    """With a backward pass of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, slope: float) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        return x * torch.sigmoid(slope * x)
+
+    @staticmethod
+    def backward(ctx: Any, given: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (x,) = ctx.saved_tensors
+        gate = torch.sigmoid(ctx.slope * x)
+        return given * gate * (1 + ctx.slope * x * (1 - gate)), None
+
+
+class Routed(nn.Module):
+    """Each row goes through one expert alone, whatever their number; and says how many went."""
+
+    def __init__(self, width: int, experts: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, experts)
+        self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(experts))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        share, chosen = self.router(x).softmax(-1).max(-1)
+        result = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            (rows,) = torch.where(chosen == i)
+            if len(rows):
+                result = result.index_add(0, rows, expert(x[rows]))
+        return {"rows": x + share[:, None] * result, "counts": chosen.bincount(minlength=3)}
+
+
+class Picks(nn.Module):
+    """Gives the rows that it likes; numbers say how many."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        liked = x[x[:, 0] > x[:, 1]]
+        return liked if len(liked) > 1 else x
+
+
+class Parted(nn.Module):
+    """Parts that no graph of operators holds: they run as they are."""
+
+    def __init__(self, width: int = 12) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Linear(2 * width, width))
+            for _ in range(3)
+        )
+        self.routed = nn.ModuleList(Routed(width, 3) for _ in range(2))
+        self.picks = Picks()
+        self.gain = nn.Parameter(torch.ones(width))
+        self.last = nn.Linear(width, 5)
+        self.tied = nn.Linear(width, width)
+        self.tied.weight = self.first.weight
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gain * torch.relu(self.tied(x))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = Swish.apply(self.first(x), 1.5)
+        for block in self.blocks:
+            x = x + checkpoint(block, x, use_reentrant=False)
+        for routed in self.routed:
+            x = routed(x)["rows"]
+        x = x + self.picks(x).exp().mean(0)
+        x = checkpoint(self.scaled, x, use_reentrant=True)
+        return F.cross_entropy(self.last(x), y)
+
+
+class Mixed(nn.Module):
+    """Layers in bfloat16, and numbers that are made without a gradient."""
+
+    def __init__(self, width: int = 12) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+        self.last = nn.Linear(width, 5)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scale = (x.abs().mean(-1, keepdim=True) + 1).sqrt()
+        with torch.autocast("cpu", torch.bfloat16):
+            for layer in self.layers:
+                x = torch.relu(layer(x)) * scale
+        return F.cross_entropy(self.last(x.float()), y)
+
+
+def mixed() -> Made:
+    torch.manual_seed(0)
+    return Mixed(), (torch.randn(8, 12), torch.randint(0, 5, (8,)))
+
+
+def parted() -> Made:
+    torch.manual_seed(0)
+    return Parted(), (torch.randn(8, 12), torch.randint(0, 5, (8,)))
+
+
 def mlp() -> Made:
     torch.manual_seed(0)
     return Mlp(), (torch.randn(6, 12), torch.randint(0, 4, (6,)))
@@ -182,4 +284,6 @@ MODELS: dict[str, Callable[[], Made]] = {
     "resnet": resnet,
     "unet": unet,
     "mixture": mixture,
+    "mixed": mixed,
+    "parted": parted,
 }

@@ -57,8 +57,8 @@ def pieces_of(model: nn.Sequential, count: int) -> list[PieceModule]:
         module = Part(named[cuts[p] : cuts[p + 1]], p == count - 1)
         inputs = ("x" if p == 0 else "h", "y")
         outputs = ("loss",) if p == count - 1 else ("h", "y")
-        names = tuple(name for name, _ in module.named_parameters())
-        pieces.append(PieceModule(p, p, (), module, inputs, outputs, values, names))
+        learned = dict(module.named_parameters())
+        pieces.append(PieceModule(p, p, (), module, inputs, outputs, values, learned))
     return pieces
 
 

@@ -5,6 +5,7 @@ Nothing here may run autograd: builds of torch for GPUs cannot be copied after i
 
 import execution_cases  # noqa: F401
 import loop_workers
+import plan_workers  # noqa: F401
 import run_workers  # noqa: F401
 import torch
 import torch.fx.experimental.symbolic_shapes  # autograd imports it when first used

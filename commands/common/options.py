@@ -10,15 +10,24 @@ from typing import Annotated
 
 import typer
 
-from ..instances import CpuSplit, Pipeline, Split
+from ...instances import CpuSplit, Pipeline, Split
+from . import names
 
 # What is read
-WorkloadArgument = Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")]
+WorkloadArgument = Annotated[
+    str,
+    typer.Argument(
+        autocompletion=names.complete_workload, help="A file, or the name of a shipped workload."
+    ),
+]
 PlanArgument = Annotated[Path, typer.Argument(help="A plan file.")]
 
 # The cluster
 Accelerators = Annotated[int | None, typer.Option(help="Number of accelerators.")]
-Cpus = Annotated[int | None, typer.Option(help="Number of CPU cores.")]
+Cpus = Annotated[
+    int | None,
+    typer.Option(help="Number of CPU cores; default: the file's, for an iteration none."),
+]
 Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
 ClusterFile = Annotated[Path | None, typer.Option(help="A cluster file, instead.")]
 
@@ -45,7 +54,39 @@ Microbatches = Annotated[int | None, typer.Option(help="Iteration, training: in 
 Chunks = Annotated[
     int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")
 ]
-MaxStages = Annotated[int | None, typer.Option(help="Iteration, training: at most so many.")]
+
+# Placement rules
+Pin = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="PATTERN=NUMBER: nodes whose id or name matches are on device NUMBER, or (chains of "
+        "stages) in stage NUMBER; -1 is the last. May be given again."
+    ),
+]
+Together = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="'PATTERN …': all nodes that match share a device (or stage). May be given again."
+    ),
+]
+Apart = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="'PATTERN PATTERN …': nodes of different patterns share no device; of a single "
+        "pattern, no two nodes. May be given again."
+    ),
+]
+MaxStages = Annotated[int | None, typer.Option(help="At most so many stages, or devices in use.")]
+Fixed = Annotated[
+    Path | None,
+    typer.Option(help="A plan or split file: the nodes that it names stay where they are there."),
+]
+
+#: What names and files `--schedule` takes.
+SCHEDULES = (
+    "Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; a CSV file with a row of "
+    "passes such as 0F0,0B0 for each device"
+)
 
 # The search
 TimeLimit = Annotated[float, typer.Option(help="Seconds.")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..common.errors import InputError, quote
+from ...common.errors import InputError, quote
 
 #: Largest schedule: it and its simulation take some 100 bytes per action.
 MOST_ACTIONS = 20_000_000

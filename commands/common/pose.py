@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ..instances import (
+from ...instances import (
     Cluster,
+    DeviceMapping,
     InputError,
     Iteration,
     Latency,
     Link,
+    PipelineSchedule,
     Plan,
     Problem,
+    Sharding,
     Throughput,
     Training,
     TrainingObjective,
     Workload,
     accelerators_and_cpus,
 )
-from ..instances.common.choices import Tied
-from ..instances.formats.files import load_cluster
-from ..instances.model.tied_weights import are_copied, tied_as
-from ..runtime.simulate.network import (
-    HostMemory,
-    Links,
-    Network,
-    Sharing,
-    point_to_point,
-    shared,
-)
-from .console import ERR, parse_bytes
+from ...instances.common.choices import Tied
+from ...instances.common.errors import quote
+from ...instances.formats.rules_files import load_fixed, load_rules
+from ...instances.formats.source import read_source
+from ...instances.model.placement_rules import NO_RULES, PlacementRules
+from ...instances.model.problem import suggested_cluster
+from ...instances.model.schedules.given import given_order
+from .console import ERR, parse_bytes, show_bytes
+
+T = TypeVar("T", bound=Problem)
 
 if TYPE_CHECKING:
-    from ..runtime.simulate.stages import StageGraph
+    from ...runtime.simulate.network import Network, Sharing
+    from ...runtime.simulate.stages import StageGraph
+
+#: Below, a unit was forgotten.
+LEAST_MEMORY = 2**20
 
 #: The last one is the old name of ``iteration`` for workloads with layer configurations.
 OBJECTIVES = ("throughput", "iteration", "latency", "training", "training-batch")
@@ -48,18 +54,24 @@ def choose_cluster(
     accelerators: int | None,
     cpus: int | None,
     memory_bytes: float | None,
+    objective: str = "throughput",
 ) -> Cluster:
     """Return the cluster that file and options give together; options win."""
+    from ...instances.formats.files import load_cluster
+
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
             raise InputError(f"{option}: {count}; it must be at least 0")
-    cluster = workload.cluster if path is None else load_cluster(path)
+    cluster = suggested_cluster(workload, objective) if path is None else load_cluster(path)
     if cluster is None:
         if accelerators is None and cpus is None:
             raise InputError(
                 f"{workload.name}: it suggests no cluster; give --accelerators, or --cluster FILE"
             )
         cluster = accelerators_and_cpus(1, 0)
+    if memory_bytes is not None and memory_bytes < LEAST_MEMORY:
+        text = f"--memory: {show_bytes(memory_bytes)} on each device; for GiB write 16GiB"
+        ERR.print(text, style="dim", highlight=False)
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 
@@ -95,6 +107,8 @@ def choose_ties(
 
     Copies are reduced once in an iteration, so their all-reduce is shared by its microbatches.
     """
+    from ...instances.model.tied_weights import are_copied, tied_as
+
     if tied is not None and not workload.ties:
         ERR.print(f"--tied: {workload.name} names no tied weights", style="dim", highlight=False)
     iteration = objective == "iteration"
@@ -152,7 +166,8 @@ def choose_network(
     overlap: bool | None,
 ) -> Network:
     """Return the network that the options describe."""
-    from ..runtime.simulate.plan_stages import usual_network
+    from ...runtime.simulate.network import HostMemory, Links, Sharing, point_to_point, shared
+    from ...runtime.simulate.plan_stages import usual_network
 
     usual = usual_network(plan)
     own = "topology" if isinstance(usual, Links) else "host"
@@ -181,3 +196,96 @@ def choose_network(
     if name == "p2p":
         return point_to_point(len(stages.devices), link, overlap=beside)
     return shared(len(stages.devices), link, sharing=sharing or Sharing.FAIR, overlap=beside)
+
+
+def with_rules(
+    problem: T,
+    cluster: Cluster,
+    *,
+    pin: Sequence[str] | None,
+    together: Sequence[str] | None,
+    apart: Sequence[str] | None,
+    max_stages: int | None,
+    fixed: Path | None = None,
+    file: Path | None = None,
+) -> T:
+    """Return the problem with the rules that options ask for, and those of a cluster file.
+
+    Raises
+    ------
+    InputError
+        If an option cannot be read, or a file is broken.
+    """
+    if isinstance(problem, DeviceMapping | Sharding):
+        return problem
+    told = NO_RULES if file is None else load_rules(file)
+    placed = () if fixed is None else load_fixed(fixed, problem, cluster)
+    rules = PlacementRules(
+        pins=(*told.pins, *(_pin(text) for text in pin or ())),
+        together=(*told.together, *(_patterns(text, "--together") for text in together or ())),
+        apart=(*told.apart, *(_patterns(text, "--apart") for text in apart or ())),
+        max_stages=told.max_stages if max_stages is None else max_stages,
+        fixed=(*told.fixed, *placed),
+    )
+    return replace(problem, placement_rules=rules)
+
+
+def _pin(text: str) -> tuple[str, int]:
+    pattern, _, number = text.rpartition("=")
+    try:
+        where = int(number) if pattern else None
+    except ValueError:
+        where = None
+    if where is None:
+        raise InputError(f"--pin: {quote(text)} is no PATTERN=NUMBER, such as 'embed*=0'")
+    return pattern, where
+
+
+def _patterns(text: str, option: str) -> tuple[str, ...]:
+    try:
+        found = tuple(shlex.split(text))
+    except ValueError as error:
+        raise InputError(f"{option}: {quote(text)}: {error}; quotes come in pairs") from None
+    if not found:
+        raise InputError(f"{option}: it is empty; name patterns, such as 'attention* mlp*'")
+    return found
+
+
+class Asked(NamedTuple):
+    """What `--schedule` and `--microbatches` say, None where they say nothing."""
+
+    schedule: str | None
+    microbatches: int | None
+    actions: tuple[str, ...] | None = None
+    file: str | None = None
+
+
+def read_schedule(schedule: str | None, microbatches: int | None) -> Asked:
+    """Return what the options say; a file also says how many microbatches there are.
+
+    Raises
+    ------
+    InputError
+        If the file holds no schedule, with row and column, or is of other microbatches.
+    """
+    if schedule == PipelineSchedule.GIVEN:
+        raise InputError("--schedule: name the CSV file that gives it, such as my.csv")
+    if schedule is None or not names_file(schedule):
+        return Asked(schedule, microbatches)
+    order = given_order(read_source(schedule).text.splitlines(), schedule)
+    if microbatches not in (None, order.microbatches):
+        raise InputError(
+            f"--microbatches: {microbatches}; {schedule} is of {order.microbatches}: leave it out"
+        )
+    return Asked(PipelineSchedule.GIVEN, order.microbatches, order.texts, schedule)
+
+
+def names_file(schedule: str) -> bool:
+    """Whether `--schedule` names a file."""
+    return schedule.lower().endswith(".csv")
+
+
+def for_iteration(asked: Asked, objective: str) -> None:
+    """Raise InputError if a file is given for another objective than an iteration."""
+    if asked.actions is not None and objective != "iteration":
+        raise InputError(f"--schedule: a file is for --objective iteration, not {objective}")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -21,11 +21,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..instances import InputError, Status
-from ..instances.common.escape import plain
-from ..instances.common.kernel import compiling
-from ..instances.formats.writing import PICTURES, check_target
-from ..solvers import Progress, Result
+from ...instances import InputError, Status
+from ...instances.common.escape import plain
+from ...instances.common.kernel import compiling
+from ...instances.common.quantities import show_bytes as show_bytes
+from ...instances.common.quantities import show_gap as show_gap
+from ...instances.common.quantities import show_time as show_time
+from ...instances.formats.writing import PICTURES, check_target
+
+if TYPE_CHECKING:
+    from ...solvers import Progress, Result
 
 
 class _Plain(Console):
@@ -126,35 +131,6 @@ def new_table(title: str, first: str, titles: Iterable[str]) -> Table:
     return table
 
 
-def show_bytes(size: float) -> str:
-    """Return a size as people read it.
-
-    Examples
-    --------
-    >>> show_bytes(3 * 2**30)
-    '3.00 GiB'
-    """
-    if math.isinf(size):
-        return "no limit"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
-        size /= 1024
-    return f"{size:.2f} TiB"
-
-
-def show_time(value: float, unit: str) -> str:
-    """Return a time with its unit, where the workload names one; an infinite one is unknown."""
-    if math.isinf(value):
-        return "unknown"
-    return f"{value:.6g}" + ("" if unit == "unspecified" else f" {unit}")
-
-
-def show_gap(gap: float) -> str:
-    """Return a gap in per cent."""
-    return "unknown" if math.isinf(gap) else f"{100 * gap:.3f} %"
-
-
 def print_json(value: dict[str, Any]) -> None:
     """Print exactly one JSON object on standard output; infinities become null."""
     sys.stdout.write(json.dumps(_finite(value), allow_nan=False) + "\n")
@@ -181,7 +157,10 @@ def tell_written(*paths: Path | None) -> None:
 def need(package: str, extra: str) -> None:
     """Raise InputError unless a package of one of our extras is installed."""
     if find_spec(package) is None:
-        raise InputError(f"{package} is not installed; pip install 'stagecut[{extra}]'")
+        raise InputError(
+            f"{package} is not installed; in Stagecut's folder: "
+            f"pip install -c constraints.txt '.[{extra}]'"
+        )
 
 
 def end(code: int) -> None:

@@ -6,8 +6,6 @@ import os
 import time
 from pathlib import Path
 
-import psutil
-
 
 def _age_s() -> float:
     """Return for how many seconds this process has run.
@@ -20,6 +18,8 @@ def _age_s() -> float:
         since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
         return max(0.0, since_boot - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
     except (OSError, AttributeError):  # not Linux
+        import psutil
+
         return time.time() - psutil.Process().create_time()
 
 

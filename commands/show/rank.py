@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..api.rank_schedules import rank_schedules
-from ..instances import Cluster, Iteration, Workload
-from ..instances.formats.files import save
-from ..solvers import Limits
-from .clock import STARTED
-from .console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
-from .show.pipeline import schedule_table, schedules_json
+from ...instances import Cluster, Iteration, Workload
+from ..common.clock import STARTED
+from ..common.console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
+
+if TYPE_CHECKING:
+    from ...solvers import Limits
 
 
 def rank(
@@ -25,6 +25,10 @@ def rank(
     as_json: bool,
 ) -> None:
     """Plan an iteration under every schedule, show the table, and write the best plan that fits."""
+    from ...api.rank_schedules import rank_schedules
+    from ...instances.formats.files import save
+    from .pipeline import schedule_table, schedules_json
+
     with progress(workload.time_unit) as on_progress:
         ranked = rank_schedules(
             workload,

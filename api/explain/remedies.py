@@ -1,0 +1,156 @@
+"""What would help: the problem changed in one thing, solved again with the plan as a start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...instances import (
+    Cluster,
+    DeviceKind,
+    InputError,
+    Iteration,
+    Link,
+    PairLink,
+    Plan,
+    Problem,
+    Tied,
+    Training,
+    Workload,
+)
+from ...instances.common.quantities import show_bytes
+from ...instances.model.tied_weights import are_copied, tied_as
+from ...solvers import DEFAULT_LIMITS, Limits
+from ..solve import solve
+from .answers import Remedy
+
+#: How much more memory, and how many times faster links, are asked for.
+MORE_MEMORY, FASTER = 1.25, 2.0
+#: Colours of several forward nodes that are asked for, those of most work.
+MOST_COLOURS = 3
+#: A plan within this gap needs no further search of the same problem.
+CLOSE = 1e-3
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A changed question; the plan is a start for it if its nodes are the same."""
+
+    change: str
+    workload: Workload
+    cluster: Cluster
+    problem: Problem
+
+
+def remedies(workload: Workload, plan: Plan, seconds: float) -> tuple[Remedy, ...]:
+    """Return what each change brings.
+
+    Parameters
+    ----------
+    seconds
+        For all searches together.
+    """
+    cases = list(_cases(workload, plan))
+    each = replace(DEFAULT_LIMITS[plan.problem.name], seconds=seconds / max(1, len(cases)))
+    return tuple(_solved(case, plan, each) for case in cases)
+
+
+def _solved(case: _Case, plan: Plan, limits: Limits) -> Remedy:
+    start = None
+    if len(plan.placement) == case.workload.n:
+        start = replace(plan, workload_fingerprint=case.workload.fingerprint)
+    try:
+        result = solve(case.workload, case.cluster, case.problem, limits=limits, start=start)
+    except InputError:  # such as microbatches that do not divide by one more device
+        return Remedy(case.change, None, -math.inf)
+    return Remedy(case.change, result.objective, result.bound)
+
+
+def _cases(workload: Workload, plan: Plan) -> Iterator[_Case]:
+    cluster, problem = plan.cluster, plan.problem
+    if plan.gap > CLOSE:
+        yield _Case("nothing (a further search)", workload, cluster, problem)
+    for k, kind in enumerate(cluster.kinds):
+        if not kind.host and kind.count:
+            yield _Case(
+                f"one more {kind.name}", workload, _with(cluster, k, count=kind.count + 1), problem
+            )
+    limited = [k for k in cluster.kinds if k.count and math.isfinite(k.memory_bytes)]
+    if limited:
+        each = " and ".join(show_bytes(MORE_MEMORY * kind.memory_bytes) for kind in limited)
+        yield _Case(
+            f"{100 * (MORE_MEMORY - 1):.0f} % more memory ({each})",
+            workload,
+            memory_times(cluster, MORE_MEMORY),
+            problem,
+        )
+        yield _Case("no limit on memory", workload, memory_times(cluster, math.inf), problem)
+    yield from _faster_links(workload, cluster, problem)
+    yield from _freed(workload, cluster, problem)
+
+
+def _with(cluster: Cluster, k: int, **changes: float) -> Cluster:
+    kinds = list(cluster.kinds)
+    kinds[k] = replace(kinds[k], **changes)  # type: ignore[arg-type]  # the kind checks it
+    return replace(cluster, kinds=tuple(kinds))
+
+
+def memory_times(cluster: Cluster, factor: float) -> Cluster:
+    """Return the cluster with so many times the memory of every device that has a limit."""
+
+    def more(kind: DeviceKind) -> DeviceKind:
+        return kind if kind.host else replace(kind, memory_bytes=kind.memory_bytes * factor)
+
+    return replace(cluster, kinds=tuple(map(more, cluster.kinds)))
+
+
+def _faster_links(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_Case]:
+    """Yield the problem with all data moved in half the time, where it takes any."""
+    change = f"links {FASTER:g} times as fast"
+
+    def faster(link: Link | None) -> Link | None:
+        return link and Link(link.latency_s / FASTER, link.bytes_per_s * FASTER)
+
+    if isinstance(problem, Training):
+        if problem.bandwidth is not None:
+            quicker = replace(problem, bandwidth=FASTER * problem.bandwidth)
+            yield _Case(change, workload, cluster, quicker)
+        elif workload.layers is not None and workload.layers.bandwidth is not None:
+            layers = replace(workload.layers, bandwidth=FASTER * workload.layers.bandwidth)
+            yield _Case(change, replace(workload, layers=layers), cluster, problem)
+        return
+    kinds = tuple(replace(kind, link=faster(kind.link)) for kind in cluster.kinds)
+    pairs = tuple(PairLink(p.ends, faster(p.link) or p.link) for p in cluster.links)
+    timed = any(kind.count and not kind.host and kind.link is None for kind in cluster.kinds)
+    transfer = workload.transfer
+    if timed and transfer is not None:
+        workload = replace(workload, transfer=transfer / FASTER)
+    yield _Case(change, workload, replace(cluster, kinds=kinds, links=pairs), problem)
+
+
+def _freed(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_Case]:
+    """Yield the problem without what keeps nodes together: tied weights, large colours."""
+    tied = {int(workload.colours[copy.holder]) for tie in workload.ties for copy in tie.copies}
+    if workload.ties and not are_copied(workload):
+        microbatches = problem.microbatches if isinstance(problem, Iteration) else 1
+        copies = tied_as(workload, Tied.COPIES, microbatches)
+        yield _Case("tied weights in copies (--tied copies)", copies, cluster, problem)
+    elif are_copied(workload):
+        tied = set()
+    work = min(workload.times.values(), key=lambda times: float(times.sum()))
+    large = [
+        c
+        for c, nodes in enumerate(workload.colour_classes)
+        if c not in tied and int((~workload.backward[list(nodes)]).sum()) > 1
+    ]
+    large.sort(key=lambda c: (-float(work[list(workload.colour_classes[c])].sum()), c))
+    for c in large[:MOST_COLOURS]:
+        yield _Case(
+            f"colour {workload.colour_labels[c]} not kept together",
+            replace(workload, colours=np.where(workload.colours == c, -1, workload.colours)),
+            cluster,
+            problem,
+        )

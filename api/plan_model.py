@@ -1,0 +1,179 @@
+"""The front door for PyTorch users: a model becomes a planned pipeline in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..instances import (
+    Cluster,
+    InfeasibleError,
+    InputError,
+    Iteration,
+    Problem,
+    StagecutError,
+    Throughput,
+    Training,
+)
+from ..instances.common.choices import Tied
+from ..instances.model.tied_weights import tied_as
+from ..instances.model.training_layers import training_layers
+from ..instances.pytorch.factory import Made, made_of, make
+from ..instances.pytorch.profile import profile
+from ..solvers import Limits
+from .planned_model import PlannedModel
+from .solve import solve
+
+
+def plan(
+    model: nn.Module | str,
+    inputs: Any = None,
+    *,
+    devices: int | Cluster,
+    microbatches: int = 8,
+    training: bool | None = None,
+    problem: Problem | None = None,
+    memory_bytes: float | None = None,
+    estimate: str | None = None,
+    depth: int | Literal["auto"] | None = None,
+    limits: Limits | None = None,
+) -> PlannedModel:
+    """Profile a model, and plan where its operators run.
+
+    In a program that torchrun started, and that has set up `torch.distributed`, rank 0 plans, and
+    all ranks get its plan.
+
+    Parameters
+    ----------
+    model
+        A `torch.nn.Module`, or what makes it and its inputs: ``module:factory`` or
+        ``file.py:factory``.
+    inputs
+        Of one microbatch: a tensor, a tuple of positional ones or a dictionary of named ones.
+        None if the factory gives them.
+    devices
+        How many, all like the one that the model is on; or a cluster, links and memories included.
+    microbatches
+        Of an iteration, when training.
+    training
+        Whether to plan the backward pass too; default: whether the model is in training mode, as
+        `model.train()` and `model.eval()` set it.
+    problem
+        What to minimise; default: in training `Iteration(microbatches)`, 1F1B on a chain of
+        stages; else `Throughput` with contiguous stages. `Latency()` is the time of one request.
+    memory_bytes
+        Of each device; default: what the GPU that the model is on, or that of `estimate`, has. On
+        CPUs there is no limit, and the report says so.
+    estimate
+        Name of an accelerator, such as ``h100``: times are its roofline's, nothing is run.
+        Default: operators are measured where the model is.
+    depth
+        None: operators are placed; d or ``auto``: modules so many calls deep, as for `profile`.
+    limits
+        Of the search, as for `solve`; default: 60 s and a gap of 1 %.
+
+    Returns
+    -------
+    PlannedModel
+        The plan with its report, picture, explanation, and the stages as modules.
+
+    Raises
+    ------
+    InputError
+        If the model cannot be traced, or an argument is wrong.
+    InfeasibleError
+        If there is no plan: the reason, and a remedy.
+    StagecutError
+        If none was found within the limits.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> with torch.device("meta"):  # so large that two devices gain something
+    ...     model = torch.nn.Sequential(*(torch.nn.Linear(8192, 8192) for _ in range(4)))
+    ...     inputs = torch.zeros(2048, 8192)
+    >>> planned = stagecut.plan(model, inputs, devices=2, estimate="h100")
+    >>> planned.result.status, len(planned.stages(model))
+    ('optimal', 2)
+    """
+    if isinstance(model, nn.Module) and inputs is None:
+        raise InputError("inputs: give those of one microbatch, such as a tensor")
+    made = make(model) if isinstance(model, str) else made_of(model, inputs)
+    training = made.model.training if training is None else training
+    problem = problem or (Iteration(microbatches) if training else Throughput("contiguous"))
+    search = partial(
+        _planned, made, training, problem, devices, memory_bytes, estimate, depth, limits
+    )
+    if not (dist.is_available() and dist.is_initialized()):
+        return search()
+    return replace(_from_rank_0(search), args=made.args, kwargs=made.kwargs)
+
+
+def _planned(
+    made: Made,
+    training: bool,
+    problem: Problem,
+    devices: int | Cluster,
+    memory_bytes: float | None,
+    estimate: str | None,
+    depth: int | Literal["auto"] | None,
+    limits: Limits | None,
+) -> PlannedModel:
+    staged = isinstance(problem, Training)
+    if staged and not training:
+        raise InputError("problem: a Training plan has a backward pass; set training to True")
+    depth = "auto" if staged and depth is None else depth
+    done = profile(
+        made.model, made.args, made.kwargs, training=training, estimate=estimate, depth=depth
+    )
+    workload = training_layers(done.workload) if staged else done.workload
+    if isinstance(problem, Iteration):
+        workload = tied_as(workload, Tied.COPIES, problem.microbatches)
+    if isinstance(devices, Cluster):
+        cluster = devices.with_counts(memory_bytes=memory_bytes)
+    else:
+        assert workload.cluster is not None  # a profile suggests one
+        accelerators = Cluster(tuple(kind for kind in workload.cluster.kinds if not kind.host))
+        if memory_bytes is None and estimate is None:
+            memory_bytes = _memory_of(made.model)
+        cluster = accelerators.with_counts(devices, memory_bytes=memory_bytes)
+    result = solve(workload, cluster, problem, limits=limits)
+    if result.plan is None:
+        if result.status == "infeasible":
+            raise InfeasibleError(f"{workload.name}: {result.reason}")
+        raise StagecutError(
+            f"{workload.name}: no plan found within the limit ({result.limit}); give more time"
+        )
+    return PlannedModel(workload, result, made.args, made.kwargs, done.notes)
+
+
+def _memory_of(model: nn.Module) -> float | None:
+    """Return the memory of the GPU that a model is on; None on CPUs."""
+    first = next(model.parameters(), None)
+    if first is None or first.device.type != "cuda":
+        return None
+    return float(torch.cuda.get_device_properties(first.device).total_memory)
+
+
+def _from_rank_0(search: Callable[[], PlannedModel]) -> PlannedModel:
+    """Return what rank 0 finds, or raise what it raises, on all ranks."""
+    box: list[PlannedModel | StagecutError | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            box = [replace(search(), args=(), kwargs={})]
+        except Exception as error:  # whatever it is, no other rank may wait for ever
+            box = [error if isinstance(error, StagecutError) else StagecutError(str(error))]
+            dist.broadcast_object_list(box)
+            raise
+    dist.broadcast_object_list(box)
+    (found,) = box
+    if isinstance(found, StagecutError):
+        raise found
+    assert found is not None
+    return found

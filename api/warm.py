@@ -1,0 +1,48 @@
+"""Compile kernels ahead of need: small cases are solved with nothing interpreted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+#: Commands that between them call the kernels of each problem.
+CASES: tuple[tuple[str, ...], ...] = (
+    ("solve", "bert-large-operators", "--split", "noncontiguous", "--time-limit", "120"),
+    ("solve", "resnet50", "--objective", "latency", "--time-limit", "120"),
+    ("solve", "gpt2-xl-training", "--microbatches", "8", "--time-limit", "120"),
+    ("solve", "semantic-fpn", "--split", "contiguous", "--time-limit", "120"),
+    ("map", "gpt2-xl-training", "--topology", "mesh2d:2x4", "--stages", "4", "--replicas", "2"),
+)
+
+_RUN = """
+import sys
+from stagecut.instances.common.kernel import compile_at_once
+from stagecut.cli import run_command
+compile_at_once()
+sys.exit(run_command(sys.argv[1:]))
+"""
+
+
+def warm(cases: Sequence[Sequence[str]] = CASES) -> Iterator[int]:
+    """Solve the cases, each in a process of its own, one for each processor at a time.
+
+    Yields
+    ------
+    int
+        Exit code of each case as it ends.
+    """
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done in as_completed([pool.submit(_run, case) for case in cases]):
+            yield done.result()
+
+
+def _run(case: Sequence[str]) -> int:
+    return subprocess.run(
+        [sys.executable, "-c", _RUN, *case],
+        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ).returncode

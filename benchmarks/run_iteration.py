@@ -1,0 +1,208 @@
+"""An iteration on two processes, a core each: planned, in equal layers, and of least max-load.
+
+A GPT of blocks of different widths and a head for many words, trained under 1F1B with 4 and with 16
+microbatches. Four splits, from a profile measured here and the link of gloo measured here: ours for
+the time of an iteration, as a chain of two stages and in pieces of any kind; equal numbers of
+layers, as DeepSpeed's ``uniform`` makes them; and our plan of least max-load. Prints Markdown: the
+median time of an iteration over repetitions, with the least and the largest, beside what the
+simulator says before any run; and the CPU time of the busiest process beside its predicted work.
+The latter is what to go by where other programs share the cores, which the former then shows by
+their spread. Times are those of forward and backward passes, without the optimizer. Some three
+minutes: `python benchmarks/run_iteration.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ranks import on_ranks
+from torch import nn
+from torch.nn import functional as F
+
+import stagecut
+from stagecut import Cluster, Iteration, Limits, Plan, Throughput, Workload
+from stagecut.instances.pytorch.profile import profile
+from stagecut.runtime.execution.pipeline import Pipeline
+from stagecut.runtime.execution.prepare import split_model
+from stagecut.runtime.simulate.simulator import simulate_stages
+
+WIDTH, WORDS, LENGTH, SAMPLES = 128, 4096, 64, 4
+#: How many times as wide as the rest each block is inside.
+BLOCKS = (8, 2, 8, 2, 12, 4)
+MICROBATCHES = (4, 16)
+
+
+class Block(nn.Module):
+    """A transformer block."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.norm_1, self.norm_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, times * WIDTH), nn.Linear(times * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, w = x.shape
+        q, k, v = self.qkv(self.norm_1(x)).view(b, s, 3, 8, w // 8).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(b, s, w))
+        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+
+
+class Gpt(nn.Module):
+    """Embeddings, blocks, a head for many words, and the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.place = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.ModuleList(map(Block, BLOCKS))
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        x = self.token(ids) + self.place(torch.arange(LENGTH))
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
+
+
+def gpt() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    return Gpt(), tuple(torch.randint(0, WORDS, (2, SAMPLES, LENGTH)))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A plan, run for so many microbatches."""
+
+    split: str
+    microbatches: int
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of an iteration: on the clock, and CPU time of each rank."""
+
+    wall: float
+    busy: tuple[float, ...]
+
+
+def measured_cluster(workload: Workload) -> Cluster:
+    """Return two processes of the profile, with the link between them as it is measured now."""
+    assert workload.cluster is not None
+    links = stagecut.to_cluster(on_ranks(2, stagecut.measure))
+    return Cluster((replace(workload.cluster.kinds[0], count=2, link=links.kinds[0].link),))
+
+
+def planned(workload: Workload, cluster: Cluster) -> list[Run]:
+    """Return what runs."""
+    limits = Limits(seconds=60, gap=0.01)
+
+    def plan(problem: Throughput | Iteration, **more: Any) -> Plan:
+        found = stagecut.solve(workload, cluster, problem, **{"limits": limits, **more}).plan
+        assert found is not None
+        return found
+
+    load = plan(Throughput())
+    runs = []
+    for m in MICROBATCHES:
+        pieces = Iteration(m, split="noncontiguous")
+        runs += [
+            Run("planned, a chain", m, plan(Iteration(m))),
+            Run("planned, any pieces", m, plan(pieces, limits=Limits(seconds=20))),
+            Run("equal layers", m, plan(Iteration(m), method="deepspeed-uniform")),
+            Run("least max-load", m, load),
+        ]
+    return runs
+
+
+def train(
+    workload: Workload, runs: list[Run], repetitions: int, steps: int
+) -> list[list[Measured]]:
+    """Be a rank: return what each run takes, in each repetition."""
+    pipelines = []
+    for run in runs:
+        model, inputs = gpt()
+        ready = split_model(run.plan, model, inputs, workload=workload)
+        pipeline = Pipeline(ready, schedule="1f1b", microbatches=run.microbatches)
+        pipelines.append((pipeline, [inputs] * run.microbatches))
+    found: list[list[Measured]] = [[] for _ in runs]
+    for repetition in range(repetitions + 1):
+        for own, (pipeline, batch) in zip(found, pipelines, strict=True):
+            taken = [_step(pipeline, batch) for _ in range(steps)]
+            wall, busy = (statistics.median(part) for part in zip(*taken, strict=True))
+            everywhere: list[float] = [0.0] * dist.get_world_size()
+            dist.all_gather_object(everywhere, busy)
+            if repetition:  # the first one warms up
+                own.append(Measured(wall, tuple(everywhere)))
+    return found
+
+
+def _step(pipeline: Pipeline, batch: list[tuple[torch.Tensor, ...]]) -> tuple[float, float]:
+    """Return what an iteration takes on the clock, which all ranks begin together, and of CPU."""
+    for _, parameter in pipeline.named_parameters():
+        parameter.grad = None
+    dist.barrier()
+    begun, used = time.perf_counter(), time.process_time()
+    pipeline.step(batch)
+    used = time.process_time() - used
+    dist.barrier()
+    return time.perf_counter() - begun, used
+
+
+def report(workload: Workload, runs: list[Run], found: list[list[Measured]]) -> None:
+    print(
+        "| M | split | iteration (ms) | predicted | error | busiest (CPU ms) | predicted | error |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    medians = {}
+    for run, taken in zip(runs, found, strict=True):
+        stages = split_model(run.plan, *gpt(), workload=workload).stages
+        predicted = simulate_stages(stages, "1f1b", run.microbatches).makespan
+        walls = sorted(1e3 * each.wall for each in taken)
+        wall = medians[run.microbatches, run.split] = statistics.median(walls)
+        work = [0.0] * run.plan.cluster.size
+        for s, (d,) in enumerate(stages.replicas):
+            work[d] += run.microbatches * float(stages.duration[s].sum())
+        busy = 1e3 * statistics.median(max(each.busy) for each in taken)
+        print(
+            f"| {run.microbatches} | {run.split}, {stages.count} stages "
+            f"| {wall:.1f} ({walls[0]:.1f} to {walls[-1]:.1f}) | {predicted:.1f} "
+            f"| {predicted / wall - 1:+.1%} | {busy:.1f} | {max(work):.1f} "
+            f"| {max(work) / busy - 1:+.1%} |".replace("%", " %")
+        )
+    for m in MICROBATCHES:
+        others = {split: wall for (own, split), wall in medians.items() if own == m}
+        ours = {split: wall for split, wall in others.items() if split.startswith("planned")}
+        best = min(ours, key=ours.__getitem__)
+        gains = (
+            f"{wall / ours[best] - 1:+.1%} than {split}"
+            for split, wall in others.items()
+            if split not in ours
+        )
+        print(f"\nM = {m}: {best}: faster by {', '.join(gains)}.".replace("%", " %"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6, help="of each repetition")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with TemporaryDirectory() as cache:  # measured anew
+        workload = profile(*gpt(), training=True, depth=1, cache=Path(cache)).workload
+    runs = planned(workload, measured_cluster(workload))
+    found = on_ranks(2, train, workload, runs, options.repetitions, options.steps)
+    report(workload, runs, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What commands share: options, their values, questions put together, what is printed."""

@@ -1,0 +1,94 @@
+"""Names that options take: for help texts, and for the shell to complete.
+
+Help and completion answer at once, so nothing slow is imported for them: methods and schedules are
+listed again here, and a test holds the lists against the registries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ...instances.common.choices import NAMED_SCHEDULES, TrainingSchedule
+
+Complete = Callable[[str], list[str]]
+
+#: Problem → names of its methods.
+METHODS = {
+    "throughput": (
+        "auto", "dp", "linear-dp", "pipedream", "milp", "column-generation", "greedy",
+        "local-search", "random", "single", "metis",
+    ),
+    "iteration": (
+        "auto", "dp", "milp", "megatron", "vllm", "torchtitan", "deepspeed-uniform",
+        "deepspeed-parameters", "deepspeed-type", "accelerate-balanced", "block-dp",
+    ),
+    "latency": ("auto", "dp", "milp", "milp-big-m", "lns", "linear", "greedy", "max-load"),
+    "training": (
+        "auto", "dp", "milp", "piper", "equal-stages", "data-parallel", "pipedream",
+    ),
+    "mapping": ("auto", "layouts", "milp", "joint"),
+}  # fmt: skip
+#: Problems of `solve` and `compare`.
+SOLVED = ("throughput", "iteration", "latency", "training")
+#: Schedules of `simulate`.
+SIMULATED = (
+    "gpipe", "1f1b", "interleaved", "pipedream", "2bw", "zb-h1", "zb-h2", "single", "inference",
+)  # fmt: skip
+
+
+def one_of(*names: str) -> Complete:
+    """Return what completes the begin of a name.
+
+    Examples
+    --------
+    >>> one_of("greedy", "gpipe", "milp")("g")
+    ['greedy', 'gpipe']
+    """
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+def methods_help(*problems: str) -> str:
+    """Return the names of the methods of some problems as a help text lists them."""
+    return "; ".join(f"{problem}: {', '.join(METHODS[problem])}" for problem in problems)
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Complete the last of methods separated by commas."""
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in METHOD(last)]
+
+
+def complete_topology(incomplete: str) -> list[str]:
+    """Complete the kind of a topology."""
+    from ...instances.topologies.generators import RANDOM, REGULAR
+
+    return one_of(*(f"{kind}:" for kind in (*REGULAR, *RANDOM, "nvidia")))(incomplete)
+
+
+def complete_workload(incomplete: str) -> list[str]:
+    """Complete the name of a shipped workload; of a file the shell does."""
+    from ...instances.generate.catalogue import CATALOGUE
+
+    return one_of(*sorted(CATALOGUE))(incomplete)
+
+
+def complete_machine(incomplete: str) -> list[str]:
+    """Complete the name of an accelerator."""
+    from ...instances.generate.roofline import MACHINES
+
+    return one_of(*MACHINES)(incomplete)
+
+
+def _once(tables: Iterable[Iterable[str]]) -> list[str]:
+    """Return each name once, in the order in which they come."""
+    return list(dict.fromkeys(name for table in tables for name in table))
+
+
+OBJECTIVE = one_of(*SOLVED)
+METHOD = one_of(*_once(METHODS[problem] for problem in SOLVED))
+MAPPING_METHOD = one_of(*METHODS["mapping"])
+SIMULATED_SCHEDULE = one_of(*SIMULATED)
+SCHEDULE = one_of(*_once((NAMED_SCHEDULES, TrainingSchedule, ["all"])))
+RUN_SCHEDULE = one_of(*NAMED_SCHEDULES, "pipedream", "2bw")
+BATCH_SCHEDULE = one_of(*NAMED_SCHEDULES)
+SOLVER = one_of("highs", "glpk", "cbc", "scip", "gurobi", "cplex")

@@ -1,0 +1,95 @@
+"""`stagecut explain`: what limits a plan, and what would help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..instances import InputError
+from .common import names, options
+from .common.console import (
+    INFEASIBLE,
+    OUT,
+    check_outputs,
+    end,
+    parse_bytes,
+    print_json,
+    tell_written,
+)
+from .common.pose import choose_cluster, choose_objective, pose_problem
+
+
+def explain(
+    workload: options.WorkloadArgument,
+    plan: Annotated[
+        Path | None, typer.Argument(help="A plan file; default: planned first, by the options.")
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(help="Why this node is where it is: its id or name.")
+    ] = None,
+    most: Annotated[int, typer.Option(min=0, help="Transfers to list.")] = 10,
+    time_limit: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds for all searches of what would help; 0: none."),
+    ] = 20.0,
+    accelerators: Annotated[int | None, typer.Option(help="Without PLAN: as for solve.")] = None,
+    cpus: Annotated[int | None, typer.Option(help="Without PLAN: as for solve.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Without PLAN: as for solve.")] = None,
+    cluster: Annotated[Path | None, typer.Option(help="Without PLAN: as for solve.")] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(autocompletion=names.OBJECTIVE, help="Without PLAN: as for solve."),
+    ] = None,
+    microbatches: Annotated[int | None, typer.Option(help="Without PLAN: as for solve.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw loads and memories: .png, .svg or .pdf.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say which device limits PLAN, which transfers cost most, what would help.
+
+    Without PLAN, or where there is none, it says why, and how much memory or how many devices
+    would do. Exit codes: 2 bad input, 3 no plan.
+    """
+    from ..instances.formats.files import load, load_plan_with_form
+
+    check_outputs(pictures=[plot], inputs=[workload, plan, cluster])
+    loaded = load(workload)
+    from ..api.explain.explain import explain as explain_plan  # once the files are there
+
+    given = {
+        "--accelerators": accelerators, "--cpus": cpus, "--memory": memory, "--cluster": cluster,
+        "--objective": objective, "--microbatches": microbatches,
+    }  # fmt: skip
+    if plan is not None:
+        for option, value in given.items():
+            if value is not None:
+                raise InputError(f"{option}: the plan says it; leave it out")
+        loaded, made = load_plan_with_form(plan, loaded)
+        found = explain_plan(loaded, made, node=node, seconds=time_limit, most=most)
+    else:
+        devices = choose_cluster(
+            loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory")
+        )
+        asked = choose_objective(loaded, objective, microbatches)
+        batch = {"microbatches": microbatches}
+        problem = pose_problem(asked, {"throughput": {}, "iteration": batch, "latency": {},
+                                       "training": batch})  # fmt: skip
+        found = explain_plan(
+            loaded, cluster=devices, problem=problem, node=node, seconds=time_limit, most=most
+        )
+    if plot is not None and found.plan is not None:
+        from ..runtime import evaluate
+        from ..runtime.pictures.load_chart import draw_loads
+
+        report = evaluate(loaded, found.plan.cluster, found.plan.problem, found.plan.solution)
+        draw_loads(report, found.plan, plot)
+    if as_json:
+        print_json({"workload": loaded.name, **found.to_dict()})
+    else:
+        OUT.print(str(found), highlight=False, soft_wrap=True)
+        if found.plan is not None:
+            tell_written(plot)
+    end(INFEASIBLE if found.plan is None else 0)

@@ -1,0 +1,1 @@
+"""Rules for placements: what they leave of a problem, as tasks without them."""

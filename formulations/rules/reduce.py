@@ -1,0 +1,97 @@
+"""What is solved in place of a task with rules for placements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from ...instances import InfeasibleError, InputError, Training
+from ...instances.model.problem import names_stages
+from ..task import Task
+from .cases import Case, cases, colours_of, relaxed
+from .devices import devices_of
+from .groups import groups_of
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """The cases of a task with rules.
+
+    Parameters
+    ----------
+    relaxation
+        A task that every plan is one of.
+    cases
+        Tasks whose plans together are the plans, made when they are asked for.
+    """
+
+    relaxation: Case
+    cases: Iterator[Case]
+
+
+def stage_task(task: Task[Any]) -> Task[Any]:
+    """Return a task whose rules name stages as its methods take it: they keep the rules.
+
+    Raises
+    ------
+    InputError
+        If a rule names no node.
+    InfeasibleError
+        If nodes must be both together and apart.
+    """
+    coloured = not isinstance(task.problem, Training)
+    groups = groups_of(task.workload, task.problem.placement_rules, coloured=coloured)
+    if not coloured:
+        return task
+    return replace(task, workload=replace(task.workload, **colours_of(task, groups.group_of)))
+
+
+def without_rules(task: Task[Any]) -> Reduced:
+    """Return the cases of a task whose rules name devices.
+
+    Raises
+    ------
+    InputError
+        If a rule names a node or device that there is not.
+    InfeasibleError
+        If rules contradict each other.
+    """
+    devices = devices_of(task, groups_of(task.workload, task.problem.placement_rules))
+    return Reduced(relaxed(task, devices), cases(task, devices))
+
+
+def only_case(task: Task[Any]) -> Task[Any]:
+    """Return the task without rules that a task with rules is.
+
+    Raises
+    ------
+    InputError
+        If there are several: what is apart, or few devices, can be had in several ways.
+    InfeasibleError
+        If rules contradict each other.
+    """
+    if not task.problem.placement_rules:
+        return task
+    if names_stages(task.problem):
+        return stage_task(task)
+    found = list(islice(without_rules(task).cases, 2))
+    if not found:
+        raise InfeasibleError(why_no_case(task))
+    if len(found) > 1:
+        raise InputError(
+            "placement rules: they are several programs, one for each way to keep nodes apart or "
+            "to choose devices; pin more nodes, or leave out apart or max_stages"
+        )
+    return found[0].task
+
+
+def why_no_case(task: Task[Any]) -> str:
+    """Return why a task with rules has no case at all."""
+    most = task.problem.placement_rules.max_stages
+    few = "" if most is None else f", or the {most} that may be used"
+    return (
+        f"placement rules: what is pinned or apart needs more than the {task.cluster.size} "
+        f"devices{few}; leave out a rule, or add devices"
+    )

@@ -1,0 +1,1 @@
+"""Sharding: what operators and conversions cost, and the programs that choose."""

@@ -1,0 +1,306 @@
+"""A sharding problem as arrays: the choices of each operator, what they cost, need and make.
+
+    min  Σ_v cost_v(σ_v) + Σ_T Σ_{b needed of T} conversion_T(made_T, b)                      (1)
+
+over a choice σ_v of each operator v: a signature along each axis of the mesh. made_T is the
+property that T's maker gives it; b is needed of T if the choice of an operator that reads T has it.
+An operator computes on its part alone, in
+
+    time_v(σ) = fixed_v + max(compute_v · work(σ), memory_v · moved(σ)) + what is added up     (2)
+
+with work(σ) = Π 1/p over axes along which σ splits, and moved(σ) the bytes on a device, of all. For
+``distpar``, cost_v is instead
+
+    β · Σ elements on a device of what v reads and makes + bytes of what is added up          (3)
+
+A parameter needs its gradient in the property that it has itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from ...instances import InputError, Operator, Role, Sharding, ShardingObjective
+from ...instances.common.arrays import Floats, Ints
+from ...instances.common.errors import quote
+from ...instances.common.units import TIME_UNITS
+from ...instances.model.sharding.problem import program_of
+from ...instances.model.sharding.program import TensorProgram
+from ...instances.model.sharding.properties import Property, local_shape, property_text
+from ..task import Task
+from .conversions import Conversions, collective_cost, conversions
+
+#: Choices of one operator, at most: signatures to the power of the mesh's axes.
+MOST_CHOICES = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """The choices of one operator, C of them.
+
+    Parameters
+    ----------
+    signature
+        Shape (C, axes): the number of its signature along each axis.
+    cost
+        Shape (C,): of computing.
+    needs, makes
+        For each tensor that it reads, or makes, the number of its property; shape (C,).
+    """
+
+    signature: Ints
+    cost: Floats
+    needs: tuple[Ints, ...]
+    makes: tuple[Ints, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """An operator that reads a tensor: the number of the property it needs, by its choice."""
+
+    operator: int
+    needs: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class ShardingCosts:
+    """A sharding problem as arrays.
+
+    Parameters
+    ----------
+    program, problem
+        What it is of.
+    choices
+        Of each operator.
+    conversions
+        Of each tensor.
+    """
+
+    program: TensorProgram
+    problem: Sharding
+    choices: tuple[Choices, ...]
+    conversions: tuple[Conversions, ...]
+
+    @cached_property
+    def makes(self) -> tuple[tuple[int, Ints], ...]:
+        """For each tensor its maker, and the number of its property by the maker's choice."""
+        found: list[tuple[int, Ints]] = [(-1, np.zeros(0, np.int64))] * len(self.program.tensors)
+        for v, operator in enumerate(self.program.operators):
+            for slot, t in enumerate(operator.outputs):
+                found[t] = (v, self.choices[v].makes[slot])
+        return tuple(found)
+
+    @cached_property
+    def uses(self) -> tuple[tuple[Use, ...], ...]:
+        """For each tensor who reads it; a parameter its gradient, as it lies itself."""
+        found: list[list[Use]] = [[] for _ in self.program.tensors]
+        for v, operator in enumerate(self.program.operators):
+            for slot, t in enumerate(operator.inputs):
+                found[t].append(Use(v, self.choices[v].needs[slot]))
+            if operator.gradient is not None:
+                found[operator.gradient].append(Use(v, self.choices[v].makes[0]))
+        return tuple(map(tuple, found))
+
+    def objective(self, chosen: Ints) -> float:
+        """Return (1) for the number of each operator's choice, shape (n,)."""
+        total = math.fsum(float(c.cost[k]) for c, k in zip(self.choices, chosen, strict=True))
+        for t, users in enumerate(self.uses):
+            maker, makes = self.makes[t]
+            needed = {int(use.needs[chosen[use.operator]]) for use in users}
+            row = self.conversions[t].cost[makes[chosen[maker]]]
+            total += float(sum(row[b] for b in sorted(needed)))
+        return total
+
+    def signature(self, chosen: Ints) -> Ints:
+        """Return the signatures of choices; shape (n, axes)."""
+        rows = [c.signature[k] for c, k in zip(self.choices, chosen, strict=True)]
+        return np.array(rows, np.int64).reshape(len(rows), len(self.problem.mesh.shape))
+
+    def chosen(self, signature: Ints) -> Ints | None:
+        """Return the choices that have these signatures, None if one is not allowed."""
+        found = []
+        for choices, row in zip(self.choices, signature, strict=True):
+            (same,) = np.nonzero((choices.signature == row).all(axis=1))
+            if not len(same):
+                return None
+            found.append(int(same[0]))
+        return np.array(found, np.int64)
+
+
+@lru_cache(maxsize=4)
+def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
+    """Return the arrays of a task; computed once for each.
+
+    Raises
+    ------
+    InputError
+        If what is fixed does not exist or is not possible on the mesh.
+    """
+    program, problem = program_of(task.workload), task.problem
+    unit_s = TIME_UNITS[task.workload.time_unit]
+    converted = tuple(
+        conversions(
+            t.shape, t.size_bytes, problem.mesh, ShardingObjective(problem.objective), unit_s
+        )
+        for t in program.tensors
+    )
+    fixed = dict(problem.fixed)
+    for node in fixed:
+        if node not in task.workload.index:
+            raise InputError(f"fix: the program has no operator {node}; correct its name")
+    kept: dict[object, Choices] = {}
+    made = []
+    for operator in program.operators:
+        sides = [[program.tensors[t] for t in side] for side in (operator.inputs, operator.outputs)]
+        shapes = tuple(tuple((t.shape, t.size_bytes) for t in side) for side in sides)
+        times = (operator.fixed, operator.compute, operator.memory)
+        alike = (operator.role, operator.signatures, times, shapes)
+        if alike not in kept:
+            kept[alike] = _choices(operator, program, problem, converted, unit_s)
+        choices = kept[alike]
+        if operator.name in fixed:
+            choices = _fixed(operator, choices, fixed[operator.name], converted)
+        made.append(choices)
+    return ShardingCosts(program, problem, tuple(made), converted)
+
+
+def _choices(
+    operator: Operator,
+    program: TensorProgram,
+    problem: Sharding,
+    converted: tuple[Conversions, ...],
+    unit_s: float,
+) -> Choices:
+    """Return the choices of an operator that are possible on the mesh, all priced."""
+    mesh = problem.mesh.shape
+    around = (*operator.inputs, *operator.outputs)
+    rows, costs, properties = [], [], []
+    for row in _rows(operator, program, mesh):
+        chosen = [operator.signatures[k] for k in row]
+        sides = [s.inputs + s.outputs for s in chosen]
+        whole = [tuple(side[slot] for side in sides) for slot in range(len(around))]
+        if all(w in converted[t].number for t, w in zip(around, whole, strict=True)):
+            rows.append(row)
+            properties.append([converted[t].number[w] for t, w in zip(around, whole, strict=True)])
+            costs.append(_cost(operator, program, problem, row, whole, unit_s))
+    table = np.array(properties, np.int64).reshape(len(rows), len(around))
+    read = len(operator.inputs)
+    return Choices(
+        signature=np.array(rows, np.int64).reshape(len(rows), len(mesh)),
+        cost=np.array(costs, np.float64),
+        needs=tuple(table[:, slot] for slot in range(read)),
+        makes=tuple(table[:, slot] for slot in range(read, len(around))),
+    )
+
+
+def _rows(
+    operator: Operator, program: TensorProgram, mesh: tuple[int, ...]
+) -> Iterator[tuple[int, ...]]:
+    """Yield the signatures along each axis that divide what they split."""
+    signatures = operator.signatures
+    if operator.role is Role.INPUT:
+        yield arrival(operator, program, mesh)
+        return
+    count = len(signatures) ** len(mesh)
+    if count > MOST_CHOICES:
+        raise InputError(
+            f"operator {operator.name}: {count} ways to split it on this mesh; at most "
+            f"{MOST_CHOICES} are planned with: take a mesh of fewer axes"
+        )
+    for row in itertools.product(range(len(signatures)), repeat=len(mesh)):
+        parts = [1] * len(signatures)
+        for k, devices in zip(row, mesh, strict=True):
+            if signatures[k].extent > 1:
+                parts[k] *= devices
+        if all(s.extent % count == 0 for s, count in zip(signatures, parts, strict=True)):
+            yield row
+
+
+def arrival(operator: Operator, program: TensorProgram, mesh: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the signatures of an input: split by axis 0 along every axis that still divides it."""
+    texts = [signature.text for signature in operator.signatures]
+    copied, split = texts.index("->B"), "->S0"
+    left = program.tensors[operator.outputs[0]].shape[0] if split in texts else 1
+    row = []
+    for devices in mesh:
+        fits = split in texts and left % devices == 0
+        left //= devices if fits else 1
+        row.append(texts.index(split) if fits else copied)
+    return tuple(row)
+
+
+def _cost(
+    operator: Operator,
+    program: TensorProgram,
+    problem: Sharding,
+    row: tuple[int, ...],
+    whole: list[Property],
+    unit_s: float,
+) -> float:
+    """Return the cost of one choice, (2) or (3)."""
+    mesh = problem.mesh
+    chosen = [operator.signatures[k] for k in row]
+    tensors = [program.tensors[t] for t in (*operator.inputs, *operator.outputs)]
+    shapes = [local_shape(t.shape, w, mesh.shape) for t, w in zip(tensors, whole, strict=True)]
+    work = 1.0
+    for signature, devices in zip(chosen, mesh.shape, strict=True):
+        work /= devices if signature.extent > 1 else 1
+    added = 0.0
+    for d, signature in enumerate(chosen):
+        if signature.reduced_bytes:
+            among, p = signature.reduced_bytes, mesh.shape[d]
+            for e, other in enumerate(chosen):
+                if e != d and other is not signature and other.extent > 1:
+                    among /= mesh.shape[e]
+            added += collective_cost(
+                2 * (p - 1), 2 * (p - 1) * among, d, mesh, ShardingObjective(problem.objective)
+            )
+    if problem.objective == "distpar":
+        counted = operator.role is Role.OPERATOR
+        return problem.beta * sum(map(math.prod, shapes)) * counted + added
+    total = sum(t.size_bytes for t in tensors)
+    held = sum(
+        math.prod(shape) * (t.size_bytes / t.elements if t.elements else 0.0)
+        for t, shape in zip(tensors, shapes, strict=True)
+    )
+    moved = held / total if total else 1.0
+    time = operator.fixed + max(operator.compute * work, operator.memory * moved)
+    return time + added / unit_s
+
+
+def _fixed(
+    operator: Operator, choices: Choices, text: str, converted: tuple[Conversions, ...]
+) -> Choices:
+    """Return the choices of an operator that a text such as ``S0,B`` leaves."""
+    read = [
+        [property_text(converted[t].states[b]) for t, b in zip(tensors, row, strict=True)]
+        for tensors, columns in (
+            (operator.inputs, choices.needs),
+            (operator.outputs, choices.makes),
+        )
+        for row in zip(*columns, strict=True)
+    ]
+    count = len(choices.cost)
+    inputs = [",".join(row) for row in (read[:count] if operator.inputs else [[]] * count)]
+    outputs = [",".join(row) for row in read[-count:]]
+    names = [f"{a}->{b}" for a, b in zip(inputs, outputs, strict=True)]
+    short = inputs if operator.inputs else outputs
+    kept = [k for k in range(count) if text in (names[k], short[k])]
+    if not kept:
+        known = ", ".join(dict.fromkeys(short))
+        raise InputError(
+            f"fix: {operator.name} cannot have {quote(text)} on this mesh; it can have {known}"
+        )
+    at = np.array(kept)
+    return Choices(
+        choices.signature[at],
+        choices.cost[at],
+        tuple(column[at] for column in choices.needs),
+        tuple(column[at] for column in choices.makes),
+    )

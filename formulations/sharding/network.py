@@ -1,0 +1,250 @@
+"""Sharding as a sum of costs of one and of two variables, for elimination and local search.
+
+The cost (1) of `costs.py` has terms over all readers of a tensor. With w_{T,b}, whether T is
+converted to b, it is a sum over pairs:
+
+    min  Σ_v cost_v(σ_v) + Σ_{T,b} ( w_{T,b} · conversion_T(made_T(σ), b)
+                                     + Σ_{v reads T} (1 − w_{T,b}) · M_{T,b} · [σ_v needs b] )   (4)
+
+M_{T,b} = max_a conversion_T(a, b): who needs b while T is not converted for all pays for a
+conversion of its own, which is never cheaper. What a single operator needs has no w: its pair is
+that of maker and reader. The minimum of (4) is that of (1).
+
+A value of a variable is left out if another is at least as good whatever the others are:
+
+    cost(s) − cost(r) + Σ_u max_y ( pair_u(s, y) − pair_u(r, y) ) ≤ 0  ⇒  r is left out         (5)
+
+(R. Goldstein, "Efficient rotamer elimination applied to protein side-chains", 1994.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...instances.common.arrays import Bools, Floats, Ints
+from .costs import ShardingCosts
+
+#: Comparisons of two values with all of a neighbour that one variable may take.
+MOST_COMPARISONS = 20_000_000
+
+#: What is left of a pair of costs, relative to the largest, for it to be a sum of two costs.
+SEPARABLE = 1e-13
+
+
+@dataclass(eq=False)
+class CostNetwork:
+    """Variables with costs of their values and of pairs of values.
+
+    Parameters
+    ----------
+    values
+        Of each variable the values that are left, by their number: for operators choices, for
+        others 0 and 1.
+    cost
+        Of each variable: of each of its values.
+    pairs
+        For u < v: the cost of each value of u (rows) with each of v (columns).
+    operators
+        The first so many variables are operators.
+    """
+
+    values: list[Ints]
+    cost: list[Floats]
+    pairs: dict[tuple[int, int], Floats]
+    operators: int
+    neighbours: list[set[int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.neighbours = [set() for _ in self.values]
+        for u, v in self.pairs:
+            self.neighbours[u].add(v)
+            self.neighbours[v].add(u)
+
+    def pair(self, u: int, v: int) -> Floats:
+        """Return the costs of two neighbours, values of u as rows."""
+        return self.pairs[u, v] if u < v else self.pairs[v, u].T
+
+    def keep(self, v: int, kept: Bools | Ints) -> None:
+        """Leave only some values of a variable."""
+        self.values[v], self.cost[v] = self.values[v][kept], self.cost[v][kept]
+        for u in self.neighbours[v]:
+            if u < v:
+                self.pairs[u, v] = self.pairs[u, v][:, kept]
+            else:
+                self.pairs[v, u] = self.pairs[v, u][kept]
+
+    def drop_pair(self, u: int, v: int) -> None:
+        """Forget the costs of two neighbours."""
+        del self.pairs[min(u, v), max(u, v)]
+        self.neighbours[u].discard(v)
+        self.neighbours[v].discard(u)
+
+
+def cost_network(costs: ShardingCosts) -> CostNetwork:
+    """Return (4)."""
+    values = [np.arange(len(choices.cost)) for choices in costs.choices]
+    own = [choices.cost.copy() for choices in costs.choices]
+    pairs: dict[tuple[int, int], Floats] = {}
+
+    def add(u: int, v: int, table: Floats) -> None:
+        if u > v:
+            u, v, table = v, u, table.T
+        pairs[u, v] = pairs[u, v] + table if (u, v) in pairs else table
+
+    for t, uses in enumerate(costs.uses):
+        maker, makes = costs.makes[t]
+        needs: dict[int, dict[int, Bools]] = {}  # by property, by operator: which choices need it
+        for use in uses:
+            for b in np.unique(use.needs).tolist():
+                by = needs.setdefault(b, {})
+                wants = use.needs == b
+                by[use.operator] = by[use.operator] | wants if use.operator in by else wants
+        for b, by in needs.items():
+            price = costs.conversions[t].cost[makes, b]
+            dearest = float(price.max())
+            if dearest == 0:
+                continue
+            if len(by) == 1:
+                ((v, wants),) = by.items()
+                add(maker, v, price[:, None] * wants[None, :])
+                continue
+            w = len(values)
+            values.append(np.arange(2))
+            own.append(np.zeros(2))
+            add(w, maker, np.stack([np.zeros(len(price)), price]))
+            for v, wants in by.items():
+                add(w, v, np.stack([dearest * wants, np.zeros(len(wants))]))
+    return CostNetwork(values, own, pairs, len(costs.choices))
+
+
+@dataclass(frozen=True)
+class Eliminated:
+    """A variable that has gone: its best value by those of its neighbours.
+
+    Parameters
+    ----------
+    variable, scope
+        It and its neighbours then.
+    values
+        Values of the neighbours then.
+    best
+        Its best value, with an axis for each neighbour.
+    """
+
+    variable: int
+    scope: tuple[int, ...]
+    values: tuple[Ints, ...]
+    best: Ints
+
+
+@dataclass(eq=False)
+class Reduced:
+    """A network made smaller, and the way back.
+
+    Parameters
+    ----------
+    network
+        What is left: variables without neighbours have one value.
+    eliminated
+        Variables that went, first to last.
+    """
+
+    network: CostNetwork
+    eliminated: list[Eliminated]
+
+    def restore(self, value: Ints) -> Ints:
+        """Return the value of every variable, given those that are left; shape (variables,)."""
+        whole = value.copy()
+        for one in reversed(self.eliminated):
+            at = tuple(
+                int(np.searchsorted(values, whole[u]))
+                for u, values in zip(one.scope, one.values, strict=True)
+            )
+            whole[one.variable] = one.best[at]
+        return whole
+
+
+def reduce_network(network: CostNetwork) -> Reduced:
+    """Leave values out by (5), and eliminate variables of at most two neighbours, until nothing
+    more goes.
+
+    Pairs whose costs are sums of one cost each are no pairs: they go, too.
+    """
+    reduced = Reduced(network, [])
+    waiting = set(range(len(network.values)))
+    while waiting:
+        v = min(waiting)
+        waiting.discard(v)
+        around = set(network.neighbours[v])
+        kept = _undominated(network, v)
+        if not kept.all():
+            network.keep(v, kept)
+            waiting |= around | {v}
+            continue
+        for u in sorted(around):
+            if _part(network, v, u):
+                waiting |= {u, v}
+        if v not in waiting and 0 < len(network.neighbours[v]) <= 2:
+            waiting |= network.neighbours[v]
+            reduced.eliminated.append(_eliminate(network, v))
+    return reduced
+
+
+def _part(network: CostNetwork, v: int, u: int) -> bool:
+    """Turn the pair of v and u into costs of each alone, if it is no more than that."""
+    table = network.pair(v, u)
+    rows, columns = table[:, :1], table[:1] - table[0, 0]
+    scale = float(np.abs(table).max(initial=0.0))
+    if (np.abs(table - rows - columns) > SEPARABLE * scale).any():
+        return False
+    network.cost[v] = network.cost[v] + rows[:, 0]
+    network.cost[u] = network.cost[u] + columns[0]
+    network.drop_pair(v, u)
+    return True
+
+
+def _eliminate(network: CostNetwork, v: int) -> Eliminated:
+    """Eliminate a variable of one or two neighbours."""
+    scope = tuple(sorted(network.neighbours[v]))
+    joint = network.cost[v]
+    for u in reversed(scope):
+        joint = joint + np.expand_dims(network.pair(u, v), tuple(range(1, joint.ndim)))
+    best = joint.argmin(axis=-1)
+    least = np.take_along_axis(joint, best[..., None], axis=-1)[..., 0]
+    gone = Eliminated(
+        v, scope, tuple(network.values[u].copy() for u in scope), network.values[v][best]
+    )
+    for u in scope:
+        network.drop_pair(u, v)
+    if len(scope) == 1:
+        network.cost[scope[0]] = network.cost[scope[0]] + least
+    else:
+        a, b = scope[0], scope[1]
+        known = network.pairs.get((a, b))
+        network.pairs[a, b] = least if known is None else known + least
+        network.neighbours[a].add(b)
+        network.neighbours[b].add(a)
+    network.values[v], network.cost[v] = network.values[v][:1], np.zeros(1)
+    return gone
+
+
+def _undominated(network: CostNetwork, v: int) -> Bools:
+    """Return which values of a variable are left by (5)."""
+    cost, count = network.cost[v], len(network.cost[v])
+    kept = np.ones(count, np.bool_)
+    others = sorted(network.neighbours[v])
+    work = count * count * sum(len(network.values[u]) for u in others)
+    if count == 1 or work > MOST_COMPARISONS:
+        return kept
+    worse = cost[:, None] - cost[None, :]  # s as rows, r as columns
+    for u in others:
+        table = network.pair(v, u)
+        worse = worse + (table[:, None, :] - table[None, :, :]).max(axis=2)
+    falls = worse <= 0.0
+    np.fill_diagonal(falls, False)
+    for r in range(count - 1, -1, -1):  # of equal ones the first stays
+        if (falls[:, r] & kept).any():
+            kept[r] = False
+    return kept

@@ -1,0 +1,61 @@
+"""Times, sizes and tables as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def show_bytes(size: float) -> str:
+    """Return a size as people read it.
+
+    Examples
+    --------
+    >>> show_bytes(3 * 2**30)
+    '3.00 GiB'
+    """
+    if math.isinf(size):
+        return "no limit"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    return f"{size:.2f} TiB"
+
+
+def show_time(value: float, unit: str) -> str:
+    """Return a time with its unit, where the workload names one; an infinite one is unknown."""
+    if math.isinf(value):
+        return "unknown"
+    return f"{value:.6g}" + ("" if unit == "unspecified" else f" {unit}")
+
+
+def show_gap(gap: float) -> str:
+    """Return a gap in per cent."""
+    return "unknown" if math.isinf(gap) else f"{100 * gap:.3f} %"
+
+
+def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Return rows as lines of text, columns aligned: the first ones to the left, others right.
+
+    Parameters
+    ----------
+    left
+        How many columns are aligned to the left.
+
+    Examples
+    --------
+    >>> print(text_table(["device", "ms"], [["a", "1.5"], ["bcd", "12"]]))
+    device   ms
+    a       1.5
+    bcd      12
+    """
+    lines = [titles, *rows]
+    widths = [max(len(line[c]) for line in lines) for c in range(len(titles))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if c < left else cell.rjust(width)
+            for c, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

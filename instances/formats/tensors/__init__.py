@@ -1,0 +1,1 @@
+"""Tensor programs and shardings in our own JSON."""

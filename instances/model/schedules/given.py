@@ -1,0 +1,245 @@
+"""A schedule that the user gives: rows of forward and backward passes, checked before they count.
+
+A row is a device, a cell an action such as ``2F0`` or nothing, as in the CSV of computations of
+torch.distributed.pipelining. The stages 0, 1, …, P − 1 are a chain: a forward pass waits for that
+of the stage before, a backward pass for that of the stage behind. So whether an order can be
+executed does not depend on what the stages are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
+
+from ...common.errors import InputError
+from .actions import Action, Kind, parse_action
+from .size import check_size
+
+#: What a row may hold: transfers follow from the stages.
+COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
+#: Devices of a deadlock that are named at most.
+NAMED = 3
+
+
+class Cell(NamedTuple):
+    """An action, and where it stands, counted from 1."""
+
+    row: int
+    column: int
+    action: Action
+
+    @property
+    def place(self) -> str:
+        """Where it stands, in words."""
+        return f"row {self.row}, column {self.column}"
+
+
+@dataclass(frozen=True)
+class GivenOrder:
+    """What each device of a chain of stages does, in order: complete, and free of deadlock.
+
+    Parameters
+    ----------
+    rows
+        The actions of each device.
+    device
+        For each stage the row that has it.
+    microbatches
+        How many there are.
+    """
+
+    rows: tuple[tuple[Action, ...], ...]
+    device: tuple[int, ...]
+    microbatches: int
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The rows as CSV, without idle cells."""
+        return tuple(",".join(map(str, row)) for row in self.rows)
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a backward pass."""
+        return any(action.kind != Kind.F for row in self.rows for action in row)
+
+    @property
+    def most_stages(self) -> int:
+        """Stages of the device that has most of them."""
+        return max(map(self.device.count, self.device))
+
+
+def parse_rows(lines: Iterable[str], name: str) -> list[list[Cell]]:
+    """Read rows of cells, strictly; empty cells are left out.
+
+    Parameters
+    ----------
+    name
+        What messages begin with.
+
+    Raises
+    ------
+    InputError
+        If a cell is not an action; the message names row and column.
+    """
+    rows: list[list[Cell]] = []
+    for number, line in enumerate(lines, 1):
+        row = []
+        for column, cell in enumerate(line.split(","), 1):
+            if not cell.strip():
+                continue
+            try:
+                row.append(Cell(number, column, parse_action(cell.strip())))
+            except InputError as error:
+                raise InputError(f"{name}: row {number}, column {column}: {error}") from None
+        rows.append(row)
+    return rows
+
+
+def given_order(lines: Sequence[str], name: str) -> GivenOrder:
+    """Read the order that the user gives.
+
+    Parameters
+    ----------
+    lines
+        A row of cells per device.
+    name
+        What messages begin with.
+
+    Raises
+    ------
+    InputError
+        If a cell is no pass, a pass is missing, given twice, or on another device than its stage,
+        a backward pass comes before its forward pass, or the devices wait for each other for ever.
+
+    Examples
+    --------
+    >>> given_order(["0F0,0F1,,0B0,0B1", ",1F0,1F1,1B0,1B1"], "my.csv").device
+    (0, 1)
+
+    Notes
+    -----
+    O(actions + devices · waits).
+    """
+
+    def fail(message: str) -> NoReturn:
+        raise InputError(f"{name}: {message}")
+
+    rows = parse_rows(lines, name)
+    if not any(rows):
+        fail("no actions; give a row of cells such as 0F0,0B0 per device")
+    for number, row in enumerate(rows, 1):
+        if not row:
+            fail(f"row {number}: no actions; a row is what a device does: leave it out")
+    try:
+        place = _places(rows)
+        device, microbatches = _sizes(rows)
+        _check_complete(place, device, microbatches)
+        _check_waits(rows, place, len(device))
+    except InputError as error:
+        fail(str(error))
+    actions = tuple(tuple(cell.action for cell in row) for row in rows)
+    return GivenOrder(actions, device, microbatches)
+
+
+def _places(rows: Sequence[Sequence[Cell]]) -> dict[Action, Cell]:
+    """Return where each action stands."""
+    found: dict[Action, Cell] = {}
+    for cell in (cell for row in rows for cell in row):
+        if cell.action.kind not in COMPUTES:
+            raise InputError(
+                f"{cell.place}: {cell.action} is no pass; rows have F, B, I and W, and transfers "
+                "follow from the stages"
+            )
+        if cell.action in found:
+            first = found[cell.action]
+            raise InputError(f"{cell.place}: {cell.action} is in {first.place} already")
+        found[cell.action] = cell
+    return found
+
+
+def _sizes(rows: Sequence[Sequence[Cell]]) -> tuple[tuple[int, ...], int]:
+    """Return the row of each stage, and how many microbatches there are."""
+    first: dict[int, Cell] = {}
+    numbers = set()
+    for cell in (cell for row in rows for cell in row):
+        known = first.setdefault(cell.action.stage, cell)
+        if known.row != cell.row:
+            raise InputError(
+                f"{cell.place}: {cell.action} is on another device than {known.action} "
+                f"({known.place}); a stage is on one device"
+            )
+        numbers.add(cell.action.microbatch)
+    for what, seen in (("stage", first.keys()), ("microbatch", numbers)):
+        last = max(seen)
+        if len(seen) <= last:
+            lacking = next(n for n in range(len(seen) + 1) if n not in seen)
+            raise InputError(f"no {what} {lacking}, but a {what} {last}; number them from 0 on")
+    check_size(len(first), len(numbers))
+    return tuple(first[s].row - 1 for s in range(len(first))), len(numbers)
+
+
+def _check_complete(place: dict[Action, Cell], device: Sequence[int], microbatches: int) -> None:
+    trains = any(action.kind != Kind.F for action in place)
+    for s, row in enumerate(device):
+        for j in range(microbatches):
+            whole, split = Action(s, Kind.B, j), (Action(s, Kind.I, j), Action(s, Kind.W, j))
+            halves = [action for action in split if action in place]
+            if whole in place and halves:
+                raise InputError(
+                    f"{place[halves[0]].place}: {halves[0]}, and also {whole} "
+                    f"({place[whole].place}); use one form"
+                )
+            needed = [Action(s, Kind.F, j), *(split if halves else (whole,) if trains else ())]
+            for action in needed:
+                if action not in place:
+                    raise InputError(f"{action} is missing; it belongs in row {row + 1}")
+
+
+def _before(action: Action, place: dict[Action, Cell], stages: int) -> list[Action]:
+    """Return what an action waits for."""
+    s, kind, j = action
+    if kind == Kind.F:
+        return [Action(s - 1, Kind.F, j)] if s else []
+    if kind == Kind.W:
+        return [Action(s, Kind.I, j)]
+    own = Action(s, Kind.F, j)
+    if s == stages - 1:
+        return [own]
+    whole = Action(s + 1, Kind.B, j)
+    return [own, whole if whole in place else Action(s + 1, Kind.I, j)]
+
+
+def _check_waits(rows: Sequence[Sequence[Cell]], place: dict[Action, Cell], stages: int) -> None:
+    """Raise InputError unless the rows can be executed to their end."""
+    for cell in place.values():
+        for action in _before(cell.action, place, stages):
+            needed = place[action]
+            if needed.row == cell.row and needed.column > cell.column:
+                raise InputError(
+                    f"{cell.place}: {cell.action} comes before {action} (column {needed.column}), "
+                    "which it waits for"
+                )
+    done: set[Action] = set()
+    at = [0] * len(rows)
+    moved = True
+    while moved:
+        moved = False
+        for d, row in enumerate(rows):
+            while at[d] < len(row) and done.issuperset(_before(row[at[d]].action, place, stages)):
+                done.add(row[at[d]].action)
+                at[d] += 1
+                moved = True
+    stuck = [row[i] for row, i in zip(rows, at, strict=True) if i < len(row)]
+    if stuck:
+        waits = [" waits for ".join(_words(cell, place, done, stages)) for cell in stuck[:NAMED]]
+        raise InputError(f"deadlock: {'; '.join(waits)}{'; …' if len(stuck) > NAMED else ''}")
+
+
+def _words(cell: Cell, place: dict[Action, Cell], done: set[Action], stages: int) -> Iterator[str]:
+    """Yield a cell that cannot run, and what it waits for."""
+    yield f"{cell.place}: {cell.action}"
+    for action in _before(cell.action, place, stages):
+        if action not in done:
+            yield f"{action} ({place[action].place})"
+            return

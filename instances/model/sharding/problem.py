@@ -1,0 +1,138 @@
+"""The problem of sharding: how every tensor of a program lies on the devices of a mesh."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...common.choices import Optimizer, OrText, ShardingObjective, choose
+from ...common.errors import InputError, quote
+from ...common.units import MOST, TIME_UNITS, NodeId
+from ..summary import ByFields
+from .mesh import DeviceMesh
+from .program import TensorProgram
+
+if TYPE_CHECKING:
+    from ..workload import Workload
+
+#: Bytes of optimizer state per byte of a parameter.
+STATE = {Optimizer.SGD: 0.0, Optimizer.MOMENTUM: 1.0, Optimizer.ADAM: 2.0}
+
+
+@dataclass(frozen=True)
+class Sharding(ByFields):
+    """Choose for every operator how its tensors lie on the devices, at least cost.
+
+    Every operator has one signature for each axis of the mesh. Where a tensor is read in another
+    property than it is made in, it is converted, once for all that read it so. A parameter lies in
+    one property, and its gradient arrives in that one.
+
+    Parameters
+    ----------
+    mesh
+        The devices.
+    objective
+        ``time``: Σ times of operators on their parts + Σ times of conversions, by latency and
+        bandwidth of the axis that they run along, nothing overlapped. ``distpar``: the published
+        cost, beta · Σ elements that operators read and make, per device, + Σ bytes of conversions,
+        of all devices.
+    beta
+        Weight of the elements for ``distpar``; 0 counts communication alone.
+    memory_bytes
+        Of each device, for parameters, gradients, optimizer state and the activations that are
+        kept for the backward pass; None for no limit.
+    optimizer
+        Whose state is kept: ``sgd``, ``momentum`` or ``adam``.
+    fixed
+        Signatures that are given: pairs of an operator's id and a text such as ``S0,B`` (the
+        properties of what it reads), ``S0,B->S0``, or ``S0`` for how a parameter lies; on a mesh of
+        two axes ``S0xB,BxB->S0xB``.
+
+    Raises
+    ------
+    InputError
+        If an option is none of its choices, or a number is out of range.
+
+    References
+    ----------
+    "DistPar: Tensor Partitioning for Distributed Neural Network Computing", and the conversion
+    costs of OneFlow (Yuan et al., 2021). The objective ``time`` and memory are ours.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> mesh = stagecut.DeviceMesh((4,), (stagecut.Link(1e-5, 1e10),))
+    >>> stagecut.Sharding(mesh, memory_bytes=16e9).objective
+    'time'
+    """
+
+    mesh: DeviceMesh
+    objective: OrText[ShardingObjective] = ShardingObjective.TIME
+    beta: float = 1.0
+    memory_bytes: float | None = None
+    optimizer: OrText[Optimizer] = Optimizer.ADAM
+    fixed: tuple[tuple[NodeId, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        choose(self, objective=ShardingObjective, optimizer=Optimizer)
+        if self.optimizer not in STATE:
+            raise InputError(f"optimizer: {self.optimizer!r} is not one of {', '.join(STATE)}")
+        if not isinstance(self.mesh, DeviceMesh):
+            raise InputError(f"mesh: {quote(self.mesh)} is not a DeviceMesh")
+        for key, least in (("beta", 0.0), ("memory_bytes", 0.0)):
+            value = getattr(self, key)
+            if value is None and key == "memory_bytes":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(f"{key}: {quote(value)} is no number")
+            if not (least <= value <= MOST and math.isfinite(value)):
+                raise InputError(f"{key}: {value:g}; it must be from 0 to {MOST:g}")
+            object.__setattr__(self, key, float(value))
+        object.__setattr__(self, "fixed", tuple((node, str(text)) for node, text in self.fixed))
+
+    @property
+    def name(self) -> str:
+        """What the problem is called in files and tables."""
+        return "sharding"
+
+    @property
+    def state(self) -> float:
+        """Bytes of optimizer state per byte of a parameter."""
+        return STATE[Optimizer(self.optimizer)]
+
+
+def program_of(workload: Workload) -> TensorProgram:
+    """Return the tensor program of a workload.
+
+    Parameters
+    ----------
+    workload
+        From `program_workload`, `tensor_program`, or a file of a tensor program.
+
+    Returns
+    -------
+    TensorProgram
+        Its operators are the nodes.
+
+    Raises
+    ------
+    InputError
+        If it has none, or no unit of time.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> try:
+    ...     program_of(stagecut.load("gpt2-xl"))
+    ... except stagecut.InputError as error:
+    ...     print("no tensors" in str(error))
+    True
+    """
+    if workload.program is None:
+        raise InputError(
+            f"{workload.name}: it has no tensors to shard; write it with profile --train --tensors"
+        )
+    if workload.time_unit not in TIME_UNITS:
+        raise InputError(f"{workload.name}: its unit of time is not known; give one")
+    return workload.program

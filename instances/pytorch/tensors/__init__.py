@@ -1,0 +1,1 @@
+"""From a model to a tensor program: its training graph, and the ways to split each operator."""

@@ -1,0 +1,250 @@
+"""A training graph as a tensor program: tensors, signatures, and what each operator takes."""
+
+from __future__ import annotations
+
+import operator as python_operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils.flop_counter import flop_registry
+
+from ...common.choices import Role
+from ...common.errors import InputError
+from ...generate.architectures.lowering import suggested_cluster
+from ...generate.roofline import Machine, machine
+from ...model.sharding.as_workload import program_workload
+from ...model.sharding.program import ITEM_BYTES, Operator, Signature, Tensor, TensorProgram
+from ...model.sharding.properties import COPIED, PARTIAL
+from ...model.workload import Workload
+from ..parts import plain
+from ..recording.formulas import custom_mapping
+from ..tracing.unchanged import unchanged
+from .rules import VIEWS, name_of, signatures_of
+from .trace import TrainingGraph, training_graph
+
+#: Nodes that are the tensor that they get.
+_SAME = ("detach", "alias", "lift_fresh_copy", "lift_fresh")
+
+
+@dataclass
+class _Made:
+    """What is made of a graph so far."""
+
+    tensors: list[Tensor] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
+    number: dict[str, int] = field(default_factory=dict)  # of a tensor, by its node
+    parts: dict[str, list[int | None]] = field(default_factory=dict)  # of nodes that make several
+
+
+def tensor_program(
+    model: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    estimate: str,
+    name: str = "",
+) -> Workload:
+    """Trace the training step of a model and return it as a workload with a tensor program.
+
+    Parameters
+    ----------
+    model, args, kwargs
+        What is trained: ``model(*args, **kwargs)`` is its loss, or what is summed up to one. It is
+        traced in the mode that it is in.
+    estimate
+        Name of an accelerator (see `roofline.MACHINES`) whose roofline gives the times.
+    name
+        Of the workload; default: the model's class.
+
+    Returns
+    -------
+    Workload
+        For `Sharding`. Operators without a rule are computed on every device.
+
+    Raises
+    ------
+    InputError
+        If the model cannot be traced, or there is no such accelerator.
+
+    Examples
+    --------
+    >>> import torch
+    >>> workload = tensor_program(nn.Linear(4, 8), (torch.zeros(2, 4),), estimate="h100")
+    >>> [operator.kind for operator in workload.program.operators][:4]
+    ['parameter', 'parameter', 'input', 'aten.t']
+    """
+    target = machine(estimate)
+    named = dict(kwargs or {})
+    model = plain(model, args, named)
+    with unchanged(model, (args, named)):
+        graph = training_graph(model, args, named)
+    program = program_of_graph(graph, target)
+    held = sum(t.size_bytes for t in program.tensors)
+    return program_workload(
+        program,
+        name or type(model).__name__,
+        time_unit="ms",
+        cluster=suggested_cluster(target, target.peer, held),
+        provenance={
+            "generator": "stagecut.instances.pytorch.tensors",
+            "model": f"{type(model).__module__}.{type(model).__qualname__}",
+            "pass": "training",
+            "granularity": "ATen operators",
+            "torch": torch.__version__,
+            "cost_model": "roofline",
+            "accelerator": f"{target.name}: {target.source}",
+        },
+    )
+
+
+def program_of_graph(traced: TrainingGraph, target: Machine) -> TensorProgram:
+    """Return the tensor program of a training graph, priced by a machine's roofline."""
+    made = _Made()
+    backward = False
+    last_loss = traced.losses[-1]
+    sources = [node for node in traced.graph.nodes if node.op == "placeholder" and node.users]
+    gradients = {node: name for name, node in traced.parameters.items() if node is not None}
+    for node in sources:
+        if node.name in traced.names:
+            _add_source(made, traced, node)
+    for node in traced.graph.nodes:
+        if node.op == "call_function":
+            _add(made, node, target, backward)
+        backward = backward or node is last_loss
+    late = {name: made.number[node.name] for node, name in gradients.items()}
+    late = {traced.names[name]: t for name, t in late.items()}
+    operators = []
+    for one in made.operators:
+        if one.role is Role.PARAMETER and one.name in late:
+            one = _with_gradient(one, late[str(one.name)])
+        operators.append(one)
+    return TensorProgram(tuple(made.tensors), tuple(operators))
+
+
+def _with_gradient(parameter: Operator, gradient: int) -> Operator:
+    return Operator(
+        parameter.name, (), parameter.outputs, parameter.signatures, Role.PARAMETER,
+        parameter.kind, gradient=gradient,
+    )  # fmt: skip
+
+
+def _add_source(made: _Made, traced: TrainingGraph, node: fx.Node) -> None:
+    name = traced.names[node.name]
+    stays = node.name in traced.parameters or node.name in traced.resident
+    tensor = _tensor(name, node.meta["val"])
+    axes = range(len(tensor.shape)) if stays else range(min(1, len(tensor.shape)))
+    ways = [Signature((), (i,), tensor.shape[i]) for i in axes if tensor.shape[i] > 1]
+    kind = "parameter" if node.name in traced.parameters else "buffer" if stays else "input"
+    made.number[node.name] = len(made.tensors)
+    made.operators.append(
+        Operator(
+            name,
+            (),
+            (len(made.tensors),),
+            (*ways, Signature((), (COPIED,))),
+            Role.PARAMETER if stays else Role.INPUT,
+            kind,
+        )
+    )
+    made.tensors.append(tensor)
+
+
+def _add(made: _Made, node: fx.Node, target: Machine, backward: bool) -> None:
+    """Add what a call makes; parts of several, and what is the same tensor, only get a number."""
+    if node.target is python_operator.getitem:
+        part = made.parts[node.args[0].name][node.args[1]]
+        if part is not None:
+            made.number[node.name] = part
+        return
+    kind = name_of(node)
+    values = node.meta["val"]
+    if kind in _SAME:
+        made.number[node.name] = made.number[node.all_input_nodes[0].name]
+        return
+    read = tuple(made.number[one.name] for one in tensor_arguments(node))
+    several = isinstance(values, tuple | list)
+    made.parts[node.name] = []
+    outputs: list[int] = []
+    for k, value in enumerate(values if several else [values]):
+        if not isinstance(value, torch.Tensor):
+            made.parts[node.name].append(None)
+            continue
+        name = f"{node.name}.{k}" if several else node.name
+        outputs.append(len(made.tensors))
+        made.parts[node.name].append(len(made.tensors))
+        made.tensors.append(_tensor(name, value))
+    if not several:
+        made.number[node.name] = outputs[0]
+    around = [made.tensors[t] for t in (*read, *outputs)]
+    shapes = [t.shape for t in around]
+    ways = signatures_of(node, shapes[: len(read)], shapes[len(read) :])
+    ruled = ways is not None or not read
+    copied = Signature((COPIED,) * len(read), (COPIED,) * len(outputs))
+    ways = (copied,) if ways is None else _of_numbers(ways, around)
+    view = kind in VIEWS
+    flops = 0.0 if view else _flops(node)
+    size = sum(t.size_bytes for t in around)
+    made.operators.append(
+        Operator(
+            node.name,
+            read,
+            tuple(outputs),
+            ways,
+            kind=f"aten.{kind}",
+            fixed=0.0 if view else 1e3 * target.launch_s,
+            compute=1e3 * flops / target.flops_per_s,
+            memory=0.0 if view else 1e3 * size / target.bytes_per_s,
+            flops=flops,
+            backward=backward,
+            view=view,
+            ruled=ruled,
+        )
+    )
+
+
+def _of_numbers(ways: tuple[Signature, ...], around: list[Tensor]) -> tuple[Signature, ...]:
+    """Return the signatures without those whose partial tensors cannot be added up."""
+    return tuple(
+        way
+        for way in ways
+        if all(
+            "float" in tensor.dtype or one != PARTIAL
+            for one, tensor in zip(way.inputs + way.outputs, around, strict=True)
+        )
+    )
+
+
+def tensor_arguments(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes that a call reads as tensors, in order; one read twice is there twice."""
+    found: list[fx.Node] = []
+
+    def visit(value: Any) -> Any:
+        if isinstance(value.meta.get("val"), torch.Tensor):
+            found.append(value)
+        return value
+
+    fx.map_arg((node.args, node.kwargs), visit)
+    return found
+
+
+def _tensor(name: str, value: torch.Tensor) -> Tensor:
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype not in ITEM_BYTES:
+        raise InputError(f"tensor {name}: its type {dtype} cannot be planned with")
+    return Tensor(name, tuple(int(extent) for extent in value.shape), dtype)
+
+
+def _flops(node: fx.Node) -> float:
+    packet = getattr(node.target, "overloadpacket", None)
+    count = {**flop_registry, **custom_mapping()}.get(packet)
+    if count is None:
+        return 0.0
+
+    def value(one: Any) -> Any:
+        return one.meta["val"]
+
+    args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
+    return float(count(*args, **kwargs, out_val=node.meta["val"]))

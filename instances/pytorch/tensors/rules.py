@@ -1,0 +1,348 @@
+"""The rules: for each ATen operator the letters of its tensors, by what it computes.
+
+What is said here of an operator is tested on numbers: computed part by part under each signature
+and put together again, it is what one device computes (`tests/runtime/test_local_operators.py`).
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...model.sharding.program import Signature
+from .exchanges import EXCHANGES
+from .letters import Maker, Rule, Shape, signatures
+from .views import view_signatures
+
+#: Letters of axes that differ and cannot be split: from here on.
+_OTHERS = 0x4E00
+
+#: Operators whose letters are always the same.
+LETTERS: Mapping[str, Rule] = {
+    "mm": Rule.of("mk,kn->mn", [(0,), (1,)]),
+    "bmm": Rule.of("bmk,bkn->bmn", [(0,), (1,)]),
+    "addmm": Rule.of("n,mk,kn->mn", [(0, 1), (0, 2)], additive=(0,)),
+    "t": Rule.of("mn->nm", [(0,)]),
+    "dot": Rule.of("k,k->", [(0,), (1,)]),
+    "_adaptive_avg_pool2d": Rule.of("ncYX->ncHW", [(0,)]),
+    "_adaptive_avg_pool2d_backward": Rule.of("ncHW,ncYX->ncYX", [(0,)]),
+    "avg_pool2d": Rule.of("ncYX->ncHW", [(0,)]),
+    "avg_pool2d_backward": Rule.of("ncHW,ncYX->ncYX", [(0,)]),
+    "max_pool2d_with_indices": Rule.of("ncYX->ncHW,ncHW"),
+    "max_pool2d_with_indices_backward": Rule.of("ncHW,ncYX,ncHW->ncYX"),
+}
+
+#: Operators that are linear in inputs other than all; of the pointwise ones.
+LINEAR: Mapping[str, tuple[tuple[int, ...], ...]] = {
+    "add": ((0, 1),),
+    "sub": ((0, 1),),
+    "mul": ((0,), (1,)),
+    "div": ((0,),),
+    "neg": ((0,),),
+    "clone": ((0,),),
+    "_to_copy": ((0,),),
+    "where": ((1, 2),),
+    **{
+        f"{name}_backward": ((0,),)
+        for name in ("threshold", "gelu", "silu", "sigmoid", "tanh", "hardtanh", "elu", "hardswish")
+    },
+}
+
+#: Pointwise in effect, though torch does not tag them so.
+POINTWISE = frozenset(
+    (
+        "clone", "_to_copy", "fill", "gelu_backward", "silu_backward", "hardtanh_backward",
+        "threshold_backward", "hardswish_backward", "elu_backward",
+    )
+)  # fmt: skip
+
+#: Operators that look at their input in another way: what they make takes no memory, and no time.
+VIEWS = frozenset(
+    (
+        "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "unsqueeze", "squeeze",
+        "expand", "slice", "select", "split", "split_with_sizes", "unbind",
+    )
+)  # fmt: skip
+
+#: Constants, whatever their input holds: every device makes its own.
+CONSTANTS = frozenset(
+    ("ones_like", "zeros_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full")
+)
+
+
+def signatures_of(
+    node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> tuple[Signature, ...] | None:
+    """Return the signatures of a node, None if there is no rule for it.
+
+    Parameters
+    ----------
+    node
+        Of a traced graph: a call of an ATen operator.
+    inputs, outputs
+        Shapes of the tensors that it reads and makes, in order.
+    """
+    name = name_of(node)
+    if name in ("view", "_unsafe_view", "reshape") and len(inputs) == 1:
+        return view_signatures(inputs[0], outputs[0])
+    if name in CONSTANTS:
+        return signatures(Rule(_unsplit(inputs), _unsplit(outputs)), inputs, outputs)
+    if name in LETTERS:
+        return signatures(LETTERS[name], inputs, outputs)
+    if name in _MAKERS:
+        rule = _MAKERS[name](node, inputs, outputs)
+        return None if rule is None else signatures(rule, inputs, outputs)
+    if is_pointwise(node):
+        return signatures(_pointwise(name, inputs, outputs), inputs, outputs)
+    return None
+
+
+def name_of(node: fx.Node) -> str:
+    """Return what ATen calls the operator of a node; one that works in place as if it did not."""
+    packet = getattr(node.target, "overloadpacket", None)
+    name = getattr(packet, "__name__", str(node.target))
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether every element that a node makes depends on those at its place alone."""
+    tags = getattr(node.target, "tags", ())
+    random = torch.Tag.nondeterministic_seeded in tags
+    return (torch.Tag.pointwise in tags or name_of(node) in POINTWISE) and not random
+
+
+def _pointwise(name: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    letters = string.ascii_lowercase[: max((len(shape) for shape in outputs), default=0)]
+    texts = [letters[len(letters) - len(shape) :] for shape in (*inputs, *outputs)]
+    linear = LINEAR.get(name, ())
+    if max((k for group in linear for k in group), default=0) >= len(inputs):
+        alone = name in ("mul", "div")  # the other one is a number
+        linear = ((0,),) if alone and inputs else ()
+    return Rule(tuple(texts[: len(inputs)]), tuple(texts[len(inputs) :]), linear)
+
+
+def _unsplit(shapes: Sequence[Shape]) -> tuple[str, ...]:
+    counted = iter(range(_OTHERS, 1 << 16))
+    return tuple("".join(chr(next(counted)) for _ in shape) for shape in shapes)
+
+
+def _letters(count: int, capital: Sequence[int] = ()) -> str:
+    return "".join(
+        c.upper() if axis in capital else c for axis, c in enumerate(string.ascii_lowercase[:count])
+    )
+
+
+def _axes(given: Any, count: int) -> list[int]:
+    """Return axes as numbers from 0; none stands for all."""
+    listed = [given] if isinstance(given, int) else list(given or range(count))
+    return [axis % count for axis in listed] if count else []
+
+
+def _argument(node: fx.Node, at: int, key: str, default: Any) -> Any:
+    return node.args[at] if len(node.args) > at else node.kwargs.get(key, default)
+
+
+def _transpose(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
+    letters = list(_letters(len(inputs[0])))
+    i, j = _axes(node.args[1:3], len(letters))
+    after = list(letters)
+    after[i], after[j] = letters[j], letters[i]
+    return Rule(("".join(letters),), ("".join(after),), ((0,),))
+
+
+def _permute(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
+    letters = _letters(len(inputs[0]))
+    order = _axes(node.args[1], len(letters))
+    return Rule((letters,), ("".join(letters[axis] for axis in order),), ((0,),))
+
+
+def _unsqueeze(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    letters = _letters(len(inputs[0]))
+    (axis,) = _axes(node.args[1], len(outputs[0]))
+    return Rule((letters,), (f"{letters[:axis]}Z{letters[axis:]}",), ((0,),))
+
+
+def _squeeze(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
+    shape = inputs[0]
+    letters = _letters(len(shape))
+    axes = _axes(_argument(node, 1, "dim", None), len(shape))
+    left = "".join(c for k, c in enumerate(letters) if k not in axes or shape[k] != 1)
+    return Rule((letters,), (left,), ((0,),))
+
+
+def _expand(_: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    letters = _letters(len(outputs[0]))
+    return Rule((letters[len(letters) - len(inputs[0]) :],), (letters,), ((0,),))
+
+
+def _slice(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    shape = inputs[0]
+    (axis,) = _axes(_argument(node, 1, "dim", 0), len(shape))
+    whole = shape == outputs[0]
+    letters = _letters(len(shape), () if whole else (axis,))
+    made = letters if whole else letters.replace(letters[axis], "Z")
+    return Rule((letters,), (made,), ((0,),))
+
+
+def _slice_backward(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    (axis,) = _axes(node.args[2], len(outputs[0]))
+    letters = _letters(len(inputs[0]), (axis,))
+    return Rule((letters,), (letters.replace(letters[axis], "Z"),), ((0,),))
+
+
+def _select(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
+    (axis,) = _axes(node.args[1], len(inputs[0]))
+    letters = _letters(len(inputs[0]), (axis,))
+    return Rule((letters,), (letters[:axis] + letters[axis + 1 :],), ((0,),))
+
+
+def _select_backward(node: fx.Node, _: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    (axis,) = _axes(node.args[2], len(outputs[0]))
+    letters = _letters(len(outputs[0]), (axis,))
+    return Rule((letters[:axis] + letters[axis + 1 :],), (letters,), ((0,),))
+
+
+def _parted(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    (axis,) = _axes(_argument(node, 2, "dim", 0), len(inputs[0]))
+    letters = _letters(len(inputs[0]), (axis,))
+    made = tuple(letters.replace(letters[axis], chr(_OTHERS + k)) for k in range(len(outputs)))
+    return Rule((letters,), made, ((0,),))
+
+
+def _unbind(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    (axis,) = _axes(_argument(node, 1, "dim", 0), len(inputs[0]))
+    letters = _letters(len(inputs[0]), (axis,))
+    return Rule((letters,), (letters[:axis] + letters[axis + 1 :],) * len(outputs), ((0,),))
+
+
+def _cat(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
+    if any(len(shape) != len(outputs[0]) for shape in inputs):
+        return None
+    (axis,) = _axes(_argument(node, 1, "dim", 0), len(outputs[0]))
+    letters = _letters(len(outputs[0]), (axis,))
+    read = tuple(letters.replace(letters[axis], chr(_OTHERS + k)) for k in range(len(inputs)))
+    return Rule(read, (letters,), (tuple(range(len(inputs))),))
+
+
+def _stack(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    (axis,) = _axes(_argument(node, 1, "dim", 0), len(outputs[0]))
+    letters = _letters(len(inputs[0]))
+    made = f"{letters[:axis]}Z{letters[axis:]}"
+    return Rule((letters,) * len(inputs), (made,), (tuple(range(len(inputs))),))
+
+
+def _sum(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    letters = _letters(len(inputs[0]))
+    axes = _axes(_argument(node, 1, "dim", None), len(letters))
+    kept = len(outputs[0]) == len(letters)
+    made = "".join(("Z" if kept else "") if axis in axes else c for axis, c in enumerate(letters))
+    return Rule((letters,), (made,), ((0,),))
+
+
+def _layer_norm(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    count = len(inputs[0])
+    last = count - len(node.args[1])
+    letters = _letters(count, range(last, count))
+    statistics = letters[:last] + "".join(chr(_OTHERS + k) for k in range(count - last))
+    affine = (letters[last:],) * (len(inputs) - 1)
+    return Rule((letters, *affine), (letters, *(statistics,) * (len(outputs) - 1)))
+
+
+def _layer_norm_backward(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    count = len(inputs[0])
+    last = count - len(node.args[2])
+    letters = _letters(count, range(last, count))
+    statistics = letters[:last] + "".join(chr(_OTHERS + k) for k in range(count - last))
+    affine = (letters[last:],) * (len(inputs) - 4)
+    made = tuple(letters if len(shape) == count else letters[last:] for shape in outputs)
+    return Rule((letters, letters, statistics, statistics, *affine), made, ((0,),))
+
+
+def _convolution(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    place = "YXUV"[: len(inputs[0]) - 2]
+    kernel = "ABCD"[: len(place)]
+    made = "HWGI"[: len(place)]
+    groups, bias = _argument(node, 8, "groups", 1), len(inputs) == 3
+    if _argument(node, 6, "transposed", False):
+        return None
+    if groups == 1:
+        read, weight, out = f"nc{place}", f"fc{kernel}", f"nf{made}"
+    elif groups == inputs[0][1] == inputs[1][0]:
+        read, weight, out = f"nf{place}", f"fZ{kernel}", f"nf{made}"
+    else:
+        read, weight, out = f"nC{place}", f"FK{kernel}", f"nF{made}"
+    texts = (read, weight, *((out[1],) if bias else ()))
+    linear = ((0, 2), (1, 2)) if bias else ((0,), (1,))
+    return Rule(texts, (out,), linear, additive=(2,) if bias else ())
+
+
+def _convolution_backward(
+    node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> Rule | None:
+    place = "YXUV"[: len(inputs[0]) - 2]
+    kernel = "ABCD"[: len(place)]
+    made = "HWGI"[: len(place)]
+    groups, mask = _argument(node, 9, "groups", 1), _argument(node, 10, "output_mask", [])
+    if _argument(node, 7, "transposed", False):
+        return None
+    if groups == 1:
+        read, weight, out = f"nc{place}", f"fc{kernel}", f"nf{made}"
+    elif groups == inputs[1][1] == inputs[2][0]:
+        read, weight, out = f"nf{place}", f"fZ{kernel}", f"nf{made}"
+    else:
+        read, weight, out = f"nC{place}", f"FK{kernel}", f"nF{made}"
+    texts = tuple(t for t, wanted in zip((read, weight, out[1]), mask, strict=True) if wanted)
+    apart = [("c", k) for k, text in enumerate(texts) if text == out[1] and groups == 1]
+    assert len(texts) == len(outputs)
+    return Rule((out, read, weight), texts, ((0,),), apart=tuple(apart))
+
+
+def _attention(_: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
+    if any(len(shape) != 4 for shape in inputs) or inputs[0][1] != inputs[1][1]:
+        return None
+    mask = ("bhQK",) * (len(inputs) - 3)
+    return Rule(("bhQD", "bhKD", "bhKE", *mask), ("bhQE", _by_row(inputs[0], outputs[1])))
+
+
+def _attention_backward(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]) -> Rule | None:
+    if any(len(shape) != 4 for shape in inputs[:5]) or inputs[1][1] != inputs[2][1]:
+        return None
+    mask = ("bhQK",) * (len(inputs) - 6)
+    read = ("bhQE", "bhQD", "bhKD", "bhKE", "bhQE", _by_row(inputs[1], inputs[5]), *mask)
+    return Rule(read, ("bhQD", "bhKD", "bhKE"))
+
+
+def _by_row(query: Shape, statistics: Shape) -> str:
+    """Letters of what attention keeps of each row: some kernels have rows first, others heads."""
+    return "bhQ" if statistics == query[:3] else "bQh"
+
+
+_MAKERS: Mapping[str, Maker] = {
+    "transpose": _transpose,
+    "permute": _permute,
+    "unsqueeze": _unsqueeze,
+    "squeeze": _squeeze,
+    "expand": _expand,
+    "slice": _slice,
+    "slice_backward": _slice_backward,
+    "select": _select,
+    "select_backward": _select_backward,
+    "split": _parted,
+    "split_with_sizes": _parted,
+    "unbind": _unbind,
+    "cat": _cat,
+    "stack": _stack,
+    "sum": _sum,
+    "mean": _sum,
+    "native_layer_norm": _layer_norm,
+    "native_layer_norm_backward": _layer_norm_backward,
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    **EXCHANGES,
+}

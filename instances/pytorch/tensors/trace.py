@@ -1,0 +1,129 @@
+"""The training graph of a model: loss and gradients as one graph of ATen operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map
+
+from ...common.errors import InputError
+from ..tracing.leaves import loss_of, tensors
+from ..tracing.traced import reason_of
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingGraph:
+    """Loss and gradients of a model.
+
+    Parameters
+    ----------
+    graph
+        Of ATen operators, without those that nothing depends on; each node's ``meta["val"]`` is
+        what it makes, without numbers.
+    names
+        What each placeholder stands for: the name of a parameter or buffer, or ``input 0`` and so
+        on; by the placeholder's name.
+    parameters
+        Placeholders that are parameters, by name, with the node of the gradient; None for those
+        that have none.
+    resident
+        Placeholders that are buffers.
+    losses
+        Nodes that the backward pass starts from.
+    """
+
+    graph: fx.Graph
+    names: Mapping[str, str]
+    parameters: Mapping[str, fx.Node | None]
+    resident: frozenset[str]
+    losses: tuple[fx.Node, ...]
+
+
+def training_graph(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> TrainingGraph:
+    """Trace loss and gradients on tensors without numbers; nothing is computed.
+
+    A model whose output is no loss is trained on the sum of its outputs.
+
+    Raises
+    ------
+    InputError
+        If it cannot be traced: the reason.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(value: Any) -> Any:
+        return mode.from_tensor(value.detach()) if isinstance(value, torch.Tensor) else value
+
+    weights = {name: fake(value) for name, value in model.named_parameters()}
+    for name, value in model.named_parameters():
+        weights[name].requires_grad_(value.requires_grad)
+    buffers = {name: fake(value) for name, value in model.named_buffers()}
+    given, named = tree_map(fake, args), tree_map(fake, dict(kwargs))
+    trained = {name: value for name, value in weights.items() if value.requires_grad}
+
+    def step(
+        weights: dict[str, Any], buffers: dict[str, Any], given: Any, named: Any
+    ) -> tuple[Any, Any]:
+        made = functional_call(model, {**weights, **buffers}, given, named)
+        losses = loss_of(tensors(made))
+        if not losses:
+            raise InputError(f"{type(model).__name__}: no output depends on its parameters")
+        ones = [torch.ones_like(loss) for loss in losses]
+        wanted = [weights[name] for name in trained]
+        return losses, torch.autograd.grad(losses, wanted, ones, allow_unused=True)
+
+    try:
+        with mode:
+            traced = make_fx(step)(weights, buffers, given, named)
+    except InputError:
+        raise
+    except Exception as error:  # the user's code may fail in any way
+        raise InputError(
+            f"{type(model).__name__}: it cannot be traced as a training graph: "
+            f"{reason_of(error, model)}"
+        ) from None
+    return _named(traced.graph, weights, buffers, list(trained), given, named)
+
+
+def _named(
+    graph: fx.Graph,
+    weights: Mapping[str, Any],
+    buffers: Mapping[str, Any],
+    trained: list[str],
+    given: Any,
+    named: Any,
+) -> TrainingGraph:
+    inputs = tensors((given, named))
+    called = [*weights, *buffers, *(f"input {k}" for k in range(len(inputs)))]
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    placeholders = [n for n in placeholders if isinstance(n.meta.get("val"), torch.Tensor)]
+    assert len(placeholders) == len(called)
+    names = {node.name: name for node, name in zip(placeholders, called, strict=True)}
+    output = next(node for node in graph.nodes if node.op == "output")
+    outputs = list(output.args[0])
+    losses, gradients = outputs[: len(outputs) - len(trained)], outputs[-len(trained) :]
+    by_name = {name: node for node, name in zip(placeholders, called, strict=True)}
+    parameters: dict[str, fx.Node | None] = {by_name[name].name: None for name in weights}
+    for name, node in zip(trained, gradients, strict=True):
+        parameters[by_name[name].name] = node
+    resident = frozenset(by_name[name].name for name in buffers)
+    needed: set[fx.Node] = set()
+    waiting = [node for node in (*losses, *gradients) if node is not None]
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting += node.all_input_nodes
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and node not in needed and not node.users:
+            graph.erase_node(node)
+    return TrainingGraph(graph, names, parameters, resident, tuple(losses))

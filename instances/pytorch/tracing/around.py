@@ -1,0 +1,241 @@
+"""Exports a model around the parts that `torch.export` cannot follow, or whose backward pass it
+would lose.
+
+A module at fault runs as it is, with all modules of its class; if no border can be drawn around it,
+so does the module that calls it. Autograd functions and calls under activation checkpointing are
+parts by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import fx, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .hidden import OF_TORCH, BackwardLost, replaced
+from .traced import Traced, fault, flat_inputs, parameters_of, quiet, why_of
+from .unchanged import unchanged
+from .whole import NoBorder, Parts
+
+#: Makes a graph of a model, while the parts are stood in for.
+Export = Callable[[], fx.GraphModule]
+
+#: What `checkpoint` keeps for itself.
+_OPTIONS = ("context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
+
+
+def export_around(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    training: bool,
+    error: Exception,
+    export: Export,
+) -> Traced | None:
+    """Export a model around its parts; None if there is no such way.
+
+    Parameters
+    ----------
+    error
+        Why it cannot be exported as a whole.
+    export
+        Exports it.
+    """
+    whole: dict[str, str] = {}
+    known = isinstance(error, BackwardLost)  # functions and checkpointing are parts without a word
+    for _ in range(sum(1 for _ in model.modules()) + 1):
+        if not known:
+            path = error.path if isinstance(error, NoBorder) else _at_fault(error, model)
+            if path in whole:
+                path = path.rpartition(".")[0]
+            if not path:
+                return None
+            reason = whole.get(getattr(error, "path", ""), why_of(error, model))
+            whole |= dict.fromkeys(_alike(model, path), reason)
+        try:
+            parts = _rehearsed(model, args, kwargs, training, whole)
+            with (
+                unchanged(model, (args, kwargs)),
+                quiet(),
+                parts.standing_in(),
+                _apart(model, parts, whole, training),
+            ):
+                module = export()
+        except Exception as again:  # any code of the model may run here, and fail in any way
+            error, known = again, False
+            continue
+        parts.put_in(module)
+        given = flat_inputs(args, kwargs)
+        return Traced(module, given, parameters_of(model), "torch.export in parts", _said(parts))
+    return None
+
+
+def _rehearsed(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    training: bool,
+    whole: Mapping[str, str],
+) -> Parts:
+    """Run a model on its inputs, and on others like them, and note its parts."""
+    parts = Parts(model)
+    with _run_again(model, (args, kwargs), training), _apart(model, parts, whole, training):
+        model(*args, **kwargs)
+    for other in (_near, _turned):
+        again = Parts(model)
+        with _run_again(model, (args, kwargs), training), _apart(model, again, whole, training):
+            given, named = tree_map(other, (args, dict(kwargs)))
+            with suppress(Exception):  # such numbers may be nonsense
+                model(*given, **named)
+        parts.compare(again)
+    return parts
+
+
+@contextmanager
+def _run_again(model: nn.Module, inputs: Any, training: bool) -> Iterator[None]:
+    with unchanged(model, inputs), quiet(), torch.set_grad_enabled(training):
+        yield
+
+
+def _near(value: Any) -> Any:
+    """Return other numbers of about the same size."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value * (1 + 0.05 * torch.randn_like(value))
+    return value
+
+
+def _turned(value: Any) -> Any:
+    """Return the same numbers in another order."""
+    return value.flip(-1) if isinstance(value, torch.Tensor) and value.dim() else value
+
+
+def _said(parts: Parts) -> str:
+    """Return the parts by their reasons, in one line."""
+    names: dict[str, list[str]] = {}
+    for part in parts.found:
+        names.setdefault(part.why, []).append(part.name)
+    return "; ".join(f"{_listed(own)}: {why}" for why, own in names.items())
+
+
+def _listed(names: list[str]) -> str:
+    once = list(dict.fromkeys(names))
+    more = f" and {len(once) - 3} more" if len(once) > 4 else ""
+    return ", ".join(once[:3] if more else once) + more
+
+
+def _at_fault(error: Exception, model: nn.Module) -> str:
+    where = fault(error, model)
+    return "" if where is None else where[0]
+
+
+def _alike(model: nn.Module, path: str) -> list[str]:
+    """Return the paths of all modules of a class; of torch's own, which are containers, of one."""
+    kind = type(model.get_submodule(path))
+    if kind.__module__.startswith("torch."):
+        return [path]
+    return [other for other, module in model.named_modules() if type(module) is kind]
+
+
+@contextmanager
+def _apart(
+    model: nn.Module, parts: Parts, whole: Mapping[str, str], training: bool
+) -> Iterator[None]:
+    """Let all parts pass through `parts`."""
+    with ExitStack() as stack:
+        for path, why in whole.items():
+            stack.enter_context(_module(model.get_submodule(path), path, why, parts))
+        stack.enter_context(_functions(parts) if training else nullcontext())
+        yield
+
+
+@contextmanager
+def _module(module: nn.Module, path: str, why: str, parts: Parts) -> Iterator[None]:
+    own, before = module.forward, vars(module).get("forward")
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return parts.call(path, why, own, args, kwargs, (path,))
+
+    module.forward = forward
+    try:
+        yield
+    finally:
+        vars(module).pop("forward", None)
+        if before is not None:
+            module.forward = before
+
+
+@contextmanager
+def _functions(parts: Parts) -> Iterator[None]:
+    """Let autograd functions and checkpointed calls be parts."""
+    apply = torch.autograd.Function.__dict__["apply"]
+
+    def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        own = apply.__get__(None, cls)
+        if cls.__module__.startswith(OF_TORCH):
+            return own(*args, **kwargs)
+        why = "an autograd function"
+        return parts.call(cls.__name__, why, own, args, kwargs, ())
+
+    whole = torch.utils.checkpoint.checkpoint.__wrapped__
+
+    def checkpoint(function: Any, *args: Any, use_reentrant: bool = True, **kwargs: Any) -> Any:
+        parts.recomputes = True
+        if parts.inside:
+            return whole(function, *args, use_reentrant=use_reentrant, **kwargs)
+        options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+        while isinstance(function, partial):
+            args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
+            function = function.func
+        if not _holds_no_tensor(function):
+            raise BackwardLost("checkpointing of a function that holds tensors")
+        name, own = _owner(parts.model, function)
+        entry = _again(function, use_reentrant is not False, options)
+        return parts.call(name, "activation checkpointing", entry, args, kwargs, None, own)
+
+    before = getattr(whole, "__dynamo_disable", None)
+    setattr(whole, "__dynamo_disable", checkpoint)  # what the public one calls
+    try:
+        with replaced(call, lambda: parts.inside):
+            yield
+    finally:
+        setattr(whole, "__dynamo_disable", before)
+
+
+def _again(function: Any, reentrant: bool, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return what computes a function, and computes it again in the backward pass."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if reentrant and not any(getattr(x, "requires_grad", False) for x in tree_leaves(args)):
+            with torch.no_grad():  # as torch's own does
+                return function(*args, **kwargs)
+        return torch.utils.checkpoint.checkpoint(
+            function, *args, use_reentrant=False, **options, **kwargs
+        )
+
+    return run
+
+
+def _holds_no_tensor(function: Any) -> bool:
+    """Whether all that a function needs beside modules is given to it in the call."""
+    if isinstance(function, nn.Module) or isinstance(getattr(function, "__self__", 0), nn.Module):
+        return True
+    held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    return all(isinstance(x, nn.Module | int | str | None) for x in tree_leaves(held))
+
+
+def _owner(model: nn.Module, function: Any) -> tuple[str, tuple[str, ...]]:
+    """Return what a function is called, and the parameters and buffers that its module holds."""
+    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+    for path, module in model.named_modules():
+        if owner is not None and vars(module) is vars(owner):
+            prefix = f"{path}." if path else ""
+            own = (*module._parameters, *module._buffers)
+            held = tuple(prefix + name for name in own if getattr(module, name) is not None)
+            return path or type(model).__name__, () if owner is function else held
+    return str(getattr(function, "__name__", "checkpoint")), ()

@@ -1,0 +1,260 @@
+"""What a device computes of an operator under a signature, on its parts of the tensors.
+
+Most operators are called as they are, on parts instead of whole tensors; some are told other sizes
+(views, groups of a convolution). Those that need something of the other devices are generators:
+they yield what is to be added up, or the largest of, along an axis of the mesh, and are sent the
+result. So the same code runs on a process group, and in a test on all devices of a mesh in turn.
+
+Parts must be contiguous: some kernels of torch 2.13 (`native_layer_norm_backward` on a CPU) take
+strided statistics for contiguous ones, and compute nonsense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ....instances.model.sharding.properties import PARTIAL, Property, local_shape
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """What the devices along an axis of the mesh have to combine; all get the result."""
+
+    tensor: Tensor
+    how: Literal["sum", "max"]
+    axis: int
+
+
+#: Yields exchanges, is sent their results, and returns what the operator makes.
+Computing = Generator[Exchange, Tensor, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of an operator on one device.
+
+    Parameters
+    ----------
+    kind
+        ATen's name of it, such as ``mm``.
+    target
+        The operator.
+    args, kwargs
+        Of the call, with parts in place of whole tensors.
+    read, made
+        How each tensor that it reads, and makes, lies.
+    shapes
+        Of what it makes, whole.
+    mesh, place
+        Devices along each axis of the mesh, and where this one is.
+    """
+
+    kind: str
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    read: Sequence[Property]
+    made: Sequence[Property]
+    shapes: Sequence[tuple[int, ...]]
+    mesh: tuple[int, ...]
+    place: tuple[int, ...]
+
+    def along(self, how: Property, axis: int) -> list[int]:
+        """Return the axes of the mesh along which a tensor that lies so is split by an axis."""
+        return [d for d, one in enumerate(how) if one == axis]
+
+    def parts(self, axes: Sequence[int]) -> int:
+        """Return the number of parts along some axes of the mesh."""
+        count = 1
+        for d in axes:
+            count *= self.mesh[d]
+        return count
+
+    def offset(self, how: Property, axis: int, extent: int) -> int:
+        """Return where this device's part of an axis begins; `extent` is that of a part."""
+        number = 0
+        for d in self.along(how, axis):
+            number = number * self.mesh[d] + self.place[d]
+        return number * extent
+
+    def local(self, output: int = 0) -> list[int]:
+        """Return the shape of this device's part of what it makes."""
+        return list(local_shape(self.shapes[output], self.made[output], self.mesh))
+
+
+def compute(call: Call) -> Computing:
+    """Compute a call on this device's parts."""
+    if call.kind in _EXCHANGING:
+        made = yield from _EXCHANGING[call.kind](call)
+        return made
+    args = list(call.args)
+    if call.kind == "squeeze":  # a part may have an extent of 1 where the whole has not
+        return args[0].reshape(call.local())
+    if call.kind in ("view", "_unsafe_view", "reshape", "expand") or call.kind in (
+        "slice_backward",
+        "select_backward",
+    ):
+        args[1] = call.local()
+    if call.kind == "convolution" and args[8] > 1:
+        args[8] = args[8] * args[1].shape[0] // _whole_filters(call, 1)
+    if call.kind == "convolution_backward":
+        args[3] = None if args[3] is None else [args[0].shape[1]]
+        if args[9] > 1:
+            args[9] = args[9] * args[2].shape[0] // _whole_filters(call, 2)
+    result = call.target(*args, **call.kwargs)
+    if call.kind == "mean":
+        return result / call.parts([d for d, one in enumerate(call.made[0])
+                                    if one == PARTIAL and call.read[0][d] != PARTIAL])  # fmt: skip
+    return result
+
+
+def _whole_filters(call: Call, at: int) -> int:
+    return int(call.args[at].shape[0]) * call.parts(call.along(call.read[at], 0))
+
+
+def _softmax(call: Call) -> Computing:
+    values, dim = call.args[0], call.args[1] % call.args[0].dim()
+    axes = call.along(call.read[0], dim)
+    if not axes:
+        return call.target(*call.args, **call.kwargs)
+    largest = values.amax(dim, keepdim=True)
+    for d in axes:
+        largest = yield Exchange(largest, "max", d)
+    powers = (values - largest).exp()
+    total = powers.sum(dim, keepdim=True)
+    for d in axes:
+        total = yield Exchange(total, "sum", d)
+    if call.kind == "_softmax":
+        return powers / total
+    return values - largest - total.log()
+
+
+def _softmax_backward(call: Call) -> Computing:
+    gradient, output = call.args[0], call.args[1]
+    dim = call.args[2] % gradient.dim()
+    axes = call.along(call.read[0], dim)
+    if not axes:
+        return call.target(*call.args, **call.kwargs)
+    logarithm = call.kind.startswith("_log")
+    total = (gradient if logarithm else gradient * output).sum(dim, keepdim=True)
+    for d in axes:
+        total = yield Exchange(total, "sum", d)
+    if logarithm:
+        return gradient - output.exp() * total
+    return output * (gradient - total)
+
+
+def _batch_norm(call: Call) -> Computing:
+    """Statistics of all samples; running ones are left as they are."""
+    values, weight, bias, _, _, training, _, eps = call.args
+    axes = call.along(call.read[0], 0)
+    if not training or not axes:
+        return call.target(*call.args, **call.kwargs)
+    count = values.numel() // values.shape[1] * call.parts(axes)
+    others = [0, *range(2, values.dim())]
+    total = values.sum(others)
+    for d in axes:
+        total = yield Exchange(total, "sum", d)
+    mean = total / count
+    squares = ((values - _channels(mean, values)) ** 2).sum(others)
+    for d in axes:
+        squares = yield Exchange(squares, "sum", d)
+    scale = torch.rsqrt(squares / count + eps)
+    made = (values - _channels(mean, values)) * _channels(scale, values)
+    made = made if weight is None else made * _channels(weight, values)
+    return made if bias is None else made + _channels(bias, values), mean, scale
+
+
+def _batch_norm_backward(call: Call) -> Computing:
+    gradient, values, weight, _, _, mean, scale, training, _, mask = call.args
+    axes = call.along(call.read[0], 0)
+    if not training or not axes:
+        return call.target(*call.args, **call.kwargs)
+    count = values.numel() // values.shape[1] * call.parts(axes)
+    others = [0, *range(2, values.dim())]
+    normal = (values - _channels(mean, values)) * _channels(scale, values)
+    of_bias, of_weight = gradient.sum(others), (gradient * normal).sum(others)
+    for d in axes:
+        of_bias = yield Exchange(of_bias, "sum", d)
+        of_weight = yield Exchange(of_weight, "sum", d)
+    factor = scale if weight is None else scale * weight
+    inner = _channels(of_bias, values) + normal * _channels(of_weight, values)
+    of_values = _channels(factor, values) * (gradient - inner / count)
+    made = (of_values, of_weight, of_bias)
+    return tuple(one if wanted else None for one, wanted in zip(made, mask, strict=True))
+
+
+def _channels(one: Tensor, values: Tensor) -> Tensor:
+    return one.reshape(1, -1, *(1,) * (values.dim() - 2))
+
+
+def _loss(call: Call) -> Computing:
+    log, target, _, reduction, ignored = call.args
+    valid, inside, place = _classes(call, log, call.read[0], target, ignored)
+    picked = log.gather(1, place[:, None])[:, 0]
+    loss = -torch.where(valid & inside, picked, torch.zeros_like(picked)).sum()
+    total = valid.sum().to(log.dtype)
+    for d in call.along(call.read[0], 0):
+        total = yield Exchange(total, "sum", d)
+    return loss / total if reduction == 1 else loss, total
+
+
+def _loss_backward(call: Call) -> Computing:
+    gradient, log, target, _, reduction, ignored, total = call.args
+    valid, inside, place = _classes(call, log, call.made[0], target, ignored)
+    share = -gradient / total if reduction == 1 else -gradient
+    rows = torch.where(valid & inside, share, torch.zeros_like(share))
+    return torch.zeros_like(log).scatter(1, place[:, None], rows[:, None])
+    yield  # a generator that exchanges nothing
+
+
+def _classes(
+    call: Call, log: Tensor, how: Property, target: Tensor, ignored: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which samples count, whose class is here, and its column here."""
+    here = target - call.offset(how, 1, log.shape[1])
+    inside = (here >= 0) & (here < log.shape[1])
+    return target != ignored, inside, torch.where(inside, here, torch.zeros_like(here))
+
+
+def _embedding(call: Call) -> Computing:
+    weight, index = call.args[:2]
+    if not call.along(call.read[0], 0):
+        return call.target(*call.args, **call.kwargs)
+    here = index - call.offset(call.read[0], 0, weight.shape[0])
+    inside = (here >= 0) & (here < weight.shape[0])
+    made = call.target(weight, torch.where(inside, here, torch.zeros_like(here)))
+    return torch.where(inside[..., None], made, torch.zeros_like(made))
+    yield  # a generator that exchanges nothing
+
+
+def _embedding_backward(call: Call) -> Computing:
+    gradient, index, _, padding, *rest = call.args
+    rows = call.local()[0]
+    first = call.offset(call.made[0], 0, rows)
+    here = index - first
+    inside = (here >= 0) & (here < rows)
+    if padding >= 0:
+        inside = inside & (index != padding)
+    masked = torch.where(inside[..., None], gradient, torch.zeros_like(gradient))
+    return call.target(masked, torch.where(inside, here, torch.zeros_like(here)), rows, -1, *rest)
+    yield  # a generator that exchanges nothing
+
+
+_EXCHANGING: Mapping[str, Callable[[Call], Computing]] = {
+    "_softmax": _softmax,
+    "_log_softmax": _softmax,
+    "_softmax_backward_data": _softmax_backward,
+    "_log_softmax_backward_data": _softmax_backward,
+    "native_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _batch_norm_backward,
+    "nll_loss_forward": _loss,
+    "nll_loss_backward": _loss_backward,
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+}

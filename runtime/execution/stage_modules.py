@@ -1,0 +1,160 @@
+"""The pieces of a plan as modules that torch's own schedules take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import fx, nn
+
+from .gradients import GradientSums, holders_of
+from .pipeline import place
+from .prepare import Prepared
+from .split import PieceModule
+
+
+class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say its type
+    """A stage of a pipeline, for `torch.distributed.pipelining.PipelineStage`.
+
+    ``forward(*inputs)`` takes what the stage before returns, the first one the model's tensors in
+    the order of its inputs; it returns a tuple, or the last one, of a model with one output, that
+    output. Parameters and buffers are the model's own, under the model's names.
+
+    Parameters
+    ----------
+    piece
+        What it runs.
+    number
+        Of the stage.
+    last
+        Whether its outputs are the model's.
+    training
+        Whether gradients come back.
+
+    Attributes
+    ----------
+    number
+        Position in the pipeline, from 0.
+    plan_device
+        Number of the plan's device.
+    takes, gives
+        Empty tensors of the shapes and types that come in and go out, which need a gradient where
+        one is sent back: `input_args` and `output_args` of torch's `PipelineStage`.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> with torch.device("meta"):  # so large that two devices gain something
+    ...     model = torch.nn.Sequential(*(torch.nn.Linear(8192, 8192) for _ in range(4)))
+    ...     inputs = torch.zeros(2048, 8192)
+    >>> planned = stagecut.plan(model, inputs, devices=2, estimate="h100")
+    >>> first, last = planned.stages(model)
+    >>> list(first.state_dict()), last.number, tuple(last.takes[0].shape)
+    (['0.weight', '0.bias', '1.weight', '1.bias'], 1, (2048, 8192))
+    """
+
+    def __init__(self, piece: PieceModule, number: int, last: bool, training: bool) -> None:
+        graph = piece.module.graph
+        if last and len(piece.outputs) == 1:
+            end = next(n for n in graph.nodes if n.op == "output")
+            end.args = tuple(end.args[0])
+        super().__init__(piece.module, graph, "StageModule")
+        self.number = number
+        self.plan_device = piece.device
+        self.takes = _empty(piece, piece.inputs, training)
+        self.gives = _empty(piece, piece.outputs, training)
+        self.register_forward_pre_hook(_gradients_in_one_block)
+        if not last:
+            self.register_forward_hook(_outputs_in_one_block)
+
+
+def stage_modules(prepared: Prepared, device: torch.device | None = None) -> list[StageModule]:
+    """Return the stages of a plan in the order in which they run.
+
+    Parameters
+    ----------
+    prepared
+        A plan and a model, as `split_model` returns them; its pieces are used up.
+    device
+        Where they are to run, with the constants that they make; default: where the model is.
+
+    Returns
+    -------
+    list of StageModule
+        A stage per piece.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> with torch.device("meta"):  # so large that two devices gain something
+    ...     model = torch.nn.Sequential(*(torch.nn.Linear(8192, 8192) for _ in range(4)))
+    ...     inputs = torch.zeros(2048, 8192)
+    >>> planned = stagecut.plan(model, inputs, devices=2, estimate="h100")
+    >>> planned.save("plan.json")  # for another process, which makes the model, too
+    >>> from pathlib import Path
+    >>> prepared = stagecut.split_model(Path("plan.json"), model, (inputs,))
+    >>> len(stage_modules(prepared))
+    2
+    """
+    count = len(prepared.pieces)
+    stages = [
+        StageModule(piece, s, s == count - 1, prepared.training)
+        for s, piece in enumerate(prepared.pieces)
+    ]
+    for stage in stages if device is not None else ():
+        place(stage, device)
+    return stages
+
+
+def tied_gradients(stages: Sequence[StageModule]) -> Callable[[], None]:
+    """Return what adds up the gradients of weights that several stages have a copy of.
+
+    Every rank makes it at the same time, and calls it before each step of its optimizer.
+
+    Parameters
+    ----------
+    stages
+        All stages of the pipeline; stage s runs on rank s modulo the number of ranks.
+
+    Returns
+    -------
+    Callable
+        Without arguments; it waits for the other ranks where there are such weights.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from stagecut.runtime.execution.stage_modules import tied_gradients
+    >>> torch.distributed.is_initialized()  # torchrun starts what can call it
+    False
+    """
+    world, rank = dist.get_world_size(), dist.get_rank()
+    names = [[name for name, _ in stage.named_parameters()] for stage in stages]
+    sums = GradientSums(holders_of(names, [[stage.number % world] for stage in stages]))
+    own = [stage for stage in stages if stage.number % world == rank]
+    learned = {n: x for stage in own for n, x in stage.named_parameters() if x.requires_grad}
+    return partial(sums.add_up, learned)
+
+
+def _empty(piece: PieceModule, names: tuple[str, ...], training: bool) -> tuple[torch.Tensor, ...]:
+    return tuple(
+        torch.empty(value.shape, dtype=value.dtype, device="meta").requires_grad_(
+            value.grad and training
+        )
+        for value in (piece.values[name] for name in names)
+    )
+
+
+def _gradients_in_one_block(_stage: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Let the gradients of what came in be contiguous, as torch wants what it sends."""
+    for x in inputs:
+        if x.requires_grad:
+            x.register_hook(lambda gradient: gradient.contiguous())
+
+
+def _outputs_in_one_block(
+    _stage: nn.Module, _inputs: tuple[torch.Tensor, ...], outputs: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    return tuple(t.contiguous() for t in outputs)

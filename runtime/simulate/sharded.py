@@ -1,0 +1,135 @@
+"""A sharding over time: every device computes its parts, and all exchange what is converted.
+
+The devices do the same at the same time, so that one timeline is that of all: a lane for computing,
+and one for each axis of the mesh. Nothing overlaps, as the objective has it; a tensor is converted
+when the first operator that reads it so is due, a gradient when it is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...instances import InputError, Plan, Sharding, TensorSharding, Workload, program_of
+from ...instances.common.units import TIME_UNITS
+from ...instances.model.summary import Summarised
+from ..verify.sharding import Converted, check
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that all devices do together.
+
+    Parameters
+    ----------
+    name
+        Of the operator, or of the tensor that is converted.
+    kind
+        ``forward``, ``backward``, or the collective.
+    axis
+        Of the mesh; −1 for computing.
+    start, end
+        In the workload's unit.
+    bytes
+        That all devices send.
+    """
+
+    name: str
+    kind: str
+    axis: int
+    start: float
+    end: float
+    bytes: float = 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class ShardedTimeline(Summarised):
+    """What the devices do, first to last.
+
+    Parameters
+    ----------
+    events
+        Those that take time.
+    mesh
+        Devices along each axis.
+    time_unit
+        The workload's.
+    """
+
+    events: tuple[Event, ...]
+    mesh: tuple[int, ...]
+    time_unit: str
+
+    @property
+    def makespan(self) -> float:
+        """When all is done."""
+        return self.events[-1].end if self.events else 0.0
+
+    def summary(self) -> dict[str, object]:
+        """Return when it ends, and what of that is computing, as it shows itself."""
+        compute = sum(e.end - e.start for e in self.events if e.axis < 0)
+        return {
+            "events": len(self.events),
+            "makespan": self.makespan,
+            "computing": compute,
+            "exchanging": self.makespan - compute,
+        }
+
+
+def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
+    """Return what the devices of a sharding do over time.
+
+    Parameters
+    ----------
+    workload, plan
+        The program, and the sharding that was made for it.
+
+    Returns
+    -------
+    ShardedTimeline
+        Its makespan is the plan's objective, if that is of time.
+
+    Raises
+    ------
+    InputError
+        If the plan is no sharding, was made for another workload, or breaks a rule.
+    """
+    plan.check_made_for(workload)
+    problem, solution = plan.problem, plan.solution
+    if not isinstance(problem, Sharding) or not isinstance(solution, TensorSharding):
+        raise InputError(f"the plan is for {problem.name}, not a sharding")
+    report = check(workload, plan.cluster, problem, solution)
+    if report.lying == ():
+        raise InputError(f"plan: {report.violations[0]}; plan again")
+    program = program_of(workload)
+    due: list[list[Converted]] = [[] for _ in program.operators]
+    for one in report.converted:
+        readers = [v for v in one.readers if one.tensor in program.operators[v].inputs]
+        if readers:
+            due[min(readers)].append(one)
+    late: list[list[Converted]] = [[] for _ in program.operators]
+    for one in report.converted:
+        if not any(one.tensor in program.operators[v].inputs for v in one.readers):
+            late[program.maker[one.tensor]].append(one)
+    unit = TIME_UNITS[workload.time_unit]
+    events: list[Event] = []
+    now = 0.0
+
+    def convert(one: Converted) -> None:
+        nonlocal now
+        for step in one.steps:
+            if step.seconds > 0:
+                end = now + step.seconds / unit
+                name = program.tensors[one.tensor].name
+                events.append(Event(name, step.collective, step.axis, now, end, step.bytes))
+                now = end
+
+    for v, operator in enumerate(program.operators):
+        for one in due[v]:
+            convert(one)
+        if report.times[v] > 0:
+            kind = "backward" if operator.backward else "forward"
+            events.append(Event(str(operator.name), kind, -1, now, now + report.times[v]))
+            now += report.times[v]
+        for one in late[v]:
+            convert(one)
+    return ShardedTimeline(tuple(events), problem.mesh.shape, workload.time_unit)

@@ -1,0 +1,80 @@
+"""What every device of a plan does in the time that its objective counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...instances import Iteration, NodeId, Problem, Training
+from .report import Report
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a device, or each device of a training plan's stage, does in the objective's time.
+
+    Parameters
+    ----------
+    name
+        Of the device or stage.
+    nodes
+        Ids of its nodes.
+    compute, transfer, synchronise
+        Time of each, in the workload's unit.
+    busy
+        Their sum, or their maximum where transfers overlap.
+    memory_bytes, capacity_bytes
+        Memory used, at its peak, of available; `inf` for no limit.
+    """
+
+    name: str
+    nodes: tuple[NodeId, ...]
+    compute: float
+    transfer: float
+    synchronise: float
+    busy: float
+    memory_bytes: float
+    capacity_bytes: float
+
+
+def loads_of(problem: Problem, report: Report) -> tuple[Load, ...]:
+    """Return the loads of a plan: per sample for throughput, else for all that the objective spans.
+
+    That is an iteration with all its microbatches, a request, or the batch of a training plan.
+
+    Parameters
+    ----------
+    problem
+        That the report is of.
+    report
+        As `evaluate` returns it.
+
+    Returns
+    -------
+    tuple of Load
+        Devices in the order of the cluster, or stages; none for a mapping.
+    """
+    if report.stages:
+        each = _batch(problem, report)
+        return tuple(
+            Load(
+                f"stage {s.number}", s.nodes, each * s.compute, each * s.transfer,
+                each * s.synchronise, each * s.time, s.memory_bytes, s.capacity_bytes,
+            )
+            for s in report.stages
+        )  # fmt: skip
+    each = problem.microbatches if isinstance(problem, Iteration) else 1
+    return tuple(
+        Load(
+            d.name, d.nodes, each * d.compute, each * d.transfer, 0.0, each * d.load,
+            d.memory_bytes, d.capacity_bytes,
+        )
+        for d in report.devices
+    )  # fmt: skip
+
+
+def _batch(problem: Problem, report: Report) -> int:
+    """Return N where the objective is that of a batch, Σ T + (N − 1) max T; else 1."""
+    times = [stage.time for stage in report.stages]
+    if not isinstance(problem, Training) or problem.objective != "batch" or not max(times):
+        return 1
+    return round((report.objective - sum(times)) / max(times)) + 1

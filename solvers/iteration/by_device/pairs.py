@@ -1,0 +1,253 @@
+"""Devices that hold two stages: the pairs of stages that a chain below a target may have.
+
+For a chain of 2D stages that passes the ideals I_0 = ∅, …, I_D = J_0, …, J_D = V, device d holds
+I_{d+1} ∖ I_d and J_{d+1} ∖ J_d. With J_0, the *meeting ideal*, given, a state is (I_d, J_d), and a
+pair is an option of device d (`graph`). Data that both stages use is paid for once, so that the
+times are those of the definition.
+
+A pair is left out if paths that stay on its device show that no chain below the target has it; if,
+at given prices, the cheapest stages before and behind it do; or if it does not fit into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ....formulations.iteration.line import most_between
+from ....instances.common.arrays import Floats, Ints
+from ..stage_list import StageList, bits
+from ..stage_paths import HEAVY, LIGHT, StagePaths
+from . import kernels
+from .graph import Graph
+
+
+class Stages(NamedTuple):
+    """Stages by their start, all nets paid for.
+
+    Parameters
+    ----------
+    first
+        Shape (N + 1,): where the stages of each start begin.
+    end
+        Shape (R,): ideals.
+    forward, backward
+        Shape (R,): times.
+    resident, activation
+        Shape (R,): bytes.
+    """
+
+    first: Ints
+    end: Ints
+    forward: Floats
+    backward: Floats
+    resident: Floats
+    activation: Floats
+
+
+class Shared(NamedTuple):
+    """Nets that two stages of a device can share.
+
+    Parameters
+    ----------
+    held
+        Shape (N, E): pins in each ideal.
+    pins
+        Shape (E,): pins of each net.
+    weight
+        Shape (2, E): what a device pays for it, by pass.
+    """
+
+    held: Ints
+    pins: Ints
+    weight: Floats
+
+
+class Limits(NamedTuple):
+    """Paths that stay on a device, and what it holds in memory.
+
+    Parameters
+    ----------
+    own
+        Shape (D, paths, 2, 2): forward and backward passes of its stages on a path.
+    before, to_meet, from_meet, behind
+        Shape (D, paths, N): the least that other stages add to the path: those before the
+        device, between it and the meeting ideal, between that and its second stage, and behind.
+    held
+        Shape (D, V, 2): microbatches in flight; rows of 0 fill up.
+    """
+
+    own: Floats
+    before: Floats
+    to_meet: Floats
+    from_meet: Floats
+    behind: Floats
+    held: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """What the graphs of all meeting ideals have in common, for D devices of one kind.
+
+    Parameters
+    ----------
+    paths
+        Of the 2D stages. Its list has lower bounds of the times, as parts of any chain.
+    paid
+        The same stages, with all nets paid for.
+    """
+
+    paths: StagePaths
+    paid: StageList
+
+    @property
+    def devices(self) -> int:
+        """D."""
+        return self.paths.chain.order.stages // 2
+
+    @cached_property
+    def stages(self) -> Stages:
+        """The stages by their start."""
+        listed = self.paid.keep(np.lexsort((self.paid.end, self.paid.start)))
+        first = np.searchsorted(listed.start, np.arange(listed.lattice.size + 1))
+        return Stages(
+            first, listed.end, listed.forward[0].copy(), listed.backward[0].copy(),
+            listed.resident, listed.activation,
+        )  # fmt: skip
+
+    @cached_property
+    def shared(self) -> Shared:
+        """The nets that may have pins in both stages of a device."""
+        line, lattice = self.paths.line, self.paid.lattice
+        far = np.zeros(len(line.graph.pins), np.bool_)
+        if not line.problem.relayed and self.devices > 1:
+            far = most_between(line.graph) >= self.devices - 1
+        which = np.flatnonzero(far & (line.weight[0] > 0).any(axis=0))
+        inside = bits(lattice)[:, np.argsort(lattice.order)]
+        held = [inside[:, list(line.graph.pins[e])].sum(axis=1) for e in which]
+        return Shared(
+            np.array(held, np.int64).reshape(len(which), lattice.size).T.copy(),
+            np.array([len(line.graph.pins[e]) for e in which], np.int64),
+            line.weight[0][:, which].copy(),
+        )
+
+    @cached_property
+    def on_device(self) -> Floats:
+        """Paths that are longest where the stages of a device are the largest, (D, 3, 2D, 2)."""
+        chain = self.paths.chain
+        found = []
+        for d in range(self.devices):
+            heavy = chain.order.device == d
+            for times in HEAVY:
+                f, b = (np.where(heavy, time, LIGHT) for time in times)
+                found.append(chain.longest_path(chain.durations(f, b, b))[1][:, :2])
+        return np.array(found).reshape(self.devices, len(HEAVY), -1, 2)
+
+    @cached_property
+    def _before(self) -> Floats:
+        return self._around(lambda paths, d: self.ahead(paths, 0, 0)[d])
+
+    @cached_property
+    def _behind(self) -> Floats:
+        last, size = self.paid.lattice.size - 1, self.devices
+        return self._around(lambda paths, d: self.behind(paths, last, size)[d + 1])
+
+    @cached_property
+    def _held(self) -> Floats:
+        vectors = self.paths.chain.order.in_flight
+        held = np.zeros((self.devices, max(map(len, vectors)), 2))
+        for d, listed in enumerate(vectors):
+            held[d, : len(listed)] = listed
+        return held
+
+    def _around(self, least: Callable[[Floats, int], Floats]) -> Floats:
+        """Return what stages around those of each device add to each path, shape (D, paths, N)."""
+        return np.array([[least(p, d) for p in paths] for d, paths in enumerate(self.on_device)])
+
+    def _limits(self, meet: int) -> Limits:
+        size = self.devices
+        own = [paths[:, [d, size + d]] for d, paths in enumerate(self.on_device)]
+        return Limits(
+            np.array(own),
+            self._before,
+            self._around(lambda paths, d: self.behind(paths, meet, 0)[d + 1]),
+            self._around(lambda paths, d: self.ahead(paths, meet, size)[d]),
+            self._behind,
+            self._held,
+        )
+
+    def behind(self, prices: Floats, last: int, first: int) -> Floats:
+        """Return the least cost of D stages from each ideal to `last`, shape (D + 1, N).
+
+        Row d is that of the stages `first` + d, … `first` + D − 1.
+
+        Parameters
+        ----------
+        prices
+            Shape (2D, 2 or more).
+        """
+        forward, backward, end, starts, at = self._by_start
+        least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
+        least[-1, last] = 0.0
+        for d in range(self.devices - 1, -1, -1):
+            price = prices[first + d]
+            cost = least[d + 1][end] + price[0] * forward + price[1] * backward
+            least[d, starts] = np.minimum.reduceat(cost, at)
+        return least
+
+    def ahead(self, prices: Floats, start: int, first: int) -> Floats:
+        """Return the least cost from an ideal to each by stages `first`, …, shape (D + 1, N)."""
+        forward, backward, start_of, ends, at = self._by_end
+        least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
+        least[0, start] = 0.0
+        for d in range(self.devices):
+            price = prices[first + d]
+            cost = least[d][start_of] + price[0] * forward + price[1] * backward
+            least[d + 1, ends] = np.minimum.reduceat(cost, at)
+        return least
+
+    @cached_property
+    def _by_start(self) -> tuple[Floats, Floats, Ints, Ints, Ints]:
+        listed = self.paths.stages
+        listed = listed.keep(np.argsort(listed.start, kind="stable"))
+        starts, at = np.unique(listed.start, return_index=True)
+        return listed.forward[0].copy(), listed.backward[0].copy(), listed.end, starts, at
+
+    @cached_property
+    def _by_end(self) -> tuple[Floats, Floats, Ints, Ints, Ints]:
+        listed = self.paths.stages  # by their end
+        ends, at = np.unique(listed.end, return_index=True)
+        return listed.forward[0].copy(), listed.backward[0].copy(), listed.start, ends, at
+
+    def graph(
+        self, meet: int, target: float, prices: Floats, tables: Floats, most: int
+    ) -> Graph | None:
+        """Return the pairs of chains below a target; None if there are more than `most`.
+
+        Parameters
+        ----------
+        prices
+            Shape (Q, 2D, 4).
+        tables
+            Shape (Q, 2D + 1, N): `behind` of both halves, one after the other.
+        """
+        size = self.devices
+        rows = np.empty((most, 5), np.int64)
+        times = np.empty((most, 2, 2))
+        begin = np.zeros(size + 1, np.int64)
+        room = float(self.paths.line.room[0])
+        filled = kernels.list_pairs(
+            meet, target, self.stages, self.shared, self._limits(meet), prices, tables, room,
+            (rows, times, begin),
+        )  # fmt: skip
+        if filled < 0:
+            return None
+        rows = rows[:filled]
+        duration = np.zeros((filled, 2, 4))
+        duration[:, :, :2] = times[:filled]
+        layer, source, sink = rows[:, :3].T.copy()
+        return Graph(begin, layer, source, sink, duration, self.stages.end[rows[:, 3:]])

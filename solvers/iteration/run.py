@@ -1,0 +1,76 @@
+"""A search for chains of stages on a lattice of ideals: from chains to plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ...formulations.iteration.line import Line
+from ...formulations.task import Task
+from ...instances import Iteration, PipelinePlacement, Solution
+from ...instances.common.arrays import Ints
+from ..core.lattice import Lattice
+from ..core.search import Search
+from .branch import Offer
+from .chain_dp import Cheapest
+from .stage_list import StageList
+from .stage_paths import StagePaths
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A search for chains on a lattice of ideals."""
+
+    task: Task[Iteration]
+    line: Line
+    search: Search[Solution]
+    lattice: Lattice
+
+    def offer(self, paths: StagePaths, found: Cheapest, makespan: float) -> None:
+        """Offer a chain, if equation 1 does not show that it is no better."""
+        if makespan < self.search.objective and paths.fits(
+            np.array(found.stages), np.array(found.kinds)
+        ):
+            self.offer_ideals(ideals_of(paths.stages, found), found.kinds, makespan)
+
+    def offer_ideals(self, ideals: Ints, kinds: tuple[int, ...], makespan: float) -> None:
+        """Offer a chain that fits into memory, if equation 1 does not show that it is no better."""
+        if makespan < self.search.objective:
+            placement = self.placement(ideals, kinds)
+            if placement is not None:
+                self.search.offer(placement)
+
+    def taker(self, paths: StagePaths, part: float, target: float) -> Offer:
+        """Return what offers chains, and says below what others must be then."""
+
+        def take(found: Cheapest, makespan: float) -> float:
+            self.offer(paths, found, makespan)
+            return min(target, self.search.objective * part)
+
+        return take
+
+    def placement(self, ideals: Ints, kinds: tuple[int, ...]) -> PipelinePlacement | None:
+        """Return the plan of a chain; None if the stages of a device have different kinds."""
+        where = self.line.problem.devices_of(len(kinds))
+        kind_of = dict(zip(where, kinds, strict=True))
+        if kinds != tuple(kind_of[p] for p in where):
+            return None
+        free = [np.flatnonzero(self.task.costs.kind_of == k).tolist() for k in self.line.kinds]
+        used = list(kind_of.values())
+        if any(used.count(k) > len(free[k]) for k in range(len(free))):
+            return None
+        devices = {p: free[kind_of[p]].pop(0) for p in sorted(kind_of)}
+        stage_of = np.zeros(self.line.graph.size, np.int64)
+        for s, (start, end) in enumerate(pairwise(ideals.tolist())):
+            inside = np.setdiff1d(
+                self.lattice.units(end), self.lattice.units(start), assume_unique=True
+            )
+            stage_of[self.lattice.order[inside]] = s
+        return PipelinePlacement(self.line.graph.expand(stage_of), tuple(devices[p] for p in where))
+
+
+def ideals_of(stages: StageList, found: Cheapest) -> Ints:
+    """Return the ideals that a chain passes, the empty and the full one included."""
+    return np.append(stages.start[list(found.stages)], stages.lattice.size - 1)

@@ -1,0 +1,173 @@
+"""What frameworks do by rule: every operator in turn, as its inputs lie.
+
+Along each axis of the mesh a rule is followed:
+
+    replicate      every device computes everything
+    data           samples stay split, parameters are copies; gradients are added up
+    sharded        as data, but parameters lie split, and are gathered where they are read
+    tensor         samples are copies; a product of a copy takes its weight by columns, one of what
+                   is split takes it by rows, and what is partial then is added up (Megatron)
+
+An operator takes the cheapest of its signatures that read each tensor as it lies, or as copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...formulations.sharding.costs import Choices, ShardingCosts, sharding_costs
+from ...formulations.task import Task
+from ...instances import Role, Sharding, Solution, TensorSharding
+from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.model.sharding.properties import COPIED, PARTIAL
+from ..core.search import Search
+from .elimination import cheapest
+
+#: Baseline → the rule of all axes but the last, and of the last.
+AXES = {
+    "replicate": ("replicate", "replicate"),
+    "data-parallel": ("data", "data"),
+    "fully-sharded": ("sharded", "sharded"),
+    "megatron": ("data", "tensor"),
+}
+
+
+def baseline(name: str, task: Task[Sharding], search: Search[Solution]) -> None:
+    """Offer the sharding of a rule."""
+    costs = sharding_costs(task)
+    if name == "communication-only":
+        with search.phase("elimination"):
+            free = tuple(replace(c, cost=np.zeros(len(c.cost))) for c in costs.choices)
+            chosen = cheapest(replace(costs, choices=free), search)
+    else:
+        with search.phase("rule"):
+            chosen = by_rule(costs, name)
+    if chosen is not None:
+        search.offer(TensorSharding(costs.signature(chosen)))
+
+
+def first_plans(costs: ShardingCosts, search: Search[Solution]) -> None:
+    """Offer the shardings of all rules."""
+    for name in AXES:
+        search.offer(TensorSharding(costs.signature(by_rule(costs, name))))
+
+
+def by_rule(costs: ShardingCosts, name: str) -> Ints:
+    """Return the choice of each operator by the rule of a baseline."""
+    others, last = AXES[name]
+    axes = len(costs.problem.mesh.shape)
+    return _Walk(costs, (*(others,) * (axes - 1), last)).chosen()
+
+
+class _Walk:
+    """One walk over the operators.
+
+    A parameter, and what only looks at it in another way, lies as the first operator that computes
+    with it wants it.
+    """
+
+    def __init__(self, costs: ShardingCosts, rules: Sequence[str]) -> None:
+        self.costs, self.rules = costs, rules
+        self.choice: dict[int, int] = {}
+        self.made: dict[int, int] = {}  # number of a tensor's property, once that is known
+        self.states = [np.array(c.states, np.int64).reshape(len(c.states), -1)
+                       for c in costs.conversions]  # fmt: skip
+        program = costs.program
+        self.open: set[int] = set()  # tensors that lie as they are wanted
+        self.weights: set[int] = set()
+        for operator in program.operators:
+            source = operator.role is Role.PARAMETER
+            if source or (operator.view and self.weights.issuperset(operator.inputs)):
+                self.weights |= set(operator.outputs)
+
+    def chosen(self) -> Ints:
+        """Return the choice of each operator."""
+        program = self.costs.program
+        for v, operator in enumerate(program.operators):
+            if self.weights.issuperset(operator.outputs):
+                self.open |= set(operator.outputs)
+                continue
+            self._take(v, self._best(v))
+        for v, operator in enumerate(program.operators):
+            if v not in self.choice:
+                for t in operator.outputs:
+                    if t in self.open:
+                        self._settle(t, self._copied(t))
+        return np.array([self.choice[v] for v in range(len(program.operators))], np.int64)
+
+    def _best(self, v: int) -> int:
+        choices, operator = self.costs.choices[v], self.costs.program.operators[v]
+        cost = choices.cost.copy()
+        allowed = np.ones(len(cost), np.bool_)
+        for t, needs in zip(operator.inputs, choices.needs, strict=True):
+            allowed &= self._allowed(t, needs)
+            if t in self.made:
+                cost = cost + self.costs.conversions[t].cost[self.made[t], needs]
+        if "replicate" in self.rules and operator.role is Role.OPERATOR:
+            allowed &= self._all_copied(v, choices)
+        if not allowed.any():
+            allowed[:] = True
+        return int(np.where(allowed, cost, np.inf).argmin())
+
+    def _allowed(self, t: int, needs: Ints) -> Bools:
+        """Return which needs of a tensor the rules allow."""
+        wanted = self.states[t][needs]
+        fine = np.ones(len(needs), np.bool_)
+        source = self.costs.program.operators[self.costs.program.maker[t]]
+        for d, rule in enumerate(self.rules):
+            column = wanted[:, d]
+            copied = column == COPIED
+            if t in self.weights:
+                fine &= copied if rule in ("data", "sharded") else np.True_
+            elif rule == "tensor" and source.role is Role.INPUT:
+                fine &= copied
+            elif t in self.made:
+                fine &= copied | (column == self.states[t][self.made[t], d])
+        return fine
+
+    def _all_copied(self, v: int, choices: Choices) -> Bools:
+        operator = self.costs.program.operators[v]
+        fine = np.ones(len(choices.cost), np.bool_)
+        for t, column in zip(
+            (*operator.inputs, *operator.outputs), (*choices.needs, *choices.makes), strict=True
+        ):
+            fine &= (self.states[t][column] == COPIED).all(axis=1)
+        return fine
+
+    def _take(self, v: int, k: int) -> None:
+        choices, operator = self.costs.choices[v], self.costs.program.operators[v]
+        self.choice[v] = k
+        for t, needs in zip(operator.inputs, choices.needs, strict=True):
+            if t in self.open:
+                self._settle(t, int(needs[k]))
+        for t, makes in zip(operator.outputs, choices.makes, strict=True):
+            self.made[t] = int(makes[k])
+
+    def _settle(self, t: int, wanted: int) -> None:
+        """Let a parameter, or what looks at it, lie as it is wanted, as far as it can."""
+        v = self.costs.program.maker[t]
+        operator, choices = self.costs.program.operators[v], self.costs.choices[v]
+        self.open.discard(t)
+        makes = choices.makes[operator.outputs.index(t)]
+        distance: Floats = self.costs.conversions[t].cost[makes, wanted].astype(np.float64)
+        partial = (self.states[t][makes] == PARTIAL).any(axis=1)
+        if operator.role is Role.PARAMETER and "sharded" in self.rules:
+            distance = self._whole_parts(t, makes)
+        k = int(np.where(partial, np.inf, distance).argmin())
+        if np.isinf(np.where(partial, np.inf, distance)[k]):
+            k = int(distance.argmin())
+        self._take(v, k)
+
+    def _whole_parts(self, t: int, makes: Ints) -> Floats:
+        """Return what is left on a device of a parameter, the first axis that divides preferred."""
+        states = self.states[t][makes]
+        left = np.where(states >= 0, 1.0 / np.array(self.costs.problem.mesh.shape), 1.0)
+        order = np.where(states >= 0, states, 0).sum(axis=1)
+        return np.asarray(left.prod(axis=1) + 1e-6 * order, np.float64)
+
+    def _copied(self, t: int) -> int:
+        number = self.costs.conversions[t].number
+        return number[(COPIED,) * len(self.costs.problem.mesh.shape)]

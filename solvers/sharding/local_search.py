@@ -1,0 +1,109 @@
+"""Local search: parts of the program are planned anew by elimination, the rest as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ...formulations.sharding.costs import ShardingCosts, sharding_costs
+from ...formulations.sharding.network import CostNetwork, cost_network, reduce_network
+from ...formulations.task import Task
+from ...instances import Sharding, Solution, TensorSharding
+from ...instances.common.arrays import Ints
+from ..core.search import Search
+from .baselines import first_plans
+from .bucket_elimination import eliminate, elimination_order
+from .room import is_too_small
+
+#: Variables of a part, entries that its tables may have, and parts that may fail in a row.
+PART, ENTRIES, FAILURES = 60, 2_000_000, 60
+
+
+def local_search(task: Task[Sharding], search: Search[Solution]) -> None:
+    """Improve the best of the rules' plans part by part until no part improves."""
+    costs = sharding_costs(task)
+    if is_too_small(costs, search):
+        return
+    with search.phase("first plans"):
+        first_plans(costs, search)
+    with search.phase("local search"):
+        improve(costs, search)
+
+
+def improve(costs: ShardingCosts, search: Search[Solution]) -> None:
+    """Improve the incumbent."""
+    if not isinstance(search.best, TensorSharding):
+        return
+    network = cost_network(costs)
+    rng = np.random.default_rng(search.limits.seed)
+    chosen = costs.chosen(search.best.signature)
+    assert chosen is not None
+    failures, rounds = 0, 0
+    while failures < FAILURES and not search.should_stop():
+        if search.limits.nodes is not None and rounds >= search.limits.nodes:
+            search.stop_for("nodes")
+            return
+        rounds += 1
+        part = _part(network, int(rng.integers(network.operators)))
+        better = _replanned(network, part, chosen, search)
+        failures += 1
+        if better is not None and costs.objective(better) < costs.objective(chosen) * (1 - 1e-12):
+            chosen, failures = better, 0
+            search.offer(TensorSharding(costs.signature(chosen)))
+
+
+def _part(network: CostNetwork, centre: int) -> list[int]:
+    """Return the variables nearest to one."""
+    found, queue = {centre}, [centre]
+    for v in queue:
+        for u in sorted(network.neighbours[v]):
+            if u not in found and len(found) < PART:
+                found.add(u)
+                queue.append(u)
+    return sorted(found)
+
+
+def _replanned(
+    network: CostNetwork, part: Iterable[int], chosen: Ints, search: Search[Solution]
+) -> Ints | None:
+    """Return the choices with a part planned at its best, the rest as it is."""
+    value = _values(network, chosen)
+    inside = {v: k for k, v in enumerate(part)}
+    own = [network.cost[v].copy() for v in inside]
+    pairs = {}
+    for v, k in inside.items():
+        for u in network.neighbours[v]:
+            if u in inside:
+                if v < u:
+                    pairs[k, inside[u]] = network.pair(v, u)
+            else:
+                own[k] = own[k] + network.pair(v, u)[:, value[u]]
+    operators = sum(v < network.operators for v in inside)
+    small = CostNetwork([network.values[v] for v in inside], own, pairs, operators)
+    reduced = reduce_network(small)
+    order = elimination_order(small)
+    if order.entries > ENTRIES:
+        return None
+    found = eliminate(small, order, search.should_stop)
+    if found is None:
+        return None
+    picked = np.array([one[k] for one, k in zip(small.values, found[1], strict=True)], np.int64)
+    best = reduced.restore(picked)
+    after = chosen.copy()
+    for v, k in inside.items():
+        if v < network.operators:
+            after[v] = best[k]
+    return after
+
+
+def _values(network: CostNetwork, chosen: Ints) -> Ints:
+    """Return values of all variables: a conversion is there where that is no dearer."""
+    value = np.zeros(len(network.values), np.int64)
+    value[: network.operators] = chosen
+    for w in range(network.operators, len(network.values)):
+        cost = network.cost[w].copy()
+        for u in network.neighbours[w]:
+            cost = cost + network.pair(w, u)[:, value[u]]
+        value[w] = int(cost.argmin())
+    return value

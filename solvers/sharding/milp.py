@@ -1,0 +1,75 @@
+"""Sharding by integer programming: the only method that takes memory into the search itself."""
+
+from __future__ import annotations
+
+from pyomo.common.gc_manager import PauseGC
+
+from ...formulations.sharding.costs import ShardingCosts, sharding_costs
+from ...formulations.sharding.milp import MOST_COLUMNS, sharding_model
+from ...formulations.task import Task
+from ...instances import Sharding, Solution, TensorSharding
+from ..core.compiled_model import compile_model
+from ..core.milp_driver import Program, solve_program
+from ..core.search import Search
+from .baselines import first_plans
+from .room import explain, is_too_small
+
+
+def milp(task: Task[Sharding], search: Search[Solution]) -> None:
+    """Solve the strong form."""
+    _solve(task, search, strong=True)
+
+
+def compact(task: Task[Sharding], search: Search[Solution]) -> None:
+    """Solve the compact form: a reference, not a rival."""
+    _solve(task, search, strong=False)
+
+
+def columns(costs: ShardingCosts) -> int:
+    """Return about how many columns the strong form has."""
+    flows = 0
+    for t, users in enumerate(costs.uses):
+        made = len(set(costs.makes[t][1].tolist()))
+        flows += sum(made * len(set(use.needs.tolist())) for use in users)
+    return flows + sum(len(choices.cost) for choices in costs.choices)
+
+
+def _solve(task: Task[Sharding], search: Search[Solution], *, strong: bool) -> None:
+    costs = sharding_costs(task)
+    if is_too_small(costs, search):
+        return
+    if search.best is None:
+        with search.phase("start"):
+            first_plans(costs, search)
+    size = columns(costs)
+    if size > MOST_COLUMNS:
+        search.note(f"milp: about {size} columns are too many; at most {MOST_COLUMNS} are stated")
+        return
+    solver = task.options.get("solver", "highs")
+    solve_program(lambda: _program(costs, search, strong=strong), search, solver=solver)
+
+
+def _program(costs: ShardingCosts, search: Search[Solution], *, strong: bool) -> Program[Solution]:
+    """State the program for the best solution known."""
+    reference = search.objective if search.best is not None else search.bound
+    scale = reference / 1000 if 0 < reference < float("inf") else 1.0
+    with PauseGC():
+        stated = sharding_model(costs, scale, strong=strong)
+        compiled = compile_model(stated.model)
+    start = None
+    if isinstance(search.best, TensorSharding):
+        chosen = costs.chosen(search.best.signature)
+        start = None if chosen is None else compiled.start(stated.start(chosen))
+
+    def read(x: object) -> Solution:
+        chosen = stated.read(lambda var: compiled.value(var, x))  # type: ignore[arg-type]
+        return TensorSharding(costs.signature(chosen))
+
+    return Program(
+        compiled=compiled,
+        read=read,
+        scale=scale,
+        origin="MILP by flows" if strong else "compact MILP",
+        infeasible=explain(costs),
+        start=start,
+    )

@@ -1,0 +1,56 @@
+"""The best split of two devices, with the other devices as they are."""
+
+from __future__ import annotations
+
+from ...instances.common.arrays import Bools, Ints
+from .column_generation.frontier import Incidence
+from .column_generation.frontier_kernels import Nets, build
+from .pair_kernels import Held, Layers, Pair, held_by, least_to_go, split_pair
+
+#: Labels by load, and states of one layer, of one split.
+BUCKETS, WIDTH = 1000, 4000
+
+
+def resplit(
+    where: Ints,
+    free: Bools,
+    pair: Pair,
+    order: Ints,
+    shape: Incidence,
+    most: float,
+    *,
+    least_sum: bool,
+) -> bool | None:
+    """Split the free units of two devices anew, both loads below `most`.
+
+    Parameters
+    ----------
+    where, free
+        Shape (U,): device of each unit, and whether it may move; `where` is written on success.
+    order
+        Shape (U,): order of the units of small frontier.
+    least_sum
+        Whether to minimise the sum of the loads, else their maximum.
+
+    Returns
+    -------
+    bool or None
+        Whether a split was found; None if that is too much work.
+    """
+    units, (*found,) = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
+    held = Held(*found)
+    floor = held.load_a + held.load_b + held.least_compute
+    nets = Nets(held.pins_left, held.fixed, held.outside, pair.weight_a, pair.weight_b)
+    most_paid = 2 * most * (1 + 1e-9) - floor
+    ptr, step, cost_a, cost_b, _ = build(
+        units, shape.unit_ptr, shape.unit_nets, nets, True, most_paid, WIDTH, 64 * WIDTH, False
+    )
+    if len(ptr) == 0:
+        return None
+    if most <= 0:
+        return False
+    layers = Layers(ptr, step, cost_a, cost_b)
+    togo = least_to_go(units, pair, layers)
+    start = (held.load_a, held.load_b, held.memory_a, held.memory_b)
+    code = split_pair(where, units, pair, layers, togo, start, most, least_sum, BUCKETS)
+    return None if code < 0 else bool(code)

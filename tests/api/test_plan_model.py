@@ -1,0 +1,104 @@
+"""`stagecut.plan`: a model becomes a planned pipeline in one call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+
+from execution_models import MODELS  # noqa: E402
+from torch import nn  # noqa: E402
+
+import stagecut  # noqa: E402
+from stagecut import InfeasibleError, InputError, Link, StagecutError  # noqa: E402
+
+
+def free(devices: int) -> stagecut.Cluster:
+    """Devices whose links cost nothing, so that small models are cut, too."""
+    kind = stagecut.DeviceKind("gpu", devices, times="accelerator", link=Link(0.0, 1e18))
+    return stagecut.Cluster((kind,))
+
+
+@pytest.mark.parametrize("model", ["mlp", "gpt", "resnet"])
+@pytest.mark.parametrize("training", [True, False])
+def test_its_stages_one_after_the_other_are_the_model(model: str, training: bool) -> None:
+    made, example = MODELS[model]()
+    made.train(training)
+    planned = stagecut.plan(made, example, devices=free(2), microbatches=4, estimate="h100")
+    assert planned.plan.problem.name == ("iteration" if training else "throughput")
+    stages = planned.stages(made)
+    assert [stage.number for stage in stages] == list(range(len(stages))) == [0, 1]
+    values = example
+    for stage in stages:
+        assert [(x.shape, x.dtype) for x in stage.takes] == [(x.shape, x.dtype) for x in values]
+        out = stage(*values)
+        values = out if isinstance(out, tuple) else (out,)
+        assert [(x.shape, x.dtype) for x in stage.gives] == [(x.shape, x.dtype) for x in values]
+        if training:
+            assert [x.requires_grad for x in stage.gives] == [x.requires_grad for x in values]
+    expected = made(*example)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for a, b in zip(values, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    names = {name for stage in stages for name in stage.state_dict()}
+    assert names <= set(made.state_dict())
+    assert {name for name, _ in made.named_parameters()} <= names
+
+
+def test_it_says_what_it_comes_to(tmp_path: Path) -> None:
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4)))
+    inputs = torch.zeros(2048, 1024)
+    planned = stagecut.plan(model, inputs, devices=2, microbatches=8, estimate="h100")
+    assert planned.result.status == "optimal"
+    report = planned.report()
+    for words in ("per iteration of 8 microbatches", "per sample (2048 in a microbatch)",
+                  "× one device", "(optimal)", "peak memory", "h100-sxm 1"):  # fmt: skip
+        assert words in report
+    assert planned.plot(tmp_path / "plan.png").stat().st_size > 1000
+    assert planned.explain(seconds=0).limiting
+    assert "h100" in planned._repr_html_() or "objective" in planned._repr_html_()
+    planned.save(tmp_path / "plan.json")
+    again = stagecut.split_model(tmp_path / "plan.json", model, (inputs,))
+    assert len(stagecut.stage_modules(again)) == len(planned.stages(model))
+
+
+def test_memory_is_that_of_the_accelerator_unless_it_is_said() -> None:
+    model, inputs = nn.Linear(64, 64), torch.zeros(4, 64)
+    measured = stagecut.plan(model, inputs, devices=1)
+    assert "no limit is known" in measured.report()
+    estimated = stagecut.plan(model, inputs, devices=1, estimate="h100")
+    assert "no limit is known" not in estimated.report()
+    given = stagecut.plan(model, inputs, devices=1, estimate="h100", memory_bytes=2.0**30)
+    assert "1.00 GiB" in given.report()
+
+
+def test_training_plans_and_requests() -> None:
+    model, inputs = MODELS["gpt"]()
+    problem = stagecut.Training(microbatches=4, bandwidth=1e12, degrees=(1,))
+    staged = stagecut.plan(
+        model, inputs, devices=2, problem=problem, estimate="h100", limits=stagecut.Limits(nodes=50)
+    )
+    assert staged.workload.layers is not None
+    assert "busy" in staged.report()
+    model.eval()
+    request = stagecut.plan(
+        model, inputs, devices=2, problem=stagecut.Latency(), estimate="h100", depth=1
+    )
+    assert "for one request" in request.report()
+
+
+def test_it_refuses_in_one_line() -> None:
+    model, inputs = nn.Linear(64, 64), torch.zeros(4, 64)
+    with pytest.raises(InputError, match="inputs: give those of one microbatch"):
+        stagecut.plan(model, devices=2)
+    with pytest.raises(InfeasibleError, match=r"Linear: .* than any device"):
+        stagecut.plan(model, inputs, devices=2, memory_bytes=100.0)
+    with pytest.raises(InputError, match="no such file"):
+        stagecut.plan("nowhere.py:make", devices=2)
+    with pytest.raises(StagecutError, match="set training to True"):
+        stagecut.plan(model, inputs, devices=2, training=False, problem=stagecut.Training())
+    planned = stagecut.plan(model, inputs, devices=1, estimate="h100")
+    with pytest.raises(InputError):
+        planned.stages(nn.Linear(32, 32))

@@ -1,0 +1,45 @@
+"""What a user meets first: names to type, sizes without units, pictures of plans."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from project import ROOT
+
+from stagecut.cli import run_command
+from stagecut.instances.generate.catalogue import CATALOGUE
+
+
+def test_names_that_are_typed_are_listed_whole_on_narrow_terminals() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "COLUMNS": "80"}
+    words = [sys.executable, "-m", "stagecut", "instances", "list"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert all(name in done.stdout for name in CATALOGUE)
+
+
+def test_memory_without_a_unit_is_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["solve", "gpt2-xl", "--accelerators", "2", "--cpus", "0", "--memory", "10"]
+    assert run_command(words) == 3
+    said = capsys.readouterr().err
+    assert "--memory: 10 B on each device; for GiB write 16GiB" in said
+    assert "MiB more than" in said or "GiB more than" in said
+
+
+def test_loads_are_drawn_for_every_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = ["solve", "gpt2-xl", "--accelerators", "2", "--cpus", "0"]
+    for options in (
+        ["--objective", "iteration", "--microbatches", "4"],
+        ["--objective", "latency"],
+    ):
+        picture = tmp_path / f"{options[-1]}.png"
+        assert run_command([*start, *options, "--plot", str(picture)]) == 0
+        assert picture.stat().st_size > 1000
+    ranked = ["solve", "gpt2-xl-training", "--microbatches", "4", "--schedule", "all"]
+    assert run_command([*ranked, "--plot", str(tmp_path / "x.png")]) == 2
+    assert "--plot: not with --schedule all" in capsys.readouterr().err

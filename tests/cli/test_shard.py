@@ -1,0 +1,134 @@
+"""`stagecut shard`, and what other commands do with its plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conformance import task
+
+from stagecut import save
+from stagecut.cli import run_command
+
+GOOD = ("--mesh", "2", "--links", "1us:1GB/s")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file of a small tensor program."""
+    path = tmp_path_factory.mktemp("shard") / "program.json"
+    save(task("sharding").workload, path)
+    return str(path)
+
+
+def said(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    """Run a command, and return what it prints: on standard error if it fails."""
+    assert run_command(arguments) == code
+    out = capsys.readouterr()
+    if code:
+        assert out.out == ""
+        assert out.err.count("\n") == 1, out.err
+        return out.err
+    return out.out
+
+
+def test_a_sharding_is_planned_checked_simulated_drawn_and_exported(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, other = str(tmp_path / "plan.json"), str(tmp_path / "other.json")
+    picture = tmp_path / "graph.svg"
+    text = said(capsys, 0, "shard", program, *GOOD, "--json", "-o", plan, "--plot", str(picture))
+    answer = json.loads(text)
+    assert answer["status"] == "optimal"
+    assert answer["verified"]
+    assert set(answer) >= {"conversions", "bytes", "compute", "mesh", "memory", "operators"}
+    assert picture.exists()
+    assert "verified" in said(capsys, 0, "verify", program, plan)
+    simulated = json.loads(said(capsys, 0, "simulate", program, plan, "--json"))
+    assert simulated["makespan"] == pytest.approx(answer["objective"])
+    said(capsys, 0, "shard", program, *GOOD, "--method", "replicate", "-o", other)
+    assert "nodes moved" in said(capsys, 0, "diff", plan, other)
+    for ending in ("py", "json"):
+        written = tmp_path / f"placements.{ending}"
+        exported = ("export", plan, "--to", "dtensor", "--workload", program, "-o", str(written))
+        said(capsys, 0, *exported)
+        assert written.read_text()
+    compile((tmp_path / "placements.py").read_text(), "placements.py", "exec")
+    start = said(capsys, 0, "shard", program, *GOOD, "--start", other, "--objective", "distpar")
+    assert "elements and bytes" in start or "objective" in start
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--mesh", "2x0"), "--mesh"),
+        (("--mesh", "3x"), "--mesh"),
+        (("--mesh", "2x2x2x2", "--links", "1us:1GB"), "mesh: 4 axes"),
+        (("--mesh", "2"), "--links: a chain suggests none"),
+        (("--mesh", "2", "--links", "fast"), "--links: 'fast' is no link"),
+        (("--mesh", "2", "--links", "1us:1GB,1us:1GB"), "--links: 2 links for 1 axes"),
+        ((*GOOD, "--fix", "v0"), "--fix: 'v0'; write NODE=S0,B"),
+        ((*GOOD, "--fix", "nothing=S0"), "fix: the program has no operator nothing"),
+        ((*GOOD, "--fix", "v0=S7"), 'fix: v0 cannot have "S7" on this mesh; it can have'),
+        (("--mesh", "3", "--links", "1us:1GB", "--fix", "v0=S0"), "fix: v0 cannot have"),
+        ((*GOOD, "--beta", "1"), "--beta"),
+        ((*GOOD, "--objective", "distpar", "--beta", "-1"), "beta: -1"),
+        ((*GOOD, "--objective", "distpar", "--beta", "nan"), "beta: nan"),
+        ((*GOOD, "--optimizer", "as-given"), "optimizer"),
+        ((*GOOD, "--method", "greedy"), "method: no 'greedy' for sharding"),
+    ],
+)
+def test_bad_input_is_one_line(
+    program: str, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in said(capsys, 2, "shard", program, *arguments)
+
+
+def test_too_little_memory_says_how_much(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    error = said(capsys, 3, "shard", program, *GOOD, "--memory", "10")
+    assert "no sharding over 2 devices fits into 10 bytes" in error
+
+
+def test_a_workload_without_tensors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no tensors" in said(capsys, 2, "shard", "gpt2-xl", *GOOD)
+
+
+def test_a_plan_for_another_program_or_with_unknown_signatures(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, plan = tmp_path / "other.json", tmp_path / "plan.json"
+    save(task("sharding", [1.0, 2.0]).workload, other)
+    said(capsys, 0, "shard", program, *GOOD, "-o", str(plan))
+    assert "made for" in said(capsys, 2, "verify", str(other), str(plan))
+    text = plan.read_text()
+    plan.write_text(text.replace('"S0,S0->S0"', '"S9->S0"'))
+    assert "no signature" in said(capsys, 2, "verify", program, str(plan))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"inputs": ["nothing"]}, "unknown tensor"),
+        ({"signatures": ["S0,S0->S0", "B,B->B"]}, "give the extent"),
+        ({"signatures": [{"text": "S0,S0->S0", "extent": 4}]}, "no signature of B alone"),
+        ({"signatures": ["Q->B", "B,B->B"]}, "must be B, P, or S0"),
+        ({"signatures": ["B,B"]}, "write inputs->outputs"),
+        ({"signatures": ["B->B"]}, "is not for 2 inputs"),
+        ({"compute": -1.0}, "compute must be from 0"),
+        ({"outputs": ["t0"]}, "t0 is made already"),
+        ({"role": "wizard"}, "role"),
+    ],
+)
+def test_a_broken_program_is_refused_in_one_line(
+    program: str,
+    tmp_path: Path,
+    change: dict[str, object],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = json.loads(Path(program).read_text())
+    data["operators"][-1] |= change
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps(data))
+    assert words in said(capsys, 2, "shard", str(broken), *GOOD)

@@ -1,0 +1,190 @@
+"""Two stages on each device: pairs, their bounds, and the boundaries that annealing moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from brute_iteration import placements, training_case
+
+from stagecut import Cluster, InputError, Iteration, Limits, PipelinePlacement, Workload, evaluate
+from stagecut.formulations.iteration.line import line, most_between
+from stagecut.formulations.iteration.orders import order_of
+from stagecut.formulations.task import pose
+from stagecut.instances.common.arrays import Ints
+from stagecut.solvers.core.lattice import Lattice, list_ideals
+from stagecut.solvers.core.search import Search
+from stagecut.solvers.iteration.annealing.boundaries import anneal, equal_parts
+from stagecut.solvers.iteration.by_device.graph import Graph
+from stagecut.solvers.iteration.by_device.pairs import Pairs
+from stagecut.solvers.iteration.by_device.tree import Tree
+from stagecut.solvers.iteration.chain import Chain
+from stagecut.solvers.iteration.divisible import divide
+from stagecut.solvers.iteration.stage_list import StageList, list_stages
+from stagecut.solvers.iteration.stage_paths import StagePaths
+
+ROUNDING = 1 + 1e-9
+CASES = 24
+
+
+def never() -> Search[object]:
+    """A search without limits."""
+    return Search(Limits(), lambda _: math.inf)
+
+
+def cases(seeds: range) -> Iterator[tuple[str, Workload, Cluster, Iteration, Pairs]]:
+    """Small tasks with two stages on each device, for each number of devices."""
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        workload, cluster = training_case(rng, tight=seed % 3 == 0, kinds=1)
+        relayed = bool(rng.random() < 0.3)
+        problem = Iteration(int(rng.choice([2, 4])), "interleaved", relayed=relayed)
+        try:
+            statement = line(pose(workload, cluster, problem))
+        except InputError:
+            continue
+        if not statement.exact:
+            continue
+        lattice = list_ideals(statement.orders[0], statement.graph.edges, 10_000, never())
+        for size in statement.sizes():
+            alone = size == 2
+            near = most_between(statement.graph) < size // 2 - 1
+            near |= problem.relayed
+            all_nets = np.full_like(near, not alone)
+            lists = []
+            for paid in (near & all_nets, all_nets):
+                listed = list_stages(statement, lattice, math.inf, never(), paid)
+                assert listed is not None
+                lists.append(listed.keep(np.argsort(listed.end, kind="stable")))
+            chain = Chain(order_of(problem, size, statement.trains), problem.weight_share)
+            pairs = Pairs(StagePaths(statement, lists[0], chain, never()), lists[1])
+            yield f"seed {seed}, {size} stages", workload, cluster, problem, pairs
+
+
+def best_of(workload: Workload, cluster: Cluster, problem: Iteration, stages: int) -> float:
+    """Return the least makespan of plans with so many stages, by trying all."""
+    best = math.inf
+    for plan in placements(workload, cluster, problem):
+        if int(plan.stage.max()) + 1 == stages:
+            report = evaluate(workload, cluster, problem, plan)
+            best = min(best, report.objective if not report.violations else math.inf)
+    return best
+
+
+def graphs(pairs: Pairs, target: float) -> Iterator[Graph]:
+    """The pairs of each meeting ideal."""
+    last, size = pairs.paid.lattice.size - 1, pairs.devices
+    forward, compute = pairs.paths.stages.ahead[:, -1].tolist()
+    prices = divide(pairs.paths.chain, forward, compute).prices
+    for meet in range(1, last):
+        tables = np.concatenate(
+            (pairs.behind(prices, meet, 0), pairs.behind(prices, last, size)[1:])
+        )
+        graph = pairs.graph(meet, target, prices[None], tables[None], 100_000)
+        assert graph is not None
+        yield graph
+
+
+def chains(graph: Graph, allowed: Ints, state: int = 0, d: int = 0) -> Iterator[list[int]]:
+    """Every path of options."""
+    if d == len(graph.begin) - 1:
+        yield []
+        return
+    for option in allowed:
+        if graph.layer[option] == d and graph.source[option] == state:
+            for rest in chains(graph, allowed, int(graph.sink[option]), d + 1):
+                yield [int(option), *rest]
+
+
+def makespan(graph: Graph, chain: Chain, options: list[int]) -> float:
+    """Execute a path of options."""
+    duration = graph.duration[options].transpose(1, 0, 2).reshape(-1, 4)
+    return chain.makespan(np.ascontiguousarray(duration))
+
+
+def test_pairs_below_a_target_are_all_listed_and_their_times_are_those_of_the_simulator() -> None:
+    seen = 0
+    for where, workload, cluster, problem, pairs in cases(range(CASES)):
+        chain = pairs.paths.chain
+        best = best_of(workload, cluster, problem, chain.order.stages)
+        target = 1.1 * best if math.isfinite(best) else 1e6
+        met = math.inf
+        for graph in graphs(pairs, target):
+            every = np.arange(len(graph.layer))
+            met = min([met, *(makespan(graph, chain, own) for own in chains(graph, every))])
+        assert met == pytest.approx(best), where
+        seen += 1
+    assert seen > 20
+
+
+def test_prices_bound_the_chains_of_a_graph_and_of_both_halves() -> None:
+    seen = 0
+    for where, _, _, _, pairs in cases(range(CASES)):
+        chain = pairs.paths.chain
+        for graph in graphs(pairs, 1e6):
+            every = np.arange(len(graph.layer))
+            if not len(every):
+                continue
+            tree = Tree(graph, chain)
+            prices = np.zeros((chain.order.stages, 4))
+            for options in (every, *(tree.halves(every, prices) or ())):
+                times = [makespan(graph, chain, own) for own in chains(graph, options)]
+                best = min(times, default=math.inf)
+                if not times or not len(options):
+                    continue
+                target = best * 1.05
+                refined = tree.refine(options, prices, target, 8)
+                assert refined.bound <= best * ROUNDING, where
+                kept = [makespan(graph, chain, own) for own in chains(graph, refined.alive)]
+                assert sum(t < target for t in times) == sum(t < target for t in kept), where
+                seen += 1
+    assert seen > 50
+
+
+def test_halves_of_options_are_all_of_them() -> None:
+    for where, _, _, _, pairs in cases(range(6)):
+        for graph in graphs(pairs, 1e6):
+            every = np.arange(len(graph.layer))
+            if not len(every):
+                continue
+            tree = Tree(graph, pairs.paths.chain)
+            halves = tree.halves(every, np.ones((pairs.paths.chain.order.stages, 4)))
+            if halves is None:  # all of a device's options take equally long
+                for own in np.split(graph.duration, graph.begin[1:-1]):
+                    assert np.allclose(own, own[:1]), where
+                continue
+            assert np.array_equal(np.union1d(*halves), every), where
+            assert max(map(len, halves)) < len(every), where
+
+
+def _placed(lattice: Lattice, pairs: Pairs, ideals: Ints) -> PipelinePlacement:
+    stage = np.zeros(pairs.paths.line.graph.size, np.int64)
+    for s in range(len(ideals) - 1):
+        inside = np.setdiff1d(lattice.units(int(ideals[s + 1])), lattice.units(int(ideals[s])))
+        stage[lattice.order[inside]] = s
+    size = (len(ideals) - 1) // 2
+    return PipelinePlacement(pairs.paths.line.graph.expand(stage), tuple(range(size)) * 2)
+
+
+def test_annealing_finds_chains_whose_makespan_is_the_simulators() -> None:
+    seen = same = 0
+    for where, workload, cluster, problem, pairs in cases(range(CASES)):
+        stages: StageList = pairs.paid
+        chain, lattice = pairs.paths.chain, stages.lattice
+        start = equal_parts(pairs.paths.line, lattice, chain.order.stages)
+        if start is None:
+            continue
+        found = anneal(pairs.paths.line, lattice, chain, (0,) * pairs.devices, start, 0)
+        if found is None:
+            continue
+        value, ideals = found
+        report = evaluate(workload, cluster, problem, _placed(lattice, pairs, ideals))
+        assert not report.violations, where
+        assert report.objective == pytest.approx(value), where
+        best = best_of(workload, cluster, problem, chain.order.stages)
+        same += value <= best * ROUNDING
+        seen += 1
+    assert seen > 10
+    assert same >= 0.8 * seen

@@ -1,0 +1,106 @@
+"""Small models for shardings: with every operator that has a rule."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    """A block of a transformer, its projections apart."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, width = x.shape
+        y = self.first(x)
+        q, k, v = (
+            f(y).view(b, n, self.heads, width // self.heads).transpose(1, 2)
+            for f in (self.q, self.k, self.v)
+        )
+        made = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(made.transpose(1, 2).reshape(b, n, width))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Language(nn.Module):
+    """Embeddings, blocks, tied head, loss."""
+
+    def __init__(self, layers: int = 1, width: int = 24, heads: int = 12, words: int = 36) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(12, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, words, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.words(x) + self.places(torch.arange(x.shape[1], device=x.device))
+        for block in self.blocks:
+            h = block(h)
+        return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1), y.flatten())
+
+
+class Vision(nn.Module):
+    """Convolutions, one of them by channel, batch normalisation, pools."""
+
+    def __init__(self, classes: int = 12) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 12, 3, padding=1), nn.BatchNorm2d(12)
+        self.depthwise = nn.Conv2d(12, 12, 3, padding=1, groups=12)
+        self.point = nn.Conv2d(12, 24, 1, bias=False)
+        self.head = nn.Linear(24, classes)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = F.max_pool2d(torch.relu(self.norm(self.conv(x))), 2)
+        x = F.silu(self.point(F.relu6(self.depthwise(x))))
+        x = F.avg_pool2d(x, 2)
+        return F.cross_entropy(self.head(x.mean((2, 3))), y)
+
+
+class Odds(nn.Module):
+    """What the others leave out: products of batches, softmax, slices, parts, stacks, means."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(12, 12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.softmax(torch.matmul(x, self.weight.t()), dim=-1)
+        a, b = y.split(6, dim=2)
+        z = torch.cat([a * b, torch.where(a > 0.1, a, b)], dim=2)
+        z = torch.stack([z, z / 2], dim=1).permute(0, 2, 1, 3)
+        z = torch.bmm(z[:, :, 0], z[:, :, 1].transpose(1, 2))
+        z = z.unsqueeze(1).expand(-1, 2, -1, -1).squeeze()
+        c, d = z.unbind(1)
+        return (c.mean(0) + d.sum(0) - c.select(0, 0)).tanh().mean() + z[:, :, 2:8].sigmoid().sum()
+
+
+def language(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Return a language model and its inputs."""
+    torch.manual_seed(0)
+    x = torch.randint(0, 36, (batch, 12))
+    y = torch.randint(0, 36, (batch, 12))
+    y[0, 0] = -100
+    return Language(), (x, y)
+
+
+def vision(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Return a model of images and its inputs."""
+    torch.manual_seed(1)
+    return Vision(), (torch.randn(batch, 3, 8, 8), torch.randint(0, 12, (batch,)))
+
+
+def odds(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Return a model of other operators and its inputs."""
+    torch.manual_seed(2)
+    return Odds(), (torch.randn(batch, 12, 12),)
+
+
+MODELS = {"language": language, "vision": vision, "odds": odds}
