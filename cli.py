@@ -99,6 +99,7 @@ _COMMANDS = {
         "Compile what large workloads need, once per machine, so that no plan waits for it.",
     ),
     "instances": ("instances", "app", "List, show and convert workloads."),
+    "records": ("records", "app", "List, check and better the records."),
 }
 
 
