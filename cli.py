@@ -100,6 +100,7 @@ _COMMANDS = {
     ),
     "checkpoint": ("checkpoint", "app", "Checkpoints of runs."),
     "instances": ("instances", "app", "List, show and convert workloads."),
+    "records": ("records", "app", "List, check and better the records."),
 }
 
 
