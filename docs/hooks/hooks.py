@@ -15,7 +15,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
-from pages import ROOT, api, statements
+from pages import ROOT, api, records_table, statements
 
 ROOMS = ("api", "commands", "formulations", "instances", "runtime", "solvers")
 #: Pages of the root of the repository that belong to the site, too.
@@ -27,6 +27,8 @@ FROM_ROOT = {
 }
 
 
+#: Where the table of the records goes.
+TABLE = "<!-- the table of records -->"
 #: Where mkdocstrings finds the package: `.dev/stagecut` holds itself, and whoever walks through it
 #: never ends.
 PACKAGE = ROOT / "build" / "package" / "stagecut"
@@ -81,4 +83,5 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     up = posixpath.relpath(".", posixpath.dirname(here) or ".")
     for name, target in FROM_ROOT.items():
         markdown = markdown.replace(f"](../{name}", f"]({up}/{target}")
+    markdown = markdown.replace(TABLE, records_table() if TABLE in markdown else "")
     return typeset(markdown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,24 @@ def _section(part: tuple[Path, str]) -> str:
     if references:
         parts.append(f"*Source.* {sentences(references).strip()}")
     return "\n\n".join(parts)
+
+
+def records_table() -> str:
+    """Return the table of the records as Markdown."""
+    rows = ["| instance | asked | objective | bound | gap | proof | published |"]
+    rows.append("|---|---|---:|---:|---:|---|---:|")
+    with (ROOT / "records" / "records.csv").open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            objective, bound = float(row["objective"]), float(row["bound"])
+            gap = max(0.0, (objective - bound) / objective)
+            shown = "0" if gap < 1e-9 else f"{gap:.2%}"
+            proof = f"{row['bound_from']}{' ✓' if row['checked'] == 'yes' else ''}"
+            published = f"{float(row['published']):.7g}" if row["published"] else ""
+            rows.append(
+                f"| {row['instance']} | {row['asked']} | {objective:.7g} | "
+                f"{bound:.7g} | {shown} | {proof} | {published} |"
+            )
+    return "\n".join(rows)
 
 
 def api() -> list[Page]:

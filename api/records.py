@@ -1,0 +1,298 @@
+"""Records: the best plan and the best bound that are known of each published instance, as files.
+
+A folder of records holds `records.csv`, a row per record, and the plan files that it names. Nothing
+in it is believed: `check_record` reads the instance and the plans and computes everything anew.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from ..instances import InputError, Plan, VerificationError, Workload
+from ..instances.formats.certificate import PRICES
+from ..instances.formats.files import load, load_plan_with_form, save
+from ..instances.formats.writing import write_whole
+from ..instances.model.plan import gap_between
+from ..runtime import verify
+from ..runtime.verify.bound import check_bound
+
+#: Objectives and bounds that differ by no more than this share are the same.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of one instance.
+
+    Parameters
+    ----------
+    instance
+        Path of its file below the folder of the published instances.
+    asked
+        What was asked, in a few words; with `instance` it names the record.
+    objective
+        Of the best plan known, in the instance's time unit.
+    bound
+        The best bound known: no plan has a lower objective.
+    bound_from
+        What proved the bound.
+    checked
+        Whether the bound has a certificate that `check_record` checks; else it is the word of the
+        search that is named.
+    plan, bound_plan
+        Files below the folder `plans`: of the objective, and of the bound.
+    published, published_by
+        What others published, and where that is from; empty if nothing is known.
+    command
+        What made the plan.
+    version
+        Of Stagecut, then.
+    """
+
+    instance: str
+    asked: str
+    objective: float
+    bound: float
+    bound_from: str
+    checked: bool
+    plan: str
+    bound_plan: str
+    published: str = ""
+    published_by: str = ""
+    command: str = ""
+    version: str = ""
+
+    @property
+    def gap(self) -> float:
+        """(objective − bound) / objective."""
+        return gap_between(self.objective, self.bound)
+
+
+def read_records(folder: str | Path) -> list[Record]:
+    """Return the records of a folder.
+
+    Raises
+    ------
+    InputError
+        If `records.csv` is missing or damaged; the message names the line.
+
+    Examples
+    --------
+    >>> read_records("nowhere")
+    Traceback (most recent call last):
+    stagecut.instances.common.errors.InputError: nowhere: no records.csv there
+    """
+    path = Path(folder) / "records.csv"
+    if not path.is_file():
+        raise InputError(f"{folder}: no records.csv there")
+    names = [field.name for field in fields(Record)]
+    records = []
+    with path.open(encoding="utf-8", newline="") as lines:
+        rows = csv.DictReader(lines)
+        if rows.fieldnames != names:
+            raise InputError(f"{path}: its columns are not {', '.join(names)}")
+        for row in rows:
+            try:
+                records.append(_from_row(row))
+            except (TypeError, ValueError, KeyError):
+                raise InputError(f"{path}: line {rows.line_num} is no record") from None
+    return records
+
+
+def _from_row(row: dict[str, str]) -> Record:
+    words: dict[str, object] = dict(row)
+    words["objective"], words["bound"] = float(row["objective"]), float(row["bound"])
+    words["checked"] = {"yes": True, "no": False}[row["checked"]]
+    return Record(**words)  # type: ignore[arg-type]
+
+
+def write_records(folder: str | Path, records: list[Record]) -> None:
+    """Write `records.csv`, in the order of instances, whole or not at all."""
+    text = io.StringIO()
+    rows = csv.DictWriter(text, [field.name for field in fields(Record)], lineterminator="\n")
+    rows.writeheader()
+    for record in sorted(records, key=lambda r: (r.instance, r.asked)):
+        rows.writerow(asdict(record) | {"checked": "yes" if record.checked else "no"})
+    write_whole(Path(folder) / "records.csv", text.getvalue())
+
+
+def check_record(record: Record, folder: str | Path, instances: str | Path) -> None:
+    """Compute everything that a record claims anew.
+
+    The plan is verified from the definition; where the bound has a certificate, that is checked,
+    too.
+
+    Raises
+    ------
+    InputError
+        If a file is missing or damaged, or was made for another instance.
+    VerificationError
+        If a plan is not what the record says, or a certificate does not prove its bound.
+    """
+    workload, plan = _load(record.plan, record, folder, instances)
+    verify(workload, plan)
+    _same(plan.objective, record.objective, f"the objective of {record.plan}")
+    bound_plan = plan
+    if record.bound_plan != record.plan:
+        _, bound_plan = _load(record.bound_plan, record, folder, instances)
+        if not _same_question(plan, bound_plan):
+            raise VerificationError(f"{record.bound_plan} answers another question")
+    _same(bound_plan.bound, record.bound, f"the bound of {record.bound_plan}")
+    if record.bound > record.objective * (1 + TOLERANCE):
+        raise VerificationError(f"{record.instance}: the bound is above the objective")
+    if record.checked:
+        check_bound(workload, bound_plan)
+
+
+def submit_record(
+    plan_file: str | Path,
+    folder: str | Path,
+    instances: str | Path,
+    *,
+    instance: str = "",
+    asked: str = "",
+    command: str = "",
+) -> tuple[Record, str]:
+    """Take a plan into the records if it verifies and is better than what they have.
+
+    Parameters
+    ----------
+    plan_file
+        As `stagecut solve -o` writes it.
+    folder
+        The folder of the records.
+    instances
+        The folder of the published instances.
+    instance, asked
+        For an instance or a question that has no record yet: its file below `instances`, and a
+        name for the question.
+    command
+        What made the plan.
+
+    Returns
+    -------
+    tuple
+        The record as it is now, and what became better: ``"new"``, ``"objective"``, ``"bound"``,
+        ``"objective and bound"`` or ``"nothing"``.
+
+    Raises
+    ------
+    InputError
+        If the plan answers no question of the records, or is damaged.
+    VerificationError
+        If it is not what it says, or its certificate does not prove its bound.
+    """
+    records = read_records(folder)
+    found = _find(plan_file, records, instances, instance)
+    if found is None:
+        raise InputError(
+            f"{plan_file}: no record is for this instance and question; give --instance and "
+            "--asked to begin one"
+        )
+    workload, plan, path = found
+    verify(workload, plan)
+    proved = plan.certificate.get("origin") == PRICES
+    if proved:
+        check_bound(workload, plan)
+    old = next(
+        (r for r in records if r.instance == path and _answers(r, plan, folder, instances)), None
+    )
+    if old is None:
+        if not asked:
+            raise InputError(
+                f"{plan_file}: no record asks this of {path}; give --asked to begin one"
+            )
+        new = _record(path, asked, plan, proved, command)
+        better = "new"
+    else:
+        new, better = _improved(old, plan, proved, command)
+    if better != "nothing":
+        plans = Path(folder) / "plans"
+        plans.mkdir(exist_ok=True)
+        if better == "objective" and old is not None and old.bound_plan == old.plan:
+            write_whole(plans / new.bound_plan, (plans / old.plan).read_bytes())
+        save(plan, plans / (new.bound_plan if better == "bound" else new.plan), workload)
+        write_records(folder, [*(r for r in records if r is not old), new])
+    return new, better
+
+
+def _record(path: str, asked: str, plan: Plan, proved: bool, command: str) -> Record:
+    """Return the first record of a question."""
+    name = re.sub(r"[^a-z0-9]+", "-", f"{Path(path).with_suffix('')} {asked}".lower()) + ".json"
+    return Record(
+        instance=path,
+        asked=asked,
+        objective=plan.objective,
+        bound=plan.bound,
+        bound_from=str(plan.certificate.get("origin", "")),
+        checked=proved,
+        plan=name,
+        bound_plan=name,
+        command=command,
+        version=str(plan.provenance.get("stagecut", "")),
+    )
+
+
+def _improved(old: Record, plan: Plan, proved: bool, command: str) -> tuple[Record, str]:
+    """Return a record with what is better in the plan, and what that is.
+
+    A bound that is only a search's word does not take the place of one that was checked, unless
+    it is the better plan's own.
+    """
+    new, better = old, []
+    if plan.objective < old.objective * (1 - TOLERANCE):
+        better.append("objective")
+        version = str(plan.provenance.get("stagecut", ""))
+        new = replace(new, objective=plan.objective, command=command, version=version)
+    if plan.bound > old.bound * (1 + TOLERANCE) and (proved or not old.checked):
+        better.append("bound")
+        origin = str(plan.certificate.get("origin", ""))
+        new = replace(new, bound=plan.bound, bound_from=origin, checked=proved)
+    if better == ["objective", "bound"]:
+        new = replace(new, bound_plan=new.plan)
+    elif better == ["bound"] or (better and old.bound_plan == old.plan):  # they are of two plans
+        new = replace(new, bound_plan=f"{old.plan.removesuffix('.json')}-bound.json")
+    return new, " and ".join(better) or "nothing"
+
+
+def _find(
+    plan_file: str | Path, records: list[Record], instances: str | Path, instance: str
+) -> tuple[Workload, Plan, str] | None:
+    """Return the instance that a plan was made for, with the plan."""
+    for path in [instance] if instance else sorted({record.instance for record in records}):
+        workload = load(Path(instances) / path)
+        try:
+            form, plan = load_plan_with_form(plan_file, workload)
+            plan.check_made_for(form)
+        except InputError:
+            if instance:
+                raise
+            continue
+        return form, plan, path
+    return None
+
+
+def _answers(record: Record, plan: Plan, folder: str | Path, instances: str | Path) -> bool:
+    """Whether a plan answers the question of a record."""
+    return _same_question(_load(record.plan, record, folder, instances)[1], plan)
+
+
+def _same_question(one: Plan, other: Plan) -> bool:
+    same = one.problem == other.problem and one.cluster.fingerprint == other.cluster.fingerprint
+    return same and one.workload_fingerprint == other.workload_fingerprint
+
+
+def _load(
+    name: str, record: Record, folder: str | Path, instances: str | Path
+) -> tuple[Workload, Plan]:
+    workload = load(Path(instances) / record.instance)
+    return load_plan_with_form(Path(folder) / "plans" / name, workload)
+
+
+def _same(value: float, claimed: float, what: str) -> None:
+    if abs(value - claimed) > TOLERANCE * max(abs(value), abs(claimed)):
+        raise VerificationError(f"{what} is {value!r}, not {claimed!r} as the record says")

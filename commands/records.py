@@ -1,0 +1,86 @@
+"""`stagecut records`: the best known plan and bound of each published instance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ..api.records import check_record, read_records, submit_record
+from ..instances import InputError, VerificationError
+from .common.console import ERR, OUT, print_json, show_gap
+
+app = typer.Typer(help="List, check and better the records.", no_args_is_help=True)
+Folder = Annotated[Path, typer.Option("--records", help="The folder of the records.")]
+Instances = Annotated[
+    Path,
+    typer.Option(
+        help="The folder of the published instances, as `instances fetch` fills it.",
+        envvar="STAGECUT_BENCHMARKS",
+    ),
+]
+JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("list")
+def list_records(folder: Folder = Path("records"), as_json: JSON = False) -> None:
+    """List instance, objective, bound and gap of every record."""
+    records = read_records(folder)
+    if as_json:
+        print_json({"records": [vars(record) | {"gap": record.gap} for record in records]})
+        return
+    table = Table("instance", "asked", "objective", "bound", "gap", "published")
+    for r in records:
+        numbers = (f"{r.objective:.8g}", f"{r.bound:.8g}", show_gap(r.gap))
+        table.add_row(r.instance, r.asked, *numbers, r.published)
+    OUT.print(table)
+
+
+@app.command()
+def check(
+    instances: Instances,
+    folder: Folder = Path("records"),
+    below: Annotated[str, typer.Option(help="Only instances whose path begins so.")] = "",
+) -> None:
+    """Verify every record from the definitions; exit code 2 if one is not as it says."""
+    records = [r for r in read_records(folder) if r.instance.startswith(below)]
+    wrong = []
+    for record in records:
+        try:
+            check_record(record, folder, instances)
+        except (InputError, VerificationError) as error:
+            wrong.append(f"{record.instance}, {record.asked}: {error}")
+            ERR.print(wrong[-1], style="red", highlight=False, soft_wrap=True)
+    if wrong or not records:
+        raise InputError(f"{folder}: {len(wrong)} of {len(records)} records are not as they say")
+    proved = sum(record.checked for record in records)
+    OUT.print(
+        f"{len(records)} records verified; {proved} bounds proved by their certificates",
+        highlight=False,
+    )
+
+
+@app.command()
+def submit(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    instances: Instances,
+    folder: Folder = Path("records"),
+    instance: Annotated[
+        str, typer.Option(help="Its instance, a path below --instances, if it has no record yet.")
+    ] = "",
+    asked: Annotated[str, typer.Option(help="A name for the question, if it is a new one.")] = "",
+    command: Annotated[str, typer.Option(help="What made the plan.")] = "",
+) -> None:
+    """Take PLAN into the records if it verifies and is better than what they have."""
+    record, better = submit_record(
+        plan, folder, instances, instance=instance, asked=asked, command=command
+    )
+    said = {"new": "a new record", "nothing": "not better than the record"}
+    OUT.print(
+        f"{said.get(better, f'better: {better}')}: {record.instance}, {record.asked}: objective "
+        f"{record.objective:.8g}, bound {record.bound:.8g}, gap {show_gap(record.gap)}",
+        highlight=False,
+        soft_wrap=True,
+    )
