@@ -17,7 +17,7 @@ def no_policy(method: str, task: Task[Any]) -> str | None:
     """Say why the method cannot run: torch is missing, or the seconds make no sense."""
     if find_spec("torch") is None:
         return (
-            f"method: {method} needs torch, which is not installed; pip install 'stagecut[learned]'"
+            f"method: {method} needs torch, which is not installed; pip install -c constraints.txt '.[learned]'"
         )
     text = task.options.get("fine-tune", "0")
     try:
