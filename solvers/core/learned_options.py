@@ -17,7 +17,8 @@ def no_policy(method: str, task: Task[Any]) -> str | None:
     """Say why the method cannot run: torch is missing, or the seconds make no sense."""
     if find_spec("torch") is None:
         return (
-            f"method: {method} needs torch, which is not installed; pip install -c constraints.txt '.[learned]'"
+            f"method: {method} needs torch, which is not installed; in Stagecut's folder: "
+            "pip install -c constraints.txt '.[learned]'"
         )
     text = task.options.get("fine-tune", "0")
     try:
