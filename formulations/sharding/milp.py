@@ -11,7 +11,7 @@
     conv_{T,a,b}  of converting T from a to b
     made_{T,a}    Σ x_{v,k} over choices k of T's maker v that make T as a
     need_{r,b}    Σ x_{v,k} over choices k of the reader v of use r that need b
-    own_{v,k}     bytes on a device of a parameter with its gradient and optimizer state
+    own_{v,k}     bytes on a device of a parameter, its gradient and its state
     size_{T,b}    bytes on a device of T as b
     M             memory of a device
 
