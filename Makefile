@@ -3,6 +3,7 @@ PYTHON ?= python3
 # For the tests of the import only: nothing else needs torch. TORCH= leaves it out; they are skipped.
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
+comma := ,
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 
 .PHONY: demo test coverage docs docs-serve clean
@@ -40,7 +41,7 @@ docs-serve: .venv/test
 
 .venv/test: .venv/bin/python pyproject.toml constraints.txt
 	$(if $(TORCH),$(BIN)/pip install --quiet $(TORCH))
-	$(PIP) '.[dev]'
+	$(PIP) '.[dev$(if $(TORCH),$(comma)launchers)]'
 	touch $@
 
 # The repository root is the package `stagecut`: tests and mypy find it by this link.

@@ -37,8 +37,9 @@ simulating         `simulate`, `Simulation`; without a plan `simulate_stages`, `
 pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `draw_comparison`,
                    `draw_measurement`, `plot_front`, `write_html`
 running            `run`, `split_model`; with torch's schedules `stage_modules`,
-                   `tied_gradients`; of one's own `Loop`, `stage_chain`, `training_pieces`,
-                   `guarded`; afterwards `load_recording`, `compare_run`, `calibrate`
+                   `tied_gradients`, `clip_gradients`; of one's own `Loop`, `stage_chain`,
+                   `training_pieces`, `guarded`; afterwards `merge_checkpoint`,
+                   `load_recording`, `compare_run`, `calibrate`
 version            `__version__`
 errors             `StagecutError`: `InputError`, `InfeasibleError`, `VerificationError`
 =================  ================================================================================
@@ -146,12 +147,14 @@ if TYPE_CHECKING:
     from .runtime.accuracy.calibrate import calibrate as calibrate
     from .runtime.accuracy.join import compare_run as compare_run
     from .runtime.execution.guard.failures import guarded as guarded
+    from .runtime.execution.model_state import merge_checkpoint as merge_checkpoint
     from .runtime.execution.own_loop.loop import Loop as Loop
     from .runtime.execution.own_loop.loop import stage_chain as stage_chain
     from .runtime.execution.own_loop.training_pieces import training_pieces as training_pieces
     from .runtime.execution.prepare import split_model as split_model
     from .runtime.execution.recording_file import load_recording as load_recording
     from .runtime.execution.stage_modules import StageModule as StageModule
+    from .runtime.execution.stage_modules import clip_gradients as clip_gradients
     from .runtime.execution.stage_modules import stage_modules as stage_modules
     from .runtime.execution.stage_modules import tied_gradients as tied_gradients
     from .runtime.measure.measurement import LinkDetail as LinkDetail
@@ -226,11 +229,12 @@ _MODULES = {
     "runtime.accuracy.calibrate": "calibrate",
     "runtime.accuracy.join": "compare_run",
     "runtime.execution.guard.failures": "guarded",
+    "runtime.execution.model_state": "merge_checkpoint",
     "runtime.execution.own_loop.loop": "Loop stage_chain",
     "runtime.execution.own_loop.training_pieces": "training_pieces",
     "runtime.execution.prepare": "split_model",
     "runtime.execution.recording_file": "load_recording",
-    "runtime.execution.stage_modules": "StageModule stage_modules tied_gradients",
+    "runtime.execution.stage_modules": "StageModule clip_gradients stage_modules tied_gradients",
     "runtime.measure.measurement": "LinkDetail to_cluster",
     "runtime.measure.picture": "draw_measurement",
     "runtime.measure.timing": "measure",

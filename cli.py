@@ -98,6 +98,7 @@ _COMMANDS = {
         "warm",
         "Compile what large workloads need, once per machine, so that no plan waits for it.",
     ),
+    "checkpoint": ("checkpoint", "app", "Checkpoints of runs."),
     "instances": ("instances", "app", "List, show and convert workloads."),
     "records": ("records", "app", "List, check and better the records."),
 }

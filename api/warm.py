@@ -26,7 +26,7 @@ sys.exit(run_command(sys.argv[1:]))
 """
 
 
-def warm(cases: Sequence[Sequence[str]] = CASES) -> Iterator[int]:
+def warm(cases: Sequence[Sequence[str]]) -> Iterator[int]:
     """Solve the cases, each in a process of its own, one for each processor at a time.
 
     Yields

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from .common import names, options
 from .common.console import OUT, check_outputs, file_of, need, tell_written
 
 if TYPE_CHECKING:
+    from ..instances.pytorch.factory import Made
     from ..runtime.execution.run import Step
 
 
@@ -59,6 +60,10 @@ def run(
     dtype: options.ModelType = None,
     shape: options.SampleShape = None,
     seed: Annotated[int, typer.Option(help="Of torch, before the model is made.")] = 0,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="state_dict to begin with, as checkpoint merge and torch.save write it."),
+    ] = None,
     record: Annotated[
         Path | None, typer.Option(help="Write when each action began and ended; needs --workload.")
     ] = None,
@@ -89,10 +94,9 @@ def run(
         raise InputError("--report: it compares what --record writes; give both")
     if not 0 <= seed < 2**31:
         raise InputError(f"--seed: {quote(seed)}; it must be from 0 to {2**31 - 1}")
-    check_outputs(record, inputs=[plan, workload, file_of(model)])
+    check_outputs(record, inputs=[plan, workload, weights, file_of(model)])
     import torch
 
-    from ..instances.pytorch.factory import make
     from ..runtime.execution.options import Options
     from ..runtime.execution.run import run as run_plan
 
@@ -113,7 +117,7 @@ def run(
         resume=resume,
     )
     torch.manual_seed(seed)
-    factory = partial(make, model, batch=batch, shape=shape, dtype=dtype)
+    factory = partial(_make, weights, model, batch=batch, shape=shape, dtype=dtype)
     known = None if workload is None else load(workload)
     done = run_plan(plan, factory, asked, workload=known, on_step=_show)
     if os.environ.get("RANK", "0") != "0":
@@ -130,6 +134,17 @@ def run(
 
         known, made = load_plan_with_form(plan, known)
         print_report(compare_run(known, made, load_recording(record)))
+
+
+def _make(weights: Path | None, model: str, **options: Any) -> Made:
+    """Make the model with the weights of a file, if there is one."""
+    from ..instances.pytorch.factory import make
+    from ..runtime.execution.model_state import load_weights
+
+    made = make(model, **options)
+    if weights is not None:
+        load_weights(made.model, weights)
+    return made
 
 
 def _show(step: Step) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from ..api.solve import solve_with
 from ..instances import (
     DeviceMesh,
     InputError,
@@ -18,8 +17,6 @@ from ..instances import (
     ShardingObjective,
     Workload,
 )
-from ..instances.formats.files import load, load_plan, save
-from ..runtime import ShardingReport, evaluate
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from .common import options
 from .common.clock import STARTED
@@ -31,7 +28,6 @@ from .common.console import (
     progress,
     tell_written,
 )
-from .show.sharding import answer, print_sharding
 
 _LATENCY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -84,6 +80,11 @@ def shard(
 
     WORKLOAD is a file of profile --train --tensors. Exit codes as for solve.
     """
+    from ..api.solve import solve_with
+    from ..instances.formats.files import load, load_plan, save
+    from ..runtime import ShardingReport, evaluate
+    from .show.sharding import answer, print_sharding
+
     check_outputs(output, pictures=[plot], inputs=[workload, start])
     if beta is not None and objective is not ShardingObjective.DISTPAR:
         raise InputError("--beta: it weighs elements for --objective distpar; leave it out")

@@ -13,6 +13,6 @@ def warm() -> None:
     from ..api.warm import warm as run_cases
 
     text = "compiling, once per machine"
-    codes = list(track(run_cases(), text, len(CASES), console=ERR, transient=True))
+    codes = list(track(run_cases(CASES), text, len(CASES), console=ERR, transient=True))
     OUT.print(f"{sum(code == 0 for code in codes)} of {len(codes)} cases solved, kernels compiled")
     end(BAD_INPUT if any(codes) else 0)

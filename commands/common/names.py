@@ -27,6 +27,10 @@ METHODS = {
         "auto", "dp", "milp", "piper", "equal-stages", "data-parallel", "pipedream",
     ),
     "mapping": ("auto", "layouts", "milp", "joint"),
+    "sharding": (
+        "auto", "elimination", "milp", "milp-compact", "local-search", "data-parallel",
+        "fully-sharded", "megatron", "replicate", "communication-only",
+    ),
 }  # fmt: skip
 #: Problems of `solve` and `compare`.
 SOLVED = ("throughput", "iteration", "latency", "training")

@@ -4,13 +4,14 @@ The modules follow the data: `prepare.py` makes pieces of a plan and a model (`s
 graph, `chain.py` gives the same pieces to schedules and simulator); `stage.py` is a piece at work,
 with `backward.py` for split backward passes; `pipeline.py` has the stages of a rank
 (`torch_pipelining.py` is the only home of torch's private names, `channel.py` moves data,
-`gradients.py` adds up what ranks share); `recorder.py` notes what happened when.
+`gradients.py` adds up what ranks share and clips); `recorder.py` notes what happened when.
 
 Beside it is our own loop (`own_loop/loop.py`) for what torch cannot express:
 `own_loop/transport.py` moves data in the order of the schedule, `own_loop/versions.py` keeps
 weights, `own_loop/training_pieces.py` cuts training plans. `guard/failures.py` keeps the ranks
 together (`guard/heartbeats.py` shares signs of life and the first error, `guard/error_origin.py`
 finds the rank and the line that an error came from, `guard/identity.py` what all ranks must have
-alike); `checkpoint.py` writes and reads; `trainer.py` gives both executors one interface.
-`options.py` has what users say, `run.py` is the front door.
+alike); `checkpoint.py` writes and restores (`checkpoint_files.py` reads, `model_state.py` merges);
+`evaluation.py` turns training graphs to evaluation; `trainer.py` gives both executors one
+interface. `options.py` has what users say, `run.py` is the front door.
 """

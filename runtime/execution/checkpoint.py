@@ -17,16 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...instances import InputError
-from ...instances.formats.source import Record
+from .checkpoint_files import FORMAT, MANIFEST, Checkpoint, Position, checkpoints
 
-MANIFEST = "manifest.json"
-FORMAT = 1
 KEPT = 2
 
 
@@ -48,18 +45,36 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Position:
-    """How far training has come: steps done, and microbatches taken from the data."""
+class ModelState:
+    """The `state_dict` of the whole model, and where a checkpoint has it.
 
-    step: int
-    microbatches: int
+    Parameters
+    ----------
+    tensors
+        For each of its names the name under which the pieces have the tensor; tied ones share it.
+    untouched
+        Those that no piece has, by their names: the forward pass does not read them.
+    """
+
+    tensors: Mapping[str, str]
+    untouched: Mapping[str, Tensor]
 
 
-def save(folder: Path, position: Position, trained: Trained, *, plan: str, model: str) -> None:
+def save(
+    folder: Path,
+    position: Position,
+    trained: Trained,
+    whole: ModelState,
+    *,
+    plan: str,
+    model: str,
+) -> None:
     """Write a checkpoint; all ranks call this together.
 
     Parameters
     ----------
+    whole
+        Of the model; the first rank writes what no piece has.
     plan, model
         Hashes of both.
 
@@ -76,8 +91,11 @@ def save(folder: Path, position: Position, trained: Trained, *, plan: str, model
         unfinished.mkdir(parents=True)
     dist.barrier()
     file = unfinished / f"rank-{rank}.pt"
+    state = _state_of(trained)
+    if rank == 0:
+        state["untouched"] = {name: x.detach() for name, x in whole.untouched.items()}
     with file.open("wb") as out:
-        torch.save(_state_of(trained), out)
+        torch.save(state, out)
         out.flush()
         os.fsync(out.fileno())
     names = sorted([*trained.parameters, *trained.buffers])
@@ -97,6 +115,7 @@ def save(folder: Path, position: Position, trained: Trained, *, plan: str, model
             "model": model,
             "files": {name: size for name, size, _ in everyone},
             "tensors": where,
+            "state_dict": dict(whole.tensors),
         }
         with (unfinished / MANIFEST).open("w", encoding="utf-8") as out:
             json.dump(manifest, out, indent=1)
@@ -110,90 +129,6 @@ def save(folder: Path, position: Position, trained: Trained, *, plan: str, model
         for old in checkpoints(folder)[:-KEPT]:
             shutil.rmtree(old)
     dist.barrier()
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, the newest last.
-
-    Raises
-    ------
-    InputError
-        If the name of one is damaged.
-    """
-    found = {}
-    for path in folder.glob("step-*"):
-        number = path.name.removeprefix("step-")
-        if not (path / MANIFEST).is_file():
-            continue
-        if not (number.isascii() and number.isdecimal()):
-            raise InputError(f"{path}: step-00000010 is what a checkpoint is called; rename it")
-        found[int(number)] = path
-    return [found[step] for step in sorted(found)]
-
-
-class Manifest(Record):
-    """What the manifest of a checkpoint says."""
-
-    format: int
-    step: int
-    microbatches: int
-    ranks: int
-    plan: str
-    model: str
-    files: dict[str, int]
-    tensors: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint on the disk.
-
-    Parameters
-    ----------
-    plan
-        Hash of the plan that it was written with.
-    ranks
-        How many wrote it.
-    tensors
-        For each tensor the first file that has it.
-    """
-
-    path: Path
-    position: Position
-    plan: str
-    ranks: int
-    tensors: Mapping[str, str]
-
-
-def newest(folder: Path, model: str) -> Checkpoint:
-    """Return the newest checkpoint in a folder.
-
-    Raises
-    ------
-    InputError
-        If there is none, or it is damaged or of another model than that with the hash `model`.
-    """
-    found = checkpoints(folder)
-    if not found:
-        raise InputError(f"{folder}: it holds no checkpoint; leave --resume out to begin")
-    path = found[-1]
-    damaged = f"damaged; delete {path} to go on from the one before"
-    try:
-        manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        raise InputError(f"{path / MANIFEST}: {damaged}") from None
-    if manifest.format != FORMAT:
-        raise InputError(f"{path}: its format is {manifest.format}; {FORMAT} is known")
-    if min(manifest.step, manifest.microbatches) < 0 or any("/" in n for n in manifest.files):
-        raise InputError(f"{path / MANIFEST}: {damaged}")
-    if manifest.model != model:
-        raise InputError(f"{path}: it is of another model; give the model that was trained")
-    for name, size in manifest.files.items():
-        file = path / name
-        if not file.is_file() or file.stat().st_size != size:
-            raise InputError(f"{file}: {damaged}")
-    position = Position(manifest.step, manifest.microbatches)
-    return Checkpoint(path, position, manifest.plan, manifest.ranks, manifest.tensors)
 
 
 def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
@@ -216,8 +151,7 @@ def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
         if file is None:
             raise InputError(f"{found.path}: {name} is not in it; it is of another model")
         if file not in loaded:
-            path = found.path / file
-            loaded[file] = torch.load(path, map_location="cpu", weights_only=True)
+            loaded[file] = found.load(file)
         return loaded[file]
 
     with torch.no_grad():

@@ -49,6 +49,45 @@ class GradientSums:
                 parameter.grad = total.view_as(parameter).clone() if count else None
 
 
+def clip_norm(
+    parameters: Mapping[str, nn.Parameter],
+    holders: Mapping[str, frozenset[int]],
+    max_norm: float,
+) -> torch.Tensor:
+    """Scale this rank's gradients so that those of all ranks have at most a Euclidean norm.
+
+    All ranks call it together, after gradients were added up.
+
+    Parameters
+    ----------
+    parameters
+        Of this rank; what several ranks hold counts once.
+    holders
+        See `GradientSums`.
+
+    Returns
+    -------
+    Tensor
+        The norm before.
+    """
+    rank = dist.get_rank()
+    here = {name: x for name, x in parameters.items() if x.grad is not None}
+    norms = [
+        torch.linalg.vector_norm(x.grad, dtype=torch.float32)
+        for name, x in here.items()
+        if rank == min(holders[name])
+    ]
+    device = next((x.device for x in parameters.values()), torch.device("cpu"))
+    square = torch.stack(norms).square().sum() if norms else torch.zeros((), device=device)
+    dist.all_reduce(square)
+    norm = square.sqrt()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ has it
+    for x in here.values():
+        assert x.grad is not None
+        x.grad.mul_(factor.to(x.grad.dtype))
+    return norm
+
+
 def holders_of(
     names: Sequence[Sequence[str]], ranks: Sequence[Sequence[int]]
 ) -> dict[str, frozenset[int]]:

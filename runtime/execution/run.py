@@ -17,9 +17,11 @@ import torch.distributed as dist
 from ...instances import InputError, Plan, StagePlacement, Workload
 from ...instances.pytorch.factory import Made
 from ..measure.group import process_group
-from .checkpoint import Position, checkpoints, newest, restore, save
+from .checkpoint import ModelState, restore, save
+from .checkpoint_files import Position, checkpoints, newest
 from .guard.failures import Guard, guarded
 from .guard.identity import graph_hash, plan_hash, weights_hash
+from .model_state import model_state
 from .options import OPTIMIZERS, Options
 from .pipeline import Pipeline
 from .prepare import Prepared, split_model
@@ -86,11 +88,12 @@ def run(
         if guard is not None:
             weights = {"weights": weights_hash(given.model)}
             guard.join({**hashes, **weights, **options.identity()})
+        whole = model_state(prepared.model, prepared.pieces)
         with process_group(options.device, guard) as device:
             trainer = _trainer(prepared, options, device)
             if guard is not None:
                 guard.count(trainer.actions)
-            steps = _steps(trainer, prepared, given, options, hashes, guard, on_step)
+            steps = _steps(trainer, prepared, given, whole, options, hashes, guard, on_step)
             if isinstance(trainer, Batches) and options.record is not None:
                 _save_recording(trainer.pipeline, prepared, options.record)
     return steps
@@ -128,6 +131,7 @@ def _steps(
     trainer: Trainer,
     prepared: Prepared,
     made: Made,
+    whole: ModelState,
     options: Options,
     hashes: Mapping[str, str],
     guard: Guard | None,
@@ -158,7 +162,7 @@ def _steps(
         if options.checkpoint is not None and (
             last or at.step % (options.every or at.step + 1) == 0
         ):
-            save(options.checkpoint, at, trainer.trained(), **hashes)
+            save(options.checkpoint, at, trainer.trained(), whole, **hashes)
     return steps
 
 

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 
-from .gradients import GradientSums, holders_of
+from .evaluation import set_mode
+from .gradients import GradientSums, clip_norm, holders_of
 from .pipeline import place
 from .prepare import Prepared
 from .split import PieceModule
@@ -68,6 +69,12 @@ class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say i
         self.register_forward_pre_hook(_gradients_in_one_block)
         if not last:
             self.register_forward_hook(_outputs_in_one_block)
+
+    def train(self, mode: bool = True) -> StageModule:
+        """Let dropout and batch norm do what they do in training, or in evaluation."""
+        super().train(mode)
+        set_mode(self, mode)
+        return self
 
 
 def stage_modules(prepared: Prepared, device: torch.device | None = None) -> list[StageModule]:
@@ -130,12 +137,47 @@ def tied_gradients(stages: Sequence[StageModule]) -> Callable[[], None]:
     >>> torch.distributed.is_initialized()  # torchrun starts what can call it
     False
     """
-    world, rank = dist.get_world_size(), dist.get_rank()
+    sums = GradientSums(_holders(stages))
+    return partial(sums.add_up, _learned_here(stages))
+
+
+def clip_gradients(stages: Sequence[StageModule], max_norm: float) -> torch.Tensor:
+    """Scale the gradients so that those of the whole model have at most this norm.
+
+    Every rank calls it, after `tied_gradients` and before each step of its optimizer.
+
+    Parameters
+    ----------
+    stages
+        All stages of the pipeline; stage s runs on rank s modulo the number of ranks.
+    max_norm
+        Euclidean norm, over all gradients of all stages; a tied weight counts once.
+
+    Returns
+    -------
+    Tensor
+        The norm before, the same on all ranks.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from stagecut.runtime.execution.stage_modules import clip_gradients
+    >>> torch.distributed.is_initialized()  # torchrun starts what can call it
+    False
+    """
+    return clip_norm(_learned_here(stages), _holders(stages), max_norm)
+
+
+def _holders(stages: Sequence[StageModule]) -> dict[str, frozenset[int]]:
+    world = dist.get_world_size()
     names = [[name for name, _ in stage.named_parameters()] for stage in stages]
-    sums = GradientSums(holders_of(names, [[stage.number % world] for stage in stages]))
+    return holders_of(names, [[stage.number % world] for stage in stages])
+
+
+def _learned_here(stages: Sequence[StageModule]) -> dict[str, nn.Parameter]:
+    world, rank = dist.get_world_size(), dist.get_rank()
     own = [stage for stage in stages if stage.number % world == rank]
-    learned = {n: x for stage in own for n, x in stage.named_parameters() if x.requires_grad}
-    return partial(sums.add_up, learned)
+    return {n: x for stage in own for n, x in stage.named_parameters() if x.requires_grad}
 
 
 def _empty(piece: PieceModule, names: tuple[str, ...], training: bool) -> tuple[torch.Tensor, ...]:

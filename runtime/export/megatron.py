@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from ...instances import InputError, Plan, Workload
@@ -14,8 +15,10 @@ from .stages import ModuleStages, module_stages
 
 NAME = "megatron"
 
-#: What comes first, a layer, and what comes last: embedding, decoder layer, head with the loss.
-_EMBEDDING, _LAYER, _LOSS = "E", "t", "L"
+#: Embedding, decoder layer, layer of multi-token prediction, and head with the loss.
+_EMBEDDING, _LAYER, _AHEAD, _LOSS = "E", "t", "m", "L"
+#: Names of the modules that predict tokens after the next one.
+_AHEAD_PART = re.compile(r"mtp(_|$)|multi_token").match
 
 
 def cut(workload: Workload, plan: Plan) -> ModuleStages:
@@ -27,9 +30,9 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
         If Megatron-LM cannot express the plan.
     """
     stages = module_stages(
-        workload, plan, NAME, first_number, rounds=True, schedules=("1f1b", "interleaved")
+        workload, plan, NAME, _unit, rounds=True, schedules=("1f1b", "interleaved")
     )
-    _, counts = stack(stages, NAME)
+    counts = _counts(stages)
     for what, column in (("before the first layer", 0), ("after the last layer", 2)):
         places = [s for s, count in enumerate(counts) if count[column]]
         if len(places) > 1:
@@ -37,15 +40,20 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
                 f"{NAME}: what comes {what} is on stages {places[0]} and {places[-1]}; it keeps "
                 "it on one"
             )
+    _check_ahead(stages, counts)
     return stages
 
 
 def write(stages: ModuleStages) -> str:
     """Return arguments for a shell: source the file, then pass ``"${MEGATRON_ARGS[@]}"``."""
-    _, counts = stack(stages, NAME)
+    counts = _counts(stages)
     first, last = _ends(counts)
+    ahead = [_ahead(own) for own in stages.modules]
     layout = "|".join(
-        _EMBEDDING * (s == first) + _times(layers) + _LOSS * (s == last)
+        _EMBEDDING * (s == first)
+        + _times(_LAYER, layers)
+        + _times(_AHEAD, ahead[s])
+        + _LOSS * (s == last)
         for s, (_, layers, _) in enumerate(counts)
     )
     world = stages.ranks * stages.replicas * stages.degree
@@ -55,6 +63,8 @@ def write(stages: ModuleStages) -> str:
         f"--pipeline-model-parallel-size {stages.ranks}",
         f"--pipeline-model-parallel-layout {shell(layout)}",
     ]
+    if any(ahead):
+        arguments.append(f"--mtp-num-layers {sum(ahead)}")
     if stages.microbatches:  # of one sample each, unless both sizes are multiplied
         batch = stages.microbatches * stages.replicas
         arguments.append(f"--micro-batch-size 1 --global-batch-size {batch}")
@@ -81,7 +91,7 @@ def read(text: str, modules: Sequence[str]) -> ModuleStages:
     degree = int(value["--tensor-model-parallel-size"])
     parts = _expand(value["--pipeline-model-parallel-layout"]).split("|")
     left = list(modules)
-    numbered = [module.rpartition(".")[2].isdecimal() for module in left]
+    numbered = [_is_layer(module) for module in left]
     before = left[: numbered.index(True)]
     after = left[len(left) - numbered[::-1].index(True) :]
     layers = left[len(before) : len(left) - len(after)]
@@ -93,7 +103,10 @@ def read(text: str, modules: Sequence[str]) -> ModuleStages:
         count = part.count(_LAYER)
         middle = layers[taken : taken + count]
         taken += count
-        own.append((*before * (_EMBEDDING in part), *middle, *after * (_LOSS in part)))
+        end = [x for x in after if (_AHEAD if _is_ahead(x) else _LOSS) in part]
+        own.append((*before * (_EMBEDDING in part), *middle, *end))
+    if value.get("--mtp-num-layers", "0") != str(sum(part.count(_AHEAD) for part in parts)):
+        raise InputError(f"{NAME}: its layout and --mtp-num-layers differ")
     replicas = world // (ranks * degree)
     microbatches = int(value.get("--global-batch-size", 0)) // replicas
     interleaved = len(parts) > ranks
@@ -116,8 +129,60 @@ def _ends(counts: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
     return first, last
 
 
-def _times(layers: int) -> str:
-    return _LAYER * layers if layers < 3 else f"{_LAYER}*{layers}"
+def _counts(stages: ModuleStages) -> list[tuple[int, int, int]]:
+    """Return what stages hold before, in and after the decoder, without what predicts ahead."""
+    kept = tuple(tuple(x for x in own if not _is_ahead(x)) for own in stages.modules)
+    return stack(replace(stages, modules=kept), NAME)[1]
+
+
+def _check_ahead(stages: ModuleStages, counts: Sequence[tuple[int, int, int]]) -> None:
+    """Check that multi-token prediction is where Megatron-LM takes it."""
+    places = [s for s, own in enumerate(stages.modules) if _ahead(own)]
+    if not places:
+        return
+    if len(places) > 1:
+        raise InputError(
+            f"{NAME}: multi-token prediction is on stages {places[0]} and {places[-1]}; it keeps "
+            "it on one"
+        )
+    (s,) = places
+    if any(layers for _, layers, _ in counts[s + 1 :]) or s > _ends(counts)[1]:
+        raise InputError(
+            f"{NAME}: multi-token prediction is on stage {s}; it runs after all layers and not "
+            "after the head's stage"
+        )
+    if stages.ranks > 1 and s % stages.ranks == 0:
+        raise InputError(
+            f"{NAME}: multi-token prediction is on stage {s}, of the first rank; it wants it on "
+            "another"
+        )
+
+
+def _unit(path: str) -> str:
+    """Return the layer, and of multi-token prediction without numbers the whole of it."""
+    unit = first_number(path)
+    if not _is_ahead(unit) or unit.rpartition(".")[2].isdecimal():
+        return unit
+    parts = unit.split(".")
+    return ".".join(parts[: next(k for k, part in enumerate(parts) if _AHEAD_PART(part)) + 1])
+
+
+def _ahead(own: Sequence[str]) -> int:
+    """Return how many layers of multi-token prediction are among modules."""
+    found = [x for x in own if _is_ahead(x)]
+    return sum(x.rpartition(".")[2].isdecimal() for x in found) or bool(found)
+
+
+def _is_ahead(module: str) -> bool:
+    return any(map(_AHEAD_PART, module.split(".")))
+
+
+def _is_layer(module: str) -> bool:
+    return module.rpartition(".")[2].isdecimal() and not _is_ahead(module)
+
+
+def _times(letter: str, layers: int) -> str:
+    return letter * layers if layers < 3 else f"{letter}*{layers}"
 
 
 def _expand(layout: str) -> str:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import stagecut
 from stagecut import InputError, Plan, Workload
-from stagecut.cli import app
+from stagecut.cli import app, run_command
 from stagecut.commands.common.runnable import check_runnable
 from stagecut.instances import Placement
 from stagecut.instances.formats.files import save
@@ -131,6 +131,25 @@ def test_one_device_needs_no_torchrun() -> None:
     assert [step.number for step in steps] == [0, 1, 2]
     assert steps[0].loss == pytest.approx(before)
     assert steps[2].loss < steps[1].loss < steps[0].loss
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_run_begins_with_given_weights(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    plan, weights, kept = files(tmp_path, 1), tmp_path / "weights.pt", tmp_path / "kept"
+    model, _ = net()
+    torch.save({name: torch.zeros_like(x) for name, x in model.state_dict().items()}, weights)
+    base = ["run", str(plan), "--model", f"{tmp_path / 'model.py'}:make", "--steps", "1"]
+    base += ["--microbatches", "2", "--threads", "1", "--weights"]
+    assert run_command([*base, str(weights), "--checkpoint", str(kept), "--lr", "0"]) == 0
+    merged = stagecut.merge_checkpoint(kept)
+    assert merged.keys() == model.state_dict().keys()
+    assert not any(value.any() for value in merged.values())
+    torch.save({}, weights)
+    capsys.readouterr()
+    assert run_command([*base, str(weights)]) == 2
+    error = capsys.readouterr().err
+    assert "not this model's weights: Missing key(s)" in error
+    assert len(error.splitlines()) == 1
 
 
 @pytest.mark.usefixtures("alone")

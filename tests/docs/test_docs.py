@@ -51,9 +51,12 @@ def test_the_examples_of_the_page_on_planning_models_run(
     pytest.importorskip("torch", reason="the extra `runtime` is not installed")
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "plan.md").read_text()
-    example, script = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    example, script, loop = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(example, "docs/plan.md", "exec"), {})
     assert (tmp_path / "plan.png").exists()
+    data = "dataset = torch.utils.data.TensorDataset(*2 * [torch.randn(2 * 8 * 256, 512)])\n"
+    stages_made = script.partition("optimizer = ")[0]
+    (tmp_path / "own.py").write_text(f"{stages_made}\n{data}\n{loop}\ndist.destroy_process_group()")
     (tmp_path / "train.py").write_text(script)
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
     env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
@@ -62,6 +65,10 @@ def test_the_examples_of_the_page_on_planning_models_run(
     losses = [float(x) for x in re.findall(r"loss (\S+)", done.stdout)]
     assert len(losses) == 5
     assert losses[-1] < losses[0]
+    words[-1] = "own.py"
+    done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model.pt").exists()
 
 
 @pytest.mark.parametrize(

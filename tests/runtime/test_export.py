@@ -329,6 +329,43 @@ def test_the_layout_of_megatrons_manual_is_read() -> None:
         read_megatron(text, [*modules[:61], "head"])
 
 
+AHEAD = ["embed", *(f"layers.{k}" for k in range(4)), "mtp.0.proj", "mtp.0.layer", "norm", "head"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "devices", "layout"),
+    [
+        ([3, 6], None, "Ett|ttmL"),
+        ([3, 2, 2, 2], None, "Ett|tt|m|L"),
+        ([3, 1, 1, 4], [0, 1, 0, 1], "Ett|t|t|mL"),
+    ],
+)
+def test_multi_token_prediction_is_a_letter_of_its_own(sizes, devices, layout: str) -> None:
+    workload = model(AHEAD)
+    text, stages = launcher_file(workload, in_parts(workload, sizes, devices), "megatron")
+    assert f"'{layout}'" in text
+    assert "--num-layers 4" in text
+    assert "--mtp-num-layers 1" in text
+    assert [x for own in stages.modules for x in own].count("mtp.0") == 1
+    with pytest.raises(InputError, match="its layout and --mtp-num-layers differ"):
+        read_megatron(text.replace("mtp-num-layers 1", "mtp-num-layers 2"), AHEAD)
+
+
+@pytest.mark.parametrize(
+    ("names", "sizes", "devices", "reason"),
+    [
+        (["embed", "layers.0", "mtp.0", "mtp.1", "head"], [2, 1, 2], None, "is on stages 1 and 2"),
+        (["embed", "layers.0", "mtp.0", "layers.1", "head"], [1, 2, 2], None, "after all layers"),
+        (["embed", "layers.0", "head", "mtp.0"], [2, 1, 1], None, "after the head's stage"),
+        (AHEAD, [3, 1, 3, 2], [0, 1, 0, 1], "of the first rank"),
+    ],
+)
+def test_multi_token_prediction_elsewhere_is_refused(names, sizes, devices, reason: str) -> None:
+    workload = model(names)
+    with pytest.raises(InputError, match=reason):
+        launcher_file(workload, in_parts(workload, sizes, devices), "megatron")
+
+
 def test_the_deepspeed_module_cuts_as_planned(monkeypatch) -> None:
     class PipelineModule:
         def __init__(self, layers, topology, **options) -> None:

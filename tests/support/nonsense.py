@@ -83,6 +83,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "report": [w, p, str(folder / "r.json")],
         "export": [p, "--to", "csv", "--workload", w, "-o", o],
         "export-model": [w, "-o", str(folder / "m.lp")],
+        "checkpoint merge": [str(folder / "kept"), "-o", str(folder / "m.pt")],
         "instances list": [],
         "instances show": [w],
         "instances convert": [w, o],

@@ -19,7 +19,7 @@ from ....instances import InputError
 from ...schedules import Action, Kind, Schedule, validate
 from ...schedules.actions import TRANSFERS
 from ...simulate.stages import StageGraph, chain
-from ..gradients import GradientSums, holders_of
+from ..gradients import GradientSums, clip_norm, holders_of
 from ..recorder import Recorder
 from ..split import PieceModule
 from ..stage import Stage, Tensors
@@ -190,6 +190,24 @@ class Loop:
         if self.training and not self.asynchronous:
             self._end_batch(added)
         self.transport.finish()
+
+    def clip_gradients(self, max_norm: float) -> Tensor:
+        """Scale the gradients so that those of all pieces have at most this norm.
+
+        For a loop without optimizers, after `run` and before yours step; all ranks call it.
+
+        Parameters
+        ----------
+        max_norm
+            Euclidean norm over all gradients of the model; copies count once.
+
+        Returns
+        -------
+        Tensor
+            The norm before.
+        """
+        own = {n: x for parameters in self.parameters.values() for n, x in parameters.items()}
+        return clip_norm(own, self.sums.holders, max_norm)
 
     def _forward(self, p: int, j: int, data: Data) -> None:
         inputs = self.transport.receive(Message(p - 1, False, j)) if p else data(j)

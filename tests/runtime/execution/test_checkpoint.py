@@ -10,10 +10,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
 from ranks import launched  # noqa: E402
-from run_workers import train  # noqa: E402
+from run_workers import BATCH, Model, train  # noqa: E402
+from torch import nn  # noqa: E402
 
-from stagecut import InputError  # noqa: E402
-from stagecut.runtime.execution.checkpoint import newest  # noqa: E402
+import stagecut  # noqa: E402
+from stagecut import InputError, merge_checkpoint  # noqa: E402
+from stagecut.cli import run_command  # noqa: E402
+from stagecut.runtime.execution.checkpoint_files import newest  # noqa: E402
+from stagecut.runtime.execution.model_state import load_weights, model_state  # noqa: E402
 
 
 def run(
@@ -93,7 +97,7 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "manifest", ["[]", "{}", '{"format": 1}', '{"format": "x"}', "\\xff", '{"step": null}']
+    "manifest", ["[]", "{}", '{"format": 2}', '{"format": "x"}', "\\xff", '{"step": null}']
 )
 def test_a_manifest_of_another_shape_is_refused(manifest: str, tmp_path: Path) -> None:
     step = tmp_path / "step-00000001"
@@ -129,3 +133,101 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     _, codes, said = run(tmp_path, checkpoint=folder, steps=2, resume=True)
     assert "damaged" in said
     assert len(said.splitlines()) == 1
+
+
+def test_two_ranks_files_merge_into_the_models_state(tmp_path: Path, capsys) -> None:
+    folder, merged = tmp_path / "kept", tmp_path / "model.pt"
+    results, codes, said = run(tmp_path, checkpoint=folder, steps=2, every=1)
+    assert codes == [0, 0], said
+    parts = tensors(folder, 2)
+    assert parts[0]["tensors"].keys() ^ parts[1]["tensors"].keys(), "each rank has its own"
+    assert run_command(["checkpoint", "merge", str(folder), "-o", str(merged)]) == 0
+    assert "written: " in capsys.readouterr().out
+    torch.manual_seed(1)
+    model = Model()
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    load_weights(model, merged)
+    for name, value in model.state_dict().items():
+        holders = [r for r in range(2) if name in parts[r]["tensors"]]
+        holder = holders[0] if holders else 0
+        assert bool(holders) != name.startswith("unused")
+        assert torch.equal(value, results[holder][1][name]), name
+        assert not torch.equal(value, before[name]), name
+    first = merge_checkpoint(folder / "step-00000001")
+    assert not torch.equal(first["layers.0.weight"], model.layers[0].weight)
+
+
+def test_what_cannot_be_merged_is_said_in_one_line(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "kept"
+    _, codes, said = run(tmp_path, checkpoint=folder, steps=1)
+    assert codes == [0, 0], said
+    step = folder / "step-00000001"
+    file, content = step / "rank-1.pt", (step / "rank-1.pt").read_bytes()
+
+    def refused(reason: str, where: Path = folder) -> None:
+        code = run_command(["checkpoint", "merge", str(where), "-o", str(tmp_path / "m.pt")])
+        error = capsys.readouterr().err
+        assert code == 2, error
+        assert reason in error
+        assert len(error.splitlines()) == 1
+        assert not (tmp_path / "m.pt").exists()
+
+    file.write_bytes(b"\0" * len(content))
+    refused("rank-1.pt: damaged; delete")
+    file.write_bytes(content[:-1])
+    refused("rank-1.pt: damaged; delete")
+    file.unlink()
+    refused("rank-1.pt: missing or damaged; delete")
+    torch.save({"tensors": {}}, file)
+    manifest = (step / "manifest.json").read_text()
+    changed = manifest.replace(f": {len(content)}", f": {file.stat().st_size}")
+    (step / "manifest.json").write_text(changed)
+    refused("is not in it")
+    (step / "manifest.json").write_text(manifest.replace('"format": 2', '"format": 1'))
+    refused("its format is 1; 2 is known")
+    (step / "manifest.json").unlink()
+    refused("it holds no checkpoint")
+    refused("manifest.json: damaged", step)
+    refused("no such folder", tmp_path / "nowhere")
+    refused("no such folder", tmp_path / ("x" * 5000))
+
+
+def test_tied_weights_are_in_a_state_under_all_their_names() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(16, 8)
+            self.head = nn.Linear(8, 16, bias=False)
+            self.head.weight = self.tokens.weight
+            self.register_buffer("scale", torch.ones(()), persistent=False)
+            self.unused = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.head(self.tokens(x)) * self.scale).square().mean()
+
+    model, inputs = Tied(), (torch.zeros(BATCH, 3, dtype=torch.int64),)
+    workload = stagecut.profile(model, inputs, training=True, estimate="h100").workload
+    cluster = stagecut.accelerators_and_cpus(1, 0)
+    plan = stagecut.solve(workload, cluster, stagecut.Throughput("contiguous")).plan
+    ready = stagecut.split_model(plan, model, inputs, workload=workload)
+    state = model_state(model, ready.pieces)
+    assert state.tensors == {"tokens.weight": "tokens.weight", "head.weight": "tokens.weight"}
+    assert list(state.untouched) == ["unused.weight", "unused.bias"]
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "weights.pt"
+    with pytest.raises(InputError, match=r"weights.pt: no such file"):
+        load_weights(Model(), file)
+    file.write_bytes(b"nothing")
+    with pytest.raises(InputError, match=r"no state_dict that torch.save wrote"):
+        load_weights(Model(), file)
+    torch.save([1], file)
+    with pytest.raises(InputError, match="it is no state_dict"):
+        load_weights(Model(), file)
+    torch.save(Model(4).state_dict(), file)
+    with pytest.raises(InputError, match=r"not this model's weights: size mismatch for norm"):
+        load_weights(Model(), file)
+    torch.save({}, file)
+    with pytest.raises(InputError, match=r"Missing key\(s\) in state_dict: \"norm.weight"):
+        load_weights(Model(), file)

@@ -51,13 +51,17 @@ def test_gradients_are_those_of_one_process(ranks: list[list[int]], world: int, 
     schedule = schedule_of(name, ranks, world, 6)
     done = on_ranks(world, gradients, schedule, ranks, frozenset({0}))
     losses, wanted = alone(ranks, 6)
-    found = {j: loss for own, _ in done for j, loss in own.items()}
+    found = {j: loss for own, *_ in done for j, loss in own.items()}
     assert found == pytest.approx(losses, rel=1e-5)
+    norm = torch.cat([grad.flatten() for grad in wanted.values()]).norm().item()
+    assert norm > 0.01
     seen = set()
-    for _, grads in done:
+    for _, grads, before, clipped in done:
         seen |= grads.keys()
+        assert before == pytest.approx(norm, rel=1e-4)
         for key, grad in grads.items():
             torch.testing.assert_close(grad, wanted[key], rtol=1e-5, atol=1e-7)
+            torch.testing.assert_close(clipped[key], grad * (0.01 / norm), rtol=1e-3, atol=1e-7)
     assert seen == wanted.keys()
 
 

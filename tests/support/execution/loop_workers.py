@@ -98,12 +98,14 @@ def state_of(loop: Loop, attribute: str) -> dict[str, torch.Tensor]:
 
 
 def gradients(_: int, schedule: Schedule, ranks: list[list[int]], recompute: frozenset[int]) -> Any:
-    """Return losses and gradients of the second of two batches."""
+    """Return losses and gradients of the second of two batches, their norm, and them clipped."""
     pieces = pieces_of(layers(2 * len(ranks)), len(ranks))
     loop = Loop(pieces, ranks, schedule, recompute=recompute)
     for step in range(2):
         loop.run(lambda j, step=step: microbatch(step * schedule.microbatches + j))
-    return {j: float(x) for j, x in loop.losses.items()}, state_of(loop, "grad")
+    found = state_of(loop, "grad")
+    norm = float(loop.clip_gradients(0.01))
+    return {j: float(x) for j, x in loop.losses.items()}, found, norm, state_of(loop, "grad")
 
 
 def train(_: int, schedule: Schedule, ranks: list[list[int]], per_batch: int | None) -> Any:

@@ -10,7 +10,10 @@ import torch.distributed as dist
 from execution_models import MODELS
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.pipelining.schedules import ScheduleInterleaved1F1B
+from torch.distributed.pipelining.schedules import (
+    ScheduleInterleaved1F1B,
+    _PipelineScheduleRuntime,
+)
 
 import stagecut
 from stagecut.runtime.execution.stage import mean_loss
@@ -77,6 +80,109 @@ def planned_with_torch(rank: int, model: str, schedule: str) -> None:
             assert error <= 1e-5, (model, schedule, rank, name, float(error))
             compared += 1
     assert compared
+
+
+class Normed(nn.Module):
+    """Layers, a part of them in lower precision, batch norm, and weights that are tied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.middle = nn.Linear(64, 64)
+        self.norm = nn.BatchNorm1d(64)
+        self.last = nn.Linear(64, 64)
+        self.last.weight = self.first.weight
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).relu()
+        with torch.autocast("cpu", torch.bfloat16):
+            x = self.middle(x)
+        made: torch.Tensor = self.last(self.norm(x.float()).relu())
+        return made
+
+
+def own_training_loop(rank: int, scheduled: str) -> None:
+    """Train with an optimizer, learning rates, clipping, data and evaluation of one's own."""
+    torch.manual_seed(0)
+    made = Normed()
+    alone = copy.deepcopy(made)
+    data = torch.utils.data.TensorDataset(torch.randn(48, 64), torch.randn(48, 64))
+    loader = torch.utils.data.DataLoader(data, batch_size=16)
+    world, size = dist.get_world_size(), 16 // MICROBATCHES
+    kind = stagecut.DeviceKind("process", world, times="accelerator", link=stagecut.Link(0.0, 1e18))
+    planned = stagecut.plan(
+        made, torch.zeros(size, 64), devices=stagecut.Cluster((kind,)), microbatches=MICROBATCHES,
+        estimate="h100", limits=stagecut.Limits(nodes=1000),
+    )  # fmt: skip
+    stages = planned.stages(made)
+    assert len(stages) == world
+    own, last = stages[rank], rank == world - 1
+    sums = stagecut.tied_gradients(stages)
+    kinds = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+    stage = PipelineStage(
+        own, rank, world, torch.device("cpu"), input_args=own.takes, output_args=own.gives
+    )
+    runs = kinds[scheduled](stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.01) for m in (own, alone)]
+    rates = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in optimizers]
+    for x, y in loader:
+        runs.step(*([x] if rank == 0 else []), **({"target": y} if last else {}))
+        sums()
+        norm = stagecut.clip_gradients(stages, 0.05)
+        for a, b in zip(x.chunk(MICROBATCHES), y.chunk(MICROBATCHES), strict=True):
+            (nn.functional.mse_loss(alone(a), b) / MICROBATCHES).backward()
+        wanted = nn.utils.clip_grad_norm_(alone.parameters(), 0.05)
+        torch.testing.assert_close(norm, wanted, rtol=1e-3, atol=0)
+        assert norm > 0.05
+        for optimizer, rate in zip(optimizers, rates, strict=True):
+            optimizer.step()
+            rate.step()
+            optimizer.zero_grad()
+    own.eval()
+    alone.eval()
+    losses: list[torch.Tensor] = []
+    for x, y in loader:
+        runs.eval(*([x] if rank == 0 else []), **({"target": y, "losses": losses} if last else {}))
+        if last:
+            with torch.no_grad():
+                wanted = nn.functional.mse_loss(alone(x), y)
+            torch.testing.assert_close(torch.stack(losses).mean(), wanted, rtol=1e-2, atol=1e-3)
+    parts: list[Any] = [None] * world
+    dist.all_gather_object(parts, own.state_dict())
+    together = Normed()
+    merged = {name: value for part in parts for name, value in part.items()}
+    assert not together.load_state_dict(merged, strict=False).unexpected_keys
+    whole = alone.state_dict()
+    for name, value in together.state_dict().items():
+        if not name.startswith("unused"):
+            torch.testing.assert_close(value, whole[name], rtol=1e-2, atol=2e-3)
+
+
+def trained_by_a_csv(rank: int, file: str, owner: list[int]) -> None:
+    """Train a step on torch's own runtime by a file, and compare with the model alone."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 8) for _ in owner]
+    alone = copy.deepcopy(nn.Sequential(*layers))
+    own = [s for s, holder in enumerate(owner) if holder == rank]
+    example = torch.zeros(2, 8)
+    stages = [
+        PipelineStage(
+            layers[s], s, len(owner), torch.device("cpu"),
+            input_args=example.clone().requires_grad_(s > 0), output_args=layers[s](example),
+        )
+        for s in own
+    ]  # fmt: skip
+    runs = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=nn.functional.mse_loss)
+    runs._load_csv(file, format="compute_only")
+    batch = torch.randn(2 * MICROBATCHES, 8)
+    runs.step(
+        *([batch] if 0 in own else []), target=batch if len(owner) - 1 in own else None,
+        return_outputs=False,
+    )  # fmt: skip
+    nn.functional.mse_loss(alone(batch), batch).backward()
+    for s in own:
+        torch.testing.assert_close(layers[s].weight.grad, alone[s].weight.grad)
 
 
 def refused(_rank: int) -> None:

@@ -26,13 +26,14 @@ MICROBATCHES, BATCH = 2, 4
 
 
 class Model(nn.Module):
-    """Layers with dropout, batch norm and their loss."""
+    """Layers with dropout, batch norm and their loss, and some that it does not use."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(width)
         self.layers = nn.Sequential(*(nn.Linear(width, width) for _ in range(4)))
         self.drop = nn.Dropout(0.2)
+        self.unused = nn.Linear(2, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (self.layers(self.drop(self.norm(x))) - x).square().mean()

@@ -1,0 +1,44 @@
+"""`stagecut checkpoint …`: what `stagecut run --checkpoint` wrote."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..instances.common.quantities import show_bytes
+from .common.console import OUT, check_outputs, need, tell_written
+
+app = typer.Typer(help="Checkpoints of runs.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Checkpoints of runs."""
+
+
+@app.command()
+def merge(
+    folder: Annotated[Path, typer.Argument(help="Of --checkpoint, or one step-… in it.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+) -> None:
+    """Write the state_dict of the whole model, for torch.load and `run --weights`.
+
+    Of several checkpoints in FOLDER the newest is taken.
+    """
+    need("torch", "runtime")
+    check_outputs(output)
+    import torch
+
+    from ..instances.formats.writing import write_whole
+    from ..runtime.execution.model_state import merge_checkpoint
+
+    state = merge_checkpoint(folder)
+    written = io.BytesIO()
+    torch.save(state, written)
+    write_whole(output, written.getvalue())
+    size = sum({x.data_ptr(): x.nbytes for x in state.values()}.values())
+    OUT.print(f"{len(state)} tensors, {show_bytes(size)}", highlight=False)
+    tell_written(output)

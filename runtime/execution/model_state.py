@@ -1,0 +1,122 @@
+"""The `state_dict` of the whole model: out of a checkpoint of its stages, and into a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from torch import Tensor, nn
+
+from ...instances import InputError
+from .checkpoint import ModelState
+from .checkpoint_files import MANIFEST, checkpoints, read_checkpoint
+from .split import PieceModule
+
+
+def model_state(model: nn.Module, pieces: Sequence[PieceModule]) -> ModelState:
+    """Return where the pieces of a model have the tensors of its `state_dict`.
+
+    Parameters
+    ----------
+    pieces
+        All of them, where the model is: those that were moved may have other tensors.
+    """
+    held: dict[int, str] = {}
+    for piece in pieces:
+        for named in (piece.module.named_parameters(), piece.module.named_buffers()):
+            held |= {id(x): name for name, x in named}
+    tensors: dict[str, str] = {}
+    untouched: dict[str, Tensor] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if id(value) in held:
+            tensors[name] = held[id(value)]
+        elif isinstance(value, Tensor):
+            untouched[name] = value
+    return ModelState(tensors, untouched)
+
+
+def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
+    """Return the model's `state_dict` from what the ranks of a run wrote.
+
+    Parameters
+    ----------
+    folder
+        That of ``--checkpoint``, for its newest one; or one of the checkpoints in it.
+
+    Returns
+    -------
+    dict
+        The tensors on the CPU, under the model's names: ``model.load_state_dict`` takes it.
+        Tied weights share their memory; of replicas it is the first one's copy.
+
+    Raises
+    ------
+    InputError
+        If there is no checkpoint, or a file of it is missing or damaged.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.merge_checkpoint("kept")
+    Traceback (most recent call last):
+    stagecut.instances.common.errors.InputError: kept: no such folder
+    """
+    path = Path(folder)
+    try:
+        there = path.is_dir()
+    except (OSError, ValueError):  # no name that a folder could have
+        there = False
+    if not there:
+        raise InputError(f"{str(folder)[:200]}: no such folder")
+    if not (path / MANIFEST).exists() and not path.name.startswith("step-"):
+        found = checkpoints(path)
+        if not found:
+            raise InputError(f"{path}: it holds no checkpoint")
+        path = found[-1]
+    checkpoint = read_checkpoint(path)
+    files: dict[str, dict[str, Tensor]] = {}
+    untouched: dict[str, Tensor] = {}
+    for file in sorted({"rank-0.pt", *checkpoint.tensors.values()}):
+        state = checkpoint.load(file)
+        files[file] = state["tensors"]
+        untouched |= state.get("untouched", {})
+    try:
+        kept = {
+            name: files[checkpoint.tensors[tensor]][tensor]
+            for name, tensor in checkpoint.state_dict.items()
+        }
+    except KeyError as missing:
+        raise InputError(
+            f"{path}: damaged: {missing.args[0]} is not in it; take the checkpoint before"
+        ) from None
+    return {**kept, **untouched}
+
+
+def load_weights(model: nn.Module, file: Path) -> None:
+    """Give a model the weights of a file that holds its `state_dict`.
+
+    Raises
+    ------
+    InputError
+        If the file is none of ``torch.save``, or its names or shapes are not the model's.
+    """
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file") from None
+    except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError):
+        raise InputError(
+            f"{str(file)[:200]}: it is no state_dict that torch.save wrote; let the "
+            "model's factory load it"
+        ) from None
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        raise InputError(f"{file}: it is no state_dict; write torch.save(model.state_dict(), …)")
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        raise InputError(
+            f"{file}: not this model's weights: {lines[min(1, len(lines) - 1)]}"
+        ) from None
