@@ -28,7 +28,10 @@ QUESTIONS: dict[str, list[tuple[str, str]]] = {
     ],
     "placement/latency/": [("latency, one call per device", "--objective latency")],
     "pipedream/": [
-        ("training on 4 devices of 16 GiB, 64 microbatches, 25 GiB/s", "--accelerators 4 --memory 16GiB --microbatches 64 --bandwidth 25GiB"),
+        (
+            "training on 4 devices of 16 GiB, 64 microbatches, 25 GiB/s",
+            "--accelerators 4 --memory 16GiB --microbatches 64 --bandwidth 25GiB",
+        ),
     ],
     "piper/bert32a100": [
         (
