@@ -212,6 +212,8 @@ def _table(rows: Sequence[Row], cases: int) -> Table:
 
 
 def _cells(row: Mapping[Hashable, Any]) -> list[str]:
+    import pandas as pd
+
     def number(key: str, form: str) -> str:
         return "" if pd.isna(row[key]) else format(row[key], form)
 

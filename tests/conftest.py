@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -35,3 +38,12 @@ def default_limits() -> Iterator[dict[str, Limits]]:
         for problem in of_users:
             patch.setitem(DEFAULT_LIMITS, problem, Limits())
         yield of_users
+
+
+@pytest.fixture(autouse=True)
+def _time_begins_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands count their time from the start of the process, which is here that of all tests."""
+    import_module("stagecut.commands.common.clock")  # what is imported later takes its time
+    for name, module in list(sys.modules.items()):
+        if name.startswith("stagecut.commands.") and hasattr(module, "STARTED"):
+            monkeypatch.setattr(module, "STARTED", time.monotonic())

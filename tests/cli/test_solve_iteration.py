@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -78,13 +77,6 @@ def trained(transfer: float = 0.25, weight: float = 8.0, **more: object) -> Work
 def file(tmp_path: Path) -> Path:
     save(trained(), tmp_path / "w.json")
     return tmp_path / "w.json"
-
-
-@pytest.fixture(autouse=True)
-def _time_begins_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands count their time from the start of the process, which is here that of all tests."""
-    for command in ("solve", "show.rank"):
-        monkeypatch.setattr(f"stagecut.commands.{command}.STARTED", time.monotonic())
 
 
 def _run(*arguments: object, code: int = 0) -> str:
