@@ -131,12 +131,11 @@ class _Brancher:
         )
 
     def _cheapest(self, prices: Floats) -> Cheapest:
-        return cheapest_chain(
-            self.stages,
-            self.count,
-            self.size,
-            lambda s, k: np.where(self.allowed[s][k], self.duration[k] @ prices[s], np.inf),
-        )
+        def price(s: int, k: int) -> Floats:
+            with np.errstate(invalid="ignore"):  # 0 × inf, of a stage that the kind cannot hold
+                return np.where(self.allowed[s][k], self.duration[k] @ prices[s], np.inf)
+
+        return cheapest_chain(self.stages, self.count, self.size, price)
 
     def _before(self, value: dict[Used, Floats], stage: int, behind: Used) -> Floats:
         """Return the least cost of `stage` stages for each ideal, with the devices left."""
