@@ -82,6 +82,8 @@ class _Brancher:
         self.kinds = range(len(paths.line.kinds))
         self.count = paths.line.count * paths.line.problem.chunks_per_device
         self.duration = [paths.durations(k).T.copy() for k in self.kinds]
+        # A stage that a kind cannot hold is never allowed, and 0 × inf is no number.
+        self.priced_duration = [np.where(np.isfinite(d), d, 0.0) for d in self.duration]
         self.forward = [self.stages.forward[k] for k in self.kinds]
         split = self.chain.order.splits
         self.left = [
@@ -131,11 +133,12 @@ class _Brancher:
         )
 
     def _cheapest(self, prices: Floats) -> Cheapest:
-        def price(s: int, k: int) -> Floats:
-            with np.errstate(invalid="ignore"):  # 0 × inf, of a stage that the kind cannot hold
-                return np.where(self.allowed[s][k], self.duration[k] @ prices[s], np.inf)
-
-        return cheapest_chain(self.stages, self.count, self.size, price)
+        return cheapest_chain(
+            self.stages,
+            self.count,
+            self.size,
+            lambda s, k: np.where(self.allowed[s][k], self.priced_duration[k] @ prices[s], np.inf),
+        )
 
     def _before(self, value: dict[Used, Floats], stage: int, behind: Used) -> Floats:
         """Return the least cost of `stage` stages for each ideal, with the devices left."""
@@ -170,9 +173,10 @@ class _Brancher:
             before = self._before(self.value, s, behind)[start]
             bound = np.full(high - low, -np.inf)
             own = self.duration[k][low:high]
+            priced = self.priced_duration[k][low:high]
             for prices, value in zip(self.prices, self.priced, strict=True):
                 fixed = float((prices[stage:] * duration[stage:]).sum())
-                cost = self._before(value, s, behind)[start] + own @ prices[s] + fixed
+                cost = self._before(value, s, behind)[start] + priced @ prices[s] + fixed
                 bound = np.maximum(bound, cost * (1 - SLACK))
             if self.limits is not None:
                 room = self.limits.room(s, duration, own, self.target) * (1 + SLACK)
