@@ -302,7 +302,9 @@ def _ruled(variant: str, seed: int) -> Case:
 
 
 RULED: dict[str, Callable[[int], Case]] = {
-    f"rules {name}": partial(_ruled, name) for name in ORDINARY if not name.startswith("mapping")
+    f"rules {name}": partial(_ruled, name)
+    for name in ORDINARY
+    if not name.startswith(("mapping", "sharding"))  # they have no placement rules
 }
 
 VARIANTS = ORDINARY | WIDE | RULED
