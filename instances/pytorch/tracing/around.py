@@ -91,7 +91,9 @@ def _rehearsed(
         again = Parts(model)
         with _run_again(model, (args, kwargs), training), _apart(model, again, whole, training):
             given, named = tree_map(other, (args, dict(kwargs)))
-            with suppress(Exception):  # such numbers may be nonsense
+            # Such numbers may be nonsense to the model, and it may raise anything. What it reached
+            # is compared; a size that depends on numbers beyond that ends a run, which names it.
+            with suppress(Exception):
                 model(*given, **named)
         parts.compare(again)
     return parts
