@@ -8,9 +8,9 @@ from ...instances import Sharding, Solution
 from ..core.search import Search
 from .baselines import first_plans
 from .elimination import elimination
+from .least_memory import is_too_small
 from .local_search import improve
 from .priced_memory import priced_memory
-from .room import is_too_small
 
 
 def auto(task: Task[Sharding], search: Search[Solution]) -> None:

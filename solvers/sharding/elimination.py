@@ -12,7 +12,7 @@ from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Ints
 from ..core.search import Search
 from .bucket_elimination import eliminate, elimination_order
-from .room import is_too_small
+from .least_memory import is_too_small
 
 #: Part of the memory that is free now which the tables may take, eleven bytes an entry.
 MEMORY_SHARE, ENTRY_BYTES = 0.5, 11

@@ -14,7 +14,7 @@ from ...instances.common.arrays import Ints
 from ..core.search import Search
 from .baselines import first_plans
 from .bucket_elimination import eliminate, elimination_order
-from .room import is_too_small
+from .least_memory import is_too_small
 
 #: Variables of a part, entries that its tables may have, and parts that may fail in a row.
 PART, ENTRIES, FAILURES = 60, 2_000_000, 60

@@ -12,7 +12,7 @@ from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
 from .baselines import first_plans
-from .room import explain, is_too_small
+from .least_memory import explain, is_too_small
 
 
 def milp(task: Task[Sharding], search: Search[Solution]) -> None:
