@@ -1,4 +1,4 @@
-"""Inner loops of the neighbourhood search: loads, and the best split of two devices."""
+"""The best split of two devices, by labels along the states of a frontier."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from ...instances.common.kernel import inner, kernel
 
 #: Most labels of one split: some 0.2 s.
 MOST_WORK = 10_000_000
+
+#: Labels of one state, by load of A.
+BUCKETS = 1000
 
 #: Shares of A's load in what is minimised over completions, the rest being B's.
 TILTS = (0.5, 0.3, 0.7, 0.1, 0.9)
@@ -52,113 +55,17 @@ class Held(NamedTuple):
     outside: Bools
 
 
-@kernel
-def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used):
-    """Write the load and the used memory of each device.
-
-    Parameters
-    ----------
-    where
-        Shape (U,): device of each unit.
-    compute, weight
-        Shapes (K, U) and (K, E).
-    """
-    load[:] = 0.0
-    used[:] = 0.0
-    for v in range(len(where)):
-        load[where[v]] += compute[kind_of[where[v]], v]
-        used[where[v]] += memory[v]
-    paid = np.full(len(load), -1)
-    for e in range(len(net_ptr) - 1):
-        first = where[net_pins[net_ptr[e]]]
-        whole = True
-        for j in range(net_ptr[e], net_ptr[e + 1]):
-            if where[net_pins[j]] != first:
-                whole = False
-                break
-        if whole:
-            continue
-        for j in range(net_ptr[e], net_ptr[e + 1]):
-            d = where[net_pins[j]]
-            if paid[d] != e:
-                paid[d] = e
-                load[d] += weight[kind_of[d], e]
-
-
-@kernel
-def held_by(where, free, pair, order, net_ptr, net_pins):
-    """Return the free units of two devices, in order, and what the devices hold without them.
-
-    `where` and `free`, shape (U,): device of each unit, and whether it may move. Returns the units
-    and the fields of `Held`.
-    """
-    a, b, compute_a, compute_b, weight_a, weight_b, memory, _room_a, _room_b = pair
-    size = 0
-    units = np.empty(len(order), np.int64)
-    load_a, load_b, held_a, held_b, compute = 0.0, 0.0, 0.0, 0.0, 0.0
-    for i in range(len(order)):
-        v = order[i]
-        if where[v] != a and where[v] != b:
-            continue
-        if free[v]:
-            units[size] = v
-            size += 1
-            compute += min(compute_a[v], compute_b[v])
-        elif where[v] == a:
-            load_a += compute_a[v]
-            held_a += memory[v]
-        else:
-            load_b += compute_b[v]
-            held_b += memory[v]
-    nets = len(net_ptr) - 1
-    left = np.zeros(nets, np.int64)
-    fixed = np.zeros(nets, np.int64)
-    outside = np.zeros(nets, np.bool_)
-    for e in range(nets):
-        for j in range(net_ptr[e], net_ptr[e + 1]):
-            v = net_pins[j]
-            if where[v] != a and where[v] != b:
-                outside[e] = True
-            elif free[v]:
-                left[e] += 1
-            elif where[v] == a:
-                fixed[e] |= 1
-            else:
-                fixed[e] |= 2
-        if fixed[e] & 1 and (outside[e] or fixed[e] & 2):
-            load_a += weight_a[e]
-        if fixed[e] & 2 and (outside[e] or fixed[e] & 1):
-            load_b += weight_b[e]
-    return units[:size], (load_a, load_b, held_a, held_b, compute, left, fixed, outside)
-
-
-@kernel
-def least_to_go(units, pair, layers):
-    """Return the least t·(load of A) + (1 − t)·(load of B) that completes each state, per tilt t.
-
-    Shape (len(TILTS), S + 1).
-    """
-    ptr, step, cost_a, cost_b = layers
-    compute_a, compute_b = pair.compute_a, pair.compute_b
-    togo = np.zeros((len(TILTS), ptr[len(units)] + 1))
-    for i in range(len(units) - 1, -1, -1):
-        v = units[i]
-        for x in range(ptr[i], ptr[i + 1]):
-            for r in range(len(TILTS)):
-                t = TILTS[r]
-                to_a, to_b = np.inf, np.inf
-                if step[x, 1] >= 0:
-                    to_a = t * (compute_a[v] + cost_a[x, 1]) + (1 - t) * cost_b[x, 1]
-                    to_a += togo[r, step[x, 1]]
-                if step[x, 0] >= 0:
-                    to_b = t * cost_a[x, 0] + (1 - t) * (compute_b[v] + cost_b[x, 0])
-                    to_b += togo[r, step[x, 0]]
-                togo[r, x] = min(to_a, to_b)
-    return togo
-
-
-@kernel
-def split_pair(where, units, pair, layers, togo, start, most, least_sum, buckets):
+def split_pair(
+    where: Ints,
+    units: Ints,
+    pair: Pair,
+    layers: Layers,
+    togo: Floats,
+    held: Held,
+    most: float,
+    *,
+    least_sum: bool,
+) -> int:
     """Split the free units of two devices anew, as well as the labels allow.
 
     Labels are true; of two that fall into one bucket of A's load, the one that leaves less load
@@ -170,8 +77,6 @@ def split_pair(where, units, pair, layers, togo, start, most, least_sum, buckets
         Shape (U,): device of each unit; written on success.
     units, togo
         The free units, in order, and what `least_to_go` returns.
-    start
-        Loads and memory of A and B without the free units.
     most
         Both loads must stay below this.
     least_sum
@@ -182,24 +87,35 @@ def split_pair(where, units, pair, layers, togo, start, most, least_sum, buckets
     int
         1 if a split within `most` was found, 0 if none was, −1 if that is too much work.
     """
-    ptr, memory = layers.ptr, pair.memory
-    size = len(units)
-    widest = 0
-    for i in range(size + 1):
-        widest = max(widest, ptr[i + 1] - ptr[i])
+    widest = int(np.diff(layers.ptr).max())
+    shape = widest, BUCKETS + 1
     grid = (
-        np.empty((widest, buckets + 1)), np.full((widest, buckets + 1), np.inf),
-        np.empty((widest, buckets + 1)), np.empty((widest, buckets + 1), np.int64),
-        np.full(widest, buckets + 1), np.full(widest, -1),
+        np.empty(shape), np.full(shape, np.inf), np.empty(shape), np.empty(shape, np.int64),
+        np.full(widest, BUCKETS + 1), np.full(widest, -1),
     )  # fmt: skip
-    first, next_first = np.zeros(widest + 1, np.int64), np.zeros(widest + 1, np.int64)
-    first[1] = 1
-    labels = (np.empty(1), np.empty(1), np.empty(1))
-    labels[0][0], labels[1][0], labels[2][0] = start[0], start[1], start[2]
-    origin = np.empty(1 << 12, np.int64)
-    ends = np.zeros(size + 2, np.int64)
+    first = np.zeros((2, widest + 1), np.int64)
+    first[0, 1] = 1
+    ends = np.zeros(len(units) + 2, np.int64)
     ends[1] = 1
-    total_held = start[2] + start[3]
+    start = np.array([held.load_a]), np.array([held.load_b]), np.array([held.memory_a])
+    fixed = held.memory_a + held.memory_b
+    code: int = _split(
+        where, units, pair, layers, togo, start, fixed, most, least_sum, (grid, first, ends)
+    )
+    return code
+
+
+@kernel
+def _split(where, units, pair, layers, togo, labels, total_held, most, least_sum, scratch):
+    """Split as `split_pair` says; `labels` has the first one, `total_held` what is not free.
+
+    `scratch` is allocated outside, as each form of an array takes a tenth of a second to compile.
+    """
+    ptr, memory = layers.ptr, pair.memory
+    grid, firsts, ends = scratch
+    first, next_first = firsts[0], firsts[1]
+    origin = np.empty(1 << 12, np.int64)
+    size = len(units)
     work = 0
     for i in range(size):
         total_held += memory[units[i]]

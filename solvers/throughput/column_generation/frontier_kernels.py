@@ -35,8 +35,18 @@ class Nets(NamedTuple):
     weight_out: Floats
 
 
-@kernel
-def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
+def build(
+    order: Ints,
+    unit_ptr: Ints,
+    unit_nets: Ints,
+    nets: Nets,
+    *,
+    both: bool,
+    most: float,
+    width: int,
+    room: int,
+    relax: bool,
+) -> tuple[Ints, Ints, Floats, Floats, bool]:
     """Build the states that can arise between the units of an order, and what each step costs.
 
     A state holds two bits for each open net: whether a pin is on A, and whether one is on B.
@@ -50,7 +60,7 @@ def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
     unit_ptr, unit_nets
         Nets of each unit, as compressed rows.
     nets
-        The nets, as `Nets`; `pins_left` is used up.
+        The nets; `pins_left` is used up.
     both, most
         What A pays, or, with `both`, A and B together, at most: states that cannot be reached
         for that are left out.
@@ -71,22 +81,39 @@ def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
     exact
         Whether no net was given up.
     """
-    size = len(order)
-    layer_ptr = np.zeros(size + 2, np.int64)
+    layer_ptr = np.zeros(len(order) + 2, np.int64)
     layer_ptr[1] = 1
-    capacity = 1024
-    step = np.empty((capacity, 2), np.int64)
-    cost_in = np.empty((capacity, 2))
-    cost_out = np.empty((capacity, 2))
-    on_a = np.zeros(1, np.uint64)
-    on_b = np.zeros(1, np.uint64)
-    paid = np.zeros(1)  # at least, to reach a state
-    slot_of = np.full(len(nets.pins_left), -1, np.int64)
-    net_of = np.full(SLOTS, -1, np.int64)
+    steps = np.empty((1024, 2), np.int64), np.empty((1024, 2)), np.empty((1024, 2))
+    states = np.zeros(1, np.uint64), np.zeros(1, np.uint64), np.zeros(1)
+    slots = np.full(len(nets.pins_left), -1), np.full(SLOTS, -1)
+    table = np.empty(4096, np.int64)
+    made, exact, (step, cost_in, cost_out) = _build(
+        order, unit_ptr, unit_nets, nets, both, most, width, room, relax,
+        (layer_ptr, steps, states, slots, table),
+    )  # fmt: skip
+    total = layer_ptr[-2] if made else 0
+    return (
+        layer_ptr if made else layer_ptr[:0],
+        step[:total],
+        cost_in[:total],
+        cost_out[:total],
+        exact,
+    )
+
+
+@kernel
+def _build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax, scratch):
+    """Build states as `build` says; returns whether they are few enough, `exact`, and steps.
+
+    `scratch` is allocated outside, as each form of an array takes a tenth of a second to compile:
+    layer_ptr, to be written; arrays of steps, that grow; the first state, as bits on A, bits on B,
+    and what was paid at least to reach it; slots of nets, and nets of slots; a hash table.
+    """
+    layer_ptr, (step, cost_in, cost_out), (on_a, on_b, paid), (slot_of, net_of), table = scratch
+    size = len(order)
+    capacity = len(step)
     away = np.uint64(0)  # slots of open nets with a pin outside
-    none = np.zeros(0, np.int64)
     exact = True
-    table = np.full(4096, -1, np.int64)
     for i in range(size):
         first, count = layer_ptr[i], layer_ptr[i + 1] - layer_ptr[i]
         begin, end = unit_ptr[order[i]], unit_ptr[order[i] + 1]
@@ -95,7 +122,7 @@ def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
         )
         exact &= all_open
         if not all_open and not relax:
-            return none, step[:0], cost_in[:0], cost_out[:0], False
+            return False, False, (step, cost_in, cost_out)
         while first + count > capacity:
             capacity *= 2
             step = _grown(step, capacity)
@@ -114,7 +141,7 @@ def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
         away = _close(net_of, closed, away)
         if found > width:
             if not relax:
-                return none, step[:0], cost_in[:0], cost_out[:0], False
+                return False, False, (step, cost_in, cost_out)
             exact = False
             found = _give_up(first, count, step, table, later, found, net_of, nets, width)
         begin = layer_ptr[i + 1]
@@ -124,10 +151,9 @@ def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
                     step[x, choice] += begin
         layer_ptr[i + 2] = begin + found
         if begin + found > room:
-            return none, step[:0], cost_in[:0], cost_out[:0], False
+            return False, False, (step, cost_in, cost_out)
         on_a, on_b, paid = later[0][:found], later[1][:found], later[2][:found]
-    states = layer_ptr[size]
-    return layer_ptr, step[:states], cost_in[:states], cost_out[:states], exact
+    return True, exact, (step, cost_in, cost_out)
 
 
 @inner
@@ -276,47 +302,6 @@ def _give_up(first, count, step, table, later, found, net_of, nets, width):
                     step[x, choice] = merged[step[x, choice]]
         found = kept
     return found
-
-
-@kernel
-def leave_out(layer_ptr, step, cost, most):
-    """Return states and steps without those on no way from the first to the last for `most`.
-
-    All in the form of `build`; `cost` is `cost_in`.
-    """
-    ahead = np.full(layer_ptr[-1], np.inf)
-    behind = np.full(layer_ptr[-1], np.inf)
-    ahead[0] = behind[-1] = 0.0
-    for x in range(len(step)):
-        for choice in range(2):
-            y = step[x, choice]
-            if y >= 0:
-                ahead[y] = min(ahead[y], ahead[x] + cost[x, choice])
-    for x in range(len(step) - 1, -1, -1):
-        for choice in range(2):
-            y = step[x, choice]
-            if y >= 0:
-                behind[x] = min(behind[x], cost[x, choice] + behind[y])
-    number = np.full(layer_ptr[-1], -1, np.int64)
-    left = np.zeros_like(layer_ptr)
-    kept = 0
-    for i in range(len(layer_ptr) - 1):
-        for x in range(layer_ptr[i], layer_ptr[i + 1]):
-            if ahead[x] + behind[x] <= most:
-                number[x] = kept
-                kept += 1
-        left[i + 1] = kept
-    steps = np.full((left[-2], 2), -1, np.int64)
-    costs = np.zeros((left[-2], 2))
-    for x in range(len(step)):
-        if number[x] < 0:
-            continue
-        for choice in range(2):
-            y = step[x, choice]
-            costs[number[x], choice] = cost[x, choice]
-            if y >= 0 and ahead[x] + cost[x, choice] + behind[y] <= most:
-                steps[number[x], choice] = number[y]
-    return left, steps, costs
 
 
 @inner
