@@ -31,6 +31,9 @@ MOVES, PRICINGS = 100, 20
 #: Steps of annealing for each move of the neighbourhood search: at most, and for each unit.
 STEPS, STEPS_PER_UNIT = 1_000, 5
 
+#: Rounds without annealing: it takes a second to compile, and few small graphs need it.
+MOVES_ALONE = 2
+
 #: Part of the gap that the bound must close for the next round to leave out annealing that has
 #: found nothing: then bounds are what is missing.
 RISING = 0.1
@@ -153,7 +156,7 @@ def _alternate(
         before = search.bound
         with search.phase("split"):
             better = walk.walk(search, moves, Share(share, PART))
-            if not rising:
+            if rounds > MOVES_ALONE and not rising:
                 found = walk.anneal(search, steps * moves, share)
                 better = better or found
         calm = 0 if better else calm + 1

@@ -184,7 +184,7 @@ def _leave_out(layer_ptr: Ints, step: Ints, cost: Floats, most: float) -> tuple[
     for x in layers:
         np.minimum.at(ahead, step[x], ahead[x, None] + cost[x])
     for x in reversed(layers):
-        behind[x] = (cost[x] + behind[step[x]]).min(axis=1)
+        behind[x] = np.minimum(behind[x], (cost[x] + behind[step[x]]).min(axis=1))
     kept = ahead[:-1] + behind[:-1] <= most
     before = np.concatenate([[0], np.cumsum(kept)])
     some = np.flatnonzero(kept[: len(step)])

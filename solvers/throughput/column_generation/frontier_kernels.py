@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.kernel import inner, kernel
 
 #: Most open nets: a bit each.
 SLOTS = 62
+
+#: States and places of the hash table that there is room for at first.
+FEW = 1 << 14
+
+#: What came of building: states, more of them than allowed, or more than there is room for.
+MADE, TOO_MANY, FULL = 1, 0, -1
 
 
 class Nets(NamedTuple):
@@ -60,7 +67,7 @@ def build(
     unit_ptr, unit_nets
         Nets of each unit, as compressed rows.
     nets
-        The nets; `pins_left` is used up.
+        The nets.
     both, most
         What A pays, or, with `both`, A and B together, at most: states that cannot be reached
         for that are left out.
@@ -83,38 +90,55 @@ def build(
     """
     layer_ptr = np.zeros(len(order) + 2, np.int64)
     layer_ptr[1] = 1
-    steps = np.empty((1024, 2), np.int64), np.empty((1024, 2)), np.empty((1024, 2))
-    states = np.zeros(1, np.uint64), np.zeros(1, np.uint64), np.zeros(1)
-    slots = np.full(len(nets.pins_left), -1), np.full(SLOTS, -1)
-    table = np.empty(4096, np.int64)
-    made, exact, (step, cost_in, cost_out) = _build(
-        order, unit_ptr, unit_nets, nets, both, most, width, room, relax,
-        (layer_ptr, steps, states, slots, table),
-    )  # fmt: skip
-    total = layer_ptr[-2] if made else 0
-    return (
-        layer_ptr if made else layer_ptr[:0],
-        step[:total],
-        cost_in[:total],
-        cost_out[:total],
-        exact,
-    )
+    capacity, places = FEW, FEW
+    while places < 8 * width:
+        places *= 2
+    code, exact = FULL, False
+    while code == FULL:
+        step = np.empty((capacity, 2), np.int64)
+        cost_in, cost_out = np.empty((capacity, 2)), np.empty((capacity, 2))
+        bits = np.zeros((2, 2, 2 * width), np.uint64)
+        room_for = Scratch(
+            np.full(len(nets.pins_left), -1), np.full(SLOTS, -1), bits[0], bits[1],
+            np.zeros((2, 2 * width)), np.empty(places, np.int64), np.empty(2 * width, np.int64),
+        )  # fmt: skip
+        code, exact = _build(
+            order, unit_ptr, unit_nets, nets._replace(pins_left=nets.pins_left.copy()),
+            (both, most, width, room, relax), (layer_ptr, step, cost_in, cost_out), room_for,
+        )  # fmt: skip
+        capacity = min(8 * capacity, room)
+    total = layer_ptr[-2] if code == MADE else 0
+    layers = layer_ptr if code == MADE else layer_ptr[:0]
+    return layers, step[:total], cost_in[:total], cost_out[:total], exact
+
+
+class Scratch(NamedTuple):
+    """What `_build` works in."""
+
+    slot_of: Ints  # of each net; −1: none, −2: given up
+    net_of: Ints  # of each slot
+    bits_a: NDArray[np.uint64]  # of the states of two layers in turn, shape (2, 2·width)
+    bits_b: NDArray[np.uint64]
+    paid: Floats  # at least, to reach them
+    table: Ints  # hash table of states
+    merged: Ints  # number of each state after nets are given up
 
 
 @kernel
-def _build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax, scratch):
-    """Build states as `build` says; returns whether they are few enough, `exact`, and steps.
+def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
+    """Build states as `build` says, into `made`; returns a code and whether no net was given up.
 
-    `scratch` is allocated outside, as each form of an array takes a tenth of a second to compile:
-    layer_ptr, to be written; arrays of steps, that grow; the first state, as bits on A, bits on B,
-    and what was paid at least to reach it; slots of nets, and nets of slots; a hash table.
+    The code is MADE, TOO_MANY, or FULL, which asks for longer arrays of steps. Arrays are allocated
+    outside, as each form of them takes a tenth of a second to compile.
     """
-    layer_ptr, (step, cost_in, cost_out), (on_a, on_b, paid), (slot_of, net_of), table = scratch
-    size = len(order)
-    capacity = len(step)
+    both, most, width, room, relax = options
+    layer_ptr, step, cost_in, cost_out = made
+    bits_a, bits_b, least_paid = scratch.bits_a, scratch.bits_b, scratch.paid
+    slot_of, net_of, places = scratch.slot_of, scratch.net_of, 4096
     away = np.uint64(0)  # slots of open nets with a pin outside
     exact = True
-    for i in range(size):
+    on_a, on_b, paid = bits_a[0, :1], bits_b[0, :1], least_paid[0, :1]
+    for i in range(len(order)):
         first, count = layer_ptr[i], layer_ptr[i + 1] - layer_ptr[i]
         begin, end = unit_ptr[order[i]], unit_ptr[order[i] + 1]
         touched, closed, away, all_open = _open(
@@ -122,28 +146,27 @@ def _build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax, scr
         )
         exact &= all_open
         if not all_open and not relax:
-            return False, False, (step, cost_in, cost_out)
-        while first + count > capacity:
-            capacity *= 2
-            step = _grown(step, capacity)
-            cost_in = _grown(cost_in, capacity)
-            cost_out = _grown(cost_out, capacity)
-        while len(table) < 8 * count:
-            table = np.empty(2 * len(table), np.int64)
-        states = (on_a, on_b, paid)
-        later = (
-            np.empty(2 * count, np.uint64), np.empty(2 * count, np.uint64), np.empty(2 * count)
-        )  # fmt: skip
+            return TOO_MANY, False
+        if first + count > len(step):
+            return FULL, False
+        while places < 8 * count:
+            places *= 2
+        table = scratch.table[:places]
+        after = (i + 1) % 2
+        later = (bits_a[after], bits_b[after], least_paid[after])
         found = _take(
-            first, states, (touched, closed, away), (net_of, nets.weight_in, nets.weight_out),
-            (step, cost_in, cost_out), table, later, both, most,
+            first, (on_a, on_b, paid), (touched, closed, away),
+            (net_of, nets.weight_in, nets.weight_out), (step, cost_in, cost_out), table, later,
+            both, most,
         )  # fmt: skip
         away = _close(net_of, closed, away)
         if found > width:
             if not relax:
-                return False, False, (step, cost_in, cost_out)
+                return TOO_MANY, False
             exact = False
-            found = _give_up(first, count, step, table, later, found, net_of, nets, width)
+            found = _give_up(
+                first, count, step, table, later, found, net_of, nets, width, scratch.merged
+            )
         begin = layer_ptr[i + 1]
         for x in range(first, first + count):
             for choice in range(2):
@@ -151,9 +174,9 @@ def _build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax, scr
                     step[x, choice] += begin
         layer_ptr[i + 2] = begin + found
         if begin + found > room:
-            return False, False, (step, cost_in, cost_out)
+            return TOO_MANY, False
         on_a, on_b, paid = later[0][:found], later[1][:found], later[2][:found]
-    return True, exact, (step, cost_in, cost_out)
+    return MADE, exact
 
 
 @inner
@@ -266,7 +289,7 @@ def _close(net_of, closed, away):
 
 
 @inner
-def _give_up(first, count, step, table, later, found, net_of, nets, width):
+def _give_up(first, count, step, table, later, found, net_of, nets, width, merged):
     """Merge states that differ in the cheapest nets alone, until they are few; return how many."""
     next_a, next_b, next_paid = later
     weight_in = nets.weight_in
@@ -282,7 +305,6 @@ def _give_up(first, count, step, table, later, found, net_of, nets, width):
         bit = one << np.uint64(least)
         given_up |= bit
         table[:] = -1
-        merged = np.empty(found, np.int64)
         kept = 0
         for x in range(found):
             a1 = next_a[x] | bit
@@ -314,13 +336,3 @@ def _slot(table, mask, on_a, on_b, a, b):
     while table[at] >= 0 and (on_a[table[at]] != a or on_b[table[at]] != b):
         at = (at + np.uint64(1)) & mask
     return at
-
-
-@inner
-def _grown(array, capacity):
-    """Return an array of shape (capacity, 2) that begins with `array`."""
-    grown = np.empty((capacity, 2), array.dtype)
-    for i in range(len(array)):  # a slice would compile many times as long
-        grown[i, 0] = array[i, 0]
-        grown[i, 1] = array[i, 1]
-    return grown

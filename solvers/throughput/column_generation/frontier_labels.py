@@ -143,7 +143,8 @@ def extend(forward, arcs, terms, limits, merged, hopes, rest, state, labels, bud
         if state[1] + min(room, buckets + 2) > len(value):
             state[2] = 1
             break
-        low, high = buckets + 2, -1
+        low = buckets + 2
+        high = low - buckets - 3  # −1, but no literal, for which `_keep` would be compiled anew
         for j in range(ptr[x], ptr[x + 1]):
             unit = taken[j]
             more = charge * cost[j]
