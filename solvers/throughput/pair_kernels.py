@@ -55,6 +55,124 @@ class Held(NamedTuple):
     outside: Bools
 
 
+@kernel
+def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used, paid):
+    """Write the load and the used memory of each device.
+
+    Parameters
+    ----------
+    where
+        Shape (U,): device of each unit.
+    compute, weight
+        Shapes (K, U) and (K, E).
+    paid
+        Room to work in; shape (D,).
+    """
+    load[:] = 0.0
+    used[:] = 0.0
+    for v in range(len(where)):
+        load[where[v]] += compute[kind_of[where[v]], v]
+        used[where[v]] += memory[v]
+    paid[:] = -1
+    for e in range(len(net_ptr) - 1):
+        first = where[net_pins[net_ptr[e]]]
+        whole = True
+        for j in range(net_ptr[e], net_ptr[e + 1]):
+            if where[net_pins[j]] != first:
+                whole = False
+                break
+        if whole:
+            continue
+        for j in range(net_ptr[e], net_ptr[e + 1]):
+            d = where[net_pins[j]]
+            if paid[d] != e:
+                paid[d] = e
+                load[d] += weight[kind_of[d], e]
+
+
+def held_by(
+    where: Ints, free: Bools, pair: Pair, order: Ints, net_ptr: Ints, net_pins: Ints
+) -> tuple[Ints, Held]:
+    """Return the free units of two devices, in order, and what the devices hold without them.
+
+    `where` and `free`, shape (U,): device of each unit, and whether it may move.
+    """
+    units, nets = np.empty(len(order), np.int64), len(net_ptr) - 1
+    pins = np.zeros(nets, np.int64), np.zeros(nets, np.int64), np.zeros(nets, np.bool_)
+    size, sums = _held_by(where, free, pair, order, net_ptr, net_pins, units, pins)
+    return units[:size], Held._make((*sums, *pins))
+
+
+@kernel
+def _held_by(where, free, pair, order, net_ptr, net_pins, units, pins):
+    """Write what `held_by` returns of units and nets; return the rest, with how many units."""
+    a, b, compute_a, compute_b, weight_a, weight_b, memory, _room_a, _room_b = pair
+    size = 0
+    load_a, load_b, held_a, held_b, compute = 0.0, 0.0, 0.0, 0.0, 0.0
+    for i in range(len(order)):
+        v = order[i]
+        if where[v] != a and where[v] != b:
+            continue
+        if free[v]:
+            units[size] = v
+            size += 1
+            compute += min(compute_a[v], compute_b[v])
+        elif where[v] == a:
+            load_a += compute_a[v]
+            held_a += memory[v]
+        else:
+            load_b += compute_b[v]
+            held_b += memory[v]
+    nets = len(net_ptr) - 1
+    left, fixed, outside = pins
+    for e in range(nets):
+        for j in range(net_ptr[e], net_ptr[e + 1]):
+            v = net_pins[j]
+            if where[v] != a and where[v] != b:
+                outside[e] = True
+            elif free[v]:
+                left[e] += 1
+            elif where[v] == a:
+                fixed[e] |= 1
+            else:
+                fixed[e] |= 2
+        if fixed[e] & 1 and (outside[e] or fixed[e] & 2):
+            load_a += weight_a[e]
+        if fixed[e] & 2 and (outside[e] or fixed[e] & 1):
+            load_b += weight_b[e]
+    return size, (load_a, load_b, held_a, held_b, compute)
+
+
+def least_to_go(units: Ints, pair: Pair, layers: Layers) -> Floats:
+    """Return the least t·(load of A) + (1 − t)·(load of B) that completes each state, per tilt t.
+
+    Shape (len(TILTS), S + 1).
+    """
+    togo = np.zeros((len(TILTS), layers.ptr[len(units)] + 1))
+    _least_to_go(units, pair, layers, togo)
+    return togo
+
+
+@kernel
+def _least_to_go(units, pair, layers, togo):
+    """Write what `least_to_go` returns."""
+    ptr, step, cost_a, cost_b = layers
+    compute_a, compute_b = pair.compute_a, pair.compute_b
+    for i in range(len(units) - 1, -1, -1):
+        v = units[i]
+        for x in range(ptr[i], ptr[i + 1]):
+            for r in range(len(TILTS)):
+                t = TILTS[r]
+                to_a, to_b = np.inf, np.inf
+                if step[x, 1] >= 0:
+                    to_a = t * (compute_a[v] + cost_a[x, 1]) + (1 - t) * cost_b[x, 1]
+                    to_a += togo[r, step[x, 1]]
+                if step[x, 0] >= 0:
+                    to_b = t * cost_a[x, 0] + (1 - t) * (compute_b[v] + cost_b[x, 0])
+                    to_b += togo[r, step[x, 0]]
+                togo[r, x] = min(to_a, to_b)
+
+
 def split_pair(
     where: Ints,
     units: Ints,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ...instances.common.arrays import Bools, Ints
 from .column_generation.frontier import Incidence
 from .column_generation.frontier_kernels import Nets, build
-from .pair_arrays import held_by, least_to_go
-from .pair_kernels import Layers, Pair, split_pair
+from .pair_kernels import Layers, Pair, held_by, least_to_go, split_pair
 
 #: Most states of one layer.
 WIDTH = 4000
@@ -38,7 +37,7 @@ def resplit(
     bool or None
         Whether a split was found; None if that is too much work.
     """
-    units, held = held_by(where, free, pair, order, shape)
+    units, held = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
     floor = held.load_a + held.load_b + held.least_compute
     nets = Nets(held.pins_left, held.fixed, held.outside, pair.weight_a, pair.weight_b)
     most_paid = 2 * most * (1 + 1e-9) - floor

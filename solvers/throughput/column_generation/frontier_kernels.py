@@ -97,10 +97,11 @@ def build(
     while code == FULL:
         step = np.empty((capacity, 2), np.int64)
         cost_in, cost_out = np.empty((capacity, 2)), np.empty((capacity, 2))
-        bits = np.zeros((2, 2, 2 * width), np.uint64)
+        bits, paid = np.empty((2, 2, 2 * width), np.uint64), np.empty((2, 2 * width))
+        bits[:, 0, 0] = paid[0, 0] = 0
         room_for = Scratch(
-            np.full(len(nets.pins_left), -1), np.full(SLOTS, -1), bits[0], bits[1],
-            np.zeros((2, 2 * width)), np.empty(places, np.int64), np.empty(2 * width, np.int64),
+            np.full(len(nets.pins_left), -1), np.full(SLOTS, -1), bits[0], bits[1], paid,
+            np.empty(places, np.int64), np.empty(2 * width, np.int64),
         )  # fmt: skip
         code, exact = _build(
             order, unit_ptr, unit_nets, nets._replace(pins_left=nets.pins_left.copy()),
