@@ -39,11 +39,11 @@ from ..solvers import (
     Result,
     Search,
     Solver,
-    solve_under_rules,
     split_argument,
 )
 from ..solvers import solver as solver_of
 from ..solvers.core.first_bounds import raise_first_bounds
+from ..solvers.core.under_rules import solve_under_rules
 from .versions import installed
 
 #: Seconds that a solver may go on after it should have stopped.

@@ -4,7 +4,6 @@ from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
 from .core.result import Result
 from .core.search import Point, Progress, Search
-from .core.under_rules import solve_under_rules
 from .registry import METHODS, current_name, method_of, solver, split_argument
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "Solver",
     "current_name",
     "method_of",
-    "solve_under_rules",
     "solver",
     "split_argument",
 ]

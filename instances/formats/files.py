@@ -12,7 +12,6 @@ from typing import NoReturn
 from ..common.choices import Tied
 from ..common.errors import InputError, quote
 from ..common.units import NodeId
-from ..generate.catalogue import shipped
 from ..model.cluster import Cluster
 from ..model.plan import Plan
 from ..model.problem import Problem
@@ -89,12 +88,10 @@ def load(name_or_path: str | Path) -> Workload:
     >>> load("gpt2-xl").time_unit
     'ms'
     """
-    if isinstance(name_or_path, str) and not os.path.exists(name_or_path):
-        ready = shipped()
-        if name_or_path in ready:
-            return ready[name_or_path]()
-        if "/" not in name_or_path and "." not in name_or_path:
-            _fail_unknown(name_or_path, list(ready))
+    if isinstance(name_or_path, str) and not (
+        {"/", "."} & set(name_or_path) or os.path.exists(name_or_path)
+    ):
+        return _shipped(name_or_path)
     source = read_source(name_or_path)
     for reader in READERS:
         if stagecut_json.format_name(source) not in ("", versions.WORKLOAD, versions.PROGRAM):
@@ -307,6 +304,15 @@ def save(
     True
     """
     write_whole(path, dumps(value, workload))
+
+
+def _shipped(name: str) -> Workload:
+    from ..generate.catalogue import shipped  # only here: a file needs no architectures
+
+    ready = shipped()
+    if name not in ready:
+        _fail_unknown(name, list(ready))
+    return ready[name]()
 
 
 def _fail_unknown(name: str, known: list[str]) -> NoReturn:
