@@ -43,8 +43,8 @@ def linear_split(
     part, inside = np.zeros(graph.size, np.int64), np.zeros(len(shape.net_ptr) - 1, np.int64)
     ends = len(devices) + 1, len(order) + 1
     load = _cut(
-        order, shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr), graph.compute.sum(axis=1),
-        graph.weight.sum(axis=1), graph.memory_bytes,
+        order, (shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr)),
+        graph.compute.sum(axis=1), graph.weight.sum(axis=1), graph.memory_bytes,
         task.costs.capacity_bytes * (1 + PROOF_MARGIN), kind_of, cutoff,
         (part, inside, np.full(ends, np.inf), np.zeros(ends, np.int64)),
     )  # fmt: skip
@@ -55,14 +55,15 @@ def linear_split(
 
 
 @kernel
-def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff, made):
+def _cut(order, nets, compute, weight, memory, room, kind_of, cutoff, made):
     """Write the segment of each unit by the best cut of `order`; return the max-load or `inf`.
 
-    Shapes, for U units, E nets, K kinds, D devices: order (U,); unit_ptr (U + 1,) into unit_nets;
-    pins (E,); compute (K, U); memory (U,); weight (K, E); room (K,) in bytes; kind_of (D,).
+    Shapes, for U units, E nets, K kinds, D devices: order (U,); nets: unit_ptr (U + 1,) into
+    unit_nets, and pins (E,); compute (K, U); memory (U,); weight (K, E); room (K,) in bytes; kind_of (D,).
     `made`: the segments, (U,), and room to work in: (E,), and twice (D + 1, U + 1), first `inf`.
     """
     size, devices = len(order), len(kind_of)
+    unit_ptr, unit_nets, pins = nets
     part, inside, best, came = made
     best[0, 0] = 0.0
     for d in range(devices):
