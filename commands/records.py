@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +46,7 @@ def check(
     below: Annotated[str, typer.Option(help="Only instances whose path begins so.")] = "",
 ) -> None:
     """Verify every record from the definitions; exit code 2 if one is not as it says."""
-    if not instances.is_dir():
+    if not os.path.isdir(instances):  # `Path.is_dir` raises where a name is too long
         raise InputError(f"--instances {str(instances)!r}: no such folder")
     records = [r for r in read_records(folder) if r.instance.startswith(below)]
     wrong = []
