@@ -59,8 +59,9 @@ def _cut(order, nets, compute, weight, memory, room, kind_of, cutoff, made):
     """Write the segment of each unit by the best cut of `order`; return the max-load or `inf`.
 
     Shapes, for U units, E nets, K kinds, D devices: order (U,); nets: unit_ptr (U + 1,) into
-    unit_nets, and pins (E,); compute (K, U); memory (U,); weight (K, E); room (K,) in bytes; kind_of (D,).
-    `made`: the segments, (U,), and room to work in: (E,), and twice (D + 1, U + 1), first `inf`.
+    unit_nets, and pins (E,); compute (K, U); memory (U,); weight (K, E); room (K,) in bytes;
+    kind_of (D,). `made`: the segments, (U,), and room to work in: (E,), and twice (D + 1, U + 1),
+    first `inf`.
     """
     size, devices = len(order), len(kind_of)
     unit_ptr, unit_nets, pins = nets
