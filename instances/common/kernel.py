@@ -40,6 +40,10 @@ MOST_TURNS = 1_000_000
 #: Bytes of arguments above which nothing is interpreted.
 MOST_BYTES = 1 << 25
 
+#: Options for what allocates nothing: each use of a field of a named tuple counts a reference to
+#: its array, atomically. Without, the label DP compiles in four fifths of the time.
+UNCOUNTED = {"_nrt": False, "error_model": "numpy"}
+
 #: Name by which interpreted functions know the turns that they have left.
 _TURNS = "__turns__"
 
@@ -204,6 +208,12 @@ def inner(function: Callable[..., Any]) -> Kernel:
     """Make a function a kernel that kernels alone call."""
     assert isinstance(function, FunctionType)
     return Kernel(function, inner=True)
+
+
+def uncounted(function: Callable[..., Any]) -> Kernel:
+    """Make a function a kernel that kernels alone call, and that allocates no arrays."""
+    assert isinstance(function, FunctionType)
+    return Kernel(function, inner=True, options=UNCOUNTED)
 
 
 def _called(caller: Kernel) -> Iterator[tuple[str, Kernel]]:

@@ -89,7 +89,7 @@ def load(name_or_path: str | Path) -> Workload:
     'ms'
     """
     if isinstance(name_or_path, str) and not (
-        {"/", "."} & set(name_or_path) or os.path.exists(name_or_path)
+        {"/", "."} & set(name_or_path.partition("@")[0]) or os.path.exists(name_or_path)
     ):
         return _shipped(name_or_path)
     source = read_source(name_or_path)
