@@ -3,11 +3,11 @@
 A use r is an operator that reads a tensor T made by another: the maker makes T as a, the reader
 needs it as b. Potentials α_r(a) and β_r(b) of every use, any numbers that leave
 
-    Σ_r max(0, α_r(a) + β_r(b)) ≤ conversion_T(a, b)   over the uses r of T, for all T, a, b      (6)
+    Σ_r max(0, α_r(a) + β_r(b)) ≤ conversion_T(a, b)   for all T, a, b, r the uses of T      (6)
 
 give a bound on (1) of `costs.py`, as a conversion pays for all uses that share it:
 
-    Σ_v min_k φ_v(k),    φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)   (7)
+    Σ_v min_k φ_v(k),  φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)   (7)
 
 This is the dual of the strong program's relaxation (`milp.py`): the best potentials give the same
 bound. What is dearer than the bound at one operator is so for the whole: a plan with choice k of v
@@ -99,7 +99,11 @@ class Potentials(NamedTuple):
 
 def flatten(costs: ShardingCosts) -> Flat:
     """Return a problem in flat arrays."""
-    entry, columns, tables, column, group = [], [], [], [], []
+    entry: list[int] = []
+    columns: list[int] = []
+    tables: list[Floats] = []
+    column: list[Ints] = []
+    group: list[Ints] = []
     uses: list[tuple[int, ...]] = []
     at = {"entry": 0, "alpha": 0, "beta": 0, "group": 0}
     for term in costs.terms:

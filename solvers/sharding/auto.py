@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...formulations.sharding.costs import sharding_costs
+from ...formulations.sharding.costs import ShardingCosts, sharding_costs
 from ...formulations.task import Task
 from ...instances import Sharding, Solution
 from ..core.search import Search

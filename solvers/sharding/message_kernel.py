@@ -9,7 +9,7 @@ from ...instances.common.kernel import inner, kernel
 
 
 @inner
-def _take(flat, at, r, reads):  # type: ignore[no-untyped-def]
+def _take(flat, at, r, reads):
     """Raise a use's potential on one side as far as its conversions leave room."""
     t = flat.tensor[r]
     table, columns, rows, width = flat.entry[t], flat.columns[t], flat.rows[r], flat.width[r]
@@ -28,7 +28,7 @@ def _take(flat, at, r, reads):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _set(flat, at, r, reads, one, value):  # type: ignore[no-untyped-def]
+def _set(flat, at, r, reads, one, value):
     """Set one potential of a use, and what its conversions are used by."""
     t = flat.tensor[r]
     table, columns = flat.entry[t], flat.columns[t]
@@ -46,7 +46,7 @@ def _set(flat, at, r, reads, one, value):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _give(flat, at, r, reads, belief, count, share, least, mins):  # type: ignore[no-untyped-def]
+def _give(flat, at, r, reads, belief, count, share, least, mins):
     """Leave a share of what a use's classes have above the least belief to its other side."""
     group = flat.need[r] if reads else flat.made[r]
     classes = flat.width[r] if reads else flat.rows[r]
@@ -62,7 +62,7 @@ def _give(flat, at, r, reads, belief, count, share, least, mins):  # type: ignor
 
 
 @kernel
-def sweep(flat, at, forward, known, belief, mins):  # type: ignore[no-untyped-def]
+def sweep(flat, at, forward, known, belief, mins):
     """Pass over all operators, first to last or back; return the bound.
 
     `known` is the bound before; `belief` and `mins` are room for what an operator has at most.
@@ -109,7 +109,7 @@ def sweep(flat, at, forward, known, belief, mins):  # type: ignore[no-untyped-de
 
 
 @inner
-def _return(flat, at, v, forward, size, rest, least, belief, mins):  # type: ignore[no-untyped-def]
+def _return(flat, at, v, forward, size, rest, least, belief, mins):
     """Leave what an operator does not need of shared conversions to their other uses."""
     several = 0
     for end in range(flat.end_first[v], flat.end_first[v + 1]):

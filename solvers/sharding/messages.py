@@ -65,7 +65,7 @@ def messages(task: Task[Sharding], search: Search[Solution]) -> None:
 
 
 def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> None:
-    """Raise the bound and better the incumbent until that is proved the best, or rounds are over."""
+    """Raise the bound and better the incumbent until it is the best, or rounds are over."""
     with search.phase("message passing"):
         for bound, chosen in approach(costs, search):
             search.raise_bound(bound, "message passing")
@@ -103,7 +103,7 @@ def approach(
 
 
 class _Left:
-    """Potentials, the bound that they prove, the choices that it leaves, and the best ones known."""
+    """Potentials, the bound that they prove, the choices left by it, and the best known."""
 
     def __init__(
         self, costs: ShardingCosts, flat: Flat, at: Potentials, chosen: Ints | None
@@ -133,14 +133,16 @@ class _Left:
             before = self.known
             for k in range(2 * STEP):
                 self.known = sweep(flat, self.at, k % 2 == 0, self.known, *room)
-            gap = self.value - self.known
-            if search.should_stop() or self.known - before < PROGRESS * min(gap, abs(self.known)):
+            gap = min(self.value - self.known, 0.1 * abs(self.known))
+            if search.should_stop() or self.known - before < PROGRESS * min(
+                gap, 0.1 * abs(self.known)
+            ):
                 break
         proved = proved_bound(flat, self.at)
         self.bound = max(self.bound, proved - ROUNDING * abs(proved))
 
     def within(self, delta: float) -> Bools:
-        """Return the choices that plans of at most δ above the bound can have, one each at least."""
+        """Return the choices that plans of bound + δ at most can have, one each at least."""
         least, first = self.at.least, self.flat.first
         cheapest_each = np.minimum.reduceat(least, first[:-1])
         slack = 10 * ROUNDING * abs(self.bound)
@@ -150,7 +152,7 @@ class _Left:
         return np.asarray(kept, np.bool_)
 
     def eliminated(self, search: Stoppable) -> None:
-        """Find the best plan at most δ above the bound, for the largest δ that can be eliminated."""
+        """Find the best plan of bound + δ at most, for the largest δ that can be eliminated."""
         base, done, delta = self.bound, 0.0, FIRST * abs(self.bound)
         if self._best_within(delta, search):
             done = delta

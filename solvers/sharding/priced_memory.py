@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from ...formulations.sharding.costs import ShardingCosts
-from ...formulations.sharding.memory import priced, priced_bytes
+from ...formulations.sharding.memory import priced
 from ...instances import Solution, TensorSharding
 from ...instances.common.arrays import Ints
 from ..core.search import Search
@@ -17,6 +16,9 @@ ROUNDING = 1e-9
 
 #: Prices that are tried, at most.
 STEPS = 24
+
+#: The first price, as part of one at which all memory costs as much as a plan at least.
+NEXT_TO_NONE = 1e-9
 
 #: A price's plan is sought to this gap.
 ENOUGH = 1e-5
@@ -29,63 +31,73 @@ class _Line:
     chosen: Ints
     cost: float
     held: float
-    fits: bool
 
 
 def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> None:
-    """Offer cheap shardings for several prices, and raise the bound by each; (9) of `memory.py`.
-
-    Without a price first. Then at such ones that a byte costs ever more, until what is counted of
-    the plan fits; then where the lines of the last plan that fits and of the last that does not
-    cross, which the bound at the best price is not above. At last dearer ones, if no plan fits yet.
-    """
-    room = costs.problem.memory_bytes
-    assert room is not None
+    """Offer plans that fit and raise the bound, by prices of memory; (9) of `memory.py`."""
     with search.phase("priced memory"):
-        low = _at(costs, 0.0, room, None, search)
-        if low is None or low.fits or room <= 0:
+        for most in (True, False):
+            _best_price(_Prices(costs, most, search))
+            if search.should_stop():
+                return
+
+
+@dataclass(frozen=True, eq=False)
+class _Prices:
+    """What plans at prices are sought with: how bytes are counted, and who is told."""
+
+    costs: ShardingCosts
+    most: bool
+    search: Search[Solution]
+
+    @property
+    def room(self) -> float:
+        """Bytes of a device."""
+        assert self.costs.problem.memory_bytes is not None
+        return self.costs.problem.memory_bytes
+
+    def line(self, price: float, start: _Line | None) -> _Line | None:
+        """Offer the plan of a price and raise the bound; None if the search has to stop."""
+        asked = priced(self.costs, price, most=self.most)
+        known = None if start is None else start.chosen
+        *_, (bound, chosen) = approach(asked, self.search, known, ENOUGH)
+        if not self.most:
+            scale = abs(bound) + price * self.room
+            self.search.raise_bound(bound - price * self.room - ROUNDING * scale, "priced memory")
+        if chosen is None:
+            return None
+        signature = asked.signature(chosen)
+        self.search.offer(TensorSharding(signature))
+        plain = self.costs.chosen(signature)
+        assert plain is not None
+        cost = self.costs.objective(plain)
+        line = _Line(chosen, cost, (asked.objective(chosen) - cost) / price)
+        return None if self.search.should_stop() else line
+
+
+def _best_price(prices: _Prices) -> None:
+    """Raise the price until the plan fits; then take those where the lines of plans cross.
+
+    The lines are those of the last plan that fits and of the last that does not: what is best at
+    any price between is not above where they cross.
+    """
+    room = prices.room
+    free = max(prices.search.bound, 0.0) / room if room > 0 else 0.0
+    low = prices.line(free * NEXT_TO_NONE, None) if free > 0 else None
+    if low is None or low.held <= room:
+        return
+    price, high, steps = free, low, 0
+    while high.held > room and steps < STEPS:
+        found = prices.line(price, high)
+        if found is None:
             return
-        price, high, steps = low.cost / room, low, 0
-        while high.held > room and steps < STEPS:
-            found = _at(costs, price, room, high, search)
-            if found is None:
-                return
-            low, high = (found, found) if found.held > room else (low, found)
-            price, steps = 10 * price, steps + 1
-        last = price / 10
-        while high.held < low.held and steps < STEPS:
-            price = (high.cost - low.cost) / (low.held - high.held)
-            found = _at(costs, price, room, high, search)
-            if found is None:
-                return
-            if found.cost + price * found.held >= (high.cost + price * high.held) * (1 - ENOUGH):
-                break
-            low, high = (found, high) if found.held > room else (low, found)
-            steps += 1
-        while search.best is None and steps < STEPS:
-            if _at(costs, last, room, high, search) is None:
-                return
-            last, steps = 2 * last, steps + 1
-
-
-def _at(
-    costs: ShardingCosts, price: float, room: float, start: _Line | None, search: Search[Solution]
-) -> _Line | None:
-    """Offer the plan of a price and raise the bound; None if the search has to stop."""
-    bound, chosen = -math.inf, None if start is None else start.chosen
-    for bound, chosen in approach(priced(costs, price), search, chosen, ENOUGH):  # noqa: B007
-        if search.should_stop():
-            break
-    scale = abs(bound) + price * room
-    search.raise_bound(bound - price * room - ROUNDING * scale, "priced memory")
-    if chosen is None:
-        return None
-    plan = TensorSharding(costs.signature(chosen))
-    search.offer(plan)
-    line = _Line(
-        chosen,
-        costs.objective(chosen),
-        priced_bytes(costs, chosen),
-        math.isfinite(search.value(plan)),
-    )
-    return None if search.should_stop() else line
+        low, high = (found, found) if found.held > room else (low, found)
+        price, steps = 10 * price, steps + 1
+    while low.held > room >= high.held and steps < STEPS:
+        price = (high.cost - low.cost) / (low.held - high.held)
+        found = prices.line(price, high)
+        crossing = (high.cost + price * high.held) * (1 - ENOUGH)
+        if found is None or found.cost + price * found.held >= crossing:
+            return
+        low, high = (found, high) if found.held > room else (low, found)
+        steps += 1
