@@ -96,6 +96,12 @@ class Term:
     uses: tuple[Use, ...]
     cost: Floats
 
+    def value(self, chosen: Ints) -> float:
+        """Return what it costs for the number of each operator's choice."""
+        needed = {int(use.needs[chosen[use.operator]]) for use in self.uses}
+        row = self.cost[self.makes[chosen[self.maker]]]
+        return float(sum(row[b] for b in sorted(needed)))
+
 
 @dataclass(frozen=True, eq=False)
 class ShardingCosts:
@@ -127,6 +133,15 @@ class ShardingCosts:
             *(Term(*made, uses, one.cost) for made, uses, one in converted if uses),
             *self.besides,
         )
+
+    @cached_property
+    def terms_of(self) -> tuple[tuple[int, ...], ...]:
+        """For each operator the positions in `terms` of what it makes or reads."""
+        found: list[set[int]] = [set() for _ in self.choices]
+        for k, term in enumerate(self.terms):
+            for v in (term.maker, *(use.operator for use in term.uses)):
+                found[v].add(k)
+        return tuple(map(tuple, found))
 
     @cached_property
     def makes(self) -> tuple[tuple[int, Ints], ...]:
@@ -165,11 +180,7 @@ class ShardingCosts:
     def objective(self, chosen: Ints) -> float:
         """Return (1) for the number of each operator's choice, shape (n,)."""
         total = math.fsum(float(c.cost[k]) for c, k in zip(self.choices, chosen, strict=True))
-        for term in self.terms:
-            needed = {int(use.needs[chosen[use.operator]]) for use in term.uses}
-            row = term.cost[term.makes[chosen[term.maker]]]
-            total += float(sum(row[b] for b in sorted(needed)))
-        return total
+        return total + sum(term.value(chosen) for term in self.terms)
 
     def signature(self, chosen: Ints) -> Ints:
         """Return the signatures of choices; shape (n, axes)."""

@@ -9,6 +9,7 @@ from ...formulations.sharding.memory import priced
 from ...instances import Solution, TensorSharding
 from ...instances.common.arrays import Ints
 from ..core.search import Search
+from .blend import blend
 from .messages import approach
 
 #: By how much rounding of sums may make a bound too high, relatively.
@@ -74,6 +75,12 @@ class _Prices:
         line = _Line(chosen, cost, (asked.objective(chosen) - cost) / price)
         return None if self.search.should_stop() else line
 
+    def offer_blend(self, low: _Line, high: _Line) -> None:
+        """Offer a plan of parts of two."""
+        mixed = blend(self.costs, low.chosen, high.chosen, self.room)
+        if mixed is not None:
+            self.search.offer(TensorSharding(self.costs.signature(mixed)))
+
 
 def _best_price(prices: _Prices) -> None:
     """Raise the price until the plan fits; then take those where the lines of plans cross.
@@ -98,6 +105,8 @@ def _best_price(prices: _Prices) -> None:
         found = prices.line(price, high)
         crossing = (high.cost + price * high.held) * (1 - ENOUGH)
         if found is None or found.cost + price * found.held >= crossing:
-            return
+            break
         low, high = (found, high) if found.held > room else (low, found)
         steps += 1
+    if prices.most:
+        prices.offer_blend(low, high)
