@@ -2,8 +2,9 @@
 
     PYTHONPATH=.dev python benchmarks/joined.py [--only gpt2 llama vit] [--devices 8]
 
-Times are an H100's roofline, links 450 GB/s; time per sample of a batch of 32 microbatches, Adam.
-Each model is planned with three memories: the H100's, and two below what a whole replica takes.
+Times are an H100's roofline, links 450 GB/s; milliseconds per microbatch of a batch, fill and drain
+left out. Each model is planned with 32 microbatches and the memory of an H100, with a quarter of
+what one whole replica takes, and with 2 microbatches, which leave replicas and stages little to do.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ import time
 from functools import partial
 
 import torch
-from sharding_models import MODELS, gpt2, llama, vit
+from sharding_models import gpt2, llama, resnet50, vit
 
 import stagecut
 from stagecut import InfeasibleError, Limits, PlacementRules, Training, Workload
 
-MICROBATCHES = 32
 MADE = {
     "gpt2": partial(gpt2, batch=8),
-    "llama": partial(llama, batch=4),
-    "vit": partial(vit, batch=32),
-    "resnet50": MODELS["resnet50"],
+    "llama": partial(llama, layers=8, batch=8),
+    "resnet50": partial(resnet50, batch=64),
+    "vit": partial(vit, batch=64),
 }
+GIB = 2.0**30
 
 
 def profiled(name: str, degrees: tuple[int, ...]) -> tuple[Workload, float]:
@@ -36,65 +37,56 @@ def profiled(name: str, degrees: tuple[int, ...]) -> tuple[Workload, float]:
     return layers, time.process_time() - began
 
 
-def ways(devices: int) -> dict[str, Training]:
+def ways(devices: int, microbatches: int) -> dict[str, Training]:
     """Return the problems that are compared."""
+    problem = partial(Training, microbatches=microbatches)
     one = PlacementRules(max_stages=1)
-    base = Training(microbatches=MICROBATCHES)
-    named = {
-        "joined": {},
-        "pipeline": {"degrees": (1,), "replicas": (1,)},
-        "data": {"degrees": (1,), "placement_rules": one},
-        "tensor": {"degrees": (devices,), "replicas": (1,), "placement_rules": one},
-        "pipeline and data": {"degrees": (1,)},
-    }
     return {
-        name: stagecut.Training(microbatches=base.microbatches, **options)  # type: ignore[arg-type]
-        for name, options in named.items()
+        "joined": problem(),
+        "pipeline": problem(degrees=(1,), replicas=(1,)),
+        "data": problem(degrees=(1,), placement_rules=one),
+        "tensor": problem(degrees=(devices,), replicas=(1,), placement_rules=one),
+        "pipeline and data": problem(degrees=(1,)),
     }
 
 
-def row(workload: Workload, devices: int, memory: float) -> list[str]:
-    """Return what each way takes, and the plan of the joined one."""
+def row(workload: Workload, devices: int, memory: float, microbatches: int) -> list[str]:
+    """Return what each way takes, and the stages of the joined plan."""
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(devices, 0, memory)
-    cells, shown = [], ""
-    least = float("inf")
-    for name, problem in ways(devices).items():
+    taken: dict[str, float] = {}
+    shown = ""
+    for name, problem in ways(devices, microbatches).items():
         try:
             found = stagecut.solve(workload, cluster, problem, limits=Limits(seconds=60, gap=1e-4))
         except InfeasibleError:
-            cells.append("—")
             continue
-        if found.plan is None or found.objective is None:
-            cells.append("—")
-            continue
-        cells.append(f"{found.objective:.4g}")
-        least = min(least, found.objective)
-        if name == "joined":
+        if found.plan is not None:
+            taken[name] = found.plan.objective
+        if found.plan is not None and name == "joined":
             stages = found.plan.solution.stages  # type: ignore[union-attr]
-            shown = ", ".join(f"{len(s.nodes)}×({s.replicas}, {s.degree})" for s in stages)
-            first = found.objective
-    assert first <= least * (1 + 1e-4)
-    return [*cells, shown]
+            shown = ", ".join(f"{len(s.nodes)} ({s.replicas}, {s.degree})" for s in stages)
+    assert not taken or taken["joined"] <= min(taken.values()) * (1 + 1e-4)
+    return [*(f"{taken[n]:.4g}" if n in taken else "—" for n in ways(1, 1)), shown]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=["gpt2", "llama", "vit"])
+    parser.add_argument("--only", nargs="*", default=["gpt2", "llama", "vit"], choices=list(MADE))
     parser.add_argument("--devices", type=int, default=8)
     parser.add_argument("--degrees", type=int, nargs="*", default=[1, 2, 4, 8])
     given = parser.parse_args()
     torch.manual_seed(0)
-    print("| model | memory | joined ms | pipeline | data | tensor | pipeline and data "
-          "| layers × (replicas, degree) |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|")
+    columns = ["model", "microbatches", "memory", *ways(1, 1), "layers (replicas, degree)"]
+    print("|", " | ".join(columns), "|\n" + "|---" * len(columns) + "|", flush=True)
     for model in given.only:
-        layers, seconds = profiled(model, tuple(given.degrees))
-        assert layers.layers is not None
-        whole = float(layers.layers.fixed_bytes[layers.layers.label.index("vanilla")])
-        one = [c for c in range(layers.layers.size) if layers.layers.label[c] == "vanilla"]
-        whole = float((layers.layers.fixed_bytes + layers.layers.bytes_per_microbatch)[one].sum())
-        for memory in (80 * 2.0**30, whole / 2, whole / 4):
-            cells = row(layers, given.devices, memory)
-            print(f"| {model} | {memory / 2**30:.1f} GiB |", " | ".join(cells), "|", flush=True)
-        print(f"<!-- {model}: {seconds:.0f} CPU s to profile and to shard its layers -->")
+        workload, seconds = profiled(model, tuple(given.degrees))
+        layers = workload.layers
+        assert layers is not None
+        plain = [c for c in range(layers.size) if layers.label[c] == "vanilla"]
+        whole = float((layers.fixed_bytes + layers.bytes_per_microbatch)[plain].sum())
+        for microbatches, memory in ((32, 80 * GIB), (32, whole / 4), (2, 80 * GIB)):
+            cells = row(workload, given.devices, memory, microbatches)
+            shown = [model, str(microbatches), f"{memory / GIB:.1f} GiB", *cells]
+            print("|", " | ".join(shown), "|", flush=True)
+        print(f"<!-- {model}: {seconds:.0f} CPU s to profile, and to shard its layers -->")

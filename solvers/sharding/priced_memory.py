@@ -102,6 +102,8 @@ def _best_price(prices: _Prices) -> None:
         price, steps = 10 * price, steps + 1
     while low.held > room >= high.held and steps < STEPS:
         price = (high.cost - low.cost) / (low.held - high.held)
+        if price <= 0:
+            break
         found = prices.line(price, high)
         crossing = (high.cost + price * high.held) * (1 - ENOUGH)
         if found is None or found.cost + price * found.held >= crossing:
