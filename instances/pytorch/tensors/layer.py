@@ -29,7 +29,11 @@ LEAVES = "leaves"
 
 
 def layer_program(
-    module: nn.Module, inputs: Sequence[Value], outputs: Sequence[int], target: Machine
+    module: nn.Module,
+    inputs: Sequence[Value],
+    outputs: Sequence[int],
+    target: Machine,
+    device: torch.device,
 ) -> TensorProgram:
     """Return the program of a layer's forward and backward pass, priced by a machine's roofline.
 
@@ -47,13 +51,15 @@ def layer_program(
         Numbers of what it returns that it makes itself; other tensors only pass through.
     target
         The machine.
+    device
+        That the model is on.
 
     Raises
     ------
     InputError
         If it cannot be traced: the reason.
     """
-    graph, ends = _graph(module, inputs, outputs)
+    graph, ends = _graph(module, inputs, outputs, device)
     program = program_of_graph(graph, target)
     number = {tensor.name: t for t, tensor in enumerate(program.tensors)}
     read = sorted({number[name] for name in ends})
@@ -73,12 +79,14 @@ def _arriving_whole(one: Operator) -> Operator:
 
 
 def _graph(
-    module: nn.Module, inputs: Sequence[Value], outputs: Sequence[int]
+    module: nn.Module, inputs: Sequence[Value], outputs: Sequence[int], device: torch.device
 ) -> tuple[TrainingGraph, list[str]]:
     """Return the training graph, and the names of the tensors that leave the layer."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
-        given = [torch.empty(x.shape, dtype=x.dtype, requires_grad=x.grad) for x in inputs]
+        given = [
+            torch.empty(x.shape, dtype=x.dtype, device=device, requires_grad=x.grad) for x in inputs
+        ]
     weights = {name: mode.from_tensor(value.detach()) for name, value in module.named_parameters()}
     for name, value in module.named_parameters():
         weights[name].requires_grad_(value.requires_grad)

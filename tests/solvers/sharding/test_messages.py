@@ -116,10 +116,10 @@ def test_what_is_left_out_raises_the_bound_and_keeps_the_best_plan() -> None:
         assert before - 1e-9 <= known <= optimum * (1 + 1e-9) + 1e-9
 
 
-@pytest.mark.parametrize("chunk", range(3))
+@pytest.mark.parametrize("chunk", range(2))
 def test_memory_that_binds(chunk: int) -> None:
     met = 0
-    for k, (workload, problem, _) in enumerate(cases(1000 + 60 * chunk, 60)):
+    for k, (workload, problem, _) in enumerate(cases(1000 + 40 * chunk, 40)):
         free = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
         assert free is not None
         report = evaluate(workload, free.cluster, problem, free.solution)
