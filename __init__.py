@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .api.run import run as run
     from .api.solve import solve as solve
     from .api.splits import plan_from_split as plan_from_split
+    from .api.tensor_degrees import layers_by_degree as layers_by_degree
     from .instances import CallPlacement as CallPlacement
     from .instances import Cluster as Cluster
     from .instances import Collective as Collective
@@ -204,6 +205,7 @@ _MODULES = {
     "api.run": "run",
     "api.solve": "solve",
     "api.splits": "plan_from_split",
+    "api.tensor_degrees": "layers_by_degree",
     "instances": (
         "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping DeviceMesh "
         "InfeasibleError InputError Iteration Latency LayerRule Limit Link MappingMode "

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -59,6 +59,15 @@ class Choices:
     needs: tuple[Ints, ...]
     makes: tuple[Ints, ...]
 
+    def only(self, kept: Ints) -> Choices:
+        """Return these choices alone."""
+        return Choices(
+            self.signature[kept],
+            self.cost[kept],
+            tuple(column[kept] for column in self.needs),
+            tuple(column[kept] for column in self.makes),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Use:
@@ -66,6 +75,32 @@ class Use:
 
     operator: int
     needs: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """What a tensor costs by how it is made and read, once for all uses that need the same of it.
+
+    Parameters
+    ----------
+    maker, makes
+        The operator that makes it, and the number of its property by the operator's choice.
+    uses
+        Who reads it.
+    cost
+        From the property made (rows) to the one needed (columns).
+    """
+
+    maker: int
+    makes: Ints
+    uses: tuple[Use, ...]
+    cost: Floats
+
+    def value(self, chosen: Ints) -> float:
+        """Return what it costs for the number of each operator's choice."""
+        needed = {int(use.needs[chosen[use.operator]]) for use in self.uses}
+        row = self.cost[self.makes[chosen[self.maker]]]
+        return float(sum(row[b] for b in sorted(needed)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +115,33 @@ class ShardingCosts:
         Of each operator.
     conversions
         Of each tensor.
+    besides
+        What tensors cost besides their conversions: prices of memory.
     """
 
     program: TensorProgram
     problem: Sharding
     choices: tuple[Choices, ...]
     conversions: tuple[Conversions, ...]
+    besides: tuple[Term, ...] = ()
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """The second sum of (1), a term for each tensor that is read, and what comes besides."""
+        converted = zip(self.makes, self.uses, self.conversions, strict=True)
+        return (
+            *(Term(*made, uses, one.cost) for made, uses, one in converted if uses),
+            *self.besides,
+        )
+
+    @cached_property
+    def terms_of(self) -> tuple[tuple[int, ...], ...]:
+        """For each operator the positions in `terms` of what it makes or reads."""
+        found: list[set[int]] = [set() for _ in self.choices]
+        for k, term in enumerate(self.terms):
+            for v in (term.maker, *(use.operator for use in term.uses)):
+                found[v].add(k)
+        return tuple(map(tuple, found))
 
     @cached_property
     def makes(self) -> tuple[tuple[int, Ints], ...]:
@@ -107,15 +163,24 @@ class ShardingCosts:
                 found[operator.gradient].append(Use(v, self.choices[v].makes[0]))
         return tuple(map(tuple, found))
 
+    def only(self, kept: Sequence[Ints]) -> ShardingCosts:
+        """Return the costs with some choices of each operator alone."""
+        besides = tuple(
+            Term(
+                term.maker,
+                term.makes[kept[term.maker]],
+                tuple(Use(use.operator, use.needs[kept[use.operator]]) for use in term.uses),
+                term.cost,
+            )
+            for term in self.besides
+        )
+        choices = tuple(c.only(k) for c, k in zip(self.choices, kept, strict=True))
+        return replace(self, choices=choices, besides=besides)
+
     def objective(self, chosen: Ints) -> float:
         """Return (1) for the number of each operator's choice, shape (n,)."""
         total = math.fsum(float(c.cost[k]) for c, k in zip(self.choices, chosen, strict=True))
-        for t, users in enumerate(self.uses):
-            maker, makes = self.makes[t]
-            needed = {int(use.needs[chosen[use.operator]]) for use in users}
-            row = self.conversions[t].cost[makes[chosen[maker]]]
-            total += float(sum(row[b] for b in sorted(needed)))
-        return total
+        return total + sum(term.value(chosen) for term in self.terms)
 
     def signature(self, chosen: Ints) -> Ints:
         """Return the signatures of choices; shape (n, axes)."""
@@ -297,10 +362,4 @@ def _fixed(
         raise InputError(
             f"fix: {operator.name} cannot have {quote(text)} on this mesh; it can have {known}"
         )
-    at = np.array(kept)
-    return Choices(
-        choices.signature[at],
-        choices.cost[at],
-        tuple(column[at] for column in choices.needs),
-        tuple(column[at] for column in choices.makes),
-    )
+    return choices.only(np.array(kept))

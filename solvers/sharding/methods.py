@@ -20,6 +20,12 @@ def _elimination(task: Task[Sharding], search: Search[Solution]) -> None:
     elimination(task, search)
 
 
+def _messages(task: Task[Sharding], search: Search[Solution]) -> None:
+    from .messages import messages
+
+    messages(task, search)
+
+
 def _milp(task: Task[Sharding], search: Search[Solution]) -> None:
     from .milp import milp
 
@@ -60,6 +66,7 @@ RULES = ("data-parallel", "fully-sharded", "megatron", "replicate", "communicati
 METHODS: dict[str, Method[Sharding]] = {
     "auto": Method(_auto, refuses=(_links,)),
     "elimination": Method(_elimination, refuses=(_links,)),
+    "messages": Method(_messages, refuses=(_links,)),
     "milp": Method(_milp, {"solver": ()}, (_links,)),
     "milp-compact": Method(_compact, {"solver": ()}, (_links,)),
     "local-search": Method(_local_search, refuses=(_links,)),

@@ -26,7 +26,7 @@ from .rules import VIEWS, name_of, signatures_of
 from .trace import TrainingGraph, training_graph
 
 #: Nodes that are the tensor that they get.
-_SAME = ("detach", "alias", "lift_fresh_copy", "lift_fresh")
+SAME = ("detach", "alias", "lift_fresh_copy", "lift_fresh")
 
 
 @dataclass
@@ -161,7 +161,7 @@ def _add(made: _Made, node: fx.Node, target: Machine, backward: bool) -> None:
         return
     kind = name_of(node)
     values = node.meta["val"]
-    if kind in _SAME:
+    if kind in SAME:
         made.number[node.name] = made.number[node.all_input_nodes[0].name]
         return
     read = tuple(made.number[one.name] for one in tensor_arguments(node))
