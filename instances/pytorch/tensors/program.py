@@ -26,7 +26,7 @@ from .rules import VIEWS, name_of, signatures_of
 from .trace import TrainingGraph, training_graph
 
 #: Nodes that are the tensor that they get.
-_SAME = ("detach", "alias", "lift_fresh_copy", "lift_fresh")
+SAME = ("detach", "alias", "lift_fresh_copy", "lift_fresh")
 
 
 @dataclass
@@ -76,14 +76,24 @@ def tensor_program(
     >>> [operator.kind for operator in workload.program.operators][:4]
     ['parameter', 'parameter', 'input', 'aten.t']
     """
-    target = machine(estimate)
+    return traced_program(model, args, kwargs, machine(estimate), name)[1]
+
+
+def traced_program(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    target: Machine,
+    name: str = "",
+) -> tuple[TrainingGraph, Workload]:
+    """Return the training graph of a model, and its workload: see `tensor_program`."""
     named = dict(kwargs or {})
     model = plain(model, args, named)
     with unchanged(model, (args, named)):
         graph = training_graph(model, args, named)
     program = program_of_graph(graph, target)
     held = sum(t.size_bytes for t in program.tensors)
-    return program_workload(
+    workload = program_workload(
         program,
         name or type(model).__name__,
         time_unit="ms",
@@ -98,6 +108,7 @@ def tensor_program(
             "accelerator": f"{target.name}: {target.source}",
         },
     )
+    return graph, workload
 
 
 def program_of_graph(traced: TrainingGraph, target: Machine) -> TensorProgram:
@@ -122,6 +133,23 @@ def program_of_graph(traced: TrainingGraph, target: Machine) -> TensorProgram:
             one = _with_gradient(one, late[str(one.name)])
         operators.append(one)
     return TensorProgram(tuple(made.tensors), tuple(operators))
+
+
+def tensor_numbers(traced: TrainingGraph, program: TensorProgram) -> dict[fx.Node, int]:
+    """Return the number in a program of the tensor that each node of its graph is."""
+    known = {tensor.name: number for number, tensor in enumerate(program.tensors)}
+    found: dict[fx.Node, int] = {}
+    for node in traced.graph.nodes:
+        name = node.name
+        if node.op == "placeholder":
+            name = traced.names.get(name, name)
+        elif node.target is python_operator.getitem:
+            name = f"{node.args[0].name}.{node.args[1]}"
+        elif node.op == "call_function" and name_of(node) in SAME:
+            found[node] = found[node.all_input_nodes[0]]
+        if name in known:
+            found[node] = known[name]
+    return found
 
 
 def _with_gradient(parameter: Operator, gradient: int) -> Operator:
@@ -161,7 +189,7 @@ def _add(made: _Made, node: fx.Node, target: Machine, backward: bool) -> None:
         return
     kind = name_of(node)
     values = node.meta["val"]
-    if kind in _SAME:
+    if kind in SAME:
         made.number[node.name] = made.number[node.all_input_nodes[0].name]
         return
     read = tuple(made.number[one.name] for one in tensor_arguments(node))
