@@ -16,7 +16,7 @@ from .common.console import OUT, check_outputs, file_of, need, tell_written
 
 if TYPE_CHECKING:
     from ..instances.pytorch.factory import Made
-    from ..runtime.execution.run import Step
+    from ..runtime.execution.steps import Step
 
 
 def run(

@@ -6,7 +6,6 @@ The only home of torch's operators for collectives, which DTensor converts by, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +15,6 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from ....instances.model.sharding.properties import COPIED, PARTIAL, Property
 from .local import Exchange
-
 
 #: The names of its functions in Python change between versions; those of its operators do not.
 _TORCH = torch.ops._c10d_functional
@@ -134,5 +132,3 @@ def _slice(whole: Tensor, tensor_axis: int, axis: int, place: Place) -> Tensor:
 
 def _bytes(part: Tensor) -> float:
     return float(part.numel() * part.element_size())
-
-

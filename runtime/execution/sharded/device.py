@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from ....instances import Role
-from ....instances.model.sharding.properties import PARTIAL
+from ....instances.model.sharding.properties import COPIED, PARTIAL
 from .collectives import Place, combine, part_of, step, total
 from .local import Call, compute
 from .prepare import Held, Operation, PreparedSharding, property_of
-
-class Event(NamedTuple):
-    """What this device did: of the step `step`, from `start_s` to `end_s`.
-
-    Parameters
-    ----------
-    name
-        Of the operator, or of the tensor that is converted.
-    kind
-        ``forward``, ``backward``, or a collective.
-    within
-        Whether an operator asks for a collective itself, for statistics.
-    axis
-        Of the mesh; −1 for computing.
-    bytes
-        That this device sends.
-    """
-
-    step: int
-    name: str
-    kind: str
-    within: bool
-    axis: int
-    start_s: float
-    end_s: float
-    bytes: float
+from .recording import Event
 
 
 class ShardedDevice:
@@ -51,20 +26,29 @@ class ShardedDevice:
         What is to be done.
     place
         Of this device on the mesh.
+    record
+        Whether to note what is done.
 
     Attributes
     ----------
     parameters
         This device's parts, by the model's names.
+    resting
+        Its parts of parameters and buffers.
+    kept
+        Which of these has a parameter or buffer as it is after a step.
     events
-        What it did.
+        What it did, if `record`.
+    done
+        How much it did.
     """
 
-    def __init__(self, prepared: PreparedSharding, place: Place) -> None:
-        self.prepared, self.place = prepared, place
+    def __init__(self, prepared: PreparedSharding, place: Place, *, record: bool = False) -> None:
+        self.prepared, self.place, self.record = prepared, place, record
         model = prepared.model
         whole = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self.parameters: dict[str, nn.Parameter] = {}
+        self.kept: dict[str, Held] = {}
         self.resting: dict[Held, Tensor] = {}
         for operator, held in prepared.sources(Role.PARAMETER):
             value = whole[str(operator.name)]
@@ -74,10 +58,13 @@ class ShardedDevice:
                 self.parameters[str(operator.name)] = nn.Parameter(part, requires_grad=trained)
                 part = self.parameters[str(operator.name)].detach()
             self.resting[held] = part
+            self.kept[str(operator.name)] = held
         for held in self._read_for_free():  # so that what an operator changes in place stays
             name = prepared.program.tensors[held[0]].name
             self.resting[held] = part_of(whole[name].detach(), held[1], place).clone()
+            self.kept[name] = held
         self.events: list[Event] = []
+        self.done = 0
         self.steps = 0
         self._held: dict[Held, Tensor] = {}
 
@@ -104,6 +91,15 @@ class ShardedDevice:
         self._held = {}
         self.steps += 1
         return loss
+
+    def whole(self, name: str) -> Tensor:
+        """Return a parameter or buffer put together; all devices call this."""
+        held = self.kept[name]
+        part, how = self.resting[held], held[1]
+        for axis in reversed(range(len(how))):
+            if how[axis] >= 0:
+                part, _ = step(part, how[axis], COPIED, axis, self.place)
+        return part
 
     def _operate(self, operation: Operation) -> None:
         parts = iter([self._part(held) for held in operation.reads])
@@ -138,7 +134,7 @@ class ShardedDevice:
         begun = time.perf_counter()
         while True:
             try:
-                asked = running.send(result)  # type: ignore[arg-type]
+                asked = running.send(result)
             except StopIteration as done:
                 self._note(name, kind, -1, begun)
                 return done.value
@@ -175,9 +171,9 @@ class ShardedDevice:
         }
         for operation in self.prepared.operations:
             for held in operation.reads:
-                if held[0] in buffers and held not in self.resting and PARTIAL not in held[1]:
-                    if not any(one.bytes for one in self.prepared.steps[held]):
-                        yield held
+                known = held[0] not in buffers or held in self.resting or PARTIAL in held[1]
+                if not known and not any(one.bytes for one in self.prepared.steps[held]):
+                    yield held
 
     def _take_gradients(self) -> None:
         for operator, (_, how) in self.prepared.sources(Role.PARAMETER):
@@ -191,5 +187,7 @@ class ShardedDevice:
         self, name: str, kind: str, axis: int, begun: float, size: float = 0.0,
         *, within: bool = False,
     ) -> None:  # fmt: skip
-        now = time.perf_counter()
-        self.events.append(Event(self.steps, name, kind, within, axis, begun, now, size))
+        self.done += 1
+        if self.record:
+            now = time.perf_counter()
+            self.events.append(Event(self.steps, name, kind, within, axis, begun, now, size))
