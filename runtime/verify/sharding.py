@@ -27,6 +27,9 @@ from .sharding_steps import Lying, Step, local_bytes, one_step, part_of, path
 #: How much more than the memory may be held, for rounding.
 _SLACK = 1e-9
 
+#: Bytes of a statistic.
+_NUMBER_BYTES = 4.0
+
 
 @dataclass(frozen=True)
 class Converted:
@@ -269,7 +272,9 @@ def _added(problem: Sharding, operator: Operator, row: Sequence[int]) -> tuple[f
                 for e, j in enumerate(row)
                 if e != d and j != k and operator.signatures[j].extent > 1
             ]
-            step = one_step("P", "B", d, size / math.prod(others), problem, ())
+            least = min(size, _NUMBER_BYTES)  # a number is not divided
+            among = max(size / math.prod(others), least)
+            step = one_step("P", "B", d, among, problem, ())
             bytes_sent, seconds = bytes_sent + step.bytes, seconds + step.seconds
     return bytes_sent, seconds
 

@@ -49,6 +49,7 @@ class ShardedDevice:
         whole = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self.parameters: dict[str, nn.Parameter] = {}
         self.kept: dict[str, Held] = {}
+        self._buffers: set[int] = set()
         self.resting: dict[Held, Tensor] = {}
         for operator, held in prepared.sources(Role.PARAMETER):
             value = whole[str(operator.name)]
@@ -57,6 +58,8 @@ class ShardedDevice:
                 trained = value.requires_grad
                 self.parameters[str(operator.name)] = nn.Parameter(part, requires_grad=trained)
                 part = self.parameters[str(operator.name)].detach()
+            else:
+                self._buffers.add(held[0])
             self.resting[held] = part
             self.kept[str(operator.name)] = held
         for held in self._read_for_free():  # so that what an operator changes in place stays
@@ -67,15 +70,10 @@ class ShardedDevice:
         self.done = 0
         self.steps = 0
         self._held: dict[Held, Tensor] = {}
+        self._losses: dict[Held, Tensor] = {}
 
-    def step(self, batch: Sequence[Tensor]) -> float:
-        """Compute loss and gradients of a batch; the parts of the gradients lie in `.grad`.
-
-        Returns
-        -------
-        float
-            The loss, or the sum of all outputs of a model that has none.
-        """
+    def step(self, batch: Sequence[Tensor]) -> None:
+        """Compute loss and gradients of a batch; the parts of the gradients lie in `.grad`."""
         prepared = self.prepared
         self._held = dict(self.resting)
         given = {node.name: value for node, value in zip(prepared.graph.inputs, batch, strict=True)}
@@ -87,10 +85,16 @@ class ShardedDevice:
             for operation in prepared.operations:
                 self._operate(operation)
             self._take_gradients()
-            loss = self._loss()
+        self._losses = {held: self._held[held] for held in prepared.losses}
         self._held = {}
         self.steps += 1
-        return loss
+
+    def loss(self) -> float:
+        """Return the loss of the last step, or the sum of all outputs of a model without one.
+
+        All devices call this; what they exchange for it is no part of the plan.
+        """
+        return sum(total(part, held[1], self.place) for held, part in self._losses.items())
 
     def whole(self, name: str) -> Tensor:
         """Return a parameter or buffer put together; all devices call this."""
@@ -119,6 +123,7 @@ class ShardedDevice:
         several = made if isinstance(made, tuple | list) else [made]
         present = [one for one in several if isinstance(one, Tensor)]
         self._held |= zip(operation.makes, present, strict=True)
+        self._put_back(operation)
         for held in operation.gradients:
             self._part(held)
         for t in operation.done:
@@ -162,16 +167,22 @@ class ShardedDevice:
             self._held[held] = part
         return self._held[held]
 
+    def _put_back(self, operation: Operation) -> None:
+        """Keep what an operator changed in buffers that were put together for it."""
+        for tensor, read in operation.reads:
+            if tensor in self._buffers and (tensor, read) not in self.resting:
+                how, part = self.prepared.lying(tensor), self._held[tensor, read]
+                for axis, (before, after) in enumerate(zip(read, how, strict=True)):
+                    if before == COPIED and after >= 0:
+                        part, _ = step(part, before, after, axis, self.place)
+                if part.shape == self.resting[tensor, how].shape:
+                    self.resting[tensor, how].copy_(part)
+
     def _read_for_free(self) -> Iterator[Held]:
         """Yield buffers as operators read them, if they need not be sent to lie so."""
-        buffers = {
-            held[0]
-            for operator, held in self.prepared.sources(Role.PARAMETER)
-            if operator.kind == "buffer"
-        }
         for operation in self.prepared.operations:
             for held in operation.reads:
-                known = held[0] not in buffers or held in self.resting or PARTIAL in held[1]
+                known = held[0] not in self._buffers or held in self.resting or PARTIAL in held[1]
                 if not known and not any(one.bytes for one in self.prepared.steps[held]):
                     yield held
 
@@ -179,9 +190,6 @@ class ShardedDevice:
         for operator, (_, how) in self.prepared.sources(Role.PARAMETER):
             if operator.gradient is not None:
                 self.parameters[str(operator.name)].grad = self._part((operator.gradient, how))
-
-    def _loss(self) -> float:
-        return sum(total(self._held[held], held[1], self.place) for held in self.prepared.losses)
 
     def _note(
         self, name: str, kind: str, axis: int, begun: float, size: float = 0.0,

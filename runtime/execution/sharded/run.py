@@ -50,11 +50,11 @@ class ShardedTrainer:
     def run(self, microbatches: Sequence[Tensors]) -> list[float]:
         """Run a batch; see `Trainer`."""
         (batch,) = microbatches
-        loss = self.device.step(batch)
+        self.device.step(batch)
         if self.optimizer is not None:
             self.optimizer.step()
             self.optimizer.zero_grad()
-        return [loss]
+        return [self.device.loss()]
 
     def trained(self) -> Trained:
         """Return this device's parts."""
