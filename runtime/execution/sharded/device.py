@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ....instances import Role
-from ....instances.model.sharding.properties import COPIED, PARTIAL
+from ....instances import InputError, Role
+from ....instances.model.sharding.properties import COPIED
 from .collectives import Place, combine, part_of, step, total
 from .local import Call, compute
 from .prepare import Held, Operation, PreparedSharding, property_of
 from .recording import Event
+
+#: Operators that change buffers which they read.
+CHANGING = frozenset(("native_batch_norm",))
 
 
 class ShardedDevice:
@@ -49,7 +52,6 @@ class ShardedDevice:
         whole = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self.parameters: dict[str, nn.Parameter] = {}
         self.kept: dict[str, Held] = {}
-        self._buffers: set[int] = set()
         self.resting: dict[Held, Tensor] = {}
         for operator, held in prepared.sources(Role.PARAMETER):
             value = whole[str(operator.name)]
@@ -58,11 +60,9 @@ class ShardedDevice:
                 trained = value.requires_grad
                 self.parameters[str(operator.name)] = nn.Parameter(part, requires_grad=trained)
                 part = self.parameters[str(operator.name)].detach()
-            else:
-                self._buffers.add(held[0])
             self.resting[held] = part
             self.kept[str(operator.name)] = held
-        for held in self._read_for_free():  # so that what an operator changes in place stays
+        for held in self._changed():
             name = prepared.program.tensors[held[0]].name
             self.resting[held] = part_of(whole[name].detach(), held[1], place).clone()
             self.kept[name] = held
@@ -123,7 +123,6 @@ class ShardedDevice:
         several = made if isinstance(made, tuple | list) else [made]
         present = [one for one in several if isinstance(one, Tensor)]
         self._held |= zip(operation.makes, present, strict=True)
-        self._put_back(operation)
         for held in operation.gradients:
             self._part(held)
         for t in operation.done:
@@ -167,24 +166,26 @@ class ShardedDevice:
             self._held[held] = part
         return self._held[held]
 
-    def _put_back(self, operation: Operation) -> None:
-        """Keep what an operator changed in buffers that were put together for it."""
-        for tensor, read in operation.reads:
-            if tensor in self._buffers and (tensor, read) not in self.resting:
-                how, part = self.prepared.lying(tensor), self._held[tensor, read]
-                for axis, (before, after) in enumerate(zip(read, how, strict=True)):
-                    if before == COPIED and after >= 0:
-                        part, _ = step(part, before, after, axis, self.place)
-                if part.shape == self.resting[tensor, how].shape:
-                    self.resting[tensor, how].copy_(part)
+    def _changed(self) -> Iterator[Held]:
+        """Yield buffers that an operator changes in place, as it reads them.
 
-    def _read_for_free(self) -> Iterator[Held]:
-        """Yield buffers as operators read them, if they need not be sent to lie so."""
+        Raises
+        ------
+        InputError
+            If one is put together for that, and would be lost.
+        """
         for operation in self.prepared.operations:
-            for held in operation.reads:
-                known = held[0] not in self._buffers or held in self.resting or PARTIAL in held[1]
-                if not known and not any(one.bytes for one in self.prepared.steps[held]):
-                    yield held
+            for held in operation.reads if operation.kind in CHANGING else ():
+                operator = self.prepared.program.operators[self.prepared.program.maker[held[0]]]
+                if operator.kind != "buffer" or held in self.resting:
+                    continue
+                if any(one.bytes for one in self.prepared.steps[held]):
+                    raise InputError(
+                        f"plan: {operation.operator.name} changes {operator.name}, which lies "
+                        f"otherwise than it reads it; plan with --fix {operator.name}="
+                        f"{'x'.join('B' for _ in held[1])}"
+                    )
+                yield held
 
     def _take_gradients(self) -> None:
         for operator, (_, how) in self.prepared.sources(Role.PARAMETER):

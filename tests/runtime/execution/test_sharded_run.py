@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from ranks import on_ranks  # noqa: E402
-from sharded_models import MODELS  # noqa: E402
-from sharded_workers import run_random  # noqa: E402
+from ranks import on_ranks
+from sharded_models import MODELS
+from sharded_workers import run_random
 
 
 @pytest.mark.parametrize("shape", [(2,), (4,), (2, 2)], ids=str)

@@ -31,20 +31,23 @@ COUNTED = {
 
 
 def random_plan(workload: Workload, shape: tuple[int, ...], seed: int) -> Plan:
-    """Return a sharding in which every operator computes as chance has it."""
+    """Return a sharding in which every operator computes as chance has it; buffers are copied."""
     problem = Sharding(DeviceMesh(shape, (Link(1e-6, 1e10),) * len(shape)))
     plan = stagecut.solve(workload, problem=problem, method="replicate").plan
     assert plan is not None
     task = pose(workload, plan.cluster, problem)
     draw = random.Random(seed)
     rows = [c.signature[draw.randrange(len(c.cost))] for c in sharding_costs(task).choices]
+    for v, operator in enumerate(workload.program.operators if workload.program else ()):
+        if operator.kind == "buffer":
+            rows[v] = np.full(len(shape), [s.text for s in operator.signatures].index("->B"))
     solution = TensorSharding(np.array(rows))
     report = evaluate(workload, plan.cluster, problem, solution)
     assert not report.violations
     return replace(plan, solution=solution, objective=report.objective, bound=0.0, method="random")
 
 
-def run_random(rank: int, shape: tuple[int, ...], name: str, seeds: range) -> int:
+def run_random(_: int, shape: tuple[int, ...], name: str, seeds: range) -> int:
     """Run random shardings; losses, gradients, bytes and collectives must be as they should.
 
     Returns the number of conversions.
