@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def print_sharded_run(comparison: ShardedComparison) -> None:
     """Print a row for computing and for each collective, then the step."""
-    columns = ("axis", "number", "planned", "sent", "predicted", "measured")
+    columns = ("axis", "number", "planned", "sent", "predicted ms", "measured ms")
     table = new_table(f"{comparison.steps} steps", "what", columns)
     for key in sorted(comparison.predicted | comparison.measured, key=lambda key: (key[1], key)):
         planned, measured = comparison.predicted.get(key), comparison.measured.get(key)
@@ -23,8 +23,8 @@ def print_sharded_run(comparison: ShardedComparison) -> None:
             "" if measured is None else str(measured.number),
             "" if planned is None or axis < 0 else show_bytes(planned.bytes),
             "" if measured is None or axis < 0 else show_bytes(measured.bytes),
-            "" if planned is None else _ms(planned.seconds),
-            "" if measured is None else _ms(measured.seconds),
+            "" if planned is None else f"{1e3 * planned.seconds:.3g}",
+            "" if measured is None else f"{1e3 * measured.seconds:.3g}",
         )
     OUT.print(table)
     OUT.print(
