@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 def print_sharded_run(comparison: ShardedComparison) -> None:
     """Print a row for computing and for each collective, then the step."""
-    columns = ("axis", "number", "planned", "sent", "predicted ms", "measured ms")
-    table = new_table(f"{comparison.steps} steps", "what", columns)
+    columns = ("axis", "calls", "planned", "sent", "predicted", "measured")
+    table = new_table(f"{comparison.steps} steps, times in ms", "what", columns)
     for key in sorted(comparison.predicted | comparison.measured, key=lambda key: (key[1], key)):
         planned, measured = comparison.predicted.get(key), comparison.measured.get(key)
         name, axis, _ = key
