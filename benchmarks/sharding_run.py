@@ -7,8 +7,8 @@
 
 Prices are measured here first: every operator on one thread, and the collectives of gloo on as many
 processes as run. Prints Markdown: the objective predicted, the median time of a step (forward and
-backward) on the clock and the least one, and the CPU time of the busiest process. A machine of c cores runs more than
-c processes in turns, and other programs show on the clock: then go by CPU time.
+backward) on the clock and the least one, and the CPU time of the busiest process. A machine of c
+cores runs more than c processes in turns, and other programs show on the clock: then go by CPU time.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ def table(rows: Sequence[tuple[str, float, Ran]]) -> None:
     print("| plan | predicted ms | measured ms | least | busiest process, CPU ms | bytes sent |")
     print("|---|---|---|---|---|---|")
     for name, predicted, one in sorted(rows, key=lambda row: row[1]):
-        print(f"| {name} | {predicted:.4g} | {1e3 * one.wall:.4g} | {1e3 * one.least:.4g} | {1e3 * one.busy:.4g} "
+        print(f"| {name} | {predicted:.4g} | {1e3 * one.wall:.4g} | {1e3 * one.least:.4g} "
+              f"| {1e3 * one.busy:.4g} "
               f"| {one.sent:,.0f} |")  # fmt: skip
     order = [np.argsort(np.argsort(values)) for values in (
         [row[1] for row in rows], [row[2].least for row in rows], [row[2].busy for row in rows]
@@ -249,7 +250,8 @@ def faces(options: argparse.Namespace) -> None:
                 if str(o.name).endswith("weight")
             )
             cells = [
-                f"{plan.objective:.4g} predicted, {1e3 * one.wall:.4g} ms (least {1e3 * one.least:.4g})"
+                f"{plan.objective:.4g} predicted, {1e3 * one.wall:.4g} ms "
+                f"(least {1e3 * one.least:.4g})"
                 for plan, one in zip(plans, done, strict=True)
             ]
             print(f"| {batch} | {classes} |", " | ".join(cells), f"| {weight} |", flush=True)
