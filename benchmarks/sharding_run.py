@@ -7,8 +7,8 @@
 
 Prices are measured here first: every operator on one thread, the collectives of gloo on as many
 processes as run. Prints Markdown: the objective predicted, the median time of a step (forward and
-backward) on the clock and the least one, and the CPU time of the busiest process. More processes than
-cores take turns, and other programs show on the clock: then go by CPU time.
+backward) on the clock and the least one, and the CPU time of the busiest process. More processes
+than cores take turns, and other programs show on the clock: then go by CPU time.
 """
 
 from __future__ import annotations
