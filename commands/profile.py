@@ -83,7 +83,7 @@ def profile(
         raise InputError("--degrees: layers are spread over devices; add --layers")
     if tensors:
         of_others = [("--layers", layers), ("--depth", depth), ("--tied", tied is not Tied.COPIES)]
-        _check_tensors(model, train, estimate, of_others)
+        _check_tensors(model, train, [*of_others, ("--fresh", fresh)])
     if model.endswith(".onnx"):
         refused = {
             "--train": train,
@@ -103,7 +103,7 @@ def profile(
 
             torch.set_num_threads(threads)
         factory = partial(make, model, batch=batch, shape=shape, dtype=dtype, device=device)
-        if tensors and estimate is not None:
+        if tensors:
             workload = _with_tensors(factory, estimate, name)
         else:
             merged = _depth(depth or "auto" if layers else depth)
@@ -179,13 +179,13 @@ def _by_degree(done: Profile, text: str, estimate: str | None) -> Workload:
         return layers_by_degree(done, wanted, estimate=estimate)
 
 
-def _with_tensors(factory: Callable[[], Made], estimate: str, name: str) -> Workload:
+def _with_tensors(factory: Callable[[], Made], estimate: str | None, name: str) -> Workload:
     from ..instances.pytorch.tensors.program import tensor_program
 
     with ERR.status("building the model …") as status:
         made = factory()
         made.model.train()
-        status.update("tracing …")
+        status.update("tracing and timing …" if estimate is None else "tracing …")
         workload = tensor_program(made.model, made.args, made.kwargs, estimate=estimate, name=name)
     program = workload.program
     if program is not None and program.unruled:
@@ -195,16 +195,12 @@ def _with_tensors(factory: Callable[[], Made], estimate: str, name: str) -> Work
     return workload
 
 
-def _check_tensors(
-    model: str, train: bool, estimate: str | None, given: Sequence[tuple[str, object]]
-) -> None:
+def _check_tensors(model: str, train: bool, given: Sequence[tuple[str, object]]) -> None:
     """Refuse what does not go with ``--tensors``."""
     if not train:
         raise InputError("--tensors: shardings are planned for training; add --train")
     if model.endswith(".onnx"):
         raise InputError("--tensors: an ONNX file is a graph for inference; name a PyTorch model")
-    if estimate is None:
-        raise InputError("--tensors: times are a roofline's; name a device: --estimate h100")
     for option, value in given:
         if value:
             raise InputError(f"{option}: not with --tensors; leave it out")

@@ -28,6 +28,7 @@ from .common.console import (
     progress,
     tell_written,
 )
+from .common.mesh import parse_mesh
 
 _LATENCY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -128,20 +129,6 @@ def shard(
         if report is not None:
             tell_written(output, plot)
     end_with(result)
-
-
-def parse_mesh(text: str) -> tuple[int, ...]:
-    """Return the devices along each axis that a text such as ``2x4`` means.
-
-    Examples
-    --------
-    >>> parse_mesh("2x4")
-    (2, 4)
-    """
-    parts = text.split("x")
-    if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
-        raise InputError(f"--mesh: {text!r} is no mesh; write the devices of each axis: 4 or 2x4")
-    return tuple(int(part) for part in parts)
 
 
 def parse_links(text: str | None, axes: int, workload: Workload) -> tuple[Link, ...]:

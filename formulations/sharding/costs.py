@@ -39,6 +39,9 @@ from .conversions import Conversions, collective_cost, conversions
 #: Choices of one operator, at most: signatures to the power of the mesh's axes.
 MOST_CHOICES = 20_000
 
+#: Bytes of a statistic: the least that is added up, however many devices divide the rest.
+NUMBER_BYTES = 4.0
+
 
 @dataclass(frozen=True, eq=False)
 class Choices:
@@ -323,6 +326,7 @@ def _cost(
             for e, other in enumerate(chosen):
                 if e != d and other is not signature and other.extent > 1:
                     among /= mesh.shape[e]
+            among = max(among, min(signature.reduced_bytes, NUMBER_BYTES))
             added += collective_cost(
                 2 * (p - 1), 2 * (p - 1) * among, d, mesh, ShardingObjective(problem.objective)
             )

@@ -194,6 +194,7 @@ def _own(
         for e, other in enumerate(row):
             if size and e != d and other is not one and other.extent > 1:
                 size /= mesh.shape[e]
+        size = max(size, min(one.reduced_bytes, 4.0))
         p = mesh.shape[d]
         if size and problem.objective == "distpar":
             added += 2 * (p - 1) * size * mesh.size / p

@@ -170,10 +170,11 @@ def _clock(device: torch.device) -> tuple[Clock, Callable[[Any, Any], float]]:
             return event
 
         return mark, lambda start, end: 1e-3 * start.elapsed_time(end)
-    return _host_clock(device), lambda start, end: end - start
+    return host_clock(device), lambda start, end: end - start
 
 
-def _host_clock(device: torch.device) -> Callable[[], float]:
+def host_clock(device: torch.device) -> Callable[[], float]:
+    """Return a clock of seconds: with one thread, of the time that it gets of the CPU."""
     one = device.type == "cpu" and torch.get_num_threads() == 1
     return time.thread_time if one else time.perf_counter
 
@@ -183,7 +184,7 @@ def measure_whole(
 ) -> Whole:
     """Return how long the model itself takes, as its user would call it."""
     device = device_of((*model.parameters(), *tensors((args, dict(kwargs)))))
-    clock = _host_clock(device)
+    clock = host_clock(device)
     forward: list[float] = []
     backward: list[float] = []
     began = time.perf_counter()

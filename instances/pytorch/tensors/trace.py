@@ -45,6 +45,16 @@ class TrainingGraph:
     resident: frozenset[str]
     losses: tuple[fx.Node, ...]
 
+    @property
+    def inputs(self) -> tuple[fx.Node, ...]:
+        """Placeholders of the model's inputs, in order."""
+        stay = {*self.parameters, *self.resident}
+        return tuple(
+            node
+            for node in self.graph.nodes
+            if node.op == "placeholder" and node.name in self.names and node.name not in stay
+        )
+
 
 def training_graph(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
