@@ -152,8 +152,8 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
     prices
         Shape (Q, 2D, 4).
     tables
-        Shape (Q, 2D + 1, N): least cost, at these prices, of the stages from s on: from each ideal
-        to `meet` for s ≤ D, and to the last ideal behind.
+        Shape (Q, 2D + 2, N): least cost, at these prices, of the stages from s on: from each ideal
+        to `meet` for s ≤ D, and then, from s = D on, to the last ideal.
     out
         Rows to be filled in, shapes (T, 5), for the layer, the states, and the stages; (T, 2, 2)
         for forward and backward time; and where layers begin, (D + 1,).
@@ -184,7 +184,7 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
                     continue
                 for b in range(stages.first[high], stages.first[high + 1]):
                     up = stages.end[b]
-                    if not tables[0, devices + d + 1, up] < np.inf:
+                    if not tables[0, devices + d + 2, up] < np.inf:
                         continue
                     pair_times(a, b, low, to, high, up, stages, shared, own)
                     if on_device(d, low, to, high, up, limits, own) >= target:
@@ -264,7 +264,7 @@ def at_prices(d, to, up, prices, tables, spent, own, cost):
         cost[q] = spent[q]
         for k in range(2):
             cost[q] += prices[q, d, k] * own[0, k] + prices[q, devices + d, k] * own[1, k]
-        left = tables[q, d + 1, to] + tables[q, devices + d + 1, up]
+        left = tables[q, d + 1, to] + tables[q, devices + d + 2, up]
         bound = max(bound, cost[q] + left)
     return bound
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from ....formulations.iteration.line import most_between
 from ....instances.common.arrays import Floats, Ints
+from ..sized import Sized
 from ..stage_list import StageList, bits
 from ..stage_paths import HEAVY, LIGHT, StagePaths
 from . import kernels
@@ -223,6 +224,12 @@ class Pairs:
         ends, at = np.unique(listed.end, return_index=True)
         return listed.forward[0].copy(), listed.backward[0].copy(), listed.start, ends, at
 
+    def tables(self, meet: int, prices: Floats) -> Floats:
+        """Return `behind` of both halves, one after the other, shape (Q, 2D + 2, N)."""
+        last, size = self.paid.lattice.size - 1, self.devices
+        halves = [(self.behind(price, meet, 0), self.behind(price, last, size)) for price in prices]
+        return np.array([np.concatenate(both) for both in halves])
+
     def graph(
         self, meet: int, target: float, prices: Floats, tables: Floats, most: int
     ) -> Graph | None:
@@ -233,7 +240,7 @@ class Pairs:
         prices
             Shape (Q, 2D, 4).
         tables
-            Shape (Q, 2D + 1, N): `behind` of both halves, one after the other.
+            As `tables` has them.
         """
         size = self.devices
         rows = np.empty((most, 5), np.int64)
@@ -251,3 +258,24 @@ class Pairs:
         duration[:, :, :2] = times[:filled]
         layer, source, sink = rows[:, :3].T.copy()
         return Graph(begin, layer, source, sink, duration, self.stages.end[rows[:, 3:]])
+
+
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """The chains of 2D stages that pass a meeting ideal; see `Source`."""
+
+    plans: Sized
+    pairs: Pairs
+    meet: int
+
+    def tables(self, prices: Floats) -> Floats:
+        """Return the least cost of the stages behind each ideal, shape (Q, 2D + 2, N)."""
+        return self.pairs.tables(self.meet, prices)
+
+    def least(self, tables: Floats) -> float:
+        """Return the bound of the best prices."""
+        return float((tables[:, 0, 0] + tables[:, self.pairs.devices + 1, self.meet]).max())
+
+    def graph(self, target: float, prices: Floats, tables: Floats, most: int) -> Graph | None:
+        """Return the pairs of chains below a target; None if there are more than `most`."""
+        return self.pairs.graph(self.meet, target, prices, tables, most)
