@@ -57,6 +57,13 @@ def prove(run: Run) -> None:
             if plans.bound < search.objective and not until.should_stop():
                 try_candidates(run, plans, until)
         raise_bound()
+    turns = {}
+    if not (run.line.problem.order or run.line.rules):
+        turns["annealing"] = _anneal(run, numbers)
+        if run.line.problem.chunks_per_device > 1:
+            with search.phase("annealing"):
+                for _ in range(4):
+                    next(turns["annealing"], None)
     with search.phase("paths against chains"):
         for plans in sorted(numbers, key=lambda plans: plans.bound):
             if plans.bound < search.objective and not search.should_stop():
@@ -64,9 +71,7 @@ def prove(run: Run) -> None:
                 for makespan, found in refute(plans, search.objective, search):
                     run.offer(plans.paths, found, makespan)
                 raise_bound()
-    turns = {"branch and bound": _branch(run, numbers, raise_bound)}
-    if not (run.line.problem.order or run.line.rules):
-        turns["annealing"] = _anneal(run, numbers)
+    turns["branch and bound"] = _branch(run, numbers, raise_bound)
     if by_device(run.line, numbers):
         turns["chains by device"] = chains_by_device(run, numbers, raise_bound)
     take_turns(search, turns)

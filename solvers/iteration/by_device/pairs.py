@@ -23,8 +23,8 @@ from ....instances.common.arrays import Floats, Ints
 from ..sized import Sized
 from ..stage_list import StageList, bits
 from ..stage_paths import HEAVY, LIGHT, StagePaths
-from . import kernels
 from .graph import Graph
+from .pair_kernel import list_pairs
 
 
 class Stages(NamedTuple):
@@ -247,7 +247,7 @@ class Pairs:
         times = np.empty((most, 2, 2))
         begin = np.zeros(size + 1, np.int64)
         room = float(self.paths.line.room[0])
-        filled = kernels.list_pairs(
+        filled = list_pairs(
             meet, target, self.stages, self.shared, self._limits(meet), prices, tables, room,
             (rows, times, begin),
         )  # fmt: skip

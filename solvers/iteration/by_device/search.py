@@ -76,6 +76,8 @@ class Node:
     target: float
     options: Ints
     prices: Floats
+    paths: Floats
+    chains: Ints
 
 
 @dataclass
@@ -150,13 +152,14 @@ class BestFirst:
             return
         options = np.arange(len(graph.source))
         tree = Tree(graph, source.plans.paths.chain)
-        node = Node(source, tree, target, options, pool[-1])
+        no_chains = np.zeros((0, len(graph.begin) - 1), np.int64)
+        node = Node(source, tree, target, options, pool[-1], pool[-1:], no_chains)
         root.pool.append(self._refine(bound, node, FIRST))
 
     def _divide(self, bound: float, node: Node) -> None:
-        halves = node.tree.halves(node.options, node.prices)
+        halves = node.tree.halves(node.options, node.prices, node.chains)
         if halves is None:  # all chains that are left take equally long
-            refined = node.tree.refine(node.options, node.prices, np.inf, 1)
+            refined = node.tree.refine(node.options, node.paths, node.chains, np.inf, 1)
             self.closed = min(self.closed, refined.makespan)
             return
         for half in halves:
@@ -165,10 +168,13 @@ class BestFirst:
     def _refine(self, bound: float, node: Node, rounds: int) -> Floats:
         """Bound a node, push what is left of it, and return the prices."""
         target = min(node.target, self.aim())
-        refined = node.tree.refine(node.options, node.prices, target, rounds)
+        refined = node.tree.refine(node.options, node.paths, node.chains, target, rounds)
         if np.isfinite(refined.makespan):
             self.met(refined.cuts, refined.makespan)
         if refined.bound < target and len(refined.alive):
-            left = replace(node, target=target, options=refined.alive, prices=refined.prices)
+            left = Node(
+                node.source, node.tree, target, refined.alive, refined.prices, refined.paths,
+                refined.chains,
+            )
             self.push(max(bound, refined.bound * (1 - SLACK)), left)
         return refined.prices
