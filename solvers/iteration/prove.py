@@ -1,4 +1,4 @@
-"""The search on the lattice of all ideals: bounds and plans of all numbers of stages, until both meet.
+"""The search on the lattice of all ideals: bounds and plans of all numbers of stages.
 
 What is quick comes first: candidates, and the game of paths against chains. Then annealing, branch
 and bound from the last stage (`branch`), and best first over chains by device (`by_device`) take

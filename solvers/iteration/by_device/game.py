@@ -1,4 +1,4 @@
-"""The inner loop of matrix games: mixtures of rows, which want much, against mixtures of columns."""
+"""The inner loop of matrix games: mixtures of rows against mixtures of columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ....instances.common.kernel import inner
 
 @inner
 def play(payoff, rows, columns, row_weight, column_weight):
-    """Set the weights of both mixtures; return the value of the game, by the simplex method.
+    """Set the weights of both mixtures; return what the row player wins, by the simplex method.
 
     With A the payoffs, all positive: max Σ u  s.t.  A u ≤ 1, u ≥ 0, whose duals are the other
     mixture; both are scaled to add up to 1. Where rounding spoils the outcome, or it takes too

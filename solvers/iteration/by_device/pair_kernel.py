@@ -8,7 +8,7 @@ from ....instances.common.kernel import inner, kernel
 
 
 @kernel
-def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out):
+def list_pairs(meet, target, stages, allowed, shared, limits, prices, tables, memory, out):
     """List the pairs of stages of each device, for chains that pass the ideal `meet` half way.
 
     Parameters
@@ -19,6 +19,8 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
         Pairs that no chain below the target has, and larger ones than that, are left out.
     stages, shared, limits
         `Stages`, `Shared` and `Limits` of `pairs`.
+    allowed
+        Shape (2D, R): which stages may be at each position.
     prices
         Shape (Q, 2D, 4).
     tables
@@ -50,11 +52,12 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
             low, high = found[i, 0], found[i, 1]
             for a in range(stages.first[low], stages.first[low + 1]):
                 to = stages.end[a]
-                if not tables[0, d + 1, to] < np.inf:  # `meet` is not reached in time
+                # `meet` must be reached in time.
+                if not allowed[d, a] or not tables[0, d + 1, to] < np.inf:
                     continue
                 for b in range(stages.first[high], stages.first[high + 1]):
                     up = stages.end[b]
-                    if not tables[0, devices + d + 2, up] < np.inf:
+                    if not allowed[devices + d, b] or not tables[0, devices + d + 2, up] < np.inf:
                         continue
                     pair_times(a, b, low, to, high, up, stages, shared, own)
                     if on_device(d, low, to, high, up, limits, own) >= target:

@@ -19,12 +19,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ....formulations.iteration.line import most_between
-from ....instances.common.arrays import Floats, Ints
-from ..sized import Sized
+from ....instances.common.arrays import Bools, Floats, Ints
 from ..stage_list import StageList, bits
 from ..stage_paths import HEAVY, LIGHT, StagePaths
 from .graph import Graph
 from .pair_kernel import list_pairs
+from .singles import Singles
+
+#: Pairs that are looked at at most, and listed, some 200 bytes each.
+LOOKED_AT, MOST = 3_000_000, 400_000
 
 
 class Stages(NamedTuple):
@@ -231,7 +234,7 @@ class Pairs:
         return np.array([np.concatenate(both) for both in halves])
 
     def graph(
-        self, meet: int, target: float, prices: Floats, tables: Floats, most: int
+        self, meet: int, target: float, prices: Floats, allowed: Bools, most: int
     ) -> Graph | None:
         """Return the pairs of chains below a target; None if there are more than `most`.
 
@@ -239,8 +242,8 @@ class Pairs:
         ----------
         prices
             Shape (Q, 2D, 4).
-        tables
-            As `tables` has them.
+        allowed
+            Shape (2D, R): which of `stages` may be at each position.
         """
         size = self.devices
         rows = np.empty((most, 5), np.int64)
@@ -248,8 +251,8 @@ class Pairs:
         begin = np.zeros(size + 1, np.int64)
         room = float(self.paths.line.room[0])
         filled = list_pairs(
-            meet, target, self.stages, self.shared, self._limits(meet), prices, tables, room,
-            (rows, times, begin),
+            meet, target, self.stages, allowed, self.shared, self._limits(meet), prices,
+            self.tables(meet, prices), room, (rows, times, begin),
         )  # fmt: skip
         if filled < 0:
             return None
@@ -259,23 +262,36 @@ class Pairs:
         layer, source, sink = rows[:, :3].T.copy()
         return Graph(begin, layer, source, sink, duration, self.stages.end[rows[:, 3:]])
 
+    @cached_property
+    def keys(self) -> Ints:
+        """A number for each of `stages`, increasing."""
+        start = np.repeat(np.arange(len(self.stages.first) - 1), np.diff(self.stages.first))
+        return np.asarray(start * self.paid.lattice.size + self.stages.end)
+
 
 @dataclass(frozen=True, eq=False)
-class Meeting:
-    """The chains of 2D stages that pass a meeting ideal; see `Source`."""
+class Meeting(Singles):
+    """The chains of 2D stages that pass a meeting ideal; see `Source`.
 
-    plans: Sized
+    At first stage by stage, with the least that each of them takes; then, where few enough are
+    left at each position, by pairs.
+    """
+
     pairs: Pairs
-    meet: int
 
-    def tables(self, prices: Floats) -> Floats:
-        """Return the least cost of the stages behind each ideal, shape (Q, 2D + 2, N)."""
-        return self.pairs.tables(self.meet, prices)
-
-    def least(self, tables: Floats) -> float:
-        """Return the bound of the best prices."""
-        return float((tables[:, 0, 0] + tables[:, self.pairs.devices + 1, self.meet]).max())
-
-    def graph(self, target: float, prices: Floats, tables: Floats, most: int) -> Graph | None:
-        """Return the pairs of chains below a target; None if there are more than `most`."""
-        return self.pairs.graph(self.meet, target, prices, tables, most)
+    def finer(self, graph: Graph, alive: Ints, target: float, prices: Floats) -> Graph | None:
+        """Return the pairs of the stages that are left; None while they are too many."""
+        size, ideals = self.plans.size, self.pairs.paid.lattice.size
+        begin = np.searchsorted(alive, graph.begin)
+        left = np.diff(begin)
+        if (left[: size // 2] * left[size // 2 :]).sum() > LOOKED_AT:
+            return None
+        allowed = np.zeros((size, len(self.pairs.keys)), np.bool_)
+        reached = np.zeros(1, np.int64)
+        for s in range(size):
+            own = alive[begin[s] : begin[s + 1]]
+            keys = reached[graph.source[own]] * ideals + graph.cuts[own, 0]
+            allowed[s] = np.isin(self.pairs.keys, keys)
+            reached = np.unique(graph.cuts[graph.begin[s] : graph.begin[s + 1], 0])
+        _, meet = self.through
+        return self.pairs.graph(meet, target, prices[None], allowed, MOST)

@@ -70,9 +70,7 @@ def refine(graph, alive, actions, target, rounds, states, pool, out):
         if columns > 0:
             value = play(payoff, rows, columns, path_weight[:rows], chain_weight[:columns])
             mix(duration, chain_weight, columns, mixed)
-            whole = execute(
-                actions.first, actions.table, actions.microbatches, mixed, paths[rows]
-            )
+            whole = execute(actions.first, actions.table, actions.microbatches, mixed, paths[rows])
             above = min(above, whole)
             if bound >= above * (1 - CLOSE):
                 break

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -48,6 +48,14 @@ class Source(Protocol):
         """Return the options of chains below a target; None if there are more than `most`."""
 
 
+@runtime_checkable
+class Coarse(Source, Protocol):
+    """A source whose options are looser than what they stand for."""
+
+    def finer(self, graph: Graph, alive: Ints, target: float, prices: Floats) -> Graph | None:
+        """Return the exact options that stand for some; None while they are too many."""
+
+
 @dataclass
 class Root:
     """The chains of a source.
@@ -69,7 +77,13 @@ class Root:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Some options of a tree, for chains below a target."""
+    """Some options of a tree, for chains below a target.
+
+    Parameters
+    ----------
+    exact
+        Whether they are those of `Coarse.finer`.
+    """
 
     source: Source
     tree: Tree
@@ -78,6 +92,7 @@ class Node:
     prices: Floats
     paths: Floats
     chains: Ints
+    exact: bool = False
 
 
 @dataclass
@@ -148,15 +163,18 @@ class BestFirst:
             return
         if target < self.aim():
             self.push(target, root)
-        if not len(graph.source):
-            return
-        options = np.arange(len(graph.source))
-        tree = Tree(graph, source.plans.paths.chain)
-        no_chains = np.zeros((0, len(graph.begin) - 1), np.int64)
-        node = Node(source, tree, target, options, pool[-1], pool[-1:], no_chains)
-        root.pool.append(self._refine(bound, node, FIRST))
+        node = self._whole(source, graph, target, pool[-1:], exact=False)
+        if node is not None:
+            root.pool.append(self._refine(bound, node, FIRST))
 
     def _divide(self, bound: float, node: Node) -> None:
+        if not node.exact and isinstance(node.source, Coarse):
+            graph = node.source.finer(node.tree.graph, node.options, node.target, node.prices)
+            if graph is not None:
+                finer = self._whole(node.source, graph, node.target, node.paths, exact=True)
+                if finer is not None:
+                    self._refine(bound, finer, FIRST)
+                return
         halves = node.tree.halves(node.options, node.prices, node.chains)
         if halves is None:  # all chains that are left take equally long
             refined = node.tree.refine(node.options, node.paths, node.chains, np.inf, 1)
@@ -165,6 +183,17 @@ class BestFirst:
         for half in halves:
             self._refine(bound, replace(node, options=half), ROUNDS)
 
+    def _whole(
+        self, source: Source, graph: Graph, target: float, paths: Floats, *, exact: bool
+    ) -> Node | None:
+        """Return all options of a graph as a node, None if there are none."""
+        if not len(graph.source):
+            return None
+        tree = Tree(graph, source.plans.paths.chain)
+        none = np.zeros((0, len(graph.begin) - 1), np.int64)
+        every = np.arange(len(graph.source))
+        return Node(source, tree, target, every, paths[0], paths, none, exact)
+
     def _refine(self, bound: float, node: Node, rounds: int) -> Floats:
         """Bound a node, push what is left of it, and return the prices."""
         target = min(node.target, self.aim())
@@ -172,9 +201,9 @@ class BestFirst:
         if np.isfinite(refined.makespan):
             self.met(refined.cuts, refined.makespan)
         if refined.bound < target and len(refined.alive):
-            left = Node(
-                node.source, node.tree, target, refined.alive, refined.prices, refined.paths,
-                refined.chains,
-            )
+            left = replace(
+                node, target=target, options=refined.alive, prices=refined.prices,
+                paths=refined.paths, chains=refined.chains,
+            )  # fmt: skip
             self.push(max(bound, refined.bound * (1 - SLACK)), left)
         return refined.prices

@@ -20,9 +20,17 @@ class Singles:
     where paths that stay on it show that no chain below the target has it (`stage_paths`), where
     the cheapest stages before and behind it do at given prices, or where it does not fit into
     memory.
+
+    Parameters
+    ----------
+    plans
+        Of P stages.
+    through
+        A number of stages, and the ideal that they end with; 0 and the empty one for any.
     """
 
     plans: Sized
+    through: tuple[int, int]
 
     @property
     def paths(self) -> StagePaths:
@@ -41,6 +49,8 @@ class Singles:
             for s in range(size - 1, -1, -1):
                 cost = least[q, s + 1][end] + price[s] @ duration
                 least[q, s, starts] = np.minimum.reduceat(cost, at)
+                if s == self.through[0]:
+                    least[q, s, np.arange(stages.lattice.size) != self.through[1]] = np.inf
         return least
 
     def least(self, tables: Floats) -> float:

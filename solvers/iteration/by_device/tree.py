@@ -110,20 +110,20 @@ class Tree:
     def halves(self, alive: Ints, prices: Floats, chains: Ints) -> tuple[Ints, Ints] | None:
         """Divide options by the time of one stage of a device; None if only one chain is left.
 
-        It is the stage whose cost at the prices varies most over the chains of the best mixture, or,
-        if they are alike, over the options.
+        It is the stage whose cost at the prices varies most over the chains of the best mixture,
+        or, if they are alike, over the options.
         """
         devices = len(self.graph.begin) - 1
         begin = np.searchsorted(alive, self.graph.begin)
-        split = self._costs(chains, prices)
-        spread = split.std(axis=0)
-        if len(chains) and spread.max() > ALIKE:
-            d, c = np.unravel_index(spread.argmax(), spread.shape)
+        if len(chains) > 1:
+            split = self._costs(chains, prices)
+            spread = split.std(axis=0)
+            d, c = map(int, np.unravel_index(spread.argmax(), spread.shape))
             own = alive[begin[d] : begin[d + 1]]
             cost = self.graph.duration[own, c] @ prices[c * devices + d]
             middle = split[:, d, c].mean()
-            if cost.min() <= middle < cost.max():
-                return self._at(alive, begin, int(d), cost <= middle)
+            if spread[d, c] > ALIKE and cost.min() <= middle < cost.max():
+                return _at(alive, begin, d, cost <= middle)
         best = (ALIKE, -1, np.zeros(0))
         for weights in (prices, np.ones_like(prices), *np.eye(4)[:, None]):
             for d, own in enumerate(np.split(alive, begin[1:-1])):
@@ -134,7 +134,7 @@ class Tree:
             if best[1] >= 0:
                 break
         _, d, cost = best
-        return None if d < 0 else self._at(alive, begin, d, cost <= (cost.max() + cost.min()) / 2)
+        return None if d < 0 else _at(alive, begin, d, cost <= (cost.max() + cost.min()) / 2)
 
     def _costs(self, chains: Ints, prices: Floats) -> Floats:
         """Return what each stage of each device costs in chains, shape (chains, D, v)."""
@@ -142,9 +142,11 @@ class Tree:
         by_device = prices.reshape(-1, devices, 4).transpose(1, 0, 2)
         return np.asarray((self.graph.duration[chains] * by_device).sum(axis=-1))
 
-    def _at(self, alive: Ints, begin: Ints, d: int, short: Bools) -> tuple[Ints, Ints]:
-        low = np.ones(len(alive), np.bool_)
-        low[begin[d] : begin[d + 1]] = short
-        high = np.ones(len(alive), np.bool_)
-        high[begin[d] : begin[d + 1]] = ~short
-        return alive[low], alive[high]
+
+def _at(alive: Ints, begin: Ints, d: int, short: Bools) -> tuple[Ints, Ints]:
+    """Return the options with the short ones of device d alone, and with the others."""
+    low = np.ones(len(alive), np.bool_)
+    low[begin[d] : begin[d + 1]] = short
+    high = np.ones(len(alive), np.bool_)
+    high[begin[d] : begin[d + 1]] = ~short
+    return alive[low], alive[high]
