@@ -11,7 +11,7 @@ at given prices, the cheapest stages before and behind it do; or if it does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from .pair_kernel import list_pairs
 from .singles import Singles
 
 #: Pairs that are looked at at most, and listed, some 200 bytes each.
-LOOKED_AT, MOST = 3_000_000, 400_000
+LOOKED_AT, MOST = 100_000, 400_000
 
 
 class Stages(NamedTuple):
@@ -138,6 +138,21 @@ class Pairs:
             np.array([len(line.graph.pins[e]) for e in which], np.int64),
             line.weight[0][:, which].copy(),
         )
+
+    @cached_property
+    def cut(self) -> list[tuple[Ints, Ints]]:
+        """The stages of `paths` that cut each of the `shared` nets, and how many pins they have."""
+        stages, found = self.paths.stages, []
+        for pins, held in zip(self.shared.pins, self.shared.held.T, strict=True):
+            own = held[stages.end] - held[stages.start]
+            which = np.flatnonzero((own > 0) & (own < pins))
+            found.append((which, own[which]))
+        return found
+
+    @cached_property
+    def alone(self) -> list[Floats]:
+        """For each position what each stage there costs every plan, shape (R,)."""
+        return [self.paths.least_makespan(s, 0) for s in range(2 * self.devices)]
 
     @cached_property
     def on_device(self) -> Floats:
@@ -278,6 +293,35 @@ class Meeting(Singles):
     """
 
     pairs: Pairs
+
+    def durations(self) -> Sequence[Floats]:
+        """Return for each position how long the actions of each stage take at least.
+
+        A net with pins on one side of the meeting ideal alone is paid for by all stages that cut
+        it. Else the first half pays for forward data, and the second half for gradients, where
+        another stage of the same half has a pin, as that is on another device.
+        """
+        shared, (size, meet) = self.pairs.shared, self.through
+        stages = self.pairs.paths.stages
+        halves = []
+        for half in range(2):
+            passes = stages.forward[0].copy(), stages.backward[0].copy()
+            for e, (which, own) in enumerate(self.pairs.cut):
+                below = int(shared.held[meet, e])
+                here = int(shared.pins[e]) - below if half else below
+                if here == shared.pins[e]:
+                    for k in range(2):
+                        passes[k][which] += shared.weight[k, e]
+                elif here:
+                    passes[half][which[own < here]] += shared.weight[half, e]
+            forward, backward = (np.where(np.isfinite(one), one, 0.0) for one in passes)
+            none = np.zeros_like(forward)
+            halves += [np.stack((forward, backward, none, none))] * size
+        return halves
+
+    def bounds(self) -> Sequence[Floats]:
+        """Return for each position what each stage there costs every plan, shape (R,)."""
+        return self.pairs.alone
 
     def finer(self, graph: Graph, alive: Ints, target: float, prices: Floats) -> Graph | None:
         """Return the pairs of the stages that are left; None while they are too many."""

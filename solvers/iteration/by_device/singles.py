@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,11 +43,13 @@ class Singles:
         stages, size = self.paths.stages, self.plans.size
         order = np.argsort(stages.start, kind="stable")
         starts, at = np.unique(stages.start[order], return_index=True)
-        duration, end = self._duration()[:, order], stages.end[order]
+        end = stages.end[order]
         least = np.full((len(prices), size + 1, stages.lattice.size), np.inf)
         least[:, -1, -1] = 0.0
-        for q, price in enumerate(prices):
-            for s in range(size - 1, -1, -1):
+        durations = self.durations()
+        for s in range(size - 1, -1, -1):
+            duration = durations[s][:, order]
+            for q, price in enumerate(prices):
                 cost = least[q, s + 1][end] + price[s] @ duration
                 least[q, s, starts] = np.minimum.reduceat(cost, at)
                 if s == self.through[0]:
@@ -60,15 +63,15 @@ class Singles:
     def graph(self, target: float, prices: Floats, tables: Floats, most: int) -> Graph | None:
         """Return the stages of chains below a target; None if there are more than `most`."""
         stages, size = self.paths.stages, self.plans.size
-        duration = self._duration()
+        durations = self.durations()
         spent = np.full((len(prices), stages.lattice.size), np.inf)
         spent[:, 0] = 0.0
-        work = self._least_work()
+        bounds = self.bounds()
         found, total = [], 0
         for s in range(size):
-            cost = prices[:, s] @ duration
+            cost = prices[:, s] @ durations[s]
             bound = spent[:, stages.start] + cost + tables[:, s + 1, stages.end]
-            kept = self.paths.least_makespan(s, 0, work) < target
+            kept = bounds[s] < target
             kept &= bound.max(axis=0) * (1 - SLACK) < target
             numbers = np.flatnonzero(kept)
             total += len(numbers)
@@ -80,19 +83,23 @@ class Singles:
                 np.minimum.at(reached[q], stages.end[numbers], own)
             spent = reached
             found.append(numbers)
-        return self._numbered(found)
+        return self._numbered(found, durations)
 
-    def _duration(self) -> Floats:
-        """Shape (4, R); 0 for what no device can run, which `least_makespan` leaves out."""
+    def durations(self) -> Sequence[Floats]:
+        """Return for each position how long the actions of each stage take, shape (4, R).
+
+        0 for what no device can run, which `bounds` leave out.
+        """
         duration = self.paths.durations(0)
-        return np.where(np.isfinite(duration), duration, 0.0)
+        return [np.where(np.isfinite(duration), duration, 0.0)] * self.plans.size
 
-    def _least_work(self) -> float:
-        """Return the least sum of the times of P stages."""
-        both = self.tables(np.broadcast_to([1.0, 0.0, 1.0, 1.0], (1, self.plans.size, 4)))
-        return self.least(both) * (1 - SLACK)
+    def bounds(self) -> Sequence[Floats]:
+        """Return for each position what each stage there costs every plan, shape (R,)."""
+        time = np.broadcast_to([1.0, 0.0, 1.0, 1.0], (1, self.plans.size, 4))
+        work = self.least(self.tables(time)) * (1 - SLACK)
+        return [self.paths.least_makespan(s, 0, work) for s in range(self.plans.size)]
 
-    def _numbered(self, found: list[Ints]) -> Graph:
+    def _numbered(self, found: list[Ints], durations: Sequence[Floats]) -> Graph:
         """Return the graph of the stages of each position."""
         stages = self.paths.stages
         source, sink = [], []
@@ -102,12 +109,13 @@ class Singles:
             reached = np.unique(stages.end[numbers])
             sink.append(np.searchsorted(reached, stages.end[numbers]))
         chosen = np.concatenate(found)
+        times = [own[:, numbers].T for own, numbers in zip(durations, found, strict=True)]
         sizes = [len(numbers) for numbers in found]
         return Graph(
             np.cumsum([0, *sizes]),
             np.repeat(np.arange(len(found)), sizes),
             np.concatenate(source),
             np.concatenate(sink),
-            np.ascontiguousarray(self._duration()[:, chosen].T[:, None]),
+            np.concatenate(times)[:, None],
             stages.end[chosen][:, None],
         )

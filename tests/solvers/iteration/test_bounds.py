@@ -208,4 +208,4 @@ def test_chains_of_single_stages_by_device_are_bounded_and_all_found(part: int) 
             assert search.closed >= best / ROUNDING, where
         assert min(met) == pytest.approx(best, rel=1e-9), where
         seen += 1
-    assert seen > 3
+    assert seen > 1
