@@ -2,8 +2,9 @@
 
 For each number of stages P: what divisible work says (`divisible`); the least worst stage, and
 candidates from it, improved by moving boundaries (`climb`); the game of paths against chains
-(`sized`); branch and bound (`branch`). The bound of the problem is the least over P. First all this
-runs without proofs on chains of a few topological orders, then on the lattice of all ideals.
+(`sized`); then searches that take turns (`prove`). The bound of the problem is the least over P.
+First all this runs without proofs on chains of a few topological orders, then on the lattice of all
+ideals.
 """
 
 from __future__ import annotations

@@ -16,6 +16,10 @@ from .search import BestFirst, Root, Source
 from .singles import Singles
 
 
+#: Ideals at most where devices hold two stages: pairs of them are counted.
+IDEALS = 3_000
+
+
 def by_device(line: Line, numbers: list[Sized]) -> bool:
     """Whether all devices are of one kind, and hold a stage each, or stages d and D + d of 2D.
 
@@ -26,7 +30,12 @@ def by_device(line: Line, numbers: list[Sized]) -> bool:
     if all(_alone(plans) for plans in numbers):
         return True
     problem = line.problem
-    return problem.chunks_per_device == 2 and not (problem.overlap or problem.order or line.rules)
+    few = all(plans.paths.stages.lattice.size <= IDEALS for plans in numbers)
+    return (
+        few
+        and problem.chunks_per_device == 2
+        and not (problem.overlap or problem.order or line.rules)
+    )
 
 
 def chains_by_device(
