@@ -15,7 +15,6 @@ from .pairs import Meeting, Pairs
 from .search import BestFirst, Root, Source
 from .singles import Singles
 
-
 #: Ideals at most where devices hold two stages: pairs of them are counted.
 IDEALS = 3_000
 
