@@ -1,144 +1,14 @@
-"""The inner loops of the search by device: prices against chains, and pairs of stages."""
+"""The inner loop that lists pairs of stages of a device."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ....instances.common.kernel import inner, kernel
-from .. import kernels
-
-execute = kernels.execute
 
 
 @kernel
-def refine(graph, alive, prices, actions, target, rounds, states, out):
-    """Bound the chains of some options by prices, and say which options one below a target has.
-
-    Fictitious play: the cheapest chain at the mean of the longest paths so far, against the longest
-    path of the mean of these chains.
-
-    Parameters
-    ----------
-    graph
-        A `Graph`.
-    alive
-        Shape (A,): numbers of the options, increasing.
-    prices
-        Shape (P, 4): to begin with.
-    actions
-        `Actions`.
-    rounds, states
-        Rounds at most; states of a layer at most.
-    out
-        To be filled in: whether each option is kept, (A,); prices of the best bound, (P, 4); the
-        options of the best chain, (D,), of none −1; and its makespan, (1,).
-
-    Returns
-    -------
-    float
-        The bound; `inf` if no chain is left.
-    """
-    keep, best_prices, chosen, makespan = out
-    devices = len(graph.begin) - 1
-    stages = len(prices)
-    keep[:] = True
-    best_prices[:] = prices
-    chosen[:] = -1
-    makespan[0] = np.inf
-    mean = prices.copy()
-    mixed = np.zeros((stages, 4))
-    duration = np.zeros((stages, 4))
-    counts = np.zeros((stages, 4))
-    ahead = np.empty((devices + 1, states))
-    behind = np.empty((devices + 1, states))
-    cost = np.empty(len(alive))
-    path = np.zeros(devices, np.int64)
-    bound, above = -np.inf, np.inf
-    for r in range(rounds):
-        value = sweep(graph, alive, keep, mean, cost, ahead, behind)
-        if value > bound:
-            bound = value
-            best_prices[:] = mean
-        if not value < target:
-            return value
-        for i in range(len(alive)):
-            if keep[i]:
-                o = alive[i]
-                d = graph.layer[o]
-                least = ahead[d, graph.source[o]] + cost[i] + behind[d + 1, graph.sink[o]]
-                if not least < target:
-                    keep[i] = False
-        follow(graph, alive, keep, cost, behind, path)
-        for d in range(devices):
-            for c in range(graph.duration.shape[1]):
-                duration[c * devices + d] = graph.duration[path[d], c]
-        alone = execute(actions.first, actions.table, actions.microbatches, duration, counts)
-        if alone < makespan[0]:
-            makespan[0] = alone
-            chosen[:] = path
-        mixed += (duration - mixed) / (r + 1)
-        if r > 0:
-            whole = execute(actions.first, actions.table, actions.microbatches, mixed, counts)
-            above = min(above, whole)
-        else:
-            above = min(above, alone)
-        if bound >= above * (1 - 1e-3):
-            break
-        mean += (counts - mean) * (2.0 / (r + 3))
-    return bound
-
-
-@inner
-def sweep(graph, alive, keep, prices, cost, ahead, behind):
-    """Set the costs of options, and the least before and behind each state; return the least."""
-    devices = len(graph.begin) - 1
-    chunks = graph.duration.shape[1]
-    ahead[:] = np.inf
-    behind[:] = np.inf
-    ahead[0, 0] = 0.0
-    behind[devices, 0] = 0.0
-    for i in range(len(alive)):
-        if keep[i]:
-            o = alive[i]
-            d = graph.layer[o]
-            own = 0.0
-            for c in range(chunks):
-                for a in range(4):
-                    own += prices[c * devices + d, a] * graph.duration[o, c, a]
-            cost[i] = own
-            reached = ahead[d, graph.source[o]] + own
-            if reached < ahead[d + 1, graph.sink[o]]:
-                ahead[d + 1, graph.sink[o]] = reached
-    for i in range(len(alive) - 1, -1, -1):
-        if keep[i]:
-            o = alive[i]
-            d = graph.layer[o]
-            reached = behind[d + 1, graph.sink[o]] + cost[i]
-            if reached < behind[d, graph.source[o]]:
-                behind[d, graph.source[o]] = reached
-    return ahead[devices, 0]
-
-
-@inner
-def follow(graph, alive, keep, cost, behind, path):
-    """Set the options of the cheapest chain."""
-    state, d = 0, 0
-    least = np.inf
-    path[:] = -1
-    for i in range(len(alive)):
-        o = alive[i]
-        if graph.layer[o] != d:
-            state, d = graph.sink[path[d]], graph.layer[o]
-            least = np.inf
-        if keep[i] and graph.source[o] == state:
-            total = cost[i] + behind[d + 1, graph.sink[o]]
-            if total < least or path[d] < 0:
-                least = total
-                path[d] = o
-
-
-@kernel
-def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out):
+def list_pairs(meet, target, stages, allowed, shared, limits, prices, tables, memory, out):
     """List the pairs of stages of each device, for chains that pass the ideal `meet` half way.
 
     Parameters
@@ -149,11 +19,13 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
         Pairs that no chain below the target has, and larger ones than that, are left out.
     stages, shared, limits
         `Stages`, `Shared` and `Limits` of `pairs`.
+    allowed
+        Shape (2D, R): which stages may be at each position.
     prices
         Shape (Q, 2D, 4).
     tables
-        Shape (Q, 2D + 1, N): least cost, at these prices, of the stages from s on: from each ideal
-        to `meet` for s ≤ D, and to the last ideal behind.
+        Shape (Q, 2D + 2, N): least cost, at these prices, of the stages from s on: from each ideal
+        to `meet` for s ≤ D, and then, from s = D on, to the last ideal.
     out
         Rows to be filled in, shapes (T, 5), for the layer, the states, and the stages; (T, 2, 2)
         for forward and backward time; and where layers begin, (D + 1,).
@@ -180,11 +52,12 @@ def list_pairs(meet, target, stages, shared, limits, prices, tables, memory, out
             low, high = found[i, 0], found[i, 1]
             for a in range(stages.first[low], stages.first[low + 1]):
                 to = stages.end[a]
-                if not tables[0, d + 1, to] < np.inf:  # `meet` is not reached in time
+                # `meet` must be reached in time.
+                if not allowed[d, a] or not tables[0, d + 1, to] < np.inf:
                     continue
                 for b in range(stages.first[high], stages.first[high + 1]):
                     up = stages.end[b]
-                    if not tables[0, devices + d + 1, up] < np.inf:
+                    if not allowed[devices + d, b] or not tables[0, devices + d + 2, up] < np.inf:
                         continue
                     pair_times(a, b, low, to, high, up, stages, shared, own)
                     if on_device(d, low, to, high, up, limits, own) >= target:
@@ -264,7 +137,7 @@ def at_prices(d, to, up, prices, tables, spent, own, cost):
         cost[q] = spent[q]
         for k in range(2):
             cost[q] += prices[q, d, k] * own[0, k] + prices[q, devices + d, k] * own[1, k]
-        left = tables[q, d + 1, to] + tables[q, devices + d + 1, up]
+        left = tables[q, d + 1, to] + tables[q, devices + d + 2, up]
         bound = max(bound, cost[q] + left)
     return bound
 
