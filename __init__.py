@@ -35,7 +35,7 @@ schedules          `Schedule`, `SCHEDULES`, `make_schedule`, `best_schedule` (`B
 simulating         `simulate`, `Simulation`; without a plan `simulate_stages`, `StageGraph`,
                    `chain`; `HostMemory`, `Links`, `shared`
 pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `draw_comparison`,
-                   `draw_measurement`, `plot_front`, `write_html`
+                   `draw_measurement`, `plot_front`, `plot_traces`, `write_html`
 running            `run`, `split_model`; with torch's schedules `stage_modules`,
                    `tied_gradients`, `clip_gradients`; of one's own `Loop`, `stage_chain`,
                    `training_pieces`, `guarded`; afterwards `merge_checkpoint`,
@@ -162,6 +162,7 @@ if TYPE_CHECKING:
     from .runtime.measure.picture import draw_measurement as draw_measurement
     from .runtime.measure.timing import measure as measure
     from .runtime.pictures.comparison_chart import draw_comparison as draw_comparison
+    from .runtime.pictures.comparison_chart import plot_traces as plot_traces
     from .runtime.pictures.front_chart import plot_front as plot_front
     from .runtime.pictures.gantt import draw_gantt as draw_gantt
     from .runtime.pictures.graph import draw_graph as draw_graph
@@ -238,7 +239,7 @@ _MODULES = {
     "runtime.measure.measurement": "LinkDetail to_cluster",
     "runtime.measure.picture": "draw_measurement",
     "runtime.measure.timing": "measure",
-    "runtime.pictures.comparison_chart": "draw_comparison",
+    "runtime.pictures.comparison_chart": "draw_comparison plot_traces",
     "runtime.pictures.front_chart": "plot_front",
     "runtime.pictures.gantt": "draw_gantt",
     "runtime.pictures.graph": "draw_graph",
