@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from blocks import typeset
+from gallery import made, with_outputs
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -50,6 +51,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, target in FROM_ROOT.items():
         text = (ROOT / name).read_text()
         files.append(File.generated(config, target, content=_moved(text)))
+    for name, picture in made().items():
+        files.append(File.generated(config, f"gallery/{name}", content=picture))
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
         text, pictures = _rendered(notebook)
         files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=text))
@@ -83,5 +86,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     up = posixpath.relpath(".", posixpath.dirname(here) or ".")
     for name, target in FROM_ROOT.items():
         markdown = markdown.replace(f"](../{name}", f"]({up}/{target}")
+    if here == "gallery.md":
+        markdown = with_outputs(markdown)
     markdown = markdown.replace(TABLE, records_table() if TABLE in markdown else "")
     return typeset(markdown)

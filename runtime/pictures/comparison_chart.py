@@ -19,6 +19,7 @@ from .palette import LINES, MARKERS
 
 #: Plans that end above so many times the best one are left out of the picture.
 MOST_SHOWN = 1.5
+LEGEND: Any = {"frameon": False, "fontsize": 8}
 #: Seconds, objective and bound of a moment; None or infinite where there is none.
 Moment = Sequence[float | None]
 
@@ -66,16 +67,16 @@ def draw_comparison(table: pd.DataFrame, path: Path) -> None:
     drawn = looks(list(dict.fromkeys(table["method"])))
     columns = min(3, len(names))
     lines = math.ceil(len(names) / columns)
-    height = 1.5 + 0.4 * len(names)
-    figure = Figure(figsize=(11, height + 2.7 * lines), layout="constrained")
-    top, bottom = figure.subfigures(2, 1, height_ratios=[height, 2.7 * lines], squeeze=False)[:, 0]
-    _draw_gaps(top.subplots(), table, names, drawn)
-    grid = bottom.subplots(lines, columns, squeeze=False)
-    for axes in grid.flat[len(names) :]:
-        axes.set_visible(False)
-    for name, axes in zip(names, grid.flat, strict=False):
+    height = 0.9 + 0.4 * len(names)
+    figure = Figure(figsize=(11, 0.6 + height + 2.7 * lines), layout="constrained")
+    grid = figure.add_gridspec(1 + lines, columns, height_ratios=[height, *lines * [2.7]])
+    _draw_gaps(figure.add_subplot(grid[0, :]), table, names, drawn)
+    for i, name in enumerate(names):
+        axes = figure.add_subplot(grid[1 + i // columns, i % columns])
         draw_traces(axes, _traces(table[table["workload"] == name]), drawn)
         axes.set_title(plain(name), loc="left", fontsize=9)
+    entries = _entries(drawn)
+    figure.legend(handles=entries, loc="outside lower center", ncols=min(8, len(entries)), **LEGEND)
     save_picture(figure, path, dpi=130)
 
 
@@ -85,17 +86,25 @@ def _draw_gaps(axes: Axes, table: pd.DataFrame, names: list[str], drawn: dict[st
         rows = table[(table["method"] == method) & table["ratio"].notna()]
         offset = 0.5 * ((i + 0.5) / len(drawn) - 0.5)
         at = [names.index(name) + offset for name in rows["workload"]]
-        axes.plot(
-            rows["ratio"] - 1, at, look.mark, color=look.colour, label=plain(method), clip_on=False
-        )
-    axes.set_xlim(left=0)
+        axes.plot(rows["ratio"] - 1, at, look.mark, color=look.colour, clip_on=False)
+    axes.set_xlim(0, 1.05 * max(0.01, table["ratio"].max(skipna=True) - 1))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_yticks(range(len(names)), list(map(plain, names)))
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel("plan above the best bound")
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _entries(drawn: Mapping[str, Look]) -> list[Line2D]:
+    """Return what a legend says."""
+    entries = [
+        Line2D([], [], color=look.colour, marker=look.mark, label=plain(name))
+        for name, look in drawn.items()
+    ]
+    for style, text in (("-", "best plan"), (":", "bound")):
+        entries.append(Line2D([], [], color="#666666", linestyle=style, label=text))
+    return entries
 
 
 def _traces(rows: pd.DataFrame) -> dict[str, list[Moment]]:
@@ -140,7 +149,9 @@ def plot_traces(results: Mapping[str, Any], time_unit: str = "unspecified") -> F
     for name, result in results.items():
         last = [result.seconds, result.objective, result.bound]
         moments[name] = [*([p.seconds, p.objective, p.bound] for p in result.trace), last]
-    draw_traces(axes, moments, looks(list(results)))
+    drawn = looks(list(results))
+    draw_traces(axes, moments, drawn)
+    axes.legend(handles=_entries(drawn), loc="center left", bbox_to_anchor=(1.01, 0.5), **LEGEND)
     axes.set_ylabel("objective" if time_unit == "unspecified" else f"objective ({time_unit})")
     return figure
 
@@ -148,7 +159,7 @@ def plot_traces(results: Mapping[str, Any], time_unit: str = "unspecified") -> F
 def draw_traces(
     axes: Axes, traces: Mapping[str, Sequence[Moment]], drawn: Mapping[str, Look]
 ) -> None:
-    """Draw plan and bound over time, and say what is what beside them."""
+    """Draw plan and bound over time."""
     best, lowest, highest = math.inf, math.inf, 0.0
     for name, moments in traces.items():
         look = drawn[name]
@@ -170,18 +181,6 @@ def draw_traces(
     axes.set_xlabel("seconds", fontsize=8)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    entries = [
-        Line2D([], [], color=drawn[name].colour, marker=drawn[name].mark, label=plain(name))
-        for name, moments in traces.items()
-        if moments
-    ]
-    entries += [
-        Line2D([], [], color="#666666", linestyle=style, label=text)
-        for style, text in (("-", "best plan"), (":", "bound"))
-    ]
-    axes.legend(
-        handles=entries, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5)
-    )
 
 
 def _is_finite(value: float | None) -> bool:
