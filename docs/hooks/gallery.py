@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "gallery.md"
 #: What the commands find beside the page.
-GIVEN = ROOT / "docs" / "gallery"
+GIVEN = ROOT / "docs" / "recorded"
 MADE = ROOT / "build" / "gallery"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: `stagecut` as it is where it is installed; pictures that say the same are the same file.
@@ -49,11 +49,11 @@ def with_outputs(text: str) -> str:
 
 def _run(text: str) -> None:
     """Run the blocks of the page, first to last, in one folder."""
-    given = MADE / "given"
+    given = MADE / "recorded"
     if not given.is_symlink():
         given.symlink_to(GIVEN)
     env = {
-        **os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT / ".dev"), "COLUMNS": "100",
+        **os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT / ".dev"), "COLUMNS": "84",
         "SOURCE_DATE_EPOCH": "0", "MPLBACKEND": "agg",
     }  # fmt: skip
     for language, block in BLOCK.findall(text):

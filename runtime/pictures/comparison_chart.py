@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from ...instances.common.escape import plain
-from .figure import names_as_they_are, save_picture
+from .figure import ShownFigure, names_as_they_are, save_picture
 from .palette import LINES, MARKERS
 
 #: Plans that end above so many times the best one are left out of the picture.
@@ -143,7 +143,7 @@ def plot_traces(results: Mapping[str, Any], time_unit: str = "unspecified") -> F
     >>> len(stagecut.plot_traces({"dp": result}, "ms").axes)
     1
     """
-    figure = Figure(figsize=(7.6, 3.6), layout="constrained")
+    figure = ShownFigure(figsize=(7.6, 3.6), layout="constrained")
     axes = figure.subplots()
     moments: dict[str, list[Moment]] = {}
     for name, result in results.items():

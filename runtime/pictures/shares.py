@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from ...instances import InputError, Workload
 from ...instances.common.escape import plain
-from .figure import names_as_they_are
+from .figure import ShownFigure, names_as_they_are
 from .layers import Spot, layers
 from .palette import FILLS
 
@@ -71,7 +71,7 @@ def plot_shares(workload: Workload, shares: pd.DataFrame) -> Figure:
     left, right = min(x for x, _ in every) - 0.6, max(x for x, _ in every) + 0.6
     bottom = max(y for _, y in every) + 0.6
     size = (max(5.0, 1.25 * (right - left)), max(2.2, 0.5 * (bottom + 0.6) + 0.7))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = ShownFigure(figsize=size, layout="constrained")
     axes = figure.subplots()
     for way in layout.ways.values():
         _draw_way(axes, way)
