@@ -86,7 +86,8 @@ def _draw_gaps(axes: Axes, table: pd.DataFrame, names: list[str], drawn: dict[st
         rows = table[(table["method"] == method) & table["ratio"].notna()]
         offset = 0.5 * ((i + 0.5) / len(drawn) - 0.5)
         at = [names.index(name) + offset for name in rows["workload"]]
-        axes.plot(rows["ratio"] - 1, at, look.mark, color=look.colour, clip_on=False)
+        if at:  # a mark that is nowhere would stretch the layout
+            axes.plot(rows["ratio"] - 1, at, look.mark, color=look.colour, clip_on=False)
     axes.set_xlim(0, 1.05 * max(0.01, table["ratio"].max(skipna=True) - 1))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_yticks(range(len(names)), list(map(plain, names)))

@@ -45,7 +45,7 @@ def page_of(marks: Marks, title: str, facts: dict[str, str], table: str = "") ->
         "bars": [
             [
                 *(b.lane, kinds.index(b.what), b.whole, b.stage, b.microbatch, b.start, b.end),
-                *(*band, b.critical, b.bytes),
+                *(*band, b.critical, b.bytes, bool(marks.label(b) or b.microbatch < 0)),
             ]
             for b, band in zip(marks.bars, bands(marks.bars), strict=True)
         ],

@@ -70,7 +70,7 @@ def plot_shares(workload: Workload, shares: pd.DataFrame) -> Figure:
     every += layout.spots.values()
     left, right = min(x for x, _ in every) - 0.6, max(x for x, _ in every) + 0.6
     bottom = max(y for _, y in every) + 0.6
-    size = (max(5.0, 1.25 * (right - left)), max(2.2, 0.5 * (bottom + 0.6) + 0.7))
+    size = (max(5.0, 1.25 * (right - left)), max(2.2, 0.4 * (bottom + 0.6) + 0.7))
     figure = ShownFigure(figsize=size, layout="constrained")
     axes = figure.subplots()
     for way in layout.ways.values():

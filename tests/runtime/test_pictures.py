@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-from stagecut import Limits, Throughput, accelerators_and_cpus, plot_traces, solve
+import stagecut
+from stagecut import InputError, Limits, Throughput, accelerators_and_cpus, plot_traces, solve
 from stagecut.runtime.pictures import palette
-from stagecut.runtime.pictures.comparison_chart import draw_traces, looks
+from stagecut.runtime.pictures.comparison_chart import draw_comparison, draw_traces, looks
 from stagecut.runtime.pictures.layers import NODE, layers
+from stagecut.runtime.pictures.shares import WIDE
 
 #: How colours are seen, in linear RGB; after Machado, Oliveira and Fernandes, "A physiologically-
 #: based model for simulation of color vision deficiency", 2009.
@@ -82,6 +88,29 @@ def test_no_node_is_drawn_upon_another_and_edges_pass_between(seed: int) -> None
         for x, y in way[1:-1]:
             beside = [abs(x - at) for at, row in layout.spots.values() if row == y]
             assert min(beside, default=NODE) >= NODE / 2
+
+
+def test_comparisons_have_room_for_methods_without_a_plan(tmp_path: Path) -> None:
+    """Warnings are errors: matplotlib's says that a layout collapsed."""
+    trace = [[0.1, None, 1.0], [0.5, 8.0, 4.0]]
+    rows = [
+        ("unet", "dp", 1.0, 1.0, 6.6, 6.6, trace),
+        ("unet", "milp", math.nan, 9.0, math.nan, 4.0, trace[:1]),
+    ]
+    columns = ["workload", "method", "ratio", "seconds", "objective", "bound", "trace"]
+    draw_comparison(pd.DataFrame(rows, columns=columns), tmp_path / "x.png")
+
+
+def test_shares_are_drawn_of_all_nodes() -> None:
+    workload = stagecut.load("unet-training")
+    problem = Throughput("noncontiguous")
+    found = stagecut.relax(workload, accelerators_and_cpus(2), problem)
+    axes = stagecut.plot_shares(workload, found.shares).axes[0]
+    parts = [p for p in axes.patches if isinstance(p, Rectangle) and p.get_facecolor()[3]]
+    wide = sum(part.get_width() for part in parts)
+    assert wide == pytest.approx(WIDE * workload.n)
+    with pytest.raises(InputError, match="rows of the shares"):
+        stagecut.plot_shares(stagecut.load("gpt2-xl"), found.shares)
 
 
 def test_traces_show_where_every_search_ends() -> None:
