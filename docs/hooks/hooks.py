@@ -10,6 +10,7 @@ import posixpath
 import re
 from pathlib import Path
 
+import nbformat
 from blocks import typeset
 from gallery import made, with_outputs
 from mkdocs.config.defaults import MkDocsConfig
@@ -63,11 +64,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def _rendered(notebook: Path) -> tuple[str, dict[str, bytes]]:
     """Return a notebook with its outputs as Markdown, and its pictures by name."""
-    text, resources = MarkdownExporter().from_filename(notebook)
+    cells = nbformat.read(notebook, as_version=4)
+    for cell in cells.cells:
+        if cell.cell_type == "markdown":
+            cell.source = typeset(cell.source)
+        for output in cell.get("outputs", ()):  # a formulation is Markdown: set its equations
+            data = output.get("data", {})
+            if "text/markdown" in data:
+                data["text/markdown"] = typeset(data["text/markdown"])
+    text, resources = MarkdownExporter().from_notebook_node(cells)
     pictures = {f"{notebook.stem}_{name}": data for name, data in resources["outputs"].items()}
     for name in resources["outputs"]:
         text = text.replace(f"]({name})", f"]({notebook.stem}_{name})")
-    return _moved(text.replace("](../docs/", "](../").replace("](../../docs/", "](../")), pictures
+    text = text.replace("](../docs/", "](../").replace("](../../docs/", "](../")
+    return _moved(text.replace(".ipynb)", ".md)")), pictures
 
 
 def _moved(text: str) -> str:
