@@ -110,7 +110,8 @@ def _draw_way(axes: Axes, way: list[Spot]) -> None:
         points = [(x + aside, y), (u - aside, v)]
     else:
         down = HIGH / 2 if v > y else -HIGH / 2
-        points = [(x, y + down), *way[1:-1], (u, v - down)]
+        past = [(a, b + side) for a, b in way[1:-1] for side in (-down, down)]  # straight by a row
+        points = [(x, y + down), *past, (u, v - down)]
     if len(points) > 2:
         axes.plot(*zip(*points[:-1], strict=True), color=EDGE, linewidth=0.7, zorder=1)
     arrow = FancyArrowPatch(
