@@ -193,7 +193,7 @@ def _with_matplotlib(
     axes = figure.subplots()
     for (_, target), way in layout.ways.items():
         text = max(str(graph.nodes[target]["label"]).split("\n"), key=len)
-        _draw_way(axes, way, 0.5 * 0.2 * lines / high, 2.5 * len(text) + 6)
+        _draw_way(axes, way, 0.5 * 0.2 * lines / high, 2.25 * len(text) + 5)
     for v, node in graph.nodes(data=True):
         axes.text(
             *layout.spots[v], node["label"], ha="center", va="center", fontsize=8, zorder=3,
