@@ -155,16 +155,7 @@ def solve_with(
     InputError
         As `solve`, and for an option that the method does not read.
     """
-    if not isinstance(workload, Workload):
-        workload = load(workload)
-    if cluster is None and isinstance(problem, DeviceMapping):
-        cluster = accelerators_and_cpus(problem.topology.size)
-    if cluster is None and isinstance(problem, Sharding):
-        cluster = accelerators_and_cpus(problem.mesh.size)
-    problem = problem or (Throughput() if workload.layers is None else Training())
-    cluster = cluster or suggested_cluster(workload, problem.name)
-    if cluster is None:
-        raise InputError(f"{workload.name}: it suggests no cluster; give one")
+    workload, cluster, problem = chosen(workload, cluster, problem)
     limits = limits or DEFAULT_LIMITS[problem.name]
     if start is not None:
         start.check_made_for(workload)
@@ -191,6 +182,29 @@ def solve_with(
         _run_beside(partial(_solve, run, task, search), search)
     search.say_gap()
     return _result(workload, cluster, problem, search)
+
+
+def chosen(
+    workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
+) -> tuple[Workload, Cluster, Problem]:
+    """Return what is planned where: what is not given, by default.
+
+    Raises
+    ------
+    InputError
+        If the workload cannot be read, or no cluster is known.
+    """
+    if not isinstance(workload, Workload):
+        workload = load(workload)
+    if cluster is None and isinstance(problem, DeviceMapping):
+        cluster = accelerators_and_cpus(problem.topology.size)
+    if cluster is None and isinstance(problem, Sharding):
+        cluster = accelerators_and_cpus(problem.mesh.size)
+    problem = problem or (Throughput() if workload.layers is None else Training())
+    cluster = cluster or suggested_cluster(workload, problem.name)
+    if cluster is None:
+        raise InputError(f"{workload.name}: it suggests no cluster; give one")
+    return workload, cluster, problem
 
 
 def _on(start: Plan, cluster: Cluster) -> Plan:

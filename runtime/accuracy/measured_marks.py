@@ -1,13 +1,14 @@
-"""A recorded step as boxes on lanes, as pictures and traces show simulations."""
+"""The marks of a recorded step, as those of simulations are."""
 
 from __future__ import annotations
 
-from ..pictures.timeline import Box, what_of
+from ...instances.common.escape import plain
+from ..pictures.marks import Bar, Marks, what_of
 from ..schedules.actions import Action
 from .join import Comparison
 
 
-def measured_boxes(comparison: Comparison) -> list[Box]:
+def measured_marks(comparison: Comparison) -> Marks:
     """Return what was done in the typical step; lanes are the devices in use, times in seconds."""
     step = comparison.typical_step
     run = comparison.simulation
@@ -23,17 +24,23 @@ def measured_boxes(comparison: Comparison) -> list[Box]:
                 continue  # another copy of the whole pipeline did it too
             seen.add((where, action))
             found.append(
-                Box(
+                Bar(
                     where,
                     what_of(action.kind),
                     str(action),
-                    action.stage,
-                    action.microbatch,
                     done.start_s - begin,
                     done.end_s - begin,
+                    action.stage,
+                    action.microbatch,
                 )
             )
-    return found
+    names = tuple(plain(run.stages.devices[d]) for d in run.used)
+    span = max((bar.end for bar in found), default=0.0)
+    return Marks(names, len(names), tuple(sorted(found, key=_when)), span, "s")
+
+
+def _when(bar: Bar) -> tuple[int, float]:
+    return bar.lane, bar.start
 
 
 def _device(comparison: Comparison, rank: int, action: Action) -> int:
