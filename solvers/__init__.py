@@ -2,6 +2,7 @@
 
 from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
+from .core.portfolio.workers import Workers
 from .core.result import Result
 from .core.search import Point, Progress, Search
 from .core.under_rules import solve_under_rules
@@ -17,6 +18,7 @@ __all__ = [
     "Result",
     "Search",
     "Solver",
+    "Workers",
     "current_name",
     "method_of",
     "solve_under_rules",
