@@ -158,9 +158,8 @@ class Search(Generic[S]):
     def _take(self, solution: S, objective: float) -> bool:
         """Take a solution of this objective as incumbent if it is better."""
         with self._lock:
-            if self._closed or not (
-                objective < self.objective or self._settles(solution, objective)
-            ):
+            better = objective < self.objective or self._settles(solution, objective)
+            if self._closed or not better:
                 return False
             self.best, self.objective = solution, objective
             if self.infeasible_because is not None:
@@ -327,8 +326,8 @@ class Search(Generic[S]):
     def tick(self) -> None:
         """Tell `on_progress` that time has passed."""
         if self._on_progress is not None:
-            point = Point(self.seconds, self.objective, self.bound)
-            self._on_progress(Progress(point, self.method, self.seconds_left))
+            now = Point(self.seconds, self.objective, self.bound)
+            self._on_progress(Progress(now, self.method, self.seconds_left))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

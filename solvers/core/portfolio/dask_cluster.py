@@ -75,7 +75,9 @@ class DaskCluster(Executor):
         futures = {
             self._client.submit(function, argument, pure=False): argument for argument in arguments
         }
-        for future in as_finished(list(futures)):
+        with self._client.as_current():
+            finished = as_finished(list(futures))
+        for future in finished:
             yield futures[future], future.result()
 
     def close(self) -> None:

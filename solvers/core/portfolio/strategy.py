@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ..method import Solver
+from ....formulations.task import Task
+from ....instances import Solution
+from ..search import Search
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Strategy:
     """
 
     name: str
-    solve: Solver[Any]
+    solve: Callable[[Task[Any], Search[Solution]], None]
     seeded: bool = False
 
 
