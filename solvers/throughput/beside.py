@@ -8,6 +8,7 @@ from ...formulations.task import Task
 from ...instances import Solution, Throughput
 from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
+from .relaxation import pays, relaxation
 from .set_partitioning import SPLITS, splits
 
 
@@ -20,9 +21,10 @@ def beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
     return (Strategy("milp", _milp),)
 
 
-def beside_set_partitioning(task: Task[Throughput]) -> Sequence[Strategy]:  # noqa: ARG001
+def beside_set_partitioning(task: Task[Throughput]) -> Sequence[Strategy]:
     """Return what runs beside set partitioning, which is left with the bounds."""
-    return (Strategy(SPLITS, splits, seeded=True),)
+    first = (Strategy("relaxation", relaxation),) if pays(task) else ()
+    return (*first, Strategy(SPLITS, splits, seeded=True))
 
 
 def _milp(task: Task[Throughput], search: Search[Solution]) -> None:
