@@ -117,7 +117,8 @@ class Relaxation:
 def relaxation(task: Task[Throughput], graph: Hypergraph, limit: float) -> Relaxation:
     """State the relaxation of a task for plans of a max-load of at most `limit`.
 
-    What alone takes longer is left out: a unit on a device, a net that it cuts. Nets of P pins in all take D·(U + 2E) columns and 2·D·P rows.
+    What alone takes longer is left out: a unit on a device, a net that it cuts. Nets of P pins in
+    all take D·(U + 2E) columns and 2·D·P rows.
     """
     costs = task.costs
     kind, size = costs.kind_of, graph.size

@@ -1,7 +1,8 @@
 """Check the certificate of a bound, apart from the search that found it: multipliers of rules.
 
 Any numbers λ_d, ν_d, μ_d, σ ≥ 0 and f prove a bound T on the max-load of all plans, if
-Σ_d (λ_d + ν_d) ≤ 1: of those at most as long as the target, as the others are above it. Let x_{v,d} be 1 if block v is on device d. Then T is at least
+Σ_d (λ_d + ν_d) ≤ 1. (Only plans up to the target need be looked at: no other is below it.) Let
+x_{v,d} be 1 if block v is on device d. Then T is at least
 
     Σ_d λ_d load_d                            as no load exceeds T
     + Σ_d μ_d (Σ_v m_v x_{v,d} − M_d)         as no memory is exceeded

@@ -35,7 +35,7 @@ def pays(task: Task[Throughput]) -> bool:
 
 
 def relaxation(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Raise the bound by the relaxation for a non-contiguous split; the best known sets its limit."""
+    """Raise the bound by the relaxation for a non-contiguous split, below the best one known."""
     if not math.isfinite(search.objective):
         return
     graph = hypergraph(task)

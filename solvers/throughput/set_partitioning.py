@@ -115,13 +115,15 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
     if search.best is None:
         return
     walk = Neighbourhood(task, graph, shape, tried[0], graph.restrict(search.best.device), rng)
-    moves, rounds, steps = MOVES, 0, min(STEPS, STEPS_PER_UNIT * graph.size)
-    while not search.should_stop():
+    moves, rounds, idle, steps = MOVES, 0, 0, min(STEPS, STEPS_PER_UNIT * graph.size)
+    most_idle = ENOUGH if search.limits.seconds is None else np.inf
+    while not search.should_stop() and search.gap > OPTIMAL_GAP and idle < most_idle:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             return
         rounds += 1
         better = walk.walk(search, moves)
         better = walk.anneal(search, steps * moves, search) or better
+        idle = 0 if better else idle + 1
         moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
 
 

@@ -24,7 +24,7 @@ from distributed import as_completed as as_finished
 from ....instances import InputError
 from ....instances.common.errors import quote
 from .channel import A, Body, Channel, Executor, R
-from .messages import Moved
+from .messages import Found, Moved, Proved, Withdrawn
 from .processes import Process
 
 #: Seconds between two looks at what is new, on either side.
@@ -105,8 +105,10 @@ class _Task(Channel):
 
     def send(self, message: object) -> None:
         """Keep a message, in place of an older one of its kind and origin, for who asks."""
+        key = (type(message).__name__, getattr(message, "origin", ""))
         with self._lock:
-            self._known[type(message).__name__, getattr(message, "origin", "")] = message
+            if not _worse(message, self._known.get(key)):
+                self._known[key] = message
 
     def receive(self) -> Any:
         """Return the next message; EOFError says how the task ended."""
@@ -145,6 +147,7 @@ class _Task(Channel):
                     begun += 1
                     if begun == 1:
                         continue
+                self.send(message)  # one who begins again must know it
                 self._inbox.put(message)
             if closed:
                 self._future.cancel()
@@ -152,6 +155,15 @@ class _Task(Channel):
             if self._future.status in ("error", "cancelled", "lost"):
                 return f"failed on the cluster ({self._future.exception(timeout=5)})"
             self._closed.wait(PERIOD_S)
+
+
+def _worse(message: object, known: object) -> bool:
+    """Whether more is known already."""
+    if isinstance(message, Found) and isinstance(known, Found):
+        return known.objective <= message.objective
+    if isinstance(message, Proved) and isinstance(known, Proved):
+        return known.bound >= message.bound
+    return not isinstance(message, Found | Proved | Withdrawn)
 
 
 def _relay(packed: bytes, name: str) -> None:

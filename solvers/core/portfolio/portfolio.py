@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ....formulations.task import Task
+from ..search import OPTIMAL_GAP
 from .channel import Channel, Executor
 from .messages import Ended, Finished, Job
 from .shared_search import Message, SharedSearch
@@ -77,17 +78,21 @@ class Portfolio:
 
     def wait(self) -> None:
         """Wait until all workers have run their strategies, or time or gap end the search."""
-        while self._at_work and not self._search.overdue() > 0 and not self._search.done:
+        while self._at_work and not self._search.overdue() > 0 and not self._settled:
             time.sleep(0.02)
             self._search.take_news()
         self._search.should_stop()  # notes which limit it was
+
+    @property
+    def _settled(self) -> bool:
+        return self._search.done or self._search.gap <= OPTIMAL_GAP
 
     def close(self) -> None:
         """End the workers, and take what they have sent.
 
         A search that was done without it does not depend on how far deterministic workers came.
         """
-        self._closing = True
+        self._closing, settled = True, self._settled
         for channel in self._channels.values():
             channel.close()
         until = time.monotonic() + LAST_WORDS_S
@@ -95,7 +100,7 @@ class Portfolio:
             listener.join(max(0.0, until - time.monotonic()))
         self._search.holds_news_back = False
         for name, messages in self._kept.items():
-            for message in messages if not self._search.done else ():
+            for message in messages if not settled else ():
                 self._search.put(name, message)
         self._search.take_news()
         self._executor.close()
