@@ -36,7 +36,7 @@ def pays(task: Task[Throughput]) -> bool:
 
 def relaxation(task: Task[Throughput], search: Search[Solution]) -> None:
     """Raise the bound by the relaxation for a non-contiguous split, below the best one known."""
-    if not math.isfinite(search.objective):
+    if not 0 < search.objective < math.inf:
         return
     graph = hypergraph(task)
     with search.phase("relaxation"):
