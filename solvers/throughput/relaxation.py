@@ -24,6 +24,9 @@ MOST_SIZE = 6_000
 #: What the check of the certificate may take off for multipliers that break a rule by a hair.
 MARGIN = 1e-7
 
+#: Most limits; part of the bound by which the next limit is above it, and by which it must rise.
+ROUNDS, ABOVE, RISE = 5, 1e-4, 1e-6
+
 
 def pays(task: Task[Throughput]) -> bool:
     """Whether its bound may be better than that of the total work, and is had in seconds.
@@ -35,16 +38,24 @@ def pays(task: Task[Throughput]) -> bool:
 
 
 def relaxation(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Raise the bound by the relaxation for a non-contiguous split, below the best one known."""
+    """Raise the bound by the relaxation for a non-contiguous split, below the best one known.
+
+    The relaxation leaves out what alone exceeds a limit: a plan is above the limit, or above its
+    optimum. Limits come down to the bound, as lower ones leave out more.
+    """
     if not 0 < search.objective < math.inf:
         return
-    graph = hypergraph(task)
+    graph, limit, before = hypergraph(task), search.objective, 0.0
     with search.phase("relaxation"):
-        stated = state(task, graph, search.objective)
-        multipliers = relax(stated.linear).multipliers
-        if multipliers is None:
-            return
-        bound = min(dual_bound(stated.linear, multipliers), 1.0) * stated.limit
-        bound -= MARGIN * abs(bound)
-    if bound > max(search.bound, 0.0):
-        search.raise_bound(bound, MULTIPLIERS, stated.evidence(multipliers, bound))
+        for _ in range(ROUNDS):
+            stated = state(task, graph, limit)
+            multipliers = relax(stated.linear).multipliers
+            if multipliers is None:
+                return
+            bound = min(dual_bound(stated.linear, multipliers), 1.0) * limit
+            bound -= MARGIN * abs(bound)
+            if bound > max(search.bound, 0.0):
+                search.raise_bound(bound, MULTIPLIERS, stated.evidence(multipliers, bound))
+            if not bound > before * (1 + RISE) or search.should_stop():
+                return
+            before, limit = bound, min(limit, bound * (1 + ABOVE))

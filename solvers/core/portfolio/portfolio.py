@@ -104,6 +104,9 @@ class Portfolio:
                 self._search.put(name, message)
         self._search.take_news()
         self._executor.close()
+        by = {"best plan": self._search.found_by, "bound": self._search.proved_by}
+        if any(by.values()):
+            self._search.note("; ".join(f"{what} by {who}" for what, who in by.items() if who))
 
     def _start(self) -> None:
         search, hands, self._hands = self._search, self._hands, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import portfolio_strategies as strategies
 import psutil
 import pytest
 from brute import best_max_load
-from conformance import task
+from conformance import Task, task
 
 from stagecut import (
     InputError,
@@ -29,8 +30,10 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.instances import Placement
-from stagecut.solvers import METHODS, Method, Progress, Solver
+from stagecut.api.judge import Judge
+from stagecut.formulations.task import pose
+from stagecut.instances import Placement, Solution
+from stagecut.solvers import METHODS, Method, Progress, Search, Solver
 from stagecut.solvers.core.portfolio import portfolio
 from stagecut.solvers.core.portfolio.messages import Found, Proved
 from stagecut.solvers.core.portfolio.processes import LocalProcesses
@@ -81,6 +84,7 @@ def test_plans_and_bounds_go_both_ways_while_it_runs(asked: Asked) -> None:
     assert result.plan is not None
     assert result.plan.certificate == {"origin": "an answer", "by": "a worker"}
     assert "beside this process: worker 1 (answers)" in result.notes
+    assert "best plan by worker 1 (answers); bound by worker 1 (answers)" in result.notes
 
 
 def test_a_killed_and_a_failed_worker_lose_nothing(asked: Asked) -> None:
@@ -245,3 +249,29 @@ def test_a_cluster_goes_on_when_a_machine_leaves(asked: Asked) -> None:
     assert result.objective == pytest.approx(TWO)
     assert result.bound_origin == "a second life"
     assert any("its machine left; begun again on another" in note for note in result.notes)
+
+
+BESIDE = [
+    (name, task(name, [1.0, 2.5, 3.0, 2.1, 1.7]))
+    for name in ("throughput", "iteration", "latency", "mapping", "sharding")
+]
+
+
+@pytest.mark.parametrize(("name", "of"), BESIDE, ids=[name for name, _ in BESIDE])
+def test_strategies_are_solvers_that_other_processes_find(name: str, of: Task) -> None:
+    judge = Judge(of.workload, of.cluster, of.problem)
+    posed = pose(of.workload, of.cluster, of.problem)
+    best = solve(of.workload, of.cluster, of.problem, limits=LIMITS)
+    assert best.objective is not None
+    beside = METHODS[name]["auto"].beside(posed)
+    assert beside
+    for strategy in beside:
+        search: Search[Solution] = Search(Limits(seconds=20, nodes=3), judge)
+        if strategy.name == "relaxation":
+            search.offer(best.plan.solution)  # type: ignore[union-attr]
+        run: Strategy = pickle.loads(pickle.dumps(strategy))
+        run.solve(posed, search)
+        assert not [note for note in search.notes if "defect" in note]
+        assert search.objective >= best.objective * (1 - 1e-9)
+        assert search.bound <= best.objective * (1 + 1e-6)
+        assert search.best is not None or math.isfinite(search.bound)
