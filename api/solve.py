@@ -45,7 +45,7 @@ from ..solvers.core.first_bounds import raise_first_bounds
 from ..solvers.core.portfolio.executor import executor_of
 from ..solvers.core.portfolio.portfolio import Portfolio
 from ..solvers.core.portfolio.shared_search import SharedSearch
-from ..solvers.core.portfolio.workers import Workers, cores
+from ..solvers.core.portfolio.workers import Workers, usual_count
 from ..solvers.core.under_rules import has_rules, run_method
 from .judge import Judge
 from .versions import installed
@@ -232,7 +232,7 @@ def _portfolio(
     strategies = tuple(METHODS[task.problem.name][method].beside(task))
     if not strategies and ((asked.count or 1) > 1 or asked.scheduler is not None):
         search.note(f"{method} has nothing to run beside it, and used one process")
-    executor = executor_of((asked.count or cores()) - 1, asked.scheduler)
+    executor = executor_of((asked.count or usual_count()) - 1, asked.scheduler)
     count = executor.size if asked.count is None else asked.count - 1
     return Portfolio(task, search, strategies, executor, count, deterministic=asked.deterministic)
 

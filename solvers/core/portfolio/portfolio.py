@@ -78,6 +78,8 @@ class Portfolio:
 
     def wait(self) -> None:
         """Wait until all workers have run their strategies, or time or gap end the search."""
+        if not self._channels:
+            return
         while self._at_work and not self._search.overdue() > 0 and not self._settled:
             time.sleep(0.02)
             self._search.take_news()

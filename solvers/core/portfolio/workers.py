@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import psutil
+
 from ....instances import InputError
 
 
@@ -15,8 +17,8 @@ class Workers:
     Parameters
     ----------
     count
-        Processes, this one counted; default: as many as there are cores, with `scheduler` one and
-        as many as its workers have threads.
+        Processes, this one counted; default: as many as there are cores and memory for, with
+        `scheduler` one and as many as its workers have threads.
     deterministic
         Let the processes exchange what they find at the end alone, so that with limits of nodes
         the result depends on seed and `count` only.
@@ -43,8 +45,14 @@ class Workers:
             raise InputError(f"workers: {self.count}; it must be at least 1")
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
+#: Bytes of memory that a worker may take.
+MEMORY_BYTES = 512 * 2**20
+
+
+def usual_count() -> int:
+    """Return how many processes fit: one per core that this one may use, if memory has room."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, min(cores, psutil.virtual_memory().available // MEMORY_BYTES))
