@@ -17,6 +17,7 @@ from ...instances.formats.certificate import MULTIPLIERS
 from ..core.proofs.relaxation import relax
 from ..core.proofs.safe_bound import dual_bound
 from ..core.search import Search
+from .greedy import greedy
 
 #: Units times devices up to which it takes seconds.
 MOST_SIZE = 6_000
@@ -43,6 +44,8 @@ def relaxation(task: Task[Throughput], search: Search[Solution]) -> None:
     The relaxation leaves out what alone exceeds a limit: a plan is above the limit, or above its
     optimum. Limits come down to the bound, as lower ones leave out more.
     """
+    if search.best is None:
+        greedy(task, search)
     if not 0 < search.objective < math.inf:
         return
     graph, limit, before = hypergraph(task), search.objective, 0.0

@@ -30,8 +30,8 @@ def waits_alone(task: Task[Throughput], search: Search[Solution]) -> None:
     """Offer a plan, then wait until no other process is left that was there."""
     search.offer(all_on(0, task))
     seen = False
-    while not search.should_stop() and (search.beside or not seen):
-        seen = seen or bool(search.beside)
+    while not search.should_stop() and (any(search.beside) or not seen):
+        seen = seen or any(search.beside)
         time.sleep(0.005)
 
 

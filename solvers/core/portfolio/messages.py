@@ -44,6 +44,13 @@ class Infeasible:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """That a worker runs a strategy from now on."""
+
+    strategy: str
+
+
+@dataclass(frozen=True)
 class Failed:
     """That a strategy ended with an error."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from ....formulations.task import Task
 from ..search import OPTIMAL_GAP
 from .channel import Channel, Executor
-from .messages import Ended, Finished, Job
+from .messages import Begun, Ended, Finished, Job
 from .shared_search import Message, SharedSearch
 from .strategy import Strategy, dealt
 from .worker import work
@@ -57,7 +57,7 @@ class Portfolio:
         self._channels: dict[str, Channel] = {}
         self._listeners: dict[str, threading.Thread] = {}
         self._kept: dict[str, list[object]] = {}
-        self._at_work: dict[str, tuple[Strategy, ...]] = {}
+        self._at_work: dict[str, str] = {}  # what each worker runs now
         self._closing = False
         search.holds_news_back = deterministic
 
@@ -126,16 +126,22 @@ class Portfolio:
                 search.note(f"{name} could not be started ({error})")
                 continue
             self._channels[name] = channel
-            self._at_work[name] = hand
+            self._at_work[name] = ""
             listener = threading.Thread(target=self._listen, args=(name, channel), daemon=True)
             self._listeners[name] = listener
             listener.start()
-        self._say_beside()
+            for message in () if self._deterministic else search.known():
+                channel.send(message)  # what was found while it was started, too
         search.note(f"beside this process: {', '.join(self._channels)}")
 
-    def _say_beside(self) -> None:
-        hands = () if self._deterministic else tuple(self._at_work.values())
-        self._search.beside = frozenset(strategy.name for hand in hands for strategy in hand)
+    def _runs(self, name: str, strategy: str | None) -> None:
+        """Note what a worker runs now: None once it has ended."""
+        if strategy is None:
+            del self._at_work[name]
+        else:
+            self._at_work[name] = strategy
+        if not self._deterministic:
+            self._search.beside = frozenset(self._at_work.copy().values())
 
     def _tell(self, message: Message, sender: str) -> None:
         """Hand on to all others what is found, or was withdrawn."""
@@ -153,13 +159,14 @@ class Portfolio:
                 message = channel.receive()
             except EOFError as end:
                 message = Ended(str(end))
-            if isinstance(message, Finished):
+            if isinstance(message, Begun):
+                self._runs(name, message.strategy)
+            elif isinstance(message, Finished):
                 finished = True
             elif self._deterministic and not isinstance(message, Ended):
                 kept.append(message)
             elif not isinstance(message, Ended) or not (finished or self._closing):
                 self._search.put(name, message)
             if isinstance(message, Ended):
-                del self._at_work[name]
-                self._say_beside()
+                self._runs(name, None)
                 return

@@ -9,7 +9,7 @@ from ....instances import Limit, Solution
 from ..search import Search
 from ..under_rules import run_method
 from .channel import Channel
-from .messages import Failed, Finished, Found, Infeasible, Job, Proved, Withdrawn
+from .messages import Begun, Failed, Finished, Found, Infeasible, Job, Proved, Withdrawn
 
 
 class WorkerSearch(Search[Solution]):
@@ -81,6 +81,7 @@ def work(job: Job, channel: Channel) -> None:
     for strategy in job.strategies:
         if search.should_stop():
             break
+        channel.send(Begun(strategy.name))
         try:
             run_method(strategy.solve, job.task, search)
         except Exception as error:

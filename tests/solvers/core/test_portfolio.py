@@ -267,8 +267,6 @@ def test_strategies_are_solvers_that_other_processes_find(name: str, of: Task) -
     assert beside
     for strategy in beside:
         search: Search[Solution] = Search(Limits(seconds=20, nodes=3), judge)
-        if strategy.name == "relaxation":
-            search.offer(best.plan.solution)  # type: ignore[union-attr]
         run: Strategy = pickle.loads(pickle.dumps(strategy))
         run.solve(posed, search)
         assert not [note for note in search.notes if "defect" in note]
