@@ -22,9 +22,9 @@ choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedul
                    networks `Sharing`; of schedules `WeightVersions`; of measured clusters
                    `LinkDetail`. Their values as texts will do.
 models             of PyTorch: `plan` makes a `PlannedModel`, whose stages are `StageModule`
-solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`;
-                   `explain` gives an `Explanation`; a formulation without whole numbers: `relax`
-                   gives a `Relaxation`
+solving            `solve`, `Limits`, `Workers`, `METHODS`, `Result`; `compare`, `pareto`,
+                   `rank_schedules`; `explain` gives an `Explanation`; a formulation without
+                   whole numbers: `relax` gives a `Relaxation`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
                    `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
                    `ReplicaPlacement`, `TensorSharding`
@@ -195,6 +195,7 @@ if TYPE_CHECKING:
     from .solvers import METHODS as METHODS
     from .solvers import Limits as Limits
     from .solvers import Result as Result
+    from .solvers import Workers as Workers
 
     __version__: str
 
@@ -262,7 +263,7 @@ _MODULES = {
     "runtime.simulate.stages": "StageGraph chain",
     "runtime.verify.bound": "check_bound",
     "runtime.verify.mapping": "stage_reports",
-    "solvers": "Limits METHODS Result",
+    "solvers": "Limits METHODS Result Workers",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -61,6 +61,9 @@ def map_stages(
     time_limit: options.TimeLimit = DEFAULT_SECONDS,
     gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = MAPPING_GAP,
     seed: options.Seed = 0,
+    workers: options.WorkerCount = None,
+    deterministic: options.Deterministic = False,
+    scheduler: options.Scheduler = None,
     output: options.PlanOutput = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the topology with its stages: .png or .svg.")
@@ -85,7 +88,7 @@ def map_stages(
     from ..instances.topologies import topology as read_topology
     from ..runtime import evaluate
     from ..runtime.verify.report import MappingReport
-    from ..solvers import Limits
+    from ..solvers import Limits, Workers
     from .show.mapping import answer, print_mapping
 
     links = read_topology(topology)
@@ -109,6 +112,7 @@ def map_stages(
             limits=limits,
             on_progress=on_progress,
             started=STARTED,
+            workers=Workers(workers, deterministic, scheduler),
         )
     report = None
     if result.plan is not None:

@@ -138,6 +138,9 @@ def solve(
     ] = None,
     node_limit: Annotated[int | None, typer.Option(help="Stop after so many nodes.")] = None,
     seed: options.Seed = 0,
+    workers: options.WorkerCount = None,
+    deterministic: options.Deterministic = False,
+    scheduler: options.Scheduler = None,
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
     output: options.PlanOutput = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan: .png, .svg or .pdf.")] = None,
@@ -160,6 +163,7 @@ def solve(
         check_runnable(loaded)
 
     from ..api.solve import solve_with  # what a missing file need not wait for
+    from ..solvers import Workers
     from .show.rank import rank
 
     asked = read_schedule(schedule, microbatches)
@@ -205,7 +209,8 @@ def solve(
     read = _given({"solver": solver, "policy": policy, "fine-tune": fine_tune})
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        _refuse_for_all_schedules({"start": start, "trace": trace, "plot": plot, **read})
+        alone = {"workers": workers, "deterministic": deterministic, "scheduler": scheduler}
+        _refuse_for_all_schedules({"start": start, "trace": trace, "plot": plot, **alone, **read})
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
         return
     with progress(loaded.time_unit) as on_progress:
@@ -219,6 +224,7 @@ def solve(
             on_progress=on_progress,
             options=read,
             started=STARTED,
+            workers=Workers(workers, deterministic, scheduler),
         )
     report = _write(loaded, result.plan, output, plot)
     if objective == "training-batch":
