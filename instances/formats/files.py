@@ -12,7 +12,7 @@ from typing import NoReturn
 from ..common.choices import Tied
 from ..common.errors import InputError, quote
 from ..common.units import NodeId
-from ..generate.catalogue import shipped
+from ..generate.catalogue import generate, shipped
 from ..model.cluster import Cluster
 from ..model.plan import Plan
 from ..model.problem import Problem
@@ -72,7 +72,8 @@ def load(name_or_path: str | Path) -> Workload:
     Parameters
     ----------
     name_or_path
-        Such as ``gpt2-xl``, or a file; `stagecut instances list` lists the shipped ones.
+        Such as ``gpt2-xl`` or ``gpt2-xl-training@deeper=4``, or a file; `stagecut instances list`
+        lists the shipped ones.
 
     Returns
     -------
@@ -91,8 +92,8 @@ def load(name_or_path: str | Path) -> Workload:
     """
     if isinstance(name_or_path, str) and not os.path.exists(name_or_path):
         ready = shipped()
-        if name_or_path in ready:
-            return ready[name_or_path]()
+        if name_or_path.partition("@")[0] in ready:
+            return generate(name_or_path)
         if "/" not in name_or_path and "." not in name_or_path:
             _fail_unknown(name_or_path, list(ready))
     source = read_source(name_or_path)
