@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -179,8 +180,8 @@ def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload,
     source = read_source(path)
     if workload.ties:
         fingerprint, microbatches = outline.made_for(source)
-        forms = (tied_as(workload, tied, microbatches) for tied in Tied)
-        workload = next((w for w in (workload, *forms) if w.fingerprint == fingerprint), workload)
+        forms = chain([workload], (tied_as(workload, tied, microbatches) for tied in Tied))
+        workload = next((w for w in forms if w.fingerprint == fingerprint), workload)
     return workload, plan_json.read_plan(source, workload)
 
 

@@ -39,6 +39,9 @@ CLOSE = 0.01
 ORIGIN = "dp over ideals"
 FALLBACK = "the plan is the best of some topological orders"
 
+#: Ideals for each unit up to which a contraction is searched as a whole.
+FEW_IDEALS = 8
+
 #: Share of the free memory that a lattice and its tables may take.
 MEMORY_SHARE = 0.6
 
@@ -146,6 +149,22 @@ def pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
     linearised(task, search, layer_units(task))
     if search.best is None and not search.should_stop():
         search.note("pipedream: no plan found on the path that merging leaves; others may exist")
+
+
+def contracted_dp(task: Task[Throughput], search: Search[Solution], units: Ints) -> None:
+    """Offer the best plan that keeps units together, which proves nothing about others.
+
+    Parameters
+    ----------
+    units
+        Shape (n,): as of `pipeline`. Where they have more than `FEW_IDEALS` ideals each on average,
+        some of these are all.
+    """
+    pipe = pipeline(task, units)
+    order = pipe.orders[0]
+    lattice = list_ideals(order, pipe.graph.edges, FEW_IDEALS * len(order), search)
+    lattice = lattice if lattice.complete else chain(order)
+    _solve(_Run(task, pipe, lattice, search), coarse=math.isinf(search.objective))
 
 
 def linearised(
