@@ -1,9 +1,10 @@
 """Multilevel planning: for graphs whose units are too many for the methods that see them all.
 
 *Coarsen*: units next to each other in a topological order become one. *Solve*: the dynamic program
-finds the best plan of coarse units. *Refine*: units are left as they are where stages meet, coarser
-the farther from there, and the dynamic program is run again, until that brings nothing. Every step
-costs time near-linear in the graph.
+finds the best contiguous plan of coarse units. *Refine*: units are left as they are where stages
+meet, coarser the farther from there, and the dynamic program is run again, until that brings
+nothing. For other splits pairs of devices then divide anew what they hold, of such units, by the
+neighbourhood search. Every step costs time near-linear in the graph.
 """
 
 from __future__ import annotations
@@ -19,17 +20,25 @@ from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Ints
 from ...core.search import Search
+from ..column_generation.frontier import incidence
 from ..dp.dp import contracted_dp
+from ..neighbourhood import Neighbourhood
 from .coarsen import around, crossing, even, labels
 
-#: Coarse units: at least, and for each device.
+#: Coarse units of the first plan: at least, and for each device.
 LEAST, PER_DEVICE = 256, 16
 
 #: Sizes of coarse units between the end of a stage and its middle.
 SIZES = 12
 
-#: Rounds of refinement that better a plan by less than this, relatively, are the last.
+#: Rounds that better a plan by less than this, relatively, are the last.
 ENOUGH = 1e-4
+
+#: Moves of the neighbourhood search for each device, before units are made anew.
+MOVES = 10
+
+#: Rounds in a row that may bring nothing.
+PATIENCE = 3
 
 
 def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
@@ -44,15 +53,16 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
     for order in orders:
         with search.phase("coarse"):
             _coarse(task, graph, order, search)
-        if search.should_stop():
-            return
         before = math.inf
-        while search.objective < before * (1 - ENOUGH) and search.best is not None:
+        while search.objective < before * (1 - ENOUGH) and not search.should_stop():
             before = search.objective
             with search.phase("refine"):
-                _refine(task, graph, order, search)
-            if search.should_stop():
-                return
+                contracted_dp(task, search, _near_ends(graph, order, search, by_stage=True))
+        if search.should_stop():
+            return
+    if task.problem.split == "noncontiguous" and search.best is not None:
+        with search.phase("pairs"):
+            _pairs(task, graph, orders[0], search)
 
 
 def _coarse(
@@ -66,14 +76,44 @@ def _coarse(
     contracted_dp(task, search, labels(order, boundaries)[graph.unit_of])
 
 
-def _refine(
+def _near_ends(
+    graph: Hypergraph, order: Ints, search: Search[Solution], *, by_stage: bool
+) -> Ints:
+    """Return units that are merged but where devices of the best plan meet; shape (n,).
+
+    Parameters
+    ----------
+    by_stage
+        Whether the order is first sorted by the stages, of which the plan must be a chain.
+    """
+    assert isinstance(search.best, Placement)
+    device = graph.restrict(search.best.device)
+    if by_stage:
+        _, first, of = np.unique(device[order], return_index=True, return_inverse=True)
+        order = order[np.argsort(first[of], kind="stable")]
+    return labels(order, around(device[order], SIZES))[graph.unit_of]
+
+
+def _pairs(
     task: Task[Throughput], graph: Hypergraph, order: Ints, search: Search[Solution]
 ) -> None:
-    """Plan anew with units as they are where the stages of the best plan meet."""
-    assert isinstance(search.best, Placement)
-    device = graph.restrict(search.best.device)[order]
-    first = {d: i for i, d in reversed(list(enumerate(device.tolist())))}
-    stage = np.array([first[d] for d in device.tolist()])
-    by_stage = np.argsort(stage, kind="stable")
-    boundaries = around(stage[by_stage], SIZES)
-    contracted_dp(task, search, labels(order[by_stage], boundaries)[graph.unit_of])
+    """Let pairs of devices divide anew what they hold, until that brings nothing for long.
+
+    `limits.nodes` counts rounds.
+    """
+    rng = np.random.default_rng(search.limits.seed)
+    idle = rounds = 0
+    while idle < PATIENCE and not search.should_stop():
+        if search.limits.nodes is not None and rounds >= search.limits.nodes:
+            search.stop_for("nodes")
+            return
+        rounds += 1
+        before = search.objective
+        assert isinstance(search.best, Placement)
+        coarse = hypergraph(task, _near_ends(graph, order, search, by_stage=False))
+        start = coarse.restrict(search.best.device)
+        walk = Neighbourhood(
+            task, coarse, incidence(coarse), np.arange(coarse.size), start, rng
+        )
+        walk.walk(search, MOVES * task.cluster.size)
+        idle = 0 if search.objective < before * (1 - ENOUGH) else idle + 1
