@@ -21,7 +21,7 @@ from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Ints
 from ...core.search import Search
 from ..column_generation.frontier import incidence
-from ..dp.dp import contracted_dp
+from ..dp.dp import contracted_dp, few_ideals_dp
 from ..neighbourhood import Neighbourhood
 from .coarsen import around, crossing, even, labels
 
@@ -60,6 +60,8 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
                 contracted_dp(task, search, _near_ends(graph, order, search, by_stage=True))
         if search.should_stop():
             return
+    with search.phase("dp"):
+        few_ideals_dp(task, search)
     if task.problem.split == "noncontiguous" and search.best is not None:
         with search.phase("pairs"):
             _pairs(task, graph, orders[0], search)
