@@ -32,10 +32,10 @@ SHARE = 0.25
 def auto(task: Task[Throughput], search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
-    Large graphs go to multilevel planning. First plans of others, for which nothing is compiled, are one device and greedy. Contiguous splits go to
-    the DP over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to
-    set partitioning. The compact program goes on where these end. Relayed data only the DP can
-    price, so there it is all.
+    Large graphs go to multilevel planning. First plans of others, for which nothing is compiled,
+    are one device and greedy. Contiguous splits go to the DP over ideals, which is exact while its
+    lattice is small enough. Non-contiguous ones go to set partitioning. The compact program goes on
+    where these end. Relayed data only the DP can price, so there it is all.
     """
     if task.workload.n > LARGE:
         from .multilevel.multilevel import multilevel

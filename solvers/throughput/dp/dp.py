@@ -157,10 +157,13 @@ def contracted_dp(task: Task[Throughput], search: Search[Solution], units: Ints)
     Parameters
     ----------
     units
-        Shape (n,): as of `pipeline`. Where they have many ideals, those of one order are all.
+        Shape (n,): as of `pipeline`. Where they have many ideals, those of one order are all: that
+        of their numbers, if it is topological.
     """
     pipe = pipeline(task, units)
-    lattice = _few_ideals(pipe, search) or chain(pipe.orders[0])
+    numbered = (pipe.graph.edges[:, 0] < pipe.graph.edges[:, 1]).all()
+    order = np.arange(pipe.graph.size) if numbered else pipe.orders[0]
+    lattice = _few_ideals(pipe, search) or chain(order)
     _solve(_Run(task, pipe, lattice, search), coarse=math.isinf(search.objective))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....formulations.throughput.hypergraph import Hypergraph
-from ....instances.common.arrays import Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 
 #: Part of an even share by which a boundary may be shifted to where less data crosses.
 SHIFT = 0.3
@@ -37,6 +37,13 @@ def crossing(graph: Hypergraph, weight: Floats, order: Ints) -> Floats:
         np.add.at(change, np.minimum.reduceat(at, starts) + 1, weight)
         np.add.at(change, np.maximum.reduceat(at, starts) + 1, -weight)
     return np.cumsum(change)
+
+
+def touching(graph: Hypergraph, weight: Floats) -> Floats:
+    """Return the weight of the nets that each unit is a pin of; shape (U,)."""
+    pins = np.array([v for net in graph.pins for v in net], np.int64)
+    lengths = np.array([len(net) for net in graph.pins], np.int64)
+    return np.bincount(pins, weights=np.repeat(weight, lengths), minlength=graph.size)
 
 
 def even(work: Floats, crosses: Floats, count: int) -> Ints:
@@ -69,13 +76,15 @@ def even(work: Floats, crosses: Floats, count: int) -> Ints:
     return np.array(sorted({*found, size}), np.int64)
 
 
-def around(stage: Ints, most: int) -> Ints:
+def around(stage: Ints, alone: Bools, most: int) -> Ints:
     """Return boundaries that leave units as they are where stages meet, and merge what is inside.
 
     Parameters
     ----------
     stage
         Shape (U,): of the units in their order, none decreasing.
+    alone
+        Shape (U,): units that are merged with none.
     most
         Coarse units of a stage at most, twice: towards either end they get smaller.
 
@@ -87,7 +96,8 @@ def around(stage: Ints, most: int) -> Ints:
     size = len(stage)
     ends = np.flatnonzero(np.diff(stage, prepend=-1, append=-1))
     steps = np.unique((GROWTH ** np.arange(most)).astype(np.int64).cumsum())
-    found = {0, size}
+    single = np.flatnonzero(alone)
+    found = {0, size, *single.tolist(), *(single + 1).tolist()}
     for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         inner = steps[steps <= (b - a) // 2].tolist()
         found |= {a, b, *(a + s for s in inner), *(b - s for s in inner)}

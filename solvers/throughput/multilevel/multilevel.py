@@ -18,12 +18,12 @@ from ....formulations.throughput.hypergraph import Hypergraph, hypergraph, pipel
 from ....formulations.throughput.ideals import topological_orders
 from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import Placement, Solution, Throughput
-from ....instances.common.arrays import Ints
+from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
 from ..column_generation.frontier import incidence
 from ..dp.dp import contracted_dp, few_ideals_dp
 from ..neighbourhood import Neighbourhood
-from .coarsen import around, crossing, even, labels
+from .coarsen import around, crossing, even, labels, touching
 
 #: Coarse units of the first plan: at least, and for each device.
 LEAST, PER_DEVICE = 256, 16
@@ -57,7 +57,7 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
         while search.objective < before * (1 - ENOUGH) and not search.should_stop():
             before = search.objective
             with search.phase("refine"):
-                contracted_dp(task, search, _near_ends(graph, order, search, by_stage=True))
+                contracted_dp(task, search, _near_ends(task, graph, order, search, by_stage=True))
         if search.should_stop():
             return
     with search.phase("dp"):
@@ -70,30 +70,63 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
 def _coarse(
     task: Task[Throughput], graph: Hypergraph, order: Ints, search: Search[Solution]
 ) -> None:
-    kinds = np.flatnonzero(task.costs.count)
-    work = graph.compute[kinds].sum(axis=1).min(axis=0)
-    weight = graph.weight[kinds].sum(axis=1).min(axis=0)
     count = max(LEAST, PER_DEVICE * task.cluster.size)
-    boundaries = even(work[order], crossing(graph, weight, order), count)
+    weight = _weight(task, graph)
+    boundaries = even(_load_alone(task, graph)[order], crossing(graph, weight, order), count)
     contracted_dp(task, search, labels(order, boundaries)[graph.unit_of])
 
 
+def _weight(task: Task[Throughput], graph: Hypergraph) -> Floats:
+    """Return the weight of each net on the kind of the most devices; shape (E,)."""
+    weight: Floats = graph.weight[task.costs.count.argmax()].sum(axis=0)
+    return weight
+
+
+def _load_alone(task: Task[Throughput], graph: Hypergraph) -> Floats:
+    """Return the least load of a device that holds a unit alone; shape (U,)."""
+    time: Floats = graph.compute[task.costs.count > 0].sum(axis=1).min(axis=0)
+    return time + touching(graph, _weight(task, graph))
+
+
 def _near_ends(
-    graph: Hypergraph, order: Ints, search: Search[Solution], *, by_stage: bool
+    task: Task[Throughput],
+    graph: Hypergraph,
+    order: Ints,
+    search: Search[Solution],
+    *,
+    by_stage: bool,
 ) -> Ints:
     """Return units that are merged but where devices of the best plan meet; shape (n,).
 
     Parameters
     ----------
     by_stage
-        Whether the order is first sorted by the stages, of which the plan must be a chain.
+        Whether the order is first sorted by the stages.
     """
     assert isinstance(search.best, Placement)
     device = graph.restrict(search.best.device)
     if by_stage:
-        _, first, of = np.unique(device[order], return_index=True, return_inverse=True)
-        order = order[np.argsort(first[of], kind="stable")]
-    return labels(order, around(device[order], SIZES))[graph.unit_of]
+        order = order[np.argsort(_stages(task, graph, device)[order], kind="stable")]
+    load = _load_alone(task, graph)
+    alone = load > load.sum() / (LEAST + PER_DEVICE * task.cluster.size)
+    return labels(order, around(device[order], alone[order], SIZES))[graph.unit_of]
+
+
+def _stages(task: Task[Throughput], graph: Hypergraph, device: Ints) -> Ints:
+    """Return the place of each unit's device in a topological order of the devices; shape (U,).
+
+    All zeros where devices wait for each other, as in a start that is not contiguous.
+    """
+    import networkx as nx
+
+    stages: nx.DiGraph[int] = nx.DiGraph()
+    stages.add_nodes_from(range(task.cluster.size))
+    between = device[graph.edges]
+    stages.add_edges_from(np.unique(between[between[:, 0] != between[:, 1]], axis=0).tolist())
+    place = np.zeros(task.cluster.size, np.int64)
+    if nx.is_directed_acyclic_graph(stages):
+        place[list(nx.topological_sort(stages))] = np.arange(task.cluster.size)
+    return place[device]
 
 
 def _pairs(
@@ -112,10 +145,8 @@ def _pairs(
         rounds += 1
         before = search.objective
         assert isinstance(search.best, Placement)
-        coarse = hypergraph(task, _near_ends(graph, order, search, by_stage=False))
+        coarse = hypergraph(task, _near_ends(task, graph, order, search, by_stage=False))
         start = coarse.restrict(search.best.device)
-        walk = Neighbourhood(
-            task, coarse, incidence(coarse), np.arange(coarse.size), start, rng
-        )
+        walk = Neighbourhood(task, coarse, incidence(coarse), np.arange(coarse.size), start, rng)
         walk.walk(search, MOVES * task.cluster.size)
         idle = 0 if search.objective < before * (1 - ENOUGH) else idle + 1
