@@ -36,6 +36,12 @@ def _pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
     pipedream(task, search)
 
 
+def _multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
+    from .multilevel.multilevel import multilevel
+
+    multilevel(task, search)
+
+
 def _milp(task: Task[Throughput], search: Search[Solution]) -> None:
     from .milp import compact
 
@@ -126,6 +132,7 @@ METHODS: dict[str, Method[Throughput]] = {
     "auto": Method(_auto, _SOLVER, beside=_beside_auto),
     "dp": Method(_dp),
     "linear-dp": Method(_linear_dp),
+    "multilevel": Method(_multilevel),
     "pipedream": Method(_pipedream),
     "milp": Method(_milp, _SOLVER, refuses=(_relayed,)),
     "column-generation": Method(
