@@ -93,7 +93,7 @@ def test_no_circle_of_imports() -> None:
 def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether numba compiles a function."""
     called = [d.func if isinstance(d, ast.Call) else d for d in function.decorator_list]
-    compilers = ("njit", "inner", "uncounted", "kernel", "random_kernel")
+    compilers = ("njit", "inner", "uncounted", "kernel")
     return any(isinstance(name, ast.Name) and name.id in compilers for name in called)
 
 

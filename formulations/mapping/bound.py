@@ -1,7 +1,7 @@
 """Lower bounds of a mapping: conditions that every mapping of max stage time ≤ T fulfils.
 
 At a threshold T, a pair of devices is *admitted* to boundary s (ring s) if its message leaves
-room for the rest of stage s. If a necessary condition fails at T, every mapping takes more:
+time for the rest of stage s. If a necessary condition fails at T, every mapping takes more:
 
 1. A device *fits* stage s if it has admitted neighbours that fit on both boundaries and on the
    ring, all of them different, as many as its place needs. Devices that do not are taken out until
@@ -191,6 +191,25 @@ def threshold_bound(
         else:
             high = middle
     return low
+
+
+def possible_values(costs: MappingCosts, low: float, high: float) -> Floats | None:
+    """Return what the longest stage can take, above `low` and at most `high`, ascending.
+
+    None if a stage has both kinds of messages, or another all-reduce than a ring may do: then the
+    values are too many. O(S·D²) time.
+    """
+    sends = np.asarray(costs.boundary.any(axis=1))
+    rings = np.asarray(costs.ring.any(axis=1))
+    if (sends & rings).any() or (rings & np.isfinite(costs.non_ring_lower_bound)).any():
+        return None
+    found = [np.array([costs.lower_bound, *costs.base])]
+    for s in np.flatnonzero(sends | rings).tolist():
+        pair = costs.boundary_costs(s) if sends[s] else costs.ring_costs(s)
+        value = costs.base[s] + pair
+        found.append(np.unique(value[(value > low) & (value <= high)]))
+    values = np.unique(np.concatenate(found))
+    return values[(values > low) & (values <= high)]
 
 
 @kernel

@@ -31,14 +31,12 @@ from __future__ import annotations
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
+from .annealing.stage_times import break_ties
 from .annealing.targets import anneal, descents, start_strategies
-from .exact.exact import exact
 from .links import busiest_link
 from .parameters import EARLY_ROUNDS, EXACT_ROUNDS, MAX_EXACT_DEVICES
-from .programs.messages import messages_first
-from .programs.rings import rings_first
+from .programs.tight_stages import messages_first, rings_first
 from .search import MappingSearch
-from .ties import break_ties
 
 
 def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
@@ -95,6 +93,8 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 def _exact(mapping: MappingSearch) -> None:
     """Search to the end over sets of devices."""
+    from .exact import exact  # with numba
+
     search = mapping.search
     with search.phase("exact"):
         bound, found, finished = exact(

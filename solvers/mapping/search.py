@@ -20,8 +20,7 @@ from ...instances.common.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.stage_times import descend
 from .annealing.violations import best_routes
-from .first import first_mapping
-from .layouts import layouts, matched
+from .layouts import first_mapping, layouts, matched
 from .parameters import BLOCK_SECONDS, BLOCK_SHARE, BLOCK_WIDTH, ORDER_STEPS, SEGMENT_TARGETS
 from .partition import balanced_partition
 from .programs.blocks import BlockTest

@@ -37,7 +37,7 @@ from stagecut.formulations.mapping import milp as mapping_milp
 from stagecut.formulations.mapping.blocks import find_blocks
 from stagecut.formulations.mapping.bound import pair_upper_bounds, stage_lower_bounds
 from stagecut.formulations.mapping.costs import mapping_costs, stage_times
-from stagecut.formulations.mapping.joint_data import joint_data
+from stagecut.formulations.mapping.joint import joint_data
 from stagecut.formulations.mapping.links import link_traffic
 from stagecut.formulations.mapping.splits import block_capacities
 from stagecut.formulations.schedule import milp as schedule_milp

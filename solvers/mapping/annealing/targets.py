@@ -33,7 +33,7 @@ from ..parameters import (
 )
 from ..search import MappingSearch
 from .anneal_kernel import anneal as anneal_state
-from .count_model import (
+from .block_counts import (
     CountModel,
     choose_counts,
     hard_upper_bounds,
@@ -44,7 +44,7 @@ from .count_model import (
     update_weights,
 )
 from .stage_times import descend
-from .state import State, new_moves, state_of
+from .state import State, state_of
 from .violations import sampled_splits, violation_left, violations
 from .violations_kernel import Violations
 
@@ -236,13 +236,11 @@ def _sliced(
     """Anneal in slices, so that the clock is looked at; return the violation left."""
     hot, cold = heats
     slices = max(1, -(-steps // SLICE_STEPS))
-    moves = new_moves(start.state)
     left = 1.0
     for k in range(slices):
         anneal_state(
             cost,
             start.state,
-            moves,
             steps // slices,
             (seed + k) % 2**31,
             hot * (cold / hot) ** (k / slices),

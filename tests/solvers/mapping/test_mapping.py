@@ -36,10 +36,16 @@ from stagecut.runtime.verify.report import MappingReport
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import search as mapping_search
 from stagecut.solvers.mapping.annealing.anneal_kernel import anneal
-from stagecut.solvers.mapping.annealing.state import new_moves, state_of
+from stagecut.solvers.mapping.annealing.state import state_of
 from stagecut.solvers.mapping.annealing.violations import best_routes, sampled_splits, violations
-from stagecut.solvers.mapping.first import even_ends, first_mapping
-from stagecut.solvers.mapping.layouts import cycle, layouts, matched, snake
+from stagecut.solvers.mapping.layouts import (
+    cycle,
+    even_ends,
+    first_mapping,
+    layouts,
+    matched,
+    snake,
+)
 from stagecut.solvers.mapping.partition import balanced_partition
 from stagecut.solvers.mapping.programs.blocks import BlockTest
 from stagecut.solvers.mapping.segments import SegmentTest
@@ -151,7 +157,7 @@ def test_bounds_are_never_above_a_mapping(mode: str, seed: int) -> None:
         target = low * factor
         upper_bounds = sampled_splits(costs, lower_bounds, target)
         cost = violations(costs, order, costs.island, upper_bounds, target)
-        anneal(cost, state, new_moves(state), 20_000, turn, 0.35, 0.1)
+        anneal(cost, state, 20_000, turn, 0.35, 0.1)
         times = stage_times(costs, state.slots(), matched(costs, state.slots()))
         best = min(best, float(times.max()))
     search: Search[object] = Search(Limits(), lambda _: 0.0)

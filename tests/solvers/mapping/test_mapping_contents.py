@@ -15,20 +15,17 @@ from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.common.arrays import Floats, Ints
 from stagecut.solvers.mapping.annealing.anneal_kernel import anneal
 from stagecut.solvers.mapping.annealing.block_counts import (
+    choose_counts,
     first_counts,
     likely_counts,
-    sample_links,
-    scarcity,
-)
-from stagecut.solvers.mapping.annealing.count_model import (
-    choose_counts,
     likely_upper_bounds,
     new_count_model,
     read_counts,
     realise,
+    sample_links,
+    scarcity,
     update_weights,
 )
-from stagecut.solvers.mapping.annealing.state import new_moves
 from stagecut.solvers.mapping.annealing.violations import (
     best_routes,
     sampled_splits,
@@ -154,7 +151,7 @@ def test_settling_keeps_contents_and_what_it_claims(
                 keeps_counts=True,
                 exchange_rate=exchange_rate,
             )
-            anneal(cost, state, new_moves(state), 20_000, seed, 0.7, 0.2)
+            anneal(cost, state, 20_000, seed, 0.7, 0.2)
             left = violation_left(cost)
             slots, sends_to = state.slots(), state.sends_to[:-1]
             assert sorted(state.slot.tolist()) == list(range(costs.size))
@@ -189,7 +186,7 @@ def test_settling_repeats_itself() -> None:
         upper_bounds = likely_upper_bounds(model, costs, lower_bounds, target)
         order = best_routes(costs)
         cost = violations(costs, order, block, upper_bounds, target, keeps_counts=True)
-        anneal(cost, state, new_moves(state), 10_000, 0, 0.7, 0.2)
+        anneal(cost, state, 10_000, 0, 0.7, 0.2)
         found.append((state.slot.tolist(), state.sends_to.tolist()))
     assert found[0] == found[1]
 
