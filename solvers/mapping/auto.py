@@ -32,16 +32,15 @@ from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.stage_times import break_ties
-from .annealing.targets import anneal, descents, start_strategies
-from .links import busiest_link
 from .parameters import EARLY_ROUNDS, EXACT_ROUNDS, MAX_EXACT_DEVICES
-from .programs.tight_stages import messages_first, rings_first
 from .search import MappingSearch
 
 
 def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Map for what the problem minimises; break ties of stage times by their sum."""
     if task.problem.objective == "busiest-link":
+        from .links import busiest_link
+
         busiest_link(task, search)
     else:
         stage_times(task, search)
@@ -51,11 +50,13 @@ def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 def layouts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Take the best construction, with a bound, for what the problem minimises."""
     if task.problem.objective == "busiest-link":
+        from .links import busiest_link
+
         busiest_link(task, search, anneal=False)
         return
     mapping = MappingSearch(task, search)
     mapping.layouts()
-    mapping.bound_stages()
+    mapping.bound_segments()
     mapping.bound_thresholds()
 
 
@@ -64,11 +65,17 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     mapping = MappingSearch(task, search)
     with mapping.step("layouts"):
         mapping.layouts()
-        mapping.bound_stages()
+        mapping.bound_segments()
     if not isinstance(search.best, ReplicaPlacement) or search.should_stop():
         return
+    if search.gap <= OPTIMAL_GAP:
+        return
+    from .annealing.targets import anneal, descents, start_strategies
+
     devices = mapping.costs.size
     if devices > MAX_EXACT_DEVICES:
+        from .programs.tight_stages import messages_first, rings_first
+
         with mapping.step("rings"):
             rings_first(mapping)
     starts = start_strategies(mapping)

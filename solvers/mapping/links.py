@@ -27,7 +27,7 @@ from .parameters import (
     LINK_SLICE_STEPS,
     LINK_SLICES,
 )
-from .programs.blocks import BlockTest
+from .programs.counts import count_test
 from .search import MappingSearch
 
 
@@ -114,7 +114,7 @@ def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBound
         lower_bounds,
         mapping.objective_s,
         enough,
-        BlockTest(search, block),
+        count_test(search, block),
         mapping.bound_s,
         width=1e-4,
     )

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....formulations.mapping.costs import stage_times
 from ....instances import ReplicaPlacement
 from ...core.search import OPTIMAL_GAP
-from ..layouts import matched, paired
+from ..layouts import matched
 from ..parameters import (
     BLOCK_WIDTH,
     COUNT_STEPS,
@@ -22,7 +21,6 @@ from ..parameters import (
     FIXED_COUNT_COLD,
     FIXED_COUNT_HOT,
     FIXED_COUNT_STEPS,
-    PROGRAM_WORK,
     REPAIR_COLD,
     REPAIR_COOL,
     REPAIR_HOT,
@@ -104,7 +102,6 @@ def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
         def from_count_model(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
             _from_count_model(mapping, start, model, seed)
 
-        starts.insert(0, StartStrategy(_from_counts, incumbent, REPAIR_COOL, low))
         both = bool((costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any())
         starts.insert(
             0,
@@ -157,22 +154,6 @@ def _continue(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
 def _from_incumbent(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
     """Repair the incumbent."""
     start.state = _incumbent(mapping)
-    _continue(mapping, start, seed)
-
-
-def _from_counts(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
-    """Repair a solution of the programs for counts and devices; raise the bound without one."""
-    costs = mapping.costs
-    start.work += PROGRAM_WORK
-    if mapping.test.count(costs, mapping.lower_bounds, start.target, first=False) is None:
-        mapping.raise_bound(start.target, "counts of devices per block (HiGHS)")
-        start.next(mapping, failed=True)
-        return
-    slots = mapping.test.slots(costs)
-    if slots is not None:
-        pairs = [matched(costs, slots), paired(costs, slots)]
-        fits = stage_times(costs, slots, pairs[0]).max() <= start.target
-        start.state = state_of(costs, slots, pairs[0 if fits else 1])
     _continue(mapping, start, seed)
 
 

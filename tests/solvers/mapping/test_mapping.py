@@ -47,7 +47,7 @@ from stagecut.solvers.mapping.layouts import (
     snake,
 )
 from stagecut.solvers.mapping.partition import balanced_partition
-from stagecut.solvers.mapping.programs.blocks import BlockTest
+from stagecut.solvers.mapping.programs.counts import count_test
 from stagecut.solvers.mapping.segments import SegmentTest
 
 SHAPES = [(2, 2), (2, 3), (3, 2), (1, 4), (4, 1), (1, 1), (1, 5), (5, 1)]
@@ -162,7 +162,7 @@ def test_bounds_are_never_above_a_mapping(mode: str, seed: int) -> None:
         best = min(best, float(times.max()))
     search: Search[object] = Search(Limits(), lambda _: 0.0)
     assert threshold_bound(costs, lower_bounds, best, lambda: False) <= best
-    test = BlockTest(search, find_blocks(costs))
+    test = count_test(search, find_blocks(costs))
     assert test(costs, lower_bounds, best * (1 + 1e-9)) is not None
 
 
@@ -183,7 +183,7 @@ def test_block_bounds_are_never_above_the_optimum(seed: int, mode: str, collecti
     optimum = brute_force(stage, problem)
     lower_bounds = stage_lower_bounds(costs)
     search: Search[object] = Search(Limits(), lambda _: 0.0)
-    for test in (fitting, SegmentTest(costs, found), BlockTest(search, found)):
+    for test in (fitting, SegmentTest(costs, found), count_test(search, found)):
         assert test(costs, lower_bounds, optimum * (1 + 1e-9)) is not None
         bound = threshold_bound(costs, lower_bounds, 2 * optimum, lambda: False, test)
         assert bound <= optimum * (1 + 1e-9)
