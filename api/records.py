@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from ..instances import InputError, Plan, VerificationError, Workload
 from ..instances.formats.certificate import PRICES
 from ..instances.formats.files import load, load_plan_with_form, save
+from ..instances.formats.source import read_source
 from ..instances.formats.writing import write_whole
 from ..instances.model.plan import gap_between
 from ..runtime import verify
@@ -84,28 +86,25 @@ def read_records(folder: str | Path) -> list[Record]:
     --------
     >>> read_records("nowhere")
     Traceback (most recent call last):
-    stagecut.instances.common.errors.InputError: nowhere: no records.csv there
+    stagecut.instances.common.errors.InputError: nowhere/records.csv: no such file; check the path
     """
-    path = Path(folder) / "records.csv"
-    if not path.is_file():
-        raise InputError(f"{folder}: no records.csv there")
+    source = read_source(Path(folder) / "records.csv")
     names = [field.name for field in fields(Record)]
-    records = []
-    with path.open(encoding="utf-8", newline="") as lines:
-        rows = csv.DictReader(lines)
-        if rows.fieldnames != names:
-            raise InputError(f"{path}: its columns are not {', '.join(names)}")
-        for row in rows:
-            try:
-                records.append(_from_row(row))
-            except (TypeError, ValueError, KeyError):
-                raise InputError(f"{path}: line {rows.line_num} is no record") from None
-    return records
+    rows = csv.DictReader(io.StringIO(source.text, newline=""))
+    if rows.fieldnames != names:
+        source.fail(f"its columns are not {', '.join(names)}")
+    try:
+        return [_from_row(row) for row in rows]
+    except (TypeError, ValueError, KeyError, csv.Error):
+        source.fail(f"line {rows.line_num} is no record")
 
 
 def _from_row(row: dict[str, str]) -> Record:
     words: dict[str, object] = dict(row)
-    words["objective"], words["bound"] = float(row["objective"]), float(row["bound"])
+    for name in ("objective", "bound"):
+        words[name] = number = float(row[name])
+        if math.isnan(number):
+            raise ValueError(name)
     words["checked"] = {"yes": True, "no": False}[row["checked"]]
     return Record(**words)  # type: ignore[arg-type]
 

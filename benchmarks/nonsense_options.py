@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from nonsense import NONSENSE, attack, commands, no_cases_run, options_of
 
-from stagecut.api import cases
+from stagecut.api import cases as of_comparisons
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--commands", nargs="*", help="default: all")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    cases.run_case = no_cases_run
+    of_comparisons.run_case = no_cases_run
     counts: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -22,9 +25,10 @@ def on_ranks(world: int, work: Callable[..., Any], *arguments: Any) -> Any:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    answers = multiprocessing.get_context("spawn").SimpleQueue()
-    multiprocessing.spawn(_rank, (world, port, cores, answers, work, arguments), nprocs=world)
-    return answers.get()
+    with TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer"  # a pipe is read too late where the answer is larger
+        multiprocessing.spawn(_rank, (world, port, cores, answer, work, arguments), nprocs=world)
+        return pickle.loads(answer.read_bytes())
 
 
 def _rank(
@@ -32,7 +36,7 @@ def _rank(
     world: int,
     port: int,
     cores: list[int],
-    answers: Any,
+    given: Path,
     work: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
@@ -44,7 +48,7 @@ def _rank(
     try:
         answer = work(*arguments)
         if rank == 0:
-            answers.put(answer)
+            given.write_bytes(pickle.dumps(answer))
     finally:
         dist.destroy_process_group()
 

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from ranks import on_ranks
 from torch import nn
 from torch.nn import functional as F
+from transformer_block import Block
 
 import stagecut
 from stagecut import Cluster, Iteration, Limits, Plan, Throughput, Workload
@@ -40,30 +41,13 @@ BLOCKS = (8, 2, 8, 2, 12, 4)
 MICROBATCHES = (4, 16)
 
 
-class Block(nn.Module):
-    """A transformer block."""
-
-    def __init__(self, times: int) -> None:
-        super().__init__()
-        self.norm_1, self.norm_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, times * WIDTH), nn.Linear(times * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, s, w = x.shape
-        q, k, v = self.qkv(self.norm_1(x)).view(b, s, 3, 8, w // 8).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).reshape(b, s, w))
-        return x + self.down(F.gelu(self.up(self.norm_2(x))))
-
-
 class Gpt(nn.Module):
     """Embeddings, blocks, a head for many words, and the loss."""
 
     def __init__(self) -> None:
         super().__init__()
         self.token, self.place = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(map(Block, BLOCKS))
+        self.blocks = nn.ModuleList(Block(WIDTH, times) for times in BLOCKS)
         self.head = nn.Linear(WIDTH, WORDS)
 
     def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

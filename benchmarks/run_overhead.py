@@ -17,6 +17,7 @@ from ranks import median_s, on_ranks
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional as F
+from transformer_block import Block
 
 import stagecut
 from stagecut import Plan, Workload
@@ -29,30 +30,13 @@ WIDTH, WORDS, LENGTH, BLOCKS = 128, 512, 64, 8
 SAMPLES, MICROBATCHES, STEPS, REPETITIONS = 8, 8, 8, 5
 
 
-class Block(nn.Module):
-    """A transformer block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm_1, self.norm_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, s, w = x.shape
-        q, k, v = self.qkv(self.norm_1(x)).view(b, s, 3, 8, w // 8).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).reshape(b, s, w))
-        return x + self.down(F.gelu(self.up(self.norm_2(x))))
-
-
 class First(nn.Module):
     """Embeddings and the first half of the blocks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.token, self.place = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS // 2))
+        self.blocks = nn.ModuleList(Block(WIDTH) for _ in range(BLOCKS // 2))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.token(ids) + self.place(torch.arange(LENGTH))
@@ -66,7 +50,7 @@ class Second(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS // 2))
+        self.blocks = nn.ModuleList(Block(WIDTH) for _ in range(BLOCKS // 2))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ from rich.table import Table
 
 from ..api.records import check_record, read_records, submit_record
 from ..instances import InputError, VerificationError
-from .common.console import ERR, OUT, print_json, show_gap
+from .common.console import OUT, print_json, show_gap
 
 app = typer.Typer(help="List, check and better the records.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Option("--records", help="The folder of the records.")]
@@ -45,6 +46,8 @@ def check(
     below: Annotated[str, typer.Option(help="Only instances whose path begins so.")] = "",
 ) -> None:
     """Verify every record from the definitions; exit code 2 if one is not as it says."""
+    if not os.path.isdir(instances):  # `Path.is_dir` raises where a name is too long
+        raise InputError(f"--instances {str(instances)!r}: no such folder")
     records = [r for r in read_records(folder) if r.instance.startswith(below)]
     wrong = []
     for record in records:
@@ -52,7 +55,7 @@ def check(
             check_record(record, folder, instances)
         except (InputError, VerificationError) as error:
             wrong.append(f"{record.instance}, {record.asked}: {error}")
-            ERR.print(wrong[-1], style="red", highlight=False, soft_wrap=True)
+            OUT.print(wrong[-1], style="red", highlight=False, soft_wrap=True)
     if wrong or not records:
         raise InputError(f"{folder}: {len(wrong)} of {len(records)} records are not as they say")
     proved = sum(record.checked for record in records)

@@ -16,7 +16,7 @@ from brute import best_max_load
 from brute_iteration import SCHEDULES, training_case
 from brute_mapping import stages_of
 from brute_sharding import random_problem, random_program
-from cases import linked_case, random_case
+from cases import THROUGHPUT_PROBLEMS, linked_case, random_case
 from training_cases import random_training_case
 
 from stagecut import (
@@ -56,14 +56,6 @@ from stagecut.solvers.core.compiled_model import compile_model
 from stagecut.solvers.core.highs import run_highs
 from stagecut.solvers.core.search import Search
 
-PROBLEMS = [
-    Throughput(split=split, cpu_split=cpu, pipeline=pipeline, overlap=overlap)
-    for split in ("noncontiguous", "contiguous", "per-device")
-    for cpu in ("contiguous", "free")
-    for pipeline in ("pipedream", "gpipe")
-    for overlap in (False, True)
-]
-
 
 @pytest.mark.parametrize("chunk", range(4))
 def test_what_exceeds_the_cutoff_has_no_coefficient_and_no_better_placement(chunk: int) -> None:
@@ -75,7 +67,7 @@ def test_what_exceeds_the_cutoff_has_no_coefficient_and_no_better_placement(chun
                 workload = replace(workload, output_bytes=workload.output_bytes * dear)
             else:
                 workload = replace(workload, transfer=workload.transfer * dear)
-            problem = PROBLEMS[seed % len(PROBLEMS)]
+            problem = THROUGHPUT_PROBLEMS[seed % len(THROUGHPUT_PROBLEMS)]
             best = best_max_load(workload, cluster, problem)
             if not 0 < best < 1e6:
                 continue
@@ -95,7 +87,10 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
     for seed in range(24):
         for make in (random_case, linked_case):
             workload, cluster = make(seed, max_nodes=6, max_cores=2, max_kinds=2)
-            for problem in (PROBLEMS[seed], replace(PROBLEMS[seed], split="contiguous")):
+            for problem in (
+                THROUGHPUT_PROBLEMS[seed],
+                replace(THROUGHPUT_PROBLEMS[seed], split="contiguous"),
+            ):
                 with suppress(InfeasibleError):
                     stated = compact(pose(workload, cluster, problem), cutoff=2.0, floor=0.1)
                     yield f"compact {seed}", texts, stated.model

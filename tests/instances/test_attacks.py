@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 from damage import damaged, outcome, samples
 from forgery import certified, changed, fate, forged, is_refused, plans
-from nonsense import NONSENSE, attack, commands, no_cases_run, options_of
+from nonsense import COMMANDS, NONSENSE, attack, commands, no_cases_run, options_of
 
 from stagecut.api import cases
 
 #: Those that need no torch, which takes seconds to import.
 QUICK = (
-    "solve", "verify", "simulate", "diff", "map", "compare", "report", "export", "export-model",
-    "instances list", "instances show", "instances convert",
+    "solve", "verify", "simulate", "explain", "diff", "map", "shard", "compare", "report", "export",
+    "export-model", "instances list", "instances show", "instances convert", "records list",
+    "records check", "records submit",
 )  # fmt: skip
 
 
@@ -67,3 +68,8 @@ def test_nonsense_options_end_in_one_line(
         for value in rng.sample(NONSENSE, 2):
             result = attack(command, given, option, is_option, value)
             assert not result.defect, (option, value, result)
+
+
+def test_no_command_is_left_out_of_the_attacks(tmp_path: Path) -> None:
+    attacked = {command.split()[0] for command in commands(tmp_path)}
+    assert attacked | {"warm"} == set(COMMANDS.commands)  # warm has no options

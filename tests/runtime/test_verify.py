@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from brute import best_max_load
-from cases import random_case
+from cases import THROUGHPUT_PROBLEMS, random_case
 
 from stagecut import (
     Plan,
@@ -26,19 +26,11 @@ from stagecut import (
 from stagecut.instances import Placement, price
 from stagecut.runtime import evaluate
 
-PROBLEMS = [
-    Throughput(split=split, cpu_split=cpu, pipeline=pipeline, overlap=overlap)
-    for split in ("contiguous", "per-device", "noncontiguous")
-    for cpu in ("contiguous", "free")
-    for pipeline in ("pipedream", "gpipe")
-    for overlap in (False, True)
-]
-
 
 @pytest.mark.parametrize("seed", range(48))
 def test_the_verifier_and_brute_force_agree_on_every_placement(seed: int) -> None:
     workload, cluster = random_case(seed, max_nodes=5, max_accelerators=2, max_kinds=2)
-    problem = PROBLEMS[seed % len(PROBLEMS)]
+    problem = THROUGHPUT_PROBLEMS[seed % len(THROUGHPUT_PROBLEMS)]
     best = math.inf
     for devices in itertools.product(range(cluster.size), repeat=workload.n):
         report = evaluate(workload, cluster, problem, Placement(np.array(devices)))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from brute import best_max_load
 from brute_latency import least_latency
-from cases import linked_case, random_case
+from cases import THROUGHPUT_PROBLEMS, linked_case, random_case
 
 import stagecut
 from stagecut import (
@@ -28,14 +28,6 @@ from stagecut.formulations.task import pose
 from stagecut.solvers.core import share as share_module
 from stagecut.solvers.core.share import Share
 
-PROBLEMS = [
-    Throughput(split=split, cpu_split=cpu, pipeline=pipeline, overlap=overlap)
-    for split in ("noncontiguous", "contiguous", "per-device")
-    for cpu in ("contiguous", "free")
-    for pipeline in ("pipedream", "gpipe")
-    for overlap in (False, True)
-]
-
 
 def bounds(workload: Workload, cluster: Cluster, problem: Throughput | Latency) -> dict[str, float]:
     found: dict[str, float] = {}
@@ -47,7 +39,7 @@ def bounds(workload: Workload, cluster: Cluster, problem: Throughput | Latency) 
 @pytest.mark.parametrize("chunk", range(8))
 def test_no_bound_of_throughput_is_above_the_optimum(chunk: int) -> None:
     for seed in range(60 * chunk, 60 * (chunk + 1)):
-        problem = PROBLEMS[seed % len(PROBLEMS)]
+        problem = THROUGHPUT_PROBLEMS[seed % len(THROUGHPUT_PROBLEMS)]
         case = linked_case if seed % 7 == 0 else random_case
         workload, cluster = case(seed, max_nodes=6, max_cores=2, max_kinds=1 + seed % 2)
         best = best_max_load(workload, cluster, problem)

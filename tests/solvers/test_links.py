@@ -12,7 +12,7 @@ import pytest
 import sample_files
 from brute import best_max_load
 from brute_latency import least_latency
-from cases import linked_case
+from cases import THROUGHPUT_PROBLEMS, linked_case
 
 import stagecut
 from stagecut import (
@@ -31,14 +31,6 @@ from stagecut import (
 from stagecut.instances import CallPlacement, Placement
 from stagecut.instances.formats.files import load_cluster, load_plan, save
 from stagecut.runtime import evaluate
-
-PROBLEMS = [
-    Throughput(split=split, cpu_split=cpu, pipeline=pipeline, overlap=overlap)
-    for split in ("noncontiguous", "contiguous", "per-device")
-    for cpu in ("contiguous", "free")
-    for pipeline in ("pipedream", "gpipe")
-    for overlap in (False, True)
-]
 
 
 def star() -> tuple[Workload, Cluster]:
@@ -91,7 +83,7 @@ def test_latency_over_links_by_hand() -> None:
 @pytest.mark.parametrize("block", range(10))
 def test_throughput_and_brute_force_agree_on_200_cases(block: int) -> None:
     for seed in range(20 * block, 20 * (block + 1)):
-        problem = PROBLEMS[seed % len(PROBLEMS)]
+        problem = THROUGHPUT_PROBLEMS[seed % len(THROUGHPUT_PROBLEMS)]
         workload, cluster = linked_case(
             seed, max_nodes=5 + seed % 2, max_accelerators=3, max_kinds=1 + seed % 2
         )
@@ -140,7 +132,9 @@ METHODS = [
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_of_throughput_that_know_no_links_are_sound(method: str) -> None:
     for seed in range(30):
-        problem = PROBLEMS[seed % 4 if method == "column-generation" else seed % len(PROBLEMS)]
+        problem = THROUGHPUT_PROBLEMS[
+            seed % 4 if method == "column-generation" else seed % len(THROUGHPUT_PROBLEMS)
+        ]
         workload, cluster = linked_case(seed, max_nodes=6, max_accelerators=3, max_kinds=2)
         best = best_max_load(workload, cluster, problem)
         result = stagecut.solve(

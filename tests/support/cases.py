@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from stagecut import Cluster, DeviceKind, Link, PairLink, Workload
+from stagecut import Cluster, DeviceKind, Link, PairLink, Throughput, Workload
+
+#: Every combination of a throughput problem's rules.
+THROUGHPUT_PROBLEMS = [
+    Throughput(split=split, cpu_split=cpu, pipeline=pipeline, overlap=overlap)
+    for split in ("noncontiguous", "contiguous", "per-device")
+    for cpu in ("contiguous", "free")
+    for pipeline in ("pipedream", "gpipe")
+    for overlap in (False, True)
+]
 
 
 def random_case(

@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +22,7 @@ import stagecut
 from stagecut import tied_as
 from stagecut.api.case_record import line, read_record
 from stagecut.api.cases import Case
+from stagecut.api.records import Record, read_records, write_records
 from stagecut.instances import (
     DeviceMapping,
     Iteration,
@@ -121,6 +124,7 @@ def samples(folder: Path) -> dict[str, Sample]:
             lambda path: write_csv(read_csv(read_source(path).text, name=str(path))),
         ),
         "compare record": _record(),
+        "records": _records(),
     }
     for problem, of in (
         (Latency(calls=2), own),
@@ -254,6 +258,23 @@ def _record() -> Sample:
         return f"rows: {len(found)}"
 
     return Sample("".join(map(line, rows.items())), read)
+
+
+def _records() -> Sample:
+    row = (Record("a/w.json", f"K = {k}", 2.5, 2.0, "dp", False, "p.json", "p.json") for k in "48")
+
+    def read(path: Path) -> str:
+        with TemporaryDirectory(dir=path.parent) as folder:
+            copyfile(path, Path(folder, "records.csv"))
+            try:
+                write_records(folder, read_records(folder))
+            except StagecutError as error:
+                raise StagecutError(str(error).replace(folder, str(path))) from None
+            return Path(folder, "records.csv").read_text()
+
+    with TemporaryDirectory() as folder:
+        write_records(folder, list(row))
+        return Sample(Path(folder, "records.csv").read_text(), read, read)
 
 
 def _linked() -> stagecut.Cluster:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
+from brute_sharding import random_problem, random_program
 from cases import random_case
 from mapping_joint_cases import network
 from training_cases import random_training_case
@@ -41,6 +42,11 @@ def _mapping(method: str) -> Case:
     return workload, None, problem, method
 
 
+def _sharding(method: str) -> Case:
+    rng = np.random.default_rng(1)
+    return random_program(rng, 8), None, random_problem(rng), method
+
+
 def _islands() -> Case:
     workload = network(np.random.default_rng(0), 8, backward=False)
     where = topology("random_blk_1:16@seed=3")
@@ -59,6 +65,8 @@ DRIVERS: dict[str, Callable[[], Case]] = {
     "mapping": lambda: _mapping("milp"),
     "mapping, joint": lambda: _mapping("joint"),
     "mapping, islands": _islands,
+    "sharding, strong": lambda: _sharding("milp"),
+    "sharding, compact": lambda: _sharding("milp-compact"),
 }
 
 

@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +19,7 @@ from conformance import task
 from stagecut import Throughput, Workload, accelerators_and_cpus, cli, save, solve
 from stagecut.api.cases import Case
 from stagecut.api.compare import Row
+from stagecut.api.records import Record, submit_record
 
 NONSENSE = [
     "", " ", "-1", "0", "-0", "nan", "inf", "-inf", "1e999", "1e-400", "9" * 30, "-" + "9" * 30,
@@ -61,6 +62,17 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "import torch\n\n\ndef make():\n    return torch.nn.Linear(2, 2)\n"
     )
     w, p, o = (str(folder / name) for name in ("w.json", "p.json", "out.json"))
+    (folder / "records").mkdir()
+    header = ",".join(field.name for field in fields(Record))
+    (folder / "records" / "records.csv").write_text(f"{header}\n")
+    submit_record(
+        folder / "p.json",
+        folder / "records",
+        folder,
+        instance="w.json",
+        asked="as it is",
+        command="",
+    )
     save(task("sharding").workload, folder / "s.json")
     s = str(folder / "s.json")
     recording = _recording(plan.workload_fingerprint, plan.placement.tolist())
@@ -87,6 +99,12 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "export": [p, "--to", "csv", "--workload", w, "-o", o],
         "export-model": [w, "-o", str(folder / "m.lp")],
         "checkpoint merge": [str(folder / "kept"), "-o", str(folder / "m.pt")],
+        "records list": ["--records", str(folder / "records")],
+        "records check": ["--records", str(folder / "records"), "--instances", str(folder)],
+        "records submit": [
+            p, "--records", str(folder / "records"), "--instances", str(folder),
+            "--instance", "w.json",
+        ],
         "instances list": [],
         "instances show": [w],
         "instances convert": [w, o],

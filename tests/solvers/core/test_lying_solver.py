@@ -18,7 +18,7 @@ from lies import (
     silence,
 )
 
-from stagecut import Result, verify
+from stagecut import Limits, Result, best_schedule, chain, verify
 from stagecut.solvers.core import highs, milp_driver
 from stagecut.solvers.core.highs import Outcome
 
@@ -50,6 +50,20 @@ def test_no_lie_becomes_a_certificate(driver: str, lie: Callable[..., Outcome]) 
         assert any("failed" in note for note in result.notes), result.notes
     if lie is silence and result.status != "optimal":
         assert result.limit == "time"
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+def test_no_lie_becomes_the_bound_of_a_schedule(
+    lie: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = chain([3.0, 1.0, 2.0], [1.0, 4.0, 2.0])
+    honest = best_schedule(stages, microbatches=2)
+    assert honest.status == "optimal"
+    monkeypatch.setattr(milp_driver, "run_highs", lie)
+    lied = best_schedule(stages, microbatches=2, limits=Limits(seconds=2))
+    assert lied.bound <= honest.simulation.makespan * (1 + 1e-6)
+    if lied.status == "optimal":
+        assert lied.simulation.makespan == pytest.approx(honest.simulation.makespan)
 
 
 def test_nothing_but_the_driver_turns_words_of_a_solver_into_bounds() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyomo.environ as pyo
 import pytest
 from brute import best_max_load
-from cases import random_case
+from cases import THROUGHPUT_PROBLEMS, random_case
 from project import ROOT
 from sweep import case_of
 
@@ -38,19 +38,11 @@ from stagecut.solvers.throughput.milp import export_model
 
 BERT_12 = "placement/throughput/OperatorGraphs/bert_L-12_training.json"
 
-PROBLEMS = [
-    Throughput(split=split, cpu_split=cpu, pipeline=pipeline, overlap=overlap)
-    for split in ("noncontiguous", "contiguous", "per-device")
-    for cpu in ("contiguous", "free")
-    for pipeline in ("pipedream", "gpipe")
-    for overlap in (False, True)
-]
-
 
 @pytest.mark.parametrize("chunk", range(20))
 def test_the_program_and_brute_force_agree_on_500_random_cases(chunk: int) -> None:
     for seed in range(25 * chunk, 25 * (chunk + 1)):
-        problem = PROBLEMS[seed % len(PROBLEMS)]
+        problem = THROUGHPUT_PROBLEMS[seed % len(THROUGHPUT_PROBLEMS)]
         nodes = 8 if seed % 5 == 0 else 6
         workload, cluster = random_case(seed, max_nodes=nodes, max_cores=2, max_kinds=1 + seed % 2)
         best = best_max_load(workload, cluster, problem)
@@ -69,7 +61,7 @@ def test_without_a_plan_to_start_from_the_program_finds_the_same(
 ) -> None:
     monkeypatch.setattr(milp, "greedy", lambda *_: None)
     for seed in range(1000, 1072):
-        problem = PROBLEMS[seed % len(PROBLEMS)]
+        problem = THROUGHPUT_PROBLEMS[seed % len(THROUGHPUT_PROBLEMS)]
         workload, cluster = random_case(seed, max_nodes=6, max_cores=2, max_kinds=1 + seed % 2)
         best = best_max_load(workload, cluster, problem)
         result = solve(workload, cluster, problem, method="milp")
@@ -165,7 +157,7 @@ def test_another_solver_that_pyomo_knows(solver: str) -> None:
     if not pyo.SolverFactory(solver).available(exception_flag=False):
         pytest.skip(f"{solver} is not installed")
     for seed in range(24):
-        problem = PROBLEMS[seed]
+        problem = THROUGHPUT_PROBLEMS[seed]
         workload, cluster = random_case(seed, max_nodes=6, max_cores=1)
         best = best_max_load(workload, cluster, problem)
         result = solve(workload, cluster, problem, method="milp", solver=solver)
@@ -183,7 +175,7 @@ def test_a_solver_that_is_not_there(name: str, words: str) -> None:
         solve(workload, cluster, method="milp", solver=name)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS[::5])
+@pytest.mark.parametrize("problem", THROUGHPUT_PROBLEMS[::5])
 @pytest.mark.parametrize("ending", [".mps", ".lp"])
 def test_a_model_file_has_the_optimum_of_the_task(
     tmp_path: Path, ending: str, problem: Throughput
