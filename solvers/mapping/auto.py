@@ -1,26 +1,27 @@
 """The strategy for mappings, on one page.
 
 The workload is cut into stages first (`partition.py`), and these are mapped. A mapping is known at
-once (`first.py`); from then on incumbent and bound close in on each other:
+once (`layouts.py`); from then on incumbent and bound close in on each other:
 
-1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule.
-2. *Bounds* (`search.py`): each stage alone; stages that blocks of near devices keep together
-   (`segments.py`), whose packings are offered.
+1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule, and the bound of
+   each stage alone proves it.
+2. *Segments* (`segments.py`): stages that blocks of near devices keep together give a bound, and
+   their packings mappings.
 3. *Programs* (`programs/`), where messages alone or all-reduces alone count, and more than 16
    devices: the least threshold at which the tight stages have their rings, or their messages, is
    proved and completed to a mapping.
-4. *Thresholds* (`search.py`): the least threshold at which necessary conditions hold, then counts
-   of devices per block. On many devices a little annealing comes before: with a better incumbent
-   the bisections are shorter.
-5. *Exact* (`exact/`): up to 16 devices every set of devices, after a little annealing.
+4. *Thresholds* (`search.py`): the least threshold at which necessary conditions hold, then, on not
+   too many devices, counts of devices per block. On many devices a little annealing comes before:
+   with a better incumbent the bisections are shorter.
+5. *Exact* (`exact.py`): up to 16 devices every set of devices, after a little annealing.
 6. *Annealing* until the limit (`annealing/`): a target between bound and incumbent is tried from
-   several starts in turn (`targets.py`): from block counts that are likely to fit, from counts of a
-   program, from the incumbent, on from the last. Where other all-reduces
-   than rings count, in turn with descents on the stage times.
+   several starts in turn (`targets.py`): from block counts that are likely to fit, from the
+   incumbent, on from the last. Where other all-reduces than rings count, in turn with descents on
+   the stage times.
 
 All annealing is one loop (`anneal_kernel.py`) over one state and its moves (`state.py`), for three
 costs: edges above their bounds (`violations_kernel.py`), stage times, the loads of links. In the
-end ties are broken (`ties.py`): the sum of the stage times falls, the longest stays.
+end ties are broken (`stage_times.py`): the sum of the stage times falls, the longest stays.
 
 The bound is for the mapping of these stages: another partition may have a better one. For
 `busiest-link` the parts are those of `links.py`.
