@@ -101,9 +101,7 @@ UNSPLIT = "a kernel whose steps have not been measured as functions of their own
 
 #: Functions above 80 lines or 10 parameters, each with its reason.
 LARGE = {
-    "formulations/latency/execute.py: execute": UNSPLIT,
     "runtime/simulate/engine.py: _execute": "measured: 20 times as slow in steps, as it says",
-    "solvers/latency/label_dp/core.py: kernel_graph": UNSPLIT,
     "solvers/latency/label_dp/labels.py: insert": UNSPLIT,
     "solvers/latency/mincut.py: least_load": UNSPLIT,
     "solvers/throughput/dp/kernel.py: relax": "measured: 5 times as slow in steps, as it says",
