@@ -30,6 +30,9 @@ from .rings import has_ring, matching_size, ring_core
 
 #: Relative width at which a bisection ends; below the gap up to which a plan is called optimal.
 BISECTION_WIDTH = 2e-7
+#: Devices up to which matchings and rings are sought for each stage alone: at 4096 devices with
+#: random links that would take minutes, the cheapest neighbours seconds.
+MAX_MATCHED_DEVICES = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +68,14 @@ def stage_lower_bounds(
 def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
     """Least threshold at which R disjoint pairs, or a ring of R devices, may exist.
 
-    A pair cost is one of the values of `pair_costs`; they are searched by bisection.
+    A pair cost is one of the values of `pair_costs`; they are searched by bisection. On many
+    devices only neighbours are counted: 2R devices need one, or R devices two (one if R = 2).
     """
+    if len(pair_costs) > MAX_MATCHED_DEVICES:
+        devices, neighbours = (replicas, min(2, replicas - 1)) if ring else (2 * replicas, 1)
+        np.fill_diagonal(pair_costs, np.inf)
+        nearest = np.partition(pair_costs, neighbours - 1, axis=1)[:, neighbours - 1]
+        return float(np.sort(nearest)[devices - 1])
 
     def enough(admitted: Bools) -> bool:
         if ring:

@@ -105,6 +105,9 @@ EXCHANGE_RATE = 0.3
 #: Steps of annealing counts, per entry of the counts squared by blocks. Other counts help more
 #: than more steps.
 COUNT_STEPS = 60
+#: Steps of annealing counts at most: some seconds; 4096 devices in blocks of 8 would have 270
+#: million, 512 devices have 2 million.
+MAX_COUNT_STEPS = 10_000_000
 #: Work of a step on counts, in steps of repair.
 COUNT_WORK = 0.3
 #: Temperatures in nats at which annealing of counts begins and ends. Begun hotter, it breaks up

@@ -237,11 +237,13 @@ def _check(topology: Topology) -> None:
         raise InputError(f"{where}: island and devices differ in length; give one per device")
     if topology.excluded and not 0 <= topology.excluded[0] <= topology.excluded[-1] < topology.size:
         raise InputError(f"{where}: excluded names a device beyond 0 to {topology.size - 1}")
-    for i, (a, b) in enumerate(topology.links.tolist()):
-        if not (0 <= a < nodes and 0 <= b < nodes):
+    first, second = topology.links.T
+    wrong = (topology.links.min(axis=1) < 0) | (topology.links.max(axis=1) >= nodes)
+    for i in np.flatnonzero(wrong | (first == second))[:1].tolist():
+        a, b = topology.links[i].tolist()
+        if wrong[i]:
             raise InputError(f"{where}: link {i} ({a}–{b}): nodes run 0 to {nodes - 1}")
-        if a == b:
-            raise InputError(f"{where}: link {i} joins node {a} to itself; remove it")
+        raise InputError(f"{where}: link {i} joins node {a} to itself; remove it")
     for key, good in (
         ("latency_s", (topology.latency_s >= 0) & (topology.latency_s <= MOST)),
         ("bytes_per_s", _is_rate(topology.bytes_per_s)),

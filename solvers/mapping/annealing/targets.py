@@ -21,6 +21,7 @@ from ..parameters import (
     FIXED_COUNT_COLD,
     FIXED_COUNT_HOT,
     FIXED_COUNT_STEPS,
+    MAX_COUNT_STEPS,
     REPAIR_COLD,
     REPAIR_COOL,
     REPAIR_HOT,
@@ -166,7 +167,7 @@ def _from_count_model(
     """
     costs, least = mapping.costs, mapping.lower_bounds
     rng = np.random.default_rng(seed)
-    steps = COUNT_STEPS * len(model.counts) * model.counts.size
+    steps = min(COUNT_STEPS * len(model.counts) * model.counts.size, MAX_COUNT_STEPS)
     choose_counts(model, costs, least, start.target, steps, rng)
     start.work += COUNT_WORK * steps
     start.state = realise(model, costs, rng)
