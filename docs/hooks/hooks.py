@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 
 from blocks import typeset
+from command_line import commands_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -47,6 +49,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from the code, those of the root, and the notebooks."""
     for page in (*statements(), *api()):
         files.append(File.generated(config, page.path, content=page.text))
+    sys.path.insert(0, str(PACKAGE.parent))
+    files.append(File.generated(config, "commands.md", content=commands_page()))
     for name, target in FROM_ROOT.items():
         text = (ROOT / name).read_text()
         files.append(File.generated(config, target, content=_moved(text)))
