@@ -144,17 +144,7 @@ def kernel_graph(
     if chained:
         succ = [[x + 1] if x + 1 < size else [] for x in range(size)]
         preds = [int(x > 0) for x in range(size)]
-    inputs = [
-        sorted(
-            {
-                int(node_no[u])
-                for v in graph.members[unit]
-                for u in workload.predecessors[v]
-                if node_no[u] >= 0 and graph.unit_of[u] != unit
-            }
-        )
-        for unit in core.units
-    ]
+    inputs = [_inputs(task, core, node_no, unit) for unit in core.units]
     sink_bytes, sinks = _sink_tables(task, core, node_no)
     source, sources = _source_table(task, core, unit_of)
     lists: list[int] = []
@@ -202,6 +192,17 @@ def kernel_graph(
         rest=rest,
         onward=onward,
     )
+
+
+def _inputs(task: Task[Latency], core: Core, node_no: Ints, unit: int) -> list[int]:
+    """Return the nodes of other units that a unit reads."""
+    found = {
+        int(node_no[u])
+        for v in core.graph.members[unit]
+        for u in task.workload.predecessors[v]
+        if node_no[u] >= 0 and core.graph.unit_of[u] != unit
+    }
+    return sorted(found)
 
 
 def _supported(task: Task[Latency], core: Core) -> Bools:
