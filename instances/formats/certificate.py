@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from ..common.errors import InputError, quote
-from ..common.units import MOST
+from ..common.units import LARGEST
 from .source import Record, explain
 
 #: What such a certificate calls itself; all others are a solver's word.
@@ -45,7 +45,7 @@ def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> P
     Raises
     ------
     InputError
-        If a field is missing, of another type or length, or holds what is no number up to `MOST`.
+        If a field is missing, of another type or length, or holds no number up to `LARGEST`.
     """
     try:
         found = msgspec.convert(dict(values), PriceCertificate)
@@ -61,9 +61,9 @@ def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> P
     for key in ("target", *sizes):
         value = getattr(found, key)
         for x in value if isinstance(value, list) else [value]:
-            if not abs(x) <= MOST:  # not a number, too
+            if not abs(x) <= LARGEST:  # not a number, too
                 raise InputError(
-                    f"certificate: {key} holds {quote(x)}; it must be a number up to {MOST:g}"
+                    f"certificate: {key} holds {quote(x)}; it must be a number up to {LARGEST:g}"
                 )
     if found.target < 0 or math.copysign(1, found.target) < 0:
         raise InputError(f"certificate: target is {quote(found.target)}; no load is below 0")

@@ -172,7 +172,7 @@ def _decide(
 def _alone(rings, pairs, pairs_before, slack, before, replicas):
     """Which sets of R devices may be a stage, by its ring and the best neighbours of each device.
 
-    Neighbours are outside the set; `before` caps the messages from the stage before.
+    Neighbours are outside the set; `before` bounds the messages from the stage before.
     """
     size = len(pairs)
     found = np.zeros(1 << size, np.bool_)
