@@ -162,8 +162,7 @@ def _slots(task: Task[Any]) -> Stated:
 
 
 def _joint(task: Task[Any]) -> Stated:
-    from .mapping.joint import joint_milp
-    from .mapping.joint_data import joint_data
+    from .mapping.joint import joint_data, joint_milp
 
     stated = joint_milp(joint_data(task.workload), task.problem, 1000.0)
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from ..common.errors import InputError, quote
-from ..common.units import MOST
+from ..common.units import LARGEST
 from .source import Record, explain
 
 #: What these certificates call themselves; all others are the word of a search.
@@ -78,7 +78,7 @@ def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> P
     Raises
     ------
     InputError
-        If a field is missing, of another type or length, or holds what is no number up to `MOST`.
+        If a field is missing, of another type or length, or holds no number up to `LARGEST`.
     """
     found = _read(values, PriceCertificate)
     sizes = {"prices": nodes, "memory_prices": kinds, "transfer_prices": kinds}
@@ -136,9 +136,9 @@ def _check_sizes(found: object, sizes: Mapping[str, int]) -> None:
 
 def _check_numbers(key: str, values: list[float]) -> None:
     for x in values:
-        if not abs(x) <= MOST:  # not a number, too
+        if not abs(x) <= LARGEST:  # not a number, too
             raise InputError(
-                f"certificate: {key} holds {quote(x)}; it must be a number up to {MOST:g}"
+                f"certificate: {key} holds {quote(x)}; it must be a number up to {LARGEST:g}"
             )
 
 

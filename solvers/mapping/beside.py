@@ -17,7 +17,6 @@ def annealing(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         return
     mapping = MappingSearch(task, search)
     mapping.layouts()
-    mapping.bound_stages()
     if search.best is None or search.should_stop():
         return
     starts = start_strategies(mapping)

@@ -31,7 +31,7 @@ def _milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def _joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    from .joint import joint
+    from .milp import joint
 
     joint(task, search)
 

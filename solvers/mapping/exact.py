@@ -16,15 +16,21 @@ from numba import njit, types
 from numba.typed import Dict
 from numpy.typing import NDArray
 
-from ....formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, fitting
-from ....formulations.mapping.costs import MappingCosts, stage_times
-from ....instances.common.arrays import Bools, Floats, Ints
-from ....instances.common.kernel import kernel
-from ...core.search import Stoppable
-from .. import layouts
-from ..parameters import EXACT_SLICE, REMEMBERED_PAIRS
-from .collectives import by_island, hierarchical_bounds, tree_order, tree_times
-from .set_rings import best_ring, set_rings
+from ...formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, fitting
+from ...formulations.mapping.costs import MappingCosts, stage_times
+from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.common.kernel import kernel
+from ..core.search import Stoppable
+from . import layouts
+from .parameters import EXACT_SLICE, REMEMBERED_PAIRS
+from .set_tables import (
+    best_ring,
+    by_island,
+    hierarchical_bounds,
+    set_rings,
+    tree_order,
+    tree_times,
+)
 
 
 class Tables(NamedTuple):
@@ -166,7 +172,7 @@ def _decide(
 def _alone(rings, pairs, pairs_before, slack, before, replicas):
     """Which sets of R devices may be a stage, by its ring and the best neighbours of each device.
 
-    Neighbours are outside the set; `before` caps the messages from the stage before.
+    Neighbours are outside the set; `before` bounds the messages from the stage before.
     """
     size = len(pairs)
     found = np.zeros(1 << size, np.bool_)

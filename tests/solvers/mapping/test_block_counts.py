@@ -1,4 +1,4 @@
-"""Contents of blocks: their likelihood by definition, and settling that keeps them."""
+"""Block counts: their likelihood by definition, and annealing that keeps them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.common.arrays import Floats, Ints
 from stagecut.solvers.mapping.annealing.anneal_kernel import anneal
 from stagecut.solvers.mapping.annealing.block_counts import (
+    choose_counts,
     first_counts,
     likely_counts,
-    sample_links,
-    scarcity,
-)
-from stagecut.solvers.mapping.annealing.count_model import (
-    choose_counts,
     likely_upper_bounds,
     new_count_model,
     read_counts,
     realise,
+    sample_links,
+    scarcity,
     update_weights,
 )
-from stagecut.solvers.mapping.annealing.state import new_moves
 from stagecut.solvers.mapping.annealing.violations import (
     best_routes,
     sampled_splits,
@@ -67,7 +64,7 @@ def nats_of(counts: Ints, edge_nats: Floats, prices: Floats, replicas: int) -> f
     return total
 
 
-def all_contents(sizes: list[int], demand: list[int]) -> list[list[tuple[int, ...]]]:
+def all_counts(sizes: list[int], demand: list[int]) -> list[list[tuple[int, ...]]]:
     """Every matrix of whole numbers with these sums of rows and columns."""
     if not sizes:
         return [[]] if not any(demand) else []
@@ -75,17 +72,17 @@ def all_contents(sizes: list[int], demand: list[int]) -> list[list[tuple[int, ..
     for row in itertools.product(*(range(most + 1) for most in demand)):
         if sum(row) == sizes[0]:
             rest = [a - b for a, b in zip(demand, row, strict=True)]
-            found += [[row, *others] for others in all_contents(sizes[1:], rest)]
+            found += [[row, *others] for others in all_counts(sizes[1:], rest)]
     return found
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_annealing_finds_the_likeliest_of_all_contents(seed: int) -> None:
+def test_annealing_finds_the_likeliest_of_all_counts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     stages, replicas, spare = 3, 3, int(rng.integers(2))
     demand = [replicas] * stages + [spare]
     sizes = [4, 3, sum(demand) - 7]
-    every = [np.array(one) for one in all_contents(sizes, demand)]
+    every = [np.array(one) for one in all_counts(sizes, demand)]
     edge_nats = rng.exponential(2.0, (stages, 4, 4))
     prices = rng.exponential(0.3, every[0].shape) * (seed % 2)
     least = min(nats_of(one, edge_nats, prices, replicas) for one in every)
@@ -112,7 +109,7 @@ def test_scarcity_is_the_share_of_admitted_pairs() -> None:
     assert (found[:, :, 2:] == 0).all()
 
 
-def contents_of(block: Ints, slots: Ints) -> Ints:
+def counts_of(block: Ints, slots: Ints) -> Ints:
     """How many devices of each block stand in each stage; shape (B, S)."""
     return np.array([np.bincount(block[row], minlength=block.max() + 1) for row in slots]).T
 
@@ -129,7 +126,7 @@ def contents_of(block: Ints, slots: Ints) -> Ints:
         ("random_blk_1:17", 16, 1),
     ],
 )
-def test_settling_keeps_contents_and_what_it_claims(
+def test_annealing_keeps_counts_and_what_it_claims(
     text: str, stages: int, replicas: int, exchange_rate: float
 ) -> None:
     solved = 0
@@ -142,7 +139,7 @@ def test_settling_keeps_contents_and_what_it_claims(
             target *= float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
             choose_counts(model, costs, lower_bounds, target, 5_000, rng)
             state = realise(model, costs, rng)
-            before = contents_of(block, state.slots())
+            before = counts_of(block, state.slots())
             assert (before == model.counts[:, :-1]).all()
             upper_bounds = likely_upper_bounds(model, costs, lower_bounds, target)
             cost = violations(
@@ -154,12 +151,12 @@ def test_settling_keeps_contents_and_what_it_claims(
                 keeps_counts=True,
                 exchange_rate=exchange_rate,
             )
-            anneal(cost, state, new_moves(state), 20_000, seed, 0.7, 0.2)
+            anneal(cost, state, 20_000, seed, 0.7, 0.2)
             left = violation_left(cost)
             slots, sends_to = state.slots(), state.sends_to[:-1]
             assert sorted(state.slot.tolist()) == list(range(costs.size))
             assert (np.sort(sends_to, axis=1) == np.arange(replicas)).all()
-            after = contents_of(block, slots)
+            after = counts_of(block, slots)
             read_counts(model, costs, state)
             assert (after == model.counts[:, :-1]).all()
             if exchange_rate:  # blocks of one size may have changed what they do
@@ -176,7 +173,7 @@ def test_settling_keeps_contents_and_what_it_claims(
     assert solved
 
 
-def test_settling_repeats_itself() -> None:
+def test_annealing_with_fixed_counts_repeats_itself() -> None:
     costs, block = case(1, "random_blk_1:32", 4, 8)
     lower_bounds = stage_lower_bounds(costs)
     found = []
@@ -189,12 +186,12 @@ def test_settling_repeats_itself() -> None:
         upper_bounds = likely_upper_bounds(model, costs, lower_bounds, target)
         order = best_routes(costs)
         cost = violations(costs, order, block, upper_bounds, target, keeps_counts=True)
-        anneal(cost, state, new_moves(state), 10_000, 0, 0.7, 0.2)
+        anneal(cost, state, 10_000, 0, 0.7, 0.2)
         found.append((state.slot.tolist(), state.sends_to.tolist()))
     assert found[0] == found[1]
 
 
-def test_first_contents_put_whole_replicas_together() -> None:
+def test_first_counts_put_whole_replicas_together() -> None:
     costs, block = case(0, "islands:4x4", 4, 4)
     assert (first_counts(costs, block)[:, :-1] == 1).all()
     assert (sampled_splits(costs, stage_lower_bounds(costs), 1.0)[0].shape) == (4, 24)
