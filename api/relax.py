@@ -134,8 +134,9 @@ def relax(
     >>> import stagecut
     >>> cluster = stagecut.accelerators_and_cpus(2, cpus=0)
     >>> weak = stagecut.relax("gpt2-xl", cluster, stagecut.Throughput("noncontiguous"), "compact")
-    >>> f"{weak.bound:.3f}", f"{weak.fractional:.0%}"  # half of everything on each device
-    ('33.990', '100%')
+    >>> best = stagecut.solve("gpt2-xl", cluster, stagecut.Throughput("contiguous"), method="dp")
+    >>> weak.bound < best.objective, weak.fractional > 0.9  # nearly all lies on both devices
+    (True, True)
     """
     begin = time.monotonic()
     loaded, devices, asked = chosen(workload, cluster, problem)

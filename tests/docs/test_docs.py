@@ -82,8 +82,8 @@ def test_examples_in_docstrings(
     assert result.failed == 0
 
 
-#: Folders of pages that `docs/hooks` makes from the code.
-MADE_FOR_THE_SITE = ("formulations/", "api/", "notebooks/")
+#: Folders of pages and pictures that `docs/hooks` makes.
+MADE_FOR_THE_SITE = ("formulations/", "api/", "notebooks/", "gallery/")
 
 
 def test_every_link_inside_the_documentation_leads_somewhere() -> None:
