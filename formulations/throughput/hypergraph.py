@@ -101,7 +101,7 @@ def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]] | Ints) -> Ints:
 
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(int(units.max()) + 1))
-    graph.add_edges_from(pairs.reshape(-1, 2).tolist())
+    graph.add_edges_from((a, b) for a, b in pairs.reshape(-1, 2).tolist())
     component = np.empty(graph.number_of_nodes(), dtype=np.int64)
     for c, nodes in enumerate(nx.strongly_connected_components(graph)):
         component[list(nodes)] = c
