@@ -61,9 +61,10 @@ def _row(name: str, split: str, seconds: float) -> str:
         said = json.loads(plan.read_text(encoding="utf-8"))
         peak = int(done.stderr.strip().rsplit(" ", 1)[-1]) / 2**20
     devices = sum(kind["count"] for kind in said["cluster"]["kinds"])
+    operators = sum(len(device["nodes"]) for device in said["solution"]["devices"])
     objective, bound = said["objective"], said["bound"]
     return (
-        f"| {name} | {sum(len(d['nodes']) for d in said['solution']['devices'])} | {devices} | {split} | {cpu:.1f} | {wall:.1f} "
+        f"| {name} | {operators} | {devices} | {split} | {cpu:.1f} | {wall:.1f} "
         f"| {peak:.2f} | {objective:.3f} | {bound:.3f} | {100 * (1 - bound / objective):.3f} % |"
     )
 

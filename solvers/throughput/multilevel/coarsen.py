@@ -43,9 +43,8 @@ def touching(graph: Hypergraph, weight: Floats) -> Floats:
     """Return the weight of the nets that each unit is a pin of; shape (U,)."""
     pins = np.array([v for net in graph.pins for v in net], np.int64)
     lengths = np.array([len(net) for net in graph.pins], np.int64)
-    found: Floats = np.zeros(graph.size)
-    np.add.at(found, pins, np.repeat(weight, lengths))
-    return found
+    found = np.bincount(pins, weights=np.repeat(weight, lengths), minlength=graph.size)
+    return found.astype(np.float64)
 
 
 def even(work: Floats, crosses: Floats, count: int) -> Ints:

@@ -38,7 +38,8 @@ def test_a_contiguous_plan_of_few_ideals_is_proved_optimal() -> None:
     problem = Throughput("contiguous")
     exact = solve(workload, cluster, problem, method="dp", limits=ENDLESS)
     several = solve(workload, cluster, problem, method="multilevel", limits=ENDLESS)
-    assert exact.plan is not None and several.plan is not None
+    assert exact.plan is not None
+    assert several.plan is not None
     assert several.status == "optimal"
     assert several.plan.objective == pytest.approx(exact.plan.objective, rel=1e-9)
 
@@ -70,17 +71,21 @@ def test_coarse_units_are_intervals_of_a_topological_order() -> None:
     order = topological_orders(graph)[0]
     weight = graph.weight.sum(axis=(0, 1))
     crosses = coarsen.crossing(graph, weight, order)
-    assert crosses[0] == pytest.approx(0.0) and crosses[-1] == pytest.approx(0.0, abs=1e-9)
+    assert crosses[0] == pytest.approx(0.0)
+    assert crosses[-1] == pytest.approx(0.0, abs=1e-9)
     for p in range(1, graph.size):
         before = set(order[:p].tolist())
         split = [not before.isdisjoint(net) and not before.issuperset(net) for net in graph.pins]
         assert crosses[p] == pytest.approx(weight[split].sum())
     work = graph.compute.sum(axis=(0, 1))[order]
     boundaries = coarsen.even(work, crosses, 8)
-    assert boundaries[0] == 0 and boundaries[-1] == graph.size and (np.diff(boundaries) > 0).all()
+    assert boundaries[0] == 0
+    assert boundaries[-1] == graph.size
+    assert (np.diff(boundaries) > 0).all()
     units = coarsen.labels(order, boundaries)
     rank = np.argsort(order)
-    assert (np.diff(units[order]) >= 0).all() and units[order[0]] == 0
+    assert (np.diff(units[order]) >= 0).all()
+    assert units[order[0]] == 0
     assert all(units[a] <= units[b] for a, b in graph.edges.tolist() if rank[a] < rank[b])
 
 
