@@ -93,7 +93,7 @@ def test_the_examples_of_the_page_on_sharding_run(tmp_path: Path) -> None:
     """Its Python, and its commands on that model."""
     pytest.importorskip("torch", reason="the extra `runtime` is not installed")
     page = (ROOT / "docs" / "sharding.md").read_text()
-    (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "model.py").write_text(example.partition("model, inputs = make()")[0])
     env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
