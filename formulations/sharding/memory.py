@@ -29,7 +29,8 @@ import numpy as np
 from ...instances import Role
 from ...instances.common.arrays import Floats
 from ...instances.model.sharding.properties import local_shape
-from .costs import ShardingCosts, Term, Use
+from .choices import Term, Use
+from .costs import ShardingCosts
 
 
 def state_bytes(costs: ShardingCosts, t: int, b: int) -> float:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...formulations.sharding.costs import ShardingCosts, Term
+from ...formulations.sharding.choices import Term
+from ...formulations.sharding.costs import ShardingCosts
 from ...formulations.sharding.memory import priced
 from ...instances.common.arrays import Ints
 
