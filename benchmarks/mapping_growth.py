@@ -86,6 +86,8 @@ def one(args: argparse.Namespace) -> None:
 
 
 def _small(name: str) -> str:
+    if name.startswith(("random", "uniform")):
+        return ":8"
     return ":2x4" if name.startswith("islands") else ":2x2x2"
 
 

@@ -27,7 +27,6 @@ from .parameters import (
     LINK_SLICE_STEPS,
     LINK_SLICES,
 )
-from .programs.counts import count_test
 from .search import MappingSearch
 
 
@@ -104,20 +103,8 @@ def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBound
     names, block = np.unique(costs.island, return_inverse=True)
     if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
         return
-    until = search.seconds + min(ISLAND_SECONDS, ISLAND_COUNT_SHARE * search.seconds_left)
-
-    def enough() -> bool:
-        return search.seconds > until or search.should_stop()
-
-    bound = threshold_bound(
-        costs,
-        lower_bounds,
-        mapping.objective_s,
-        enough,
-        count_test(search, block),
-        mapping.bound_s,
-        width=1e-4,
-    )
+    seconds = min(ISLAND_SECONDS, ISLAND_COUNT_SHARE * search.seconds_left)
+    bound = mapping.bound_by_counts(costs, lower_bounds, block, seconds, width=1e-4)
     mapping.raise_bound(bound, "narrowest links of routes, counts per island (HiGHS)")
 
 

@@ -179,23 +179,41 @@ class MappingSearch:
                 costs, least, self.objective_s, search.should_stop, lower=self.bound_s
             )
             self.raise_bound(bound, "necessary conditions at a threshold")
-            countable = self.rings_only and costs.size <= MAX_COUNT_DEVICES and self.block.any()
-            if countable and not search.should_stop() and search.gap > OPTIMAL_GAP:
-                until = search.seconds + min(BLOCK_SECONDS, BLOCK_SHARE * search.seconds_left)
-
-                def enough() -> bool:
-                    return search.seconds > until or search.should_stop()
-
-                bound = threshold_bound(
-                    costs,
-                    least,
-                    self.objective_s,
-                    enough,
-                    count_test(search, self.block),
-                    self.bound_s,
-                    BLOCK_WIDTH,
-                )
+            if self.rings_only and costs.size <= MAX_COUNT_DEVICES and self.block.any():
+                seconds = min(BLOCK_SECONDS, BLOCK_SHARE * search.seconds_left)
+                bound = self.bound_by_counts(costs, least, self.block, seconds, BLOCK_WIDTH)
                 self.raise_bound(bound, "counts of devices per block (HiGHS)")
+
+    def bound_by_counts(
+        self,
+        costs: MappingCosts,
+        lower_bounds: LowerBounds,
+        block: Ints,
+        seconds: float,
+        width: float,
+    ) -> float:
+        """Return the largest threshold at which counts of devices per block are infeasible.
+
+        Parameters
+        ----------
+        block
+            Shape (D,): block of each device.
+        seconds, width
+            Limits of the bisection; the width is relative.
+        """
+        search = self.search
+        until = search.seconds + seconds
+
+        def enough() -> bool:
+            over = search.seconds > until or search.should_stop()
+            return over or search.gap <= OPTIMAL_GAP
+
+        test = count_test(search, block)
+        if enough():
+            return self.bound_s
+        return threshold_bound(
+            costs, lower_bounds, self.objective_s, enough, test, self.bound_s, width
+        )
 
     def bound_segments(self) -> None:
         """Raise the bound by unsplittable segments; offer mappings that pack them into blocks."""
