@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -88,3 +89,18 @@ def rows(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Return lists of numbers as compressed rows: where each begins, and all of them."""
     start = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
     return start, np.array([x for row in lists for x in row], dtype=np.int64)
+
+
+def increasing(edges: Ints) -> Ints:
+    """Return the edges by source and target, each once; shape (m, 2)."""
+    ahead = np.diff(edges, axis=0)
+    if ((ahead[:, 0] > 0) | (ahead[:, 0] == 0) & (ahead[:, 1] > 0)).all():
+        return edges
+    return np.unique(edges, axis=0)
+
+
+def grouped(edges: Ints, n: int) -> tuple[tuple[int, ...], ...]:
+    """Return the targets of each node's edges, which are increasing."""
+    targets = edges[:, 1].tolist()
+    starts = np.searchsorted(edges[:, 0], np.arange(n + 1)).tolist()
+    return tuple(tuple(targets[a:b]) for a, b in pairwise(starts))

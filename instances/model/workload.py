@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from heapq import heappop, heappush
-from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.arrays import Bools, Floats, Ints, checked, frozen, rebuild
+from ..common.arrays import Bools, Floats, Ints, checked, frozen, grouped, increasing, rebuild
 from ..common.errors import InputError, quote
 from ..common.units import TIME_UNITS as TIME_UNITS
 from ..common.units import UNSPECIFIED, NodeId
@@ -138,7 +137,7 @@ class Workload(Summarised):
         put("ids", plain_ids(self.ids, f"{where}: ids"))
         n = len(self.ids)
         edges = checked(self.edges, np.int64, f"{where}: edges", columns=2)
-        put("edges", frozen(_increasing(edges), np.int64))
+        put("edges", frozen(increasing(edges), np.int64))
         put("times", _columns(self.times, f"{where}: time on"))
         put("extra", _columns(self.extra, f"{where}: extra"))
         texts = {str(key): str(value) for key, value in self.provenance.items()}
@@ -163,13 +162,13 @@ class Workload(Summarised):
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """Successors of each node, increasing."""
-        return _grouped(self.edges, self.n)
+        return grouped(self.edges, self.n)
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """Predecessors of each node, increasing."""
         turned = self.edges[:, ::-1]
-        return _grouped(turned[np.lexsort((turned[:, 1], turned[:, 0]))], self.n)
+        return grouped(turned[np.lexsort((turned[:, 1], turned[:, 0]))], self.n)
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -285,21 +284,6 @@ class Workload(Summarised):
         }
 
     __reduce__ = rebuild
-
-
-def _increasing(edges: Ints) -> Ints:
-    """Return the edges by source and target, each once; shape (m, 2)."""
-    ahead = np.diff(edges, axis=0)
-    if ((ahead[:, 0] > 0) | (ahead[:, 0] == 0) & (ahead[:, 1] > 0)).all():
-        return edges
-    return np.unique(edges, axis=0)
-
-
-def _grouped(edges: Ints, n: int) -> tuple[tuple[int, ...], ...]:
-    """Return the targets of each node's edges, which are increasing."""
-    targets = edges[:, 1].tolist()
-    starts = np.searchsorted(edges[:, 0], np.arange(n + 1)).tolist()
-    return tuple(tuple(targets[a:b]) for a, b in pairwise(starts))
 
 
 def _columns(columns: Mapping[str, Floats], what: str) -> Mapping[str, Floats]:
