@@ -26,7 +26,7 @@ POOL = 4
 #: Least part of the way to the target that a tree is built for.
 LEAST_STEP = 1 / 256
 #: Options of a tree at most, some 200 bytes each.
-MOST = 400_000
+MAX_OPTIONS = 400_000
 #: Relative slack for rounding of sums.
 SLACK = 1e-9
 
@@ -153,7 +153,7 @@ class BestFirst:
         if own > bound:
             self.push(own, root)
             return
-        graph = source.graph(target, pool, tables, MOST)
+        graph = source.graph(target, pool, tables, MAX_OPTIONS)
         if graph is None:
             root.step /= 2
             if root.step < LEAST_STEP:
