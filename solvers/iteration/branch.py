@@ -18,8 +18,8 @@ import numpy as np
 
 from ...instances.common.arrays import Bools, Floats
 from ..core.search import Stoppable
+from .by_device.device_limits import device_limits
 from .chain_dp import Cheapest, Used, cheapest_chain
-from .device_limits import device_limits
 from .kept_rules import share_a_device
 from .sized import SLACK, Sized
 

@@ -7,9 +7,9 @@ import numpy as np
 from ...formulations.iteration.line import most_between
 from ...formulations.iteration.orders import order_of
 from ..core.search import Stoppable
+from .annealing.climb import Chains, climb
 from .chain import Chain
 from .chain_dp import Cheapest
-from .climb import Chains, climb
 from .run import Run, ideals_of
 from .sized import Sized, candidates, durations_of, sized
 from .stage_list import StageList, list_stages

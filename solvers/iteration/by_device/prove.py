@@ -11,7 +11,8 @@ from ....instances.common.arrays import Ints
 from ..run import Run
 from ..sized import SLACK, Sized
 from ..stage_list import StageList, list_stages
-from .pairs import Meeting, Pairs
+from .meeting import Meeting
+from .pairs import Pairs
 from .search import BestFirst, Root, Source
 from .singles import Singles
 

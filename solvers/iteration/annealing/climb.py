@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...instances.common.arrays import Floats, Ints
-from ..core.search import Stoppable
-from .stage_paths import StagePaths
+from ....instances.common.arrays import Floats, Ints
+from ...core.search import Stoppable
+from ..stage_paths import StagePaths
 
 #: Steps that a boundary moves at most in one move, and ideals tried at each.
 REACH, WIDTH = 3, 8

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances.common.arrays import Bools, Floats
-from .stage_paths import HEAVY, LIGHT, StagePaths
+from ....instances.common.arrays import Bools, Floats
+from ..stage_paths import HEAVY, LIGHT, StagePaths
 
 
 @dataclass(frozen=True, eq=False)
