@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..instances import Plan, Workload
 
 if TYPE_CHECKING:
-    from ..runtime.execution.run import Step
+    from ..runtime.execution.steps import Step
 
 
 def run(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..instances import InputError, PipelinePlacement, Placement, Plan, Workload
+from ..instances import InputError, PipelinePlacement, Placement, Plan, Sharding, Workload
 from ..instances.common.escape import shell
 from ..instances.formats.writing import layout, write_whole
 from .common import names, options
@@ -102,6 +102,11 @@ def _check_options(to: To, given: dict[str, object], takers: tuple[str, ...]) ->
 def _write_launcher(workload: Workload, plan: Plan, to: To, output: Path) -> list[str]:
     from ..runtime.export.registry import launcher_file
 
+    if to is To.torchtitan and isinstance(plan.problem, Sharding):
+        from ..runtime.export.torchtitan_sharding import torchtitan_sharding
+
+        write_whole(output, torchtitan_sharding(workload, plan))
+        return []
     text, stages = launcher_file(workload, plan, to.value)
     write_whole(output, text)
     if to is To.accelerate:

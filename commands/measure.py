@@ -22,8 +22,10 @@ from .common.console import (
     show_bytes,
     tell_written,
 )
+from .common.mesh import parse_mesh
 
 if TYPE_CHECKING:
+    from ..runtime.measure.collectives import MeasuredAxis
     from ..runtime.measure.fit import Fit
     from ..runtime.measure.measurement import Measurement
 
@@ -51,6 +53,13 @@ def measure(
     device: options.DeviceType = "auto",
     seconds: Annotated[float, typer.Option(help="To spend about, on all pairs together.")] = 10.0,
     largest: Annotated[str, typer.Option(help="Size of the largest message.")] = "16MiB",
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            help="Time the collectives of shardings too, along each axis of a mesh of all ranks, "
+            "such as 4 or 2x2: links for stagecut shard. On CPUs."
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Time messages between every pair of ranks, and write latency and bandwidth as a cluster.
@@ -67,7 +76,10 @@ def measure(
     if not seconds > 0:
         raise InputError(f"--seconds: {seconds:g}; it must be above 0")
     most = parse_bytes(largest, "--largest") or 0.0
-    measurement = _measure(device, seconds, most)
+    shape = () if mesh is None else parse_mesh(mesh)
+    if shape and device == "cuda":
+        raise InputError("--mesh: shardings run on CPUs alone; use --device cpu")
+    measurement, axes = _measure("cpu" if shape else device, seconds, most, shape)
     if os.environ["RANK"] != "0":
         return
     save(to_cluster(measurement, links), output)
@@ -78,13 +90,18 @@ def measure(
 
         draw_measurement(measurement, plot)
     if as_json:
-        print_json(as_dict(measurement))
+        print_json(as_dict(measurement, axes))
         return
     _print(measurement)
+    if axes:
+        _print_axes(axes)
     tell_written(output, topology, plot)
 
 
-def _measure(device: str, seconds: float, largest: float) -> Measurement:
+def _measure(
+    device: str, seconds: float, largest: float, shape: tuple[int, ...]
+) -> tuple[Measurement, tuple[MeasuredAxis, ...]]:
+    from ..runtime.measure.collectives import measure_collectives
     from ..runtime.measure.group import process_group
     from ..runtime.measure.timing import SIZES, measure
 
@@ -100,12 +117,27 @@ def _measure(device: str, seconds: float, largest: float) -> Measurement:
         def tell(first: int, second: int, left: int) -> None:
             status.update(f"ranks {first} and {second}, {left} pairs left …")
 
-        return measure(sizes, seconds, place, on_pair=tell if os.environ["RANK"] == "0" else None)
+        axes: tuple[MeasuredAxis, ...] = ()
+        if shape:
+            status.update("collectives …")
+            axes = measure_collectives(shape, sizes[1:], seconds)
+        on_pair = tell if os.environ["RANK"] == "0" else None
+        return measure(sizes, seconds, place, on_pair=on_pair), axes
 
 
-def as_dict(measurement: Measurement) -> dict[str, Any]:
+def as_dict(measurement: Measurement, axes: tuple[MeasuredAxis, ...] = ()) -> dict[str, Any]:
     """Return what `--json` prints."""
+    mesh = [
+        {
+            "devices": one.devices,
+            "link": vars(one.link),
+            "typical_error": one.common.typical_error,
+            "collectives": {name: _fit_dict(fit) for name, fit in one.fits.items()},
+        }
+        for one in axes
+    ]
     return {
+        **({"mesh": mesh} if axes else {}),
         "backend": measurement.backend,
         "ranks": [vars(machine) for machine in measurement.ranks],
         "link": vars(measurement.link),
@@ -157,6 +189,27 @@ def _print(measurement: Measurement) -> None:
     )
     for line in measurement.warnings:
         OUT.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)
+
+
+def _print_axes(axes: tuple[MeasuredAxis, ...]) -> None:
+    """Print the links of collectives, each round of which counts as a message."""
+    table = Table(title=f"collectives on {'x'.join(str(one.devices) for one in axes)} ranks")
+    for title in ("", "axis", "latency", "bandwidth", "typical error", "worst error"):
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    for axis, one in enumerate(axes):
+        for name, fit in one.fits.items():
+            table.add_row(name, str(axis), *_cells(fit))
+        table.add_row("all by one link", str(axis), *_cells(one.common))
+    OUT.print(table)
+    links = ",".join(
+        f"{1e6 * one.link.latency_s:.4g}us:{one.link.bytes_per_s / 1e9:.4g}GB/s" for one in axes
+    )
+    OUT.print(
+        f"shardings: stagecut shard … --mesh {'x'.join(str(one.devices) for one in axes)} "
+        f"--links {links}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _cells(fit: Fit) -> tuple[str, str, str, str]:

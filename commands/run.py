@@ -15,8 +15,9 @@ from .common import names, options
 from .common.console import OUT, check_outputs, file_of, need, tell_written
 
 if TYPE_CHECKING:
+    from ..instances import Workload
     from ..instances.pytorch.factory import Made
-    from ..runtime.execution.run import Step
+    from ..runtime.execution.steps import Step
 
 
 def run(
@@ -84,10 +85,10 @@ def run(
 ) -> None:
     """Run PLAN: train the model, or run it forward if the plan is for inference.
 
-    Training plans run, too. Start it under torchrun with a process per device of the plan:
-    torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
+    Training plans and shardings run, too. Start it under torchrun with a process per device of
+    the plan: torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
     """
-    from ..instances.formats.files import load, load_plan_with_form
+    from ..instances.formats.files import load
 
     need("torch", "runtime")
     if report and record is None:
@@ -128,12 +129,26 @@ def run(
         OUT.print(f"the inputs ended after {len(done)} steps", highlight=False)
     tell_written(record)
     if report and record is not None and known is not None:
-        from ..runtime.accuracy.join import compare_run
-        from ..runtime.execution.recording_file import load_recording
-        from .show.recorded_run import print_report
+        _report(plan, known, record)
 
-        known, made = load_plan_with_form(plan, known)
-        print_report(compare_run(known, made, load_recording(record)))
+
+def _report(plan: Path, known: Workload, record: Path) -> None:
+    from ..instances import Sharding
+    from ..instances.formats.files import load_plan_with_form
+
+    known, made = load_plan_with_form(plan, known)
+    if isinstance(made.problem, Sharding):
+        from ..runtime.accuracy.sharded import compare_sharded_run
+        from ..runtime.execution.sharded.recording import load_sharded_recording
+        from .show.sharded_run import print_sharded_run
+
+        print_sharded_run(compare_sharded_run(known, made, load_sharded_recording(record)))
+        return
+    from ..runtime.accuracy.join import compare_run
+    from ..runtime.execution.recording_file import load_recording
+    from .show.recorded_run import print_report
+
+    print_report(compare_run(known, made, load_recording(record)))
 
 
 def _make(weights: Path | None, model: str, **options: Any) -> Made:

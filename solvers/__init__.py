@@ -2,6 +2,7 @@
 
 from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
+from .core.portfolio.workers import Workers
 from .core.result import Result
 from .core.search import Point, Progress, Search
 from .registry import METHODS, current_name, method_of, solver, split_argument
@@ -16,6 +17,7 @@ __all__ = [
     "Result",
     "Search",
     "Solver",
+    "Workers",
     "current_name",
     "method_of",
     "solver",

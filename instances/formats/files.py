@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -71,7 +72,8 @@ def load(name_or_path: str | Path) -> Workload:
     Parameters
     ----------
     name_or_path
-        Such as ``gpt2-xl``, or a file; `stagecut instances list` lists the shipped ones.
+        Such as ``gpt2-xl`` or ``gpt2-xl-training@deeper=4``, or a file; `stagecut instances list`
+        lists the shipped ones.
 
     Returns
     -------
@@ -175,8 +177,8 @@ def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload,
     source = read_source(path)
     if workload.ties:
         fingerprint, microbatches = outline.made_for(source)
-        forms = (tied_as(workload, tied, microbatches) for tied in Tied)
-        workload = next((w for w in (workload, *forms) if w.fingerprint == fingerprint), workload)
+        forms = chain([workload], (tied_as(workload, tied, microbatches) for tied in Tied))
+        workload = next((w for w in forms if w.fingerprint == fingerprint), workload)
     return workload, plan_json.read_plan(source, workload)
 
 
@@ -307,12 +309,13 @@ def save(
 
 
 def _shipped(name: str) -> Workload:
-    from ..generate.catalogue import shipped  # only here: a file needs no architectures
+    # only here: a file needs no architectures
+    from ..generate.catalogue import generate, shipped
 
-    ready = shipped()
-    if name not in ready:
-        _fail_unknown(name, list(ready))
-    return ready[name]()
+    known = shipped()
+    if name.partition("@")[0] not in known:
+        _fail_unknown(name, list(known))
+    return generate(name)
 
 
 def _fail_unknown(name: str, known: list[str]) -> NoReturn:

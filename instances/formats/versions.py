@@ -16,10 +16,11 @@ PLAN = "stagecut-plan"
 TOPOLOGY = "stagecut-topology"
 PROGRAM = "stagecut-program"
 RECORDING = "stagecut-recording"
+SHARDED_RECORDING = "stagecut-sharded-recording"
 
 #: The version that is written, by format.
 NEWEST: Mapping[str, int] = MappingProxyType(
-    {WORKLOAD: 1, CLUSTER: 1, PLAN: 3, TOPOLOGY: 1, RECORDING: 1, PROGRAM: 1}
+    {WORKLOAD: 1, CLUSTER: 1, PLAN: 3, TOPOLOGY: 1, RECORDING: 1, PROGRAM: 1, SHARDED_RECORDING: 1}
 )
 
 

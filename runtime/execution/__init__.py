@@ -13,5 +13,10 @@ together (`guard/heartbeats.py` shares signs of life and the first error, `guard
 finds the rank and the line that an error came from, `guard/identity.py` what all ranks must have
 alike); `checkpoint.py` writes and restores (`checkpoint_files.py` reads, `model_state.py` merges);
 `evaluation.py` turns training graphs to evaluation; `trainer.py` gives both executors one
-interface. `options.py` has what users say, `run.py` is the front door.
+interface. `options.py` has what users say, `steps.py` what every run does, `run.py` is the front
+door.
+
+Shardings run in `sharded/`: `prepare.py` gives each node of the traced training graph its
+signatures, `device.py` is one device at work, `local.py` what it computes on its parts,
+`collectives.py` what it exchanges; `recording.py` keeps what was done, `run.py` takes the steps.
 """

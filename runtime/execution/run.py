@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import torch
 import torch.distributed as dist
 
 from ...instances import InputError, Plan, StagePlacement, Workload
 from ...instances.pytorch.factory import Made
 from ..measure.group import process_group
-from .checkpoint import ModelState, restore, save
-from .checkpoint_files import Position, checkpoints, newest
-from .guard.failures import Guard, guarded
+from .guard.failures import guarded
 from .guard.identity import graph_hash, plan_hash, weights_hash
 from .model_state import model_state
-from .options import OPTIMIZERS, Options
+from .options import Options
 from .pipeline import Pipeline
 from .prepare import Prepared, split_model
 from .recording_file import RankRecording, RunRecording, save_recording
-from .trainer import ASYNCHRONOUS, Batches, MakeOptimizer, Stream, Trainer
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a step gave: its number from 0 on, the mean loss, and the time it took."""
-
-    number: int
-    loss: float
-    seconds: float
+from .sharded.run import is_sharding, run_sharding
+from .steps import (
+    Step,
+    alone_if_it_can_be,
+    common_zero,
+    make_optimizer,
+    take_steps,
+    threads_per_process,
+)
+from .trainer import ASYNCHRONOUS, Batches, Stream, Trainer
 
 
 def run(
@@ -76,12 +69,14 @@ def run(
     """
     if options.record is not None and workload is None:
         raise InputError("record: give the workload, too; the recording is held against it")
+    if is_sharding(plan):
+        return run_sharding(plan, made, options, workload=workload, on_step=on_step, show=show)
     with guarded(timeout_s=options.timeout_s, show=show) as guard:
         given = made if isinstance(made, Made) else made()
         prepared = split_model(plan, given.model, given.args, given.kwargs, workload)
         options = options.settled(prepared.plan, prepared.workload)
-        _alone_if_it_can_be(len(prepared.devices) * options.replicas)
-        torch.set_num_threads(options.threads or _threads())
+        alone_if_it_can_be(len(prepared.devices) * options.replicas)
+        torch.set_num_threads(options.threads or threads_per_process())
         if options.checkpoint is not None and not prepared.training:
             raise InputError("checkpoint: the plan is for inference; there is nothing to keep")
         hashes = {"plan": plan_hash(prepared.plan), "model": graph_hash(prepared.profile.traced)}
@@ -93,7 +88,9 @@ def run(
             trainer = _trainer(prepared, options, device)
             if guard is not None:
                 guard.count(trainer.actions)
-            steps = _steps(trainer, prepared, given, whole, options, hashes, guard, on_step)
+            steps = take_steps(
+                trainer, prepared.inputs, given, whole, options, hashes, guard, on_step
+            )
             if isinstance(trainer, Batches) and options.record is not None:
                 _save_recording(trainer.pipeline, prepared, options.record)
     return steps
@@ -109,7 +106,7 @@ def _trainer(prepared: Prepared, options: Options, device: torch.device) -> Trai
             options.schedule,
             options.microbatches,
             options.every or options.steps if asynchronous else 1,
-            _optimizer(options),
+            make_optimizer(options),
             device,
             recompute=options.recompute,
         )
@@ -123,102 +120,8 @@ def _trainer(prepared: Prepared, options: Options, device: torch.device) -> Trai
         record=options.record is not None,
     )
     if pipeline.recorder is not None:
-        pipeline.recorder.start_s = _zero()
-    return Batches(pipeline, _optimizer(options) if prepared.training else None)
-
-
-def _steps(
-    trainer: Trainer,
-    prepared: Prepared,
-    made: Made,
-    whole: ModelState,
-    options: Options,
-    hashes: Mapping[str, str],
-    guard: Guard | None,
-    on_step: Callable[[Step], None] | None,
-) -> list[Step]:
-    at = Position(0, 0)
-    if options.checkpoint is not None:
-        at = _begin(options.checkpoint, trainer, made, options.resume, hashes)
-    steps: list[Step] = []
-    count = trainer.at_once * trainer.per_batch
-    while at.step < options.steps:
-        each = list(islice(made.microbatches, count))
-        if len(each) < count:
-            break
-        batches = [prepared.inputs(args, kwargs) for args, kwargs in each]
-        dist.barrier()
-        begun = time.perf_counter()
-        losses = trainer.run(batches)
-        seconds = (time.perf_counter() - begun) / trainer.at_once
-        for loss in losses:
-            steps.append(Step(at.step, loss, seconds))
-            at = Position(at.step + 1, at.microbatches + trainer.per_batch)
-            if on_step is not None and dist.get_rank() == 0:
-                on_step(steps[-1])
-        if guard is not None:
-            guard.tick()
-        last = at.step == options.steps
-        if options.checkpoint is not None and (
-            last or at.step % (options.every or at.step + 1) == 0
-        ):
-            save(options.checkpoint, at, trainer.trained(), whole, **hashes)
-    return steps
-
-
-def _begin(
-    folder: Path, trainer: Trainer, made: Made, go_on: bool, hashes: Mapping[str, str]
-) -> Position:
-    """Return where to begin: at the newest checkpoint, or at 0 in a folder without any."""
-    if not go_on:
-        if checkpoints(folder):
-            raise InputError(
-                f"{folder}: it holds checkpoints of a run; add --resume, or name another folder"
-            )
-        return Position(0, 0)
-    found = newest(folder, hashes["model"])
-    skipped = sum(1 for _ in islice(made.microbatches, found.position.microbatches))
-    if skipped < found.position.microbatches:
-        raise InputError(f"{folder}: the inputs end before {found.path.name} does")
-    restore(found, trainer.trained(), hashes["plan"])  # after the inputs, which may draw numbers
-    return found.position
-
-
-def _optimizer(options: Options) -> MakeOptimizer:
-    if not isinstance(options.optimizer, str):
-        return options.optimizer
-    kind = OPTIMIZERS[options.optimizer]
-    return lambda parameters: kind(parameters, lr=options.learning_rate)
-
-
-def _alone_if_it_can_be(processes: int) -> None:
-    """Set up a group of one process where torchrun did not, or say how to start."""
-    if "RANK" in os.environ:
-        return
-    if processes > 1:
-        raise InputError(
-            f"the plan runs on {processes} processes; start it with: "
-            f"torchrun --nproc-per-node {processes} -m stagecut run …"
-        )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK="0", WORLD_SIZE="1")
-
-
-def _threads() -> int:
-    cores = len(psutil.Process().cpu_affinity()) if psutil.LINUX else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
-def _zero() -> float:
-    """Return this rank's time of the begin that all ranks share."""
-    dist.barrier()
-    here = (socket.gethostname(), time.perf_counter())
-    everywhere: list[tuple[str, float]] = [here] * dist.get_world_size()
-    dist.all_gather_object(everywhere, here)
-    one_host = len({host for host, _ in everywhere}) == 1
-    return everywhere[0][1] if one_host else here[1]
+        pipeline.recorder.start_s = common_zero()
+    return Batches(pipeline, make_optimizer(options) if prepared.training else None)
 
 
 def _save_recording(pipeline: Pipeline, prepared: Prepared, path: Path) -> None:

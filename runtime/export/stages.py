@@ -14,6 +14,7 @@ from ...instances import (
     Plan,
     ReplicaPlacement,
     StagePlacement,
+    TensorSharding,
     Workload,
 )
 from ...instances.common.units import ROOT_MODULE
@@ -228,6 +229,10 @@ def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
             _Stage(tuple(nodes), int(row[0]), len(row))
             for nodes, row in zip(members, solution.slots.tolist(), strict=True)
         ]
+    if isinstance(solution, TensorSharding):
+        raise InputError(
+            f"{target}: the plan is a sharding, it has no stages; write it with --to dtensor"
+        )
     raise InputError(
         f"{target}: the plan is for the latency of one request, not for a pipeline; plan with "
         "--objective iteration, throughput or training"

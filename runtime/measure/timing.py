@@ -19,7 +19,7 @@ from .measurement import Measurement, Pair, RankMachine, Timed
 
 #: Bytes: 64 B to 16 MiB, four times as many each.
 SIZES = tuple(64 * 4**k for k in range(10))
-WARM_UP, FEWEST, MOST = 3, 5, 1000
+WARM_UP, FEWEST_RUNS, MOST_RUNS = 3, 5, 1000
 
 
 def measure(
@@ -118,9 +118,9 @@ def _ping(buffers: list[torch.Tensor], peer: int, budget: float) -> list[Floats]
         _finish(buffer)
         return time.perf_counter() - begin
 
-    counts = _counts(_turns(buffers, [WARM_UP] * len(buffers), once), budget)
+    counts = counts_within(turns(buffers, [WARM_UP] * len(buffers), once), budget)
     dist.send(torch.tensor(counts, device=buffers[0].device), peer)
-    return _turns(buffers, counts, once)
+    return turns(buffers, counts, once)
 
 
 def _pong(buffers: list[torch.Tensor], peer: int) -> None:
@@ -129,10 +129,10 @@ def _pong(buffers: list[torch.Tensor], peer: int) -> None:
         dist.send(buffer, peer)
         return 0.0
 
-    _turns(buffers, [WARM_UP] * len(buffers), once)
+    turns(buffers, [WARM_UP] * len(buffers), once)
     counts = torch.zeros(len(buffers), dtype=torch.int64, device=buffers[0].device)
     dist.recv(counts, peer)
-    _turns(buffers, counts.tolist(), once)
+    turns(buffers, counts.tolist(), once)
 
 
 def _all_reduce(buffers: list[torch.Tensor], budget: float) -> list[Floats]:
@@ -145,13 +145,13 @@ def _all_reduce(buffers: list[torch.Tensor], budget: float) -> list[Floats]:
         _finish(buffer)
         return time.perf_counter() - begin
 
-    warm = _turns(buffers, [WARM_UP] * len(buffers), once)
-    counts = torch.tensor(_counts(warm, budget), device=buffers[0].device)
+    warm = turns(buffers, [WARM_UP] * len(buffers), once)
+    counts = torch.tensor(counts_within(warm, budget), device=buffers[0].device)
     dist.broadcast(counts, 0)
-    return _turns(buffers, counts.tolist(), once)
+    return turns(buffers, counts.tolist(), once)
 
 
-def _turns(
+def turns(
     buffers: list[torch.Tensor], counts: list[int], once: Callable[[torch.Tensor], float]
 ) -> list[Floats]:
     """Call `once` with each buffer as often as `counts` says, spread evenly over the whole time.
@@ -167,10 +167,10 @@ def _turns(
     return [np.array(row) for row in times]
 
 
-def _counts(warm: list[Floats], budget: float) -> list[int]:
+def counts_within(warm: list[Floats], budget: float) -> list[int]:
     """Return how many messages of each size fill the same share of `budget` seconds."""
     share = budget / len(warm)
-    return [min(MOST, max(FEWEST, int(share / np.median(times)))) for times in warm]
+    return [min(MOST_RUNS, max(FEWEST_RUNS, int(share / np.median(times)))) for times in warm]
 
 
 def _finish(buffer: torch.Tensor) -> None:

@@ -27,6 +27,9 @@ from .sharding_steps import Lying, Step, local_bytes, one_step, part_of, path
 #: How much more than the memory may be held, for rounding.
 _SLACK = 1e-9
 
+#: Bytes of a statistic.
+_NUMBER_BYTES = 4.0
+
 
 @dataclass(frozen=True)
 class Converted:
@@ -60,6 +63,8 @@ class ShardingReport(Report):
     times
         For each operator what it takes on its part, what is added up meanwhile included, in the
         workload's unit.
+    added
+        For each operator bytes (over all devices) and seconds of what is added up meanwhile.
     lying
         For each tensor how it is made.
     converted
@@ -85,6 +90,7 @@ class ShardingReport(Report):
     """
 
     times: tuple[float, ...] = ()
+    added: tuple[tuple[float, float], ...] = ()
     lying: tuple[Lying, ...] = ()
     converted: tuple[Converted, ...] = ()
     parameter_bytes: float = 0.0
@@ -120,8 +126,9 @@ def check(
             lying[t] = how
     converted = tuple(_conversions(program, problem, read, lying))
     unit = TIME_UNITS[workload.time_unit]
+    added = [_added(problem, operator, rows[v]) for v, operator in enumerate(program.operators)]
     times = [
-        _time(program, problem, operator, rows[v], (*read[v], *made[v]), unit)
+        _time(program, problem, operator, rows[v], (*read[v], *made[v])) + added[v][1] / unit
         for v, operator in enumerate(program.operators)
     ]
     if problem.objective == "distpar":
@@ -130,12 +137,8 @@ def check(
             for v, o in enumerate(program.operators)
             if o.role == "operator"
         )
-        added = math.fsum(
-            _added(problem, operator, rows[v], by_bytes=True)
-            for v, operator in enumerate(program.operators)
-        )
         sent = math.fsum(step.bytes for one in converted for step in one.steps)
-        objective = problem.beta * elements + added + sent
+        objective = problem.beta * elements + math.fsum(size for size, _ in added) + sent
     else:
         seconds = math.fsum(step.seconds for one in converted for step in one.steps)
         objective = math.fsum(times) + seconds / unit
@@ -148,7 +151,7 @@ def check(
         )
     return ShardingReport(
         objective, (), tuple(broken),
-        times=tuple(times), lying=tuple(lying), converted=converted,
+        times=tuple(times), added=tuple(added), lying=tuple(lying), converted=converted,
         parameter_bytes=parameters, activation_bytes=activations,
     )  # fmt: skip
 
@@ -246,7 +249,6 @@ def _time(
     operator: Operator,
     row: Sequence[int],
     how: Sequence[Lying],
-    unit: float,
 ) -> float:
     mesh = problem.mesh.shape
     share = math.prod(
@@ -256,13 +258,12 @@ def _time(
     whole = sum(tensor.size_bytes for tensor in tensors)
     held = sum(local_bytes(t, one, mesh) for t, one in zip(tensors, how, strict=True))
     moved = held / whole if whole else 1.0
-    added = _added(problem, operator, row, by_bytes=False) / unit
-    return operator.fixed + max(operator.compute / share, operator.memory * moved) + added
+    return operator.fixed + max(operator.compute / share, operator.memory * moved)
 
 
-def _added(problem: Sharding, operator: Operator, row: Sequence[int], *, by_bytes: bool) -> float:
-    """Return bytes, or seconds, of the all-reduces inside an operator."""
-    total, mesh = 0.0, problem.mesh
+def _added(problem: Sharding, operator: Operator, row: Sequence[int]) -> tuple[float, float]:
+    """Return bytes and seconds of the all-reduces inside an operator."""
+    bytes_sent, seconds, mesh = 0.0, 0.0, problem.mesh
     for d, k in enumerate(row):
         size = operator.signatures[k].reduced_bytes
         if size:
@@ -271,9 +272,11 @@ def _added(problem: Sharding, operator: Operator, row: Sequence[int], *, by_byte
                 for e, j in enumerate(row)
                 if e != d and j != k and operator.signatures[j].extent > 1
             ]
-            step = one_step("P", "B", d, size / math.prod(others), problem, ())
-            total += step.bytes if by_bytes else step.seconds
-    return total
+            least = min(size, _NUMBER_BYTES)  # a number is not divided
+            among = max(size / math.prod(others), least)
+            step = one_step("P", "B", d, among, problem, ())
+            bytes_sent, seconds = bytes_sent + step.bytes, seconds + step.seconds
+    return bytes_sent, seconds
 
 
 def _conversions(

@@ -63,6 +63,8 @@ def test_two_ranks_write_what_planner_and_mapper_read(tmp_path) -> None:
         ("2", ["-o", "c.json", "--largest", "100B"], "--largest"),
         ("2", ["-o", "c.json", "--seconds", "0"], "--seconds"),
         ("2", ["-o", "c.json", "--device", "tpu"], "auto, cpu, cuda"),
+        ("2", ["-o", "c.json", "--mesh", "2x"], "--mesh: '2x' is no mesh"),
+        ("2", ["-o", "c.json", "--mesh", "2", "--device", "cuda"], "shardings run on CPUs alone"),
         pytest.param(
             "2", ["-o", "c.json", "--device", "cuda"], "2 ranks on this host and 0 GPUs",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here"),
@@ -83,3 +85,19 @@ def test_what_cannot_be_measured_is_refused(
     assert isinstance(result.exception, InputError)
     assert reason in str(result.exception)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_collectives_along_the_axes_of_a_mesh_are_links_for_shardings(tmp_path) -> None:
+    ran = start(
+        tmp_path, 4, "-o", "cluster.json", "--mesh", "2x2", "--seconds", "0.2",
+        "--largest", "64KiB", "--json",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout)
+    assert [axis["devices"] for axis in said["mesh"]] == [2, 2]
+    for axis in said["mesh"]:
+        assert set(axis["collectives"]) == {
+            "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
+        }  # fmt: skip
+        assert 1e-7 < axis["link"]["latency_s"] + 1e3 / axis["link"]["bytes_per_s"] < 1
+        assert all(len(fit["seconds"]) == 5 for fit in axis["collectives"].values())

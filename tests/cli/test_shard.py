@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 from conformance import task
 
-from stagecut import save
+from stagecut import DeviceMesh, Link, Sharding, compare, save, tensor_program
 from stagecut.cli import run_command
 
 GOOD = ("--mesh", "2", "--links", "1us:1GB/s")
@@ -132,3 +133,53 @@ def test_a_broken_program_is_refused_in_one_line(
     broken = tmp_path / "broken.json"
     broken.write_text(json.dumps(data))
     assert words in said(capsys, 2, "shard", str(broken), *GOOD)
+
+
+def test_copies_and_parts_are_written_for_torchtitan_and_the_rest_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+    layers = torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64)
+    workload = tensor_program(
+        torch.nn.Sequential(*layers), (torch.zeros(32, 64),), estimate="h100", name="net"
+    )
+    model, plan, written = (str(tmp_path / f) for f in ("net.json", "plan.json", "titan.toml"))
+    save(workload, model)
+    exported = ("export", plan, "--to", "torchtitan", "--workload", model, "-o", written)
+    for mesh, method, degrees in (
+        ("4", "data-parallel", (4, 1)),
+        ("4", "fully-sharded", (1, 4)),
+        ("2x4", "data-parallel", (8, 1)),
+    ):
+        links = ",".join(["1us:1GB/s"] * (mesh.count("x") + 1))
+        given = ("--mesh", mesh, "--links", links, "--method", method, "-o", plan)
+        said(capsys, 0, "shard", model, *given)
+        said(capsys, 0, *exported)
+        table = tomllib.loads(Path(written).read_text())
+        found = table["parallelism"]
+        names = ("data_parallel_replicate_degree", "data_parallel_shard_degree")
+        assert tuple(found[name] for name in names) == degrees
+        assert table["training"]["local_batch_size"] == 32 // (8 if "x" in mesh else 4)
+    Path(written).unlink()
+    for method in ("megatron", "replicate"):
+        said(capsys, 0, "shard", model, *GOOD, "--method", method, "-o", plan)
+        assert "torchtitan: along axis 0 of the mesh" in said(capsys, 2, *exported)
+    other = ("export", plan, "--to", "megatron", "--workload", model, "-o", written)
+    assert "the plan is a sharding, it has no stages" in said(capsys, 2, *other)
+    assert not Path(written).exists()
+
+
+def test_no_bound_of_a_sharding_has_a_certificate(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = str(tmp_path / "plan.json")
+    said(capsys, 0, "shard", program, *GOOD, "-o", plan)
+    assert "plan: its bound comes from" in said(capsys, 2, "verify", "--bound", program, plan)
+
+
+def test_methods_of_shardings_are_compared() -> None:
+    workload = task("sharding").workload
+    problem = Sharding(DeviceMesh((2,), (Link(1e-6, 1e9),)))
+    table = compare(workload, problem, ["auto", "data-parallel", "replicate"])
+    assert table["verified"].all()
+    assert table["objective"].idxmin() == 0

@@ -32,7 +32,7 @@ from .timing import (
 )
 
 #: Between processes of one machine over gloo, and over PCIe 4; ours, until they are measured.
-_ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
+ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
 
 
 def estimated_times(graph: Graph, target: Machine) -> Times:
@@ -115,7 +115,7 @@ def measured_times(
             provenance[f"{what}_check"] = text
             notes.append(f"{what}: {text}")
     host = device.type == "cpu"
-    link = _ASSUMED_LINKS["cpu" if host else "cuda"]
+    link = ASSUMED_LINKS["cpu" if host else "cuda"]
     cpu_ms = ms if host else fallback
     return Times(ms, cpu_ms, measured, spread, link, provenance), notes
 

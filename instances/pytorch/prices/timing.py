@@ -24,7 +24,7 @@ from ..tracing.leaves import loss_of, tensors
 from ..tracing.traced import Traced
 
 #: Runs that do not count; at least and at most so many that do; seconds after which it ends.
-WARM_UP, LEAST, MOST, BUDGET_S = 2, 5, 200, 2.0
+WARM_UP, FEWEST_RUNS, MOST_RUNS, BUDGET_S = 2, 5, 200, 2.0
 #: Measurements that are older are made again.
 DAY_S = 86400.0
 MOST_DAYS = 30.0
@@ -122,7 +122,9 @@ def measure_kernels(
     run = fx.Interpreter(traced.module)
     seconds: dict[str, list[float]] = {}
     began, runs = time.perf_counter(), 0
-    while runs < WARM_UP + LEAST or (runs < MOST and time.perf_counter() - began < BUDGET_S):
+    while runs < WARM_UP + FEWEST_RUNS or (
+        runs < MOST_RUNS and time.perf_counter() - began < BUDGET_S
+    ):
         watch = Watch(clock)
         with torch.set_grad_enabled(training), watch:
             output = loss_of(tensors(run.run(*traced.inputs, enable_io_processing=False)))
@@ -170,10 +172,11 @@ def _clock(device: torch.device) -> tuple[Clock, Callable[[Any, Any], float]]:
             return event
 
         return mark, lambda start, end: 1e-3 * start.elapsed_time(end)
-    return _host_clock(device), lambda start, end: end - start
+    return host_clock(device), lambda start, end: end - start
 
 
-def _host_clock(device: torch.device) -> Callable[[], float]:
+def host_clock(device: torch.device) -> Callable[[], float]:
+    """Return a clock of seconds: with one thread, of the time that it gets of the CPU."""
     one = device.type == "cpu" and torch.get_num_threads() == 1
     return time.thread_time if one else time.perf_counter
 
@@ -183,12 +186,12 @@ def measure_whole(
 ) -> Whole:
     """Return how long the model itself takes, as its user would call it."""
     device = device_of((*model.parameters(), *tensors((args, dict(kwargs)))))
-    clock = _host_clock(device)
+    clock = host_clock(device)
     forward: list[float] = []
     backward: list[float] = []
     began = time.perf_counter()
-    while len(forward) < WARM_UP + LEAST or (
-        len(forward) < MOST and time.perf_counter() - began < BUDGET_S
+    while len(forward) < WARM_UP + FEWEST_RUNS or (
+        len(forward) < MOST_RUNS and time.perf_counter() - began < BUDGET_S
     ):
         with nullcontext() if training else torch.no_grad():
             _wait(device)

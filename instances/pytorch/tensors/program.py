@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator as python_operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,19 +14,22 @@ from torch.utils.flop_counter import flop_registry
 from ...common.choices import Role
 from ...common.errors import InputError
 from ...generate.architectures.lowering import suggested_cluster
-from ...generate.roofline import Machine, machine
+from ...generate.roofline import CPU_CORE, Machine, machine
 from ...model.sharding.as_workload import program_workload
 from ...model.sharding.program import ITEM_BYTES, Operator, Signature, Tensor, TensorProgram
 from ...model.sharding.properties import COPIED, PARTIAL
 from ...model.workload import Workload
 from ..parts import plain
+from ..prices.prices import ASSUMED_LINKS
+from ..prices.timing import clock_name, machine_name
 from ..recording.formulas import custom_mapping
 from ..tracing.unchanged import unchanged
+from .measured import as_measured, operator_seconds
 from .rules import VIEWS, name_of, signatures_of
 from .trace import TrainingGraph, training_graph
 
 #: Nodes that are the tensor that they get.
-_SAME = ("detach", "alias", "lift_fresh_copy", "lift_fresh")
+SAME = ("detach", "alias", "lift_fresh_copy", "lift_fresh")
 
 
 @dataclass
@@ -44,7 +47,7 @@ def tensor_program(
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    estimate: str,
+    estimate: str | None = None,
     name: str = "",
 ) -> Workload:
     """Trace the training step of a model and return it as a workload with a tensor program.
@@ -55,7 +58,8 @@ def tensor_program(
         What is trained: ``model(*args, **kwargs)`` is its loss, or what is summed up to one. It is
         traced in the mode that it is in.
     estimate
-        Name of an accelerator (see `roofline.MACHINES`) whose roofline gives the times.
+        Name of an accelerator (see `roofline.MACHINES`) whose roofline gives the times; None to
+        measure every operator on this machine's CPU, with the threads that torch has.
     name
         Of the workload; default: the model's class.
 
@@ -76,14 +80,45 @@ def tensor_program(
     >>> [operator.kind for operator in workload.program.operators][:4]
     ['parameter', 'parameter', 'input', 'aten.t']
     """
-    target = machine(estimate)
+    if estimate is not None:
+        return traced_program(model, args, kwargs, machine(estimate), name)[1]
+    core = replace(CPU_CORE, name="process", peer=ASSUMED_LINKS["cpu"])
+    traced, workload = traced_program(model, args, kwargs, core, name)
+    assert workload.program is not None
+    with unchanged(model, (args, dict(kwargs or {}))):
+        seconds = operator_seconds(traced, model, args, dict(kwargs or {}))
+    device = torch.device("cpu")
+    return program_workload(
+        as_measured(workload.program, seconds),
+        workload.name,
+        time_unit=workload.time_unit,
+        cluster=workload.cluster,
+        provenance={
+            **{key: value for key, value in workload.provenance.items() if key != "accelerator"},
+            "cost_model": "measured",
+            "device": f"cpu: {machine_name('cpu')}",
+            "clock": clock_name(device),
+            "threads": str(torch.get_num_threads()),
+            "link": "assumed",
+        },
+    )
+
+
+def traced_program(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    target: Machine,
+    name: str = "",
+) -> tuple[TrainingGraph, Workload]:
+    """Return the training graph of a model, and its workload: see `tensor_program`."""
     named = dict(kwargs or {})
     model = plain(model, args, named)
     with unchanged(model, (args, named)):
         graph = training_graph(model, args, named)
     program = program_of_graph(graph, target)
     held = sum(t.size_bytes for t in program.tensors)
-    return program_workload(
+    workload = program_workload(
         program,
         name or type(model).__name__,
         time_unit="ms",
@@ -98,6 +133,7 @@ def tensor_program(
             "accelerator": f"{target.name}: {target.source}",
         },
     )
+    return graph, workload
 
 
 def program_of_graph(traced: TrainingGraph, target: Machine) -> TensorProgram:
@@ -122,6 +158,23 @@ def program_of_graph(traced: TrainingGraph, target: Machine) -> TensorProgram:
             one = _with_gradient(one, late[str(one.name)])
         operators.append(one)
     return TensorProgram(tuple(made.tensors), tuple(operators))
+
+
+def tensor_numbers(traced: TrainingGraph, program: TensorProgram) -> dict[fx.Node, int]:
+    """Return the number in a program of the tensor that each node of its graph is."""
+    known = {tensor.name: number for number, tensor in enumerate(program.tensors)}
+    found: dict[fx.Node, int] = {}
+    for node in traced.graph.nodes:
+        name = node.name
+        if node.op == "placeholder":
+            name = traced.names.get(name, name)
+        elif node.target is python_operator.getitem:
+            name = f"{node.args[0].name}.{node.args[1]}"
+        elif node.op == "call_function" and name_of(node) in SAME:
+            found[node] = found[node.all_input_nodes[0]]
+        if name in known:
+            found[node] = known[name]
+    return found
 
 
 def _with_gradient(parameter: Operator, gradient: int) -> Operator:
@@ -161,7 +214,7 @@ def _add(made: _Made, node: fx.Node, target: Machine, backward: bool) -> None:
         return
     kind = name_of(node)
     values = node.meta["val"]
-    if kind in _SAME:
+    if kind in SAME:
         made.number[node.name] = made.number[node.all_input_nodes[0].name]
         return
     read = tuple(made.number[one.name] for one in tensor_arguments(node))

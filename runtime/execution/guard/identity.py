@@ -6,9 +6,10 @@ import hashlib
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
-from ....instances import PipelinePlacement, Plan, StagePlacement
+from ....instances import PipelinePlacement, Plan, StagePlacement, TensorSharding
+from ....instances.pytorch.tensors.trace import TrainingGraph
 from ....instances.pytorch.tracing.traced import Traced
 
 #: Numbers of each parameter that count for the hash of the weights.
@@ -23,18 +24,33 @@ def plan_hash(plan: Plan) -> str:
         digest.update(plan.solution.stage.tobytes())
     if isinstance(plan.solution, StagePlacement):
         digest.update(repr(plan.solution.stages).encode())
+    if isinstance(plan.solution, TensorSharding):
+        digest.update(plan.solution.signature.tobytes())
+    return digest.hexdigest()
+
+
+def training_graph_hash(traced: TrainingGraph) -> str:
+    """Return a hash of a training graph: its operators, and the shapes of what they make."""
+    digest = hashlib.sha256(_nodes(traced.graph))
+    for n in traced.graph.nodes:
+        digest.update(f"{n.name} {getattr(n.meta.get('val'), 'shape', ())}\n".encode())
     return digest.hexdigest()
 
 
 def graph_hash(traced: Traced) -> str:
     """Return a hash of a traced model: its operators, and the shapes of its parameters."""
-    digest = hashlib.sha256()
-    for n in traced.module.graph.nodes:
-        target = n.target if isinstance(n.target, str) else _name(n.target)
-        digest.update(f"{n.name} {n.op} {target} {n.args} {n.kwargs}\n".encode())
+    digest = hashlib.sha256(_nodes(traced.module.graph))
     for name, parameter in traced.parameters:
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
     return digest.hexdigest()
+
+
+def _nodes(graph: fx.Graph) -> bytes:
+    lines = []
+    for n in graph.nodes:
+        target = n.target if isinstance(n.target, str) else _name(n.target)
+        lines.append(f"{n.name} {n.op} {target} {n.args} {n.kwargs}\n")
+    return "".join(lines).encode()
 
 
 def _name(function: Any) -> str:

@@ -93,12 +93,9 @@ def compute(call: Call) -> Computing:
         made = yield from _EXCHANGING[call.kind](call)
         return made
     args = list(call.args)
-    if call.kind == "squeeze":  # a part may have an extent of 1 where the whole has not
-        return args[0].reshape(call.local())
-    if call.kind in ("view", "_unsafe_view", "reshape", "expand") or call.kind in (
-        "slice_backward",
-        "select_backward",
-    ):
+    if call.kind in ("squeeze", "view", "_unsafe_view", "reshape"):
+        return args[0].reshape(call.local())  # a part of what can be viewed so may lie otherwise
+    if call.kind in ("expand", "slice_backward", "select_backward"):
         args[1] = call.local()
     if call.kind == "convolution" and args[8] > 1:
         args[8] = args[8] * args[1].shape[0] // _whole_filters(call, 1)
@@ -150,8 +147,8 @@ def _softmax_backward(call: Call) -> Computing:
 
 
 def _batch_norm(call: Call) -> Computing:
-    """Statistics of all samples; running ones are left as they are."""
-    values, weight, bias, _, _, training, _, eps = call.args
+    """Statistics of all samples, of which the running ones take their share."""
+    values, weight, bias, running_mean, running_var, training, momentum, eps = call.args
     axes = call.along(call.read[0], 0)
     if not training or not axes:
         return call.target(*call.args, **call.kwargs)
@@ -165,6 +162,9 @@ def _batch_norm(call: Call) -> Computing:
     for d in axes:
         squares = yield Exchange(squares, "sum", d)
     scale = torch.rsqrt(squares / count + eps)
+    if running_mean is not None:
+        running_mean.lerp_(mean, momentum)
+        running_var.lerp_(squares / max(count - 1, 1), momentum)
     made = (values - _channels(mean, values)) * _channels(scale, values)
     made = made if weight is None else made * _channels(weight, values)
     return made if bias is None else made + _channels(bias, values), mean, scale

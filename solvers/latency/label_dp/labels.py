@@ -42,11 +42,20 @@ def rehash(table, key, count):
 
 
 @uncounted
-def insert(g, s, w, state, card, border, size, code, end, parent, kind, single):
+def insert(g, s, w, state, shape, step, end, single):
     """Add a label unless another one is at least as good in all; return its state.
 
-    `size` is that of the new label's values: `border` finish times, and two for each owner.
+    Parameters
+    ----------
+    state
+        Its state, −1 for one that is not known yet.
+    shape
+        Units of the ideal; size of its border; number of values: a finish time for each of the
+        border, and two for each owner.
+    step
+        Code of what is left of the devices, label before, and kind of the call.
     """
+    (card, border, size), (code, parent, kind) = shape, step
     if state < 0:
         state = _new_state(s, w, card, border, (size - border) // 2)
     before, label = -1, s.state[state, col.FIRST]

@@ -65,10 +65,9 @@ def close_call(g, s, w, d, single):
                 continue
             if owners > 0 and not _carry_owners(g, s, w, at, border, owners, code, finish, memory):
                 continue
-            size = border + 2 * owners
+            shape = (s.at[col.CARD] + d, border, border + 2 * owners)
             end = max(finish, s.label_end[label])
-            card = s.at[col.CARD] + d
-            new = insert(g, s, w, new, card, border, size, code, end, label, k, single)
+            new = insert(g, s, w, new, shape, (code, label, k), end, single)
 
 
 @uncounted
@@ -248,5 +247,5 @@ def _extend_by_unit(g, s, w, x, border, owners, single):
         if owners > 0:
             good &= _carry_owners(g, s, w, at, border, owners, code, 0.0, 0.0)
         if good:
-            card, size = s.at[col.CARD] + 1, border + 2 * owners
-            new = insert(g, s, w, new, card, border, size, code, end, label, nobody, single)
+            shape = (s.at[col.CARD] + 1, border, border + 2 * owners)
+            new = insert(g, s, w, new, shape, (code, label, nobody), end, single)

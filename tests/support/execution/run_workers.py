@@ -20,7 +20,8 @@ from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.runtime.execution import checkpoint
 from stagecut.runtime.execution.options import Options
-from stagecut.runtime.execution.run import Step, run
+from stagecut.runtime.execution.run import run
+from stagecut.runtime.execution.steps import Step
 
 MICROBATCHES, BATCH = 2, 4
 

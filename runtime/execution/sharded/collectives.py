@@ -1,0 +1,134 @@
+"""Tensors that come to lie otherwise: each step of a conversion on this device of a mesh.
+
+The only home of torch's operators for collectives, which DTensor converts by, and which its
+`CommDebugMode` counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+
+from ....instances.model.sharding.properties import COPIED, PARTIAL, Property
+from .local import Exchange
+
+#: The names of its functions in Python change between versions; those of its operators do not.
+_TORCH = torch.ops._c10d_functional
+
+
+class Sent(NamedTuple):
+    """What a collective was, and the bytes that this device sent in it."""
+
+    collective: str
+    bytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """This process on a mesh of processes.
+
+    Parameters
+    ----------
+    mesh
+        Devices along each axis.
+    at
+        Where this one is.
+    groups
+        Name of the group of the devices that differ from this one along each axis alone.
+    """
+
+    mesh: tuple[int, ...]
+    at: tuple[int, ...]
+    groups: tuple[str, ...]
+
+
+def join_mesh(shape: tuple[int, ...]) -> Place:
+    """Make the groups of a mesh; all ranks of the process group call it."""
+    mesh = init_device_mesh("cpu", shape)
+    groups = tuple(mesh.get_group(axis).group_name for axis in range(len(shape)))
+    return Place(shape, tuple(mesh.get_coordinate()), groups)
+
+
+def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
+    """Return what this device has of a tensor that is split and copied as `how` says."""
+    for axis, one in enumerate(how):
+        if one >= 0:
+            whole = _slice(whole, one, axis, place)
+    return whole.contiguous()
+
+
+def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
+    """Take one step along an axis of the mesh; return the part after it, and what was sent.
+
+    Parameters
+    ----------
+    part
+        What this device has of the tensor.
+    before, after
+        How the tensor lies along the axis.
+    """
+    count, group, size = place.mesh[axis], place.groups[axis], _bytes(part)
+    part = part.contiguous()
+    if before == COPIED or after == PARTIAL:
+        return _without_sending(part, before, after, axis, place), Sent("", 0.0)
+    if before == PARTIAL and after == COPIED:
+        made = _TORCH.wait_tensor(_TORCH.all_reduce(part, "sum", group))
+        return made, Sent("all-reduce", 2 * (count - 1) / count * size)
+    if before == PARTIAL:
+        pieces = torch.cat(part.chunk(count, after)) if after else part
+        made = _TORCH.wait_tensor(_TORCH.reduce_scatter_tensor(pieces, "sum", count, group))
+        return made, Sent("reduce-scatter", (count - 1) / count * size)
+    if part.dtype is torch.bool:  # gloo does not move truth values
+        made, sent = step(part.view(torch.uint8), before, after, axis, place)
+        return made.view(torch.bool), sent
+    if after == COPIED:
+        made = _TORCH.wait_tensor(_TORCH.all_gather_into_tensor(part, count, group))
+        made = torch.cat(made.chunk(count), before) if before else made
+        return made, Sent("all-gather", (count - 1) * size)
+    pieces, each = torch.stack(part.chunk(count, after)), [1] * count
+    moved = _TORCH.wait_tensor(_TORCH.all_to_all_single(pieces, each, each, group))
+    made = torch.cat(moved.unbind(), before)
+    return made, Sent("all-to-all", (count - 1) / count * size)
+
+
+def combine(exchange: Exchange, place: Place) -> tuple[Tensor, Sent]:
+    """Add up, or take the largest of, what an operator asks the devices along an axis for."""
+    group, count = place.groups[exchange.axis], place.mesh[exchange.axis]
+    part = exchange.tensor.contiguous()
+    made = _TORCH.wait_tensor(_TORCH.all_reduce(part, exchange.how, group))
+    return made, Sent("all-reduce", 2 * (count - 1) / count * _bytes(part))
+
+
+def total(part: Tensor, how: Property, place: Place) -> float:
+    """Return the sum of all elements of a tensor; every device calls it."""
+    value = part.detach().to(torch.float64).sum()
+    for axis, one in enumerate(how):
+        if one != COPIED:
+            value = _TORCH.wait_tensor(_TORCH.all_reduce(value, "sum", place.groups[axis]))
+    return float(value)
+
+
+def _without_sending(part: Tensor, before: int, after: int, axis: int, place: Place) -> Tensor:
+    if after >= 0:
+        return _slice(part, after, axis, place).contiguous()
+    if before == COPIED:  # the first device keeps it
+        return part if place.at[axis] == 0 else torch.zeros_like(part)
+    extent = part.shape[before]
+    shape: list[int] = list(part.shape)
+    shape[before] *= place.mesh[axis]
+    padded = part.new_zeros(shape)
+    padded.narrow(before, place.at[axis] * extent, extent).copy_(part)
+    return padded
+
+
+def _slice(whole: Tensor, tensor_axis: int, axis: int, place: Place) -> Tensor:
+    extent = whole.shape[tensor_axis] // place.mesh[axis]
+    return whole.narrow(tensor_axis, place.at[axis] * extent, extent)
+
+
+def _bytes(part: Tensor) -> float:
+    return float(part.numel() * part.element_size())

@@ -1,0 +1,186 @@
+"""A sharding runs: every process is a device of its mesh, for a number of steps."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from ....instances import InputError, Plan, Sharding, Workload
+from ....instances.formats.outline import placed_ids
+from ....instances.formats.source import read_source
+from ....instances.pytorch.factory import Made
+from ...measure.group import process_group
+from ..checkpoint import ModelState, Trained
+from ..guard.failures import guarded
+from ..guard.identity import plan_hash, training_graph_hash, weights_hash
+from ..options import Options
+from ..stage import Tensors
+from ..steps import (
+    Step,
+    alone_if_it_can_be,
+    common_zero,
+    make_optimizer,
+    take_steps,
+    threads_per_process,
+)
+from ..trainer import MakeOptimizer
+from .collectives import join_mesh
+from .device import ShardedDevice
+from .prepare import PreparedSharding, prepare_sharding
+from .recording import ShardedRank, ShardedRecording, save_sharded_recording
+
+
+class ShardedTrainer:
+    """Batches on one device of a sharding, one after the other; see `Trainer`."""
+
+    at_once = 1
+    per_batch = 1
+
+    def __init__(self, device: ShardedDevice, optimizer: MakeOptimizer) -> None:
+        self.device = device
+        learned = [x for x in device.parameters.values() if x.requires_grad]
+        self.optimizer = optimizer(learned) if learned else None
+
+    def run(self, microbatches: Sequence[Tensors]) -> list[float]:
+        """Run a batch; see `Trainer`."""
+        (batch,) = microbatches
+        self.device.step(batch)
+        if self.optimizer is not None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return [self.device.loss()]
+
+    def trained(self) -> Trained:
+        """Return this device's parts."""
+        optimizers = [] if self.optimizer is None else [self.optimizer]
+        return Trained(self.device.parameters, {}, optimizers)
+
+    def actions(self) -> int:
+        """Return how much this device has done."""
+        return self.device.done
+
+
+def is_sharding(plan: Plan | Path) -> bool:
+    """Whether a plan, or the plan in a file, is a sharding.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format.
+    """
+    if isinstance(plan, Plan):
+        return isinstance(plan.problem, Sharding)
+    return placed_ids(read_source(plan))[0] is Sharding
+
+
+def run_sharding(
+    plan: Plan | Path,
+    made: Made | Callable[[], Made],
+    options: Options,
+    *,
+    workload: Workload | None = None,
+    on_step: Callable[[Step], None] | None = None,
+    show: Callable[[str], None] | None = None,
+) -> list[Step]:
+    """Run a sharding as one of its processes; see `run`.
+
+    After the last step the model has what was trained, put together, on every process.
+
+    Raises
+    ------
+    InputError
+        If plan, model, options and number of processes do not fit together.
+    """
+    _check_options(options)
+    with guarded(timeout_s=options.timeout_s, show=show) as guard:
+        given = made if isinstance(made, Made) else made()
+        prepared = prepare_sharding(plan, given.model, given.args, given.kwargs, workload)
+        size = math.prod(prepared.mesh)
+        alone_if_it_can_be(size)
+        torch.set_num_threads(options.threads or threads_per_process())
+        hashes = {"plan": plan_hash(prepared.plan), "model": training_graph_hash(prepared.graph)}
+        if guard is not None:
+            alike = {"weights": weights_hash(given.model), "--seed": _random_hash()}
+            guard.join({**hashes, **alike, **options.identity()})
+        with process_group("cpu", guard):
+            if dist.get_world_size() != size:
+                raise InputError(
+                    f"the plan is for {size} devices, and {dist.get_world_size()} processes run; "
+                    f"start {size}"
+                )
+            device = ShardedDevice(
+                prepared, join_mesh(prepared.mesh), record=options.record is not None
+            )
+            trainer = ShardedTrainer(device, make_optimizer(options))
+            if guard is not None:
+                guard.count(trainer.actions)
+            zero = common_zero()
+            whole = ModelState({}, {})  # for checkpoints, of which there are none
+            steps = take_steps(
+                trainer, prepared.inputs, given, whole, options, hashes, guard, on_step
+            )
+            if options.record is not None:
+                _save_recording(prepared, device, steps, zero, options.record)
+            _give_back(device)
+    return steps
+
+
+def _check_options(options: Options) -> None:
+    """Refuse what has no meaning for a sharding, or is not built."""
+    given = {
+        "schedule": options.schedule is not None,
+        "microbatches": options.microbatches is not None,
+        "replicas": options.replicas > 1,
+        "recompute": options.recompute,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise InputError(
+                f"{option}: a sharding runs each batch as a whole on all devices; leave it out"
+            )
+    if options.checkpoint is not None:
+        raise InputError("checkpoint: no checkpoints of shardings; leave --checkpoint out")
+    if options.device == "cuda":
+        raise InputError("device: shardings run on CPUs alone; use --device cpu")
+
+
+def _random_hash() -> str:
+    """Return a hash of torch's random numbers to come: every device must draw the same ones."""
+    return hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
+
+
+def _give_back(device: ShardedDevice) -> None:
+    """Write parameters and buffers, put together, into the model."""
+    model = device.prepared.model
+    with torch.no_grad():
+        for name, value in (*model.named_parameters(), *model.named_buffers()):
+            if name in device.kept:
+                value.copy_(device.whole(name))
+
+
+def _save_recording(
+    prepared: PreparedSharding,
+    device: ShardedDevice,
+    steps: Sequence[Step],
+    zero: float,
+    path: Path,
+) -> None:
+    own = tuple(e._replace(start_s=e.start_s - zero, end_s=e.end_s - zero) for e in device.events)
+    here = ShardedRank(dist.get_rank(), socket.gethostname(), own)
+    everywhere = [here] * dist.get_world_size()
+    dist.all_gather_object(everywhere, here)
+    if dist.get_rank() == 0:
+        recording = ShardedRecording(
+            prepared.workload.fingerprint,
+            plan_hash(prepared.plan),
+            prepared.mesh,
+            tuple(step.seconds for step in steps),
+            tuple(everywhere),
+        )
+        save_sharded_recording(recording, path)

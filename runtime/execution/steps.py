@@ -1,0 +1,130 @@
+"""What every run has, whatever executes it: its start, its steps, and what it goes on from."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch.distributed as dist
+
+from ...instances import InputError
+from ...instances.pytorch.factory import Made
+from .checkpoint import ModelState, restore, save
+from .checkpoint_files import Position, checkpoints, newest
+from .guard.failures import Guard
+from .options import OPTIMIZERS, Options
+from .stage import Tensors
+from .trainer import MakeOptimizer, Trainer
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step gave: its number from 0 on, the mean loss, and the time it took."""
+
+    number: int
+    loss: float
+    seconds: float
+
+
+def take_steps(
+    trainer: Trainer,
+    inputs: Callable[[tuple[Any, ...], Mapping[str, Any]], Tensors],
+    made: Made,
+    whole: ModelState,
+    options: Options,
+    hashes: Mapping[str, str],
+    guard: Guard | None,
+    on_step: Callable[[Step], None] | None,
+) -> list[Step]:
+    """Run until there are as many steps as asked for, or the inputs end; keep checkpoints."""
+    at = Position(0, 0)
+    if options.checkpoint is not None:
+        at = _begin(options.checkpoint, trainer, made, options.resume, hashes)
+    steps: list[Step] = []
+    count = trainer.at_once * trainer.per_batch
+    while at.step < options.steps:
+        each = list(islice(made.microbatches, count))
+        if len(each) < count:
+            break
+        batches = [inputs(args, kwargs) for args, kwargs in each]
+        dist.barrier()
+        begun = time.perf_counter()
+        losses = trainer.run(batches)
+        seconds = (time.perf_counter() - begun) / trainer.at_once
+        for loss in losses:
+            steps.append(Step(at.step, loss, seconds))
+            at = Position(at.step + 1, at.microbatches + trainer.per_batch)
+            if on_step is not None and dist.get_rank() == 0:
+                on_step(steps[-1])
+        if guard is not None:
+            guard.tick()
+        last = at.step == options.steps
+        if options.checkpoint is not None and (
+            last or at.step % (options.every or at.step + 1) == 0
+        ):
+            save(options.checkpoint, at, trainer.trained(), whole, **hashes)
+    return steps
+
+
+def _begin(
+    folder: Path, trainer: Trainer, made: Made, go_on: bool, hashes: Mapping[str, str]
+) -> Position:
+    """Return where to begin: at the newest checkpoint, or at 0 in a folder without any."""
+    if not go_on:
+        if checkpoints(folder):
+            raise InputError(
+                f"{folder}: it holds checkpoints of a run; add --resume, or name another folder"
+            )
+        return Position(0, 0)
+    found = newest(folder, hashes["model"])
+    skipped = sum(1 for _ in islice(made.microbatches, found.position.microbatches))
+    if skipped < found.position.microbatches:
+        raise InputError(f"{folder}: the inputs end before {found.path.name} does")
+    restore(found, trainer.trained(), hashes["plan"])  # after the inputs, which may draw numbers
+    return found.position
+
+
+def make_optimizer(options: Options) -> MakeOptimizer:
+    """Return what makes the optimizer that was asked for."""
+    if not isinstance(options.optimizer, str):
+        return options.optimizer
+    kind = OPTIMIZERS[options.optimizer]
+    return lambda parameters: kind(parameters, lr=options.learning_rate)
+
+
+def alone_if_it_can_be(processes: int) -> None:
+    """Set up a group of one process where torchrun did not, or say how to start."""
+    if "RANK" in os.environ:
+        return
+    if processes > 1:
+        raise InputError(
+            f"the plan runs on {processes} processes; start it with: "
+            f"torchrun --nproc-per-node {processes} -m stagecut run …"
+        )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK="0", WORLD_SIZE="1")
+
+
+def threads_per_process() -> int:
+    """Return the cores that this process may use, shared by the processes on this host."""
+    cores = len(psutil.Process().cpu_affinity()) if psutil.LINUX else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def common_zero() -> float:
+    """Return this rank's time of the begin that all ranks share."""
+    dist.barrier()
+    here = (socket.gethostname(), time.perf_counter())
+    everywhere: list[tuple[str, float]] = [here] * dist.get_world_size()
+    dist.all_gather_object(everywhere, here)
+    one_host = len({host for host, _ in everywhere}) == 1
+    return everywhere[0][1] if one_host else here[1]

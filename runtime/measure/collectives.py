@@ -1,0 +1,146 @@
+"""Timing collectives along the axes of a mesh of processes, as shardings do them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ...instances import InputError, Link
+from ...instances.common.arrays import Floats
+from ...instances.model.sharding.properties import COPIED, PARTIAL
+from ..execution.sharded.collectives import Place, join_mesh, step
+from .fit import Fit, fit_postal
+from .measurement import Timed
+from .timing import WARM_UP, counts_within, turns
+
+#: From how a tensor lies to how it shall lie.
+COLLECTIVES: Mapping[str, tuple[int, int]] = {
+    "all-gather": (0, COPIED),
+    "reduce-scatter": (PARTIAL, 0),
+    "all-reduce": (PARTIAL, COPIED),
+    "all-to-all": (0, 1),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredAxis:
+    """Collectives along one axis of a mesh, on tensors of K sizes.
+
+    Parameters
+    ----------
+    devices
+        Along the axis.
+    timed
+        For each collective what tensors of so many bytes (whole ones) take.
+    """
+
+    devices: int
+    timed: Mapping[str, Timed]
+
+    @cached_property
+    def fits(self) -> Mapping[str, Fit]:
+        """For each collective the link that explains it best, each round a message."""
+        return {name: fit_postal(*self._rounds(name)) for name in self.timed}
+
+    @cached_property
+    def common(self) -> Fit:
+        """The link that explains all of them best: what a mesh has for the axis."""
+        rounds = [self._rounds(name) for name in self.timed]
+        return fit_postal(
+            np.concatenate([sizes for sizes, _ in rounds]),
+            np.concatenate([seconds for _, seconds in rounds]),
+        )
+
+    @property
+    def link(self) -> Link:
+        """The common one."""
+        return self.common.link
+
+    def _rounds(self, name: str) -> tuple[Floats, Floats]:
+        """Return bytes and seconds of a round: in all of them devices send (p − 1)/p · |T| each.
+
+        An all-reduce has twice the rounds, and twice the bytes; an all-to-all sends a p-th.
+        """
+        p, timed = self.devices, self.timed[name]
+        rounds = (2 if name == "all-reduce" else 1) * (p - 1)
+        each = timed.size_bytes / (p * p if name == "all-to-all" else p)
+        return each, timed.median_s / rounds
+
+
+def measure_collectives(
+    shape: Sequence[int], sizes: Sequence[int], seconds: float = 10.0
+) -> tuple[MeasuredAxis, ...]:
+    """Time collectives along each axis of a mesh; every rank calls it, and gets it all.
+
+    All groups of an axis work at the same time, as they do when a sharding runs.
+
+    Parameters
+    ----------
+    shape
+        Devices along each axis; their product is the number of ranks.
+    sizes
+        Bytes of the whole tensors, at least two sizes.
+    seconds
+        To spend about, on everything together; at least 5 of each.
+
+    Raises
+    ------
+    InputError
+        If there are other ranks than the mesh has devices.
+    """
+    size = int(np.prod(shape))
+    if dist.get_world_size() != size:
+        raise InputError(
+            f"--mesh: {'x'.join(map(str, shape))} has {size} devices, and "
+            f"{dist.get_world_size()} processes run; start {size}"
+        )
+    place = join_mesh(tuple(shape))
+    budget = seconds / (len(COLLECTIVES) * len(shape))
+    found = []
+    for axis, devices in enumerate(shape):
+        if devices < 2:
+            raise InputError("--mesh: an axis of one device has no collectives; leave it out")
+        own = {name: _times(name, sizes, budget, axis, place) for name in COLLECTIVES}
+        everywhere: list[Any] = [None] * size
+        dist.all_gather_object(everywhere, own)
+        timed = {}
+        for name in COLLECTIVES:
+            each = [one[name] for one in everywhere]
+            whole = np.array(each[0][0], np.float64)
+            # the rank that came last did not wait for others: its time is the collective's
+            least = tuple(
+                np.min(times, axis=0) for times in zip(*(r for _, r in each), strict=True)
+            )
+            timed[name] = Timed(whole, least)
+        found.append(MeasuredAxis(devices, timed))
+    return tuple(found)
+
+
+def _times(
+    name: str, sizes: Sequence[int], budget: float, axis: int, place: Place
+) -> tuple[list[float], list[Floats]]:
+    """Return whole bytes, and for each size the seconds that this rank took part."""
+    before, after = COLLECTIVES[name]
+    p = place.mesh[axis]
+    parts = []
+    for size in sizes:
+        rows = max(1, round(size / (4 * p * p)))
+        parts.append(torch.zeros(rows * p if before == PARTIAL else rows, p))
+    whole = [float(4 * part.numel() * (1 if before == PARTIAL else p)) for part in parts]
+
+    def once(part: torch.Tensor) -> float:
+        dist.barrier()
+        begin = time.perf_counter()
+        step(part, before, after, axis, place)
+        return time.perf_counter() - begin
+
+    counts = torch.tensor(counts_within(turns(parts, [WARM_UP] * len(parts), once), budget))
+    dist.broadcast(counts, 0)
+    return whole, turns(parts, counts.tolist(), once)

@@ -1,0 +1,199 @@
+"""Shardings at work: losses, gradients, statistics and bytes on 2, 4 and 2 × 2 processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import chain
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from project import ROOT
+
+import stagecut
+from stagecut import InputError
+
+torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+
+from ranks import on_ranks  # noqa: E402
+from sharded_models import MODELS  # noqa: E402
+from sharded_workers import run_random  # noqa: E402
+
+from stagecut.instances.pytorch.factory import make  # noqa: E402
+from stagecut.runtime.accuracy.sharded import compare_sharded_run  # noqa: E402
+from stagecut.runtime.execution.options import Options  # noqa: E402
+from stagecut.runtime.execution.run import run  # noqa: E402
+from stagecut.runtime.execution.sharded.prepare import prepare_sharding  # noqa: E402
+from stagecut.runtime.execution.sharded.recording import (  # noqa: E402
+    Event,
+    ShardedRank,
+    ShardedRecording,
+    load_sharded_recording,
+    save_sharded_recording,
+)
+
+
+@pytest.mark.parametrize("shape", [(2,), (4,), (2, 2)], ids=str)
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_random_signatures_compute_what_one_process_does(name: str, shape: tuple[int, ...]) -> None:
+    converted = on_ranks(prod(shape), run_random, shape, name, range(2))
+    assert converted[0] > 20
+
+
+MODEL = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm = nn.Linear(8, 16), nn.BatchNorm1d(16)
+        self.drop, self.b = nn.Dropout(0.3), nn.Linear(16, 4)
+
+    def forward(self, x, y):
+        h = self.drop(torch.relu(self.norm(self.a(x))))
+        return nn.functional.cross_entropy(self.b(h), y)
+
+
+def make(batch=4):
+    def batches():
+        for _ in range(3):
+            yield torch.randn(batch, 8), torch.randint(0, 4, (batch,))
+
+    return Net(), batches()
+"""
+
+
+def alone() -> list[float]:
+    """Losses of the model, trained by itself from the same seed."""
+    space: dict[str, Any] = {}
+    exec(MODEL, space)
+    torch.manual_seed(0)
+    model, batches = space["make"]()
+    first = next(batches)  # as the runtime does, before the weights are taken over
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for batch in chain([first], batches):
+        loss = model(*batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model, its program and two plans."""
+    folder = tmp_path_factory.mktemp("sharded")
+    (folder / "model.py").write_text(MODEL)
+    torch.manual_seed(0)
+    model = make(f"{folder}/model.py:make").model
+    inputs = torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64)
+    workload = stagecut.tensor_program(model, inputs, estimate="h100")
+    stagecut.save(workload, folder / "program.json")
+    mesh = stagecut.DeviceMesh((2,), (stagecut.Link(1e-6, 1e10),))
+    for name in ("megatron", "replicate"):
+        plan = stagecut.solve(workload, problem=stagecut.Sharding(mesh), method=name).plan
+        stagecut.save(plan, folder / f"{name}.json", workload)
+    return folder
+
+
+def test_the_command_trains_as_one_process_does_and_reports(files: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "stagecut", "run", "megatron.json"]
+    command += ["--model", "model.py:make", "--workload", "program.json", "--steps", "5"]
+    command += ["--optimizer", "adam", "--record", "run.json", "--report"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=files, env=environment, capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("step ")]
+    losses = [float(line.split()[3]) for line in lines]
+    assert losses == pytest.approx(alone(), rel=1e-5)
+    assert "the inputs ended after 3 steps" in done.stdout
+    assert "step: predicted" in done.stdout
+    workload = stagecut.load(files / "program.json")
+    plan = stagecut.load_plan(files / "megatron.json", workload)
+    recording = load_sharded_recording(files / "run.json")
+    compared = compare_sharded_run(workload, plan, recording)
+    assert compared.steps == 2
+    sent = {key: amount.bytes for key, amount in compared.measured.items()}
+    assert sent == {key: amount.bytes for key, amount in compared.predicted.items()}
+    calls = {key: amount.number for key, amount in compared.measured.items()}
+    assert calls == {key: amount.number for key, amount in compared.predicted.items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"microbatches": 2}, "microbatches: a sharding runs each batch as a whole"),
+        ({"schedule": "1f1b"}, "schedule: a sharding"),
+        ({"replicas": 2}, "replicas: a sharding"),
+        ({"recompute": True}, "recompute: a sharding"),
+        ({"checkpoint": Path("kept")}, "no checkpoints of shardings"),
+        ({"device": "cuda"}, "CPUs alone"),
+        ({}, "torchrun --nproc-per-node 2"),
+    ],
+)
+def test_what_shardings_do_not_take_is_one_line(
+    files: Path, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    given = make(f"{files}/model.py:make")
+    with pytest.raises(InputError, match=words):
+        run(files / "replicate.json", given, Options(**options))
+
+
+def test_another_model_is_refused(files: Path) -> None:
+    workload = stagecut.load(files / "program.json")
+    batch = (torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64))
+    model = make(f"{files}/model.py:make").model
+    model.a = torch.nn.Linear(8, 16, bias=False)
+    with pytest.raises(InputError, match=r"give the model and inputs \(--batch\)"):
+        prepare_sharding(files / "replicate.json", model, batch, workload=workload)
+    with pytest.raises(InputError, match=r"replicate.json: "):
+        prepare_sharding(files / "replicate.json", model, batch)
+
+
+def test_inputs_must_be_those_traced(files: Path) -> None:
+    batch = (torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64))
+    model = make(f"{files}/model.py:make").model
+    prepared = prepare_sharding(files / "replicate.json", model, batch)
+    assert len(prepared.inputs(batch)) == 2
+    with pytest.raises(InputError, match="input 0 is 3×8 float32; every batch must be 4×8"):
+        prepared.inputs((torch.zeros(3, 8), batch[1]))
+    with pytest.raises(InputError, match="1 tensors; the model takes 2"):
+        prepared.inputs(batch[:1])
+    with pytest.raises(InputError, match="by name"):
+        prepared.inputs(batch, {"z": 1})
+
+
+def test_a_recording_that_was_changed_is_refused(tmp_path: Path) -> None:
+    event = Event(0, "mm", "forward", False, -1, 0.0, 1.0, 0.0)
+    good = ShardedRecording(
+        "fingerprint",
+        "plan",
+        (2,),
+        (1.0,),
+        (ShardedRank(0, "h", (event,)), ShardedRank(1, "h", (event,))),
+    )
+    save_sharded_recording(good, tmp_path / "run.json")
+    assert load_sharded_recording(tmp_path / "run.json").ranks[1].events == (event,)
+    data = json.loads((tmp_path / "run.json").read_text())
+    for change, words in (
+        (lambda ranks: ranks.pop(0), "list ranks"),
+        (lambda ranks: ranks[1]["events"].pop(), "other things"),
+        (lambda ranks: ranks[0]["events"][0].__setitem__(6, -1.0), "ends before"),
+    ):
+        other = json.loads(json.dumps(data))
+        change(other["ranks"])
+        (tmp_path / "other.json").write_text(json.dumps(other))
+        with pytest.raises(InputError, match=words):
+            load_sharded_recording(tmp_path / "other.json")

@@ -1,0 +1,111 @@
+"""Shardings whose every operator has a random signature, and a rank that runs them."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import replace
+
+import numpy as np
+import torch
+from sharded_models import MODELS
+from torch.distributed.tensor.debug import CommDebugMode
+
+import stagecut
+from stagecut import DeviceMesh, Link, Plan, Sharding, Workload
+from stagecut.formulations.sharding.costs import sharding_costs
+from stagecut.formulations.task import pose
+from stagecut.instances import Role, TensorSharding
+from stagecut.runtime import evaluate
+from stagecut.runtime.execution.sharded.collectives import join_mesh, part_of
+from stagecut.runtime.execution.sharded.device import ShardedDevice
+from stagecut.runtime.execution.sharded.prepare import prepare_sharding
+
+#: What torch calls a collective in its counts.
+COUNTED = {
+    "all-gather": "all_gather_into_tensor",
+    "all-reduce": "all_reduce",
+    "all-to-all": "all_to_all_single",
+    "reduce-scatter": "reduce_scatter_tensor",
+}
+
+
+def random_plan(workload: Workload, shape: tuple[int, ...], seed: int) -> Plan:
+    """Return a sharding in which every operator computes as chance has it; buffers are copied."""
+    problem = Sharding(DeviceMesh(shape, (Link(1e-6, 1e10),) * len(shape)))
+    plan = stagecut.solve(workload, problem=problem, method="replicate").plan
+    assert plan is not None
+    task = pose(workload, plan.cluster, problem)
+    draw = random.Random(seed)
+    rows = [c.signature[draw.randrange(len(c.cost))] for c in sharding_costs(task).choices]
+    for v, operator in enumerate(workload.program.operators if workload.program else ()):
+        if operator.kind == "buffer":
+            rows[v] = np.full(len(shape), [s.text for s in operator.signatures].index("->B"))
+    solution = TensorSharding(np.array(rows))
+    report = evaluate(workload, plan.cluster, problem, solution)
+    assert not report.violations
+    return replace(plan, solution=solution, objective=report.objective, bound=0.0, method="random")
+
+
+def run_random(_: int, shape: tuple[int, ...], name: str, seeds: range) -> int:
+    """Run random shardings; losses, gradients, bytes and collectives must be as they should.
+
+    Returns the number of conversions.
+    """
+    model, inputs = MODELS[name]()
+    workload = stagecut.tensor_program(model, inputs, estimate="h100")
+    place = join_mesh(shape)
+    converted = 0
+    for seed in seeds:
+        alone = copy.deepcopy(model)
+        prepared = prepare_sharding(
+            random_plan(workload, shape, seed), copy.deepcopy(model), inputs, workload=workload
+        )
+        device = ShardedDevice(prepared, place, record=True)
+        with CommDebugMode() as counter:
+            device.step(prepared.inputs(inputs))
+        loss = device.loss()
+        expected = alone(*inputs)
+        expected.backward()
+        assert abs(loss - expected.item()) <= 1e-5 * abs(expected.item()), (seed, loss)
+        gradients = dict(alone.named_parameters())
+        largest = max(float(p.grad.abs().max()) for p in gradients.values())
+        for operator, (_, how) in prepared.sources(Role.PARAMETER):
+            name = str(operator.name)
+            if operator.gradient is not None:
+                wanted, found = gradients[name].grad, device.parameters[name].grad
+                torch.testing.assert_close(
+                    found, part_of(wanted, how, place), rtol=1e-5, atol=1e-5 * largest
+                )
+        buffers = dict(alone.named_buffers())
+        for name in device.kept:
+            if name in buffers:
+                torch.testing.assert_close(device.whole(name), buffers[name])
+        check_collectives(device, counter, int(np.prod(shape)))
+        converted += len(prepared.report.converted)
+    return converted
+
+
+def check_collectives(device: ShardedDevice, counter: CommDebugMode, devices: int) -> None:
+    """What was sent is what the plan says, and torch counts the same collectives."""
+    report = device.prepared.report
+    planned: dict[tuple[str, int], list[float]] = {}
+    for one in report.converted:
+        for step in one.steps:
+            if step.bytes:
+                planned.setdefault((step.collective, step.axis), []).append(step.bytes)
+    sent: dict[tuple[str, int], list[float]] = {}
+    for event in device.events:
+        if event.axis >= 0 and not event.within:
+            sent.setdefault((event.kind, event.axis), []).append(devices * event.bytes)
+    assert {key: sorted(sizes) for key, sizes in sent.items()} == {
+        key: sorted(sizes) for key, sizes in planned.items()
+    }
+    within = sum(devices * event.bytes for event in device.events if event.within)
+    assert within == sum(size for size, _ in report.added)
+    counted = {str(op).split(".")[-1]: n for op, n in counter.get_comm_counts().items()}
+    seen: dict[str, int] = {}
+    for event in device.events:
+        if event.axis >= 0:
+            seen[COUNTED[event.kind]] = seen.get(COUNTED[event.kind], 0) + 1
+    assert {key: n for key, n in counted.items() if n} == seen
