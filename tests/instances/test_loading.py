@@ -14,8 +14,8 @@ import pytest
 import sample_files
 
 from stagecut import InputError, Throughput, Workload, load, plan_from_split, verify
-from stagecut.instances.formats import files
 from stagecut.instances.formats.files import load_plan, load_split, save
+from stagecut.instances.generate import catalogue
 from stagecut.runtime import evaluate
 
 EXPERTS = {
@@ -131,8 +131,8 @@ def test_shipped_workloads_have_names_and_unknown_names_have_neighbours(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ready = {"gpt2-xl": sample_files.workload, "bert-large": sample_files.workload}
-    monkeypatch.setattr(files, "shipped", lambda: ready)
-    monkeypatch.setattr(files, "generate", lambda name: ready[name]())
+    monkeypatch.setattr(catalogue, "shipped", lambda: ready)
+    monkeypatch.setattr(catalogue, "generate", lambda name: ready[name]())
     monkeypatch.chdir(tmp_path)
     assert load("gpt2-xl").name == "sämple"
     with pytest.raises(InputError, match=r"gpt2xl: no such file, .* did you mean gpt2-xl\?"):
