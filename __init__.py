@@ -22,8 +22,9 @@ choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedul
                    networks `Sharing`; of schedules `WeightVersions`; of measured clusters
                    `LinkDetail`. Their values as texts will do.
 models             of PyTorch: `plan` makes a `PlannedModel`, whose stages are `StageModule`
-solving            `solve`, `Limits`, `METHODS`, `Result`; `compare`, `pareto`, `rank_schedules`;
-                   `explain` gives an `Explanation`
+solving            `solve`, `Limits`, `Workers`, `METHODS`, `Result`; `compare`, `pareto`,
+                   `rank_schedules`; `explain` gives an `Explanation`; a formulation without
+                   whole numbers: `relax` gives a `Relaxation`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
                    `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
                    `ReplicaPlacement`, `TensorSharding`
@@ -35,7 +36,8 @@ schedules          `Schedule`, `SCHEDULES`, `make_schedule`, `best_schedule` (`B
 simulating         `simulate`, `Simulation`; without a plan `simulate_stages`, `StageGraph`,
                    `chain`; `HostMemory`, `Links`, `shared`
 pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `draw_comparison`,
-                   `draw_measurement`, `plot_front`, `write_html`
+                   `draw_measurement`, `plot_front`, `plot_shares`, `plot_traces`,
+                   `write_html`
 running            `run`, `split_model`; with torch's schedules `stage_modules`,
                    `tied_gradients`, `clip_gradients`; of one's own `Loop`, `stage_chain`,
                    `training_pieces`, `guarded`; afterwards `merge_checkpoint`,
@@ -66,9 +68,12 @@ if TYPE_CHECKING:
     from .api.plan_model import plan as plan
     from .api.planned_model import PlannedModel as PlannedModel
     from .api.rank_schedules import rank_schedules as rank_schedules
+    from .api.relax import Relaxation as Relaxation
+    from .api.relax import relax as relax
     from .api.run import run as run
     from .api.solve import solve as solve
     from .api.splits import plan_from_split as plan_from_split
+    from .api.tensor_degrees import layers_by_degree as layers_by_degree
     from .instances import CallPlacement as CallPlacement
     from .instances import Cluster as Cluster
     from .instances import Collective as Collective
@@ -162,11 +167,13 @@ if TYPE_CHECKING:
     from .runtime.measure.picture import draw_measurement as draw_measurement
     from .runtime.measure.timing import measure as measure
     from .runtime.pictures.comparison_chart import draw_comparison as draw_comparison
+    from .runtime.pictures.comparison_chart import plot_traces as plot_traces
     from .runtime.pictures.front_chart import plot_front as plot_front
     from .runtime.pictures.gantt import draw_gantt as draw_gantt
     from .runtime.pictures.graph import draw_graph as draw_graph
     from .runtime.pictures.html_page import write_html as write_html
     from .runtime.pictures.load_chart import draw_loads as draw_loads
+    from .runtime.pictures.shares import plot_shares as plot_shares
     from .runtime.pictures.topology import draw_mapping as draw_mapping
     from .runtime.schedules import SCHEDULES as SCHEDULES
     from .runtime.schedules import Schedule as Schedule
@@ -188,6 +195,7 @@ if TYPE_CHECKING:
     from .solvers import METHODS as METHODS
     from .solvers import Limits as Limits
     from .solvers import Result as Result
+    from .solvers import Workers as Workers
 
     __version__: str
 
@@ -201,9 +209,11 @@ _MODULES = {
     "api.plan_model": "plan",
     "api.planned_model": "PlannedModel",
     "api.rank_schedules": "rank_schedules",
+    "api.relax": "Relaxation relax",
     "api.run": "run",
     "api.solve": "solve",
     "api.splits": "plan_from_split",
+    "api.tensor_degrees": "layers_by_degree",
     "instances": (
         "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping DeviceMesh "
         "InfeasibleError InputError Iteration Latency LayerRule Limit Link MappingMode "
@@ -238,12 +248,13 @@ _MODULES = {
     "runtime.measure.measurement": "LinkDetail to_cluster",
     "runtime.measure.picture": "draw_measurement",
     "runtime.measure.timing": "measure",
-    "runtime.pictures.comparison_chart": "draw_comparison",
+    "runtime.pictures.comparison_chart": "draw_comparison plot_traces",
     "runtime.pictures.front_chart": "plot_front",
     "runtime.pictures.gantt": "draw_gantt",
     "runtime.pictures.graph": "draw_graph",
     "runtime.pictures.html_page": "write_html",
     "runtime.pictures.load_chart": "draw_loads",
+    "runtime.pictures.shares": "plot_shares",
     "runtime.pictures.topology": "draw_mapping",
     "runtime.schedules": "SCHEDULES Schedule WeightVersions make_schedule read_csv write_csv",
     "runtime.simulate.network": "HostMemory Links Sharing shared",
@@ -252,7 +263,7 @@ _MODULES = {
     "runtime.simulate.stages": "StageGraph chain",
     "runtime.verify.bound": "check_bound",
     "runtime.verify.mapping": "stage_reports",
-    "solvers": "Limits METHODS Result",
+    "solvers": "Limits METHODS Result Workers",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 

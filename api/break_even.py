@@ -12,7 +12,7 @@ from ..solvers import Limits
 from .solve import solve_with
 
 #: Microbatches looked at: the powers of two up to this one.
-MOST = 1024
+MAX_MICROBATCHES = 1024
 #: Gap of the contiguous plans that are compared with.
 GAP = 0.02
 
@@ -24,8 +24,8 @@ class BreakEven:
     Parameters
     ----------
     microbatches
-        Of the powers of two up to `MOST` the least with which an iteration of the plan takes no
-        longer than the best contiguous plan that was found for it; None if none.
+        Of the powers of two up to `MAX_MICROBATCHES` the least with which an iteration of the plan
+        takes no longer than the best contiguous plan that was found for it; None if none.
     schedule
         The schedule of both.
     over_memory
@@ -60,7 +60,7 @@ def break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | No
     schedule = "gpipe" if asked.pipeline == "gpipe" else "1f1b"
     deadline = time.monotonic() + seconds
     others: list[Plan] = []
-    powers = MOST.bit_length()
+    powers = MAX_MICROBATCHES.bit_length()
     low, high = 0, powers  # the plan is behind below `low`, and ahead from `high` on
     while low < high:
         middle = (low + high) // 2

@@ -11,18 +11,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..instances import InputError
-from ..instances.common.errors import quote
 from ..instances.common.escape import csv
 from ..instances.formats.files import load, load_cluster
 from ..instances.formats.writing import write_whole
 from ..solvers import method_of
+from ..solvers.core.portfolio.executor import executor_of
 from .case_record import DAMAGED, RECORD, cut_off, line, read_record
 from .compare import Row, tabulate, why_no_plan
 
@@ -150,6 +150,7 @@ def run_case(case: Case) -> Row:
     """Run one case in a process of its own and return its row; a crash is an outcome too."""
     command = [sys.executable, "-m", "stagecut", "solve", case.workload, "--json", "--trace"]
     command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
+    command += ["--workers", "1"]  # methods are compared, and cases run beside each other
     # The child finds the package where this process found it.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     row: Row = {"workload": case.name, "method": case.method}
@@ -222,8 +223,11 @@ def run_cases(
         if on_row is not None:
             on_row(row)
     missing = [case for case in todo if case.key not in rows]
-    with record.open("a", encoding="utf-8") as file:
-        for case, row in _run_all(missing, jobs, scheduler):
+    with (
+        record.open("a", encoding="utf-8") as file,
+        closing(executor_of(jobs, scheduler)) as executor,
+    ):
+        for case, row in executor.unordered(run_case, missing):
             rows[case.key] = row
             file.write(line((case.key, row)))
             file.flush()
@@ -235,38 +239,3 @@ def run_cases(
     table.drop(columns="trace").map(csv).to_csv(unfinished, index=False)
     unfinished.replace(output)
     return table
-
-
-def _run_all(todo: Sequence[Case], jobs: int, scheduler: str | None) -> Iterator[tuple[Case, Row]]:
-    if scheduler is not None:
-        yield from _run_on_dask(todo, scheduler)
-        return
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        futures = {pool.submit(run_case, case): case for case in todo}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _run_on_dask(todo: Sequence[Case], scheduler: str) -> Iterator[tuple[Case, Row]]:
-    try:
-        from distributed import Client
-        from distributed import as_completed as as_finished
-    except ImportError:
-        raise InputError(
-            "--scheduler: dask is not installed; in Stagecut's folder: "
-            "pip install -c constraints.txt '.[cluster]'"
-        ) from None
-    try:
-        client = Client(scheduler, timeout="20s")
-    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # dask asserts addresses
-        reason = str(error) or type(error).__name__
-        raise InputError(
-            f"--scheduler: no Dask scheduler answers at {quote(scheduler)}: {reason}"
-        ) from None
-    with client:
-        futures = {client.submit(run_case, case, key=case.key, pure=False): case for case in todo}
-        for future in as_finished(list(futures)):
-            yield futures[future], future.result()

@@ -101,7 +101,7 @@ def compare(
     for name, workload, label, problem, method in cases:
         row: Row = {"workload": name, "problem": label, "method": method}
         try:
-            result = solve(workload, cluster, problem, method=method, limits=limits)
+            result = solve(workload, cluster, problem, method=method, limits=limits, workers=1)
             row |= _row(workload, problem, result)
         except StagecutError as error:
             row |= {"status": "error", "error": str(error)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 import time
@@ -31,19 +30,24 @@ from ..instances import (
 from ..instances.formats.files import load
 from ..instances.model.problem import suggested_cluster
 from ..instances.model.solution import on_cluster
-from ..runtime import evaluate
 from ..solvers import (
     DEFAULT_LIMITS,
+    METHODS,
     Limits,
     Progress,
     Result,
     Search,
     Solver,
-    solve_under_rules,
     split_argument,
 )
 from ..solvers import solver as solver_of
 from ..solvers.core.first_bounds import raise_first_bounds
+from ..solvers.core.portfolio.executor import executor_of
+from ..solvers.core.portfolio.portfolio import Portfolio
+from ..solvers.core.portfolio.shared_search import SharedSearch
+from ..solvers.core.portfolio.workers import Workers, usual_count
+from ..solvers.core.under_rules import has_rules, run_method
+from .judge import Judge
 from .versions import installed
 
 #: Seconds that a solver may go on after it should have stopped.
@@ -63,6 +67,7 @@ def solve(
     start: Plan | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     solver: str = "highs",
+    workers: Workers | int | None = None,
 ) -> Result:
     """Plan where the nodes of `workload` run.
 
@@ -90,6 +95,10 @@ def solve(
     solver
         Solver of integer programs: ``highs``, or one that Pyomo knows, for the methods that
         state their program in Pyomo, as `stagecut.METHODS` says.
+    workers
+        How many processes search at a time, and where: see `Workers`. Default: one per core; those
+        beside this one start after `START_AFTER_S` seconds, for methods that have something for
+        them to do.
 
     Returns
     -------
@@ -119,6 +128,7 @@ def solve(
         start=start,
         on_progress=on_progress,
         options=options,
+        workers=workers,
     )
 
 
@@ -133,12 +143,13 @@ def solve_with(
     on_progress: Callable[[Progress], None] | None = None,
     options: Mapping[str, str] | None = None,
     started: float | None = None,
+    workers: Workers | int | None = None,
 ) -> Result:
     """Solve, with what only the command line and comparisons of methods give.
 
     Parameters
     ----------
-    workload, cluster, problem, method, limits, start, on_progress
+    workload, cluster, problem, method, limits, start, on_progress, workers
         As in `solve`.
     options
         What only some methods read, as `stagecut.METHODS` says, which must read it then.
@@ -155,6 +166,40 @@ def solve_with(
     InputError
         As `solve`, and for an option that the method does not read.
     """
+    workload, cluster, problem = chosen(workload, cluster, problem)
+    limits = limits or DEFAULT_LIMITS[problem.name]
+    if start is not None:
+        start.check_made_for(workload)
+        start = _on(start, cluster)
+    name, argument = split_argument(problem.name, method)
+    task = pose(workload, cluster, problem, start, {**(options or {}), **argument})
+    run = solver_of(task, name)
+
+    judge = Judge(workload, cluster, problem)
+    ties = judge.tie if isinstance(problem, DeviceMapping) else None
+    search = SharedSearch(limits, judge, on_progress, started, ties)
+    search.method = name
+    if name != method.partition(":")[0]:
+        search.note(f"method {method} is now called {name}; the old name will go")
+    portfolio = _portfolio(task, name, search, workers)
+    with _interrupts(search):
+        if start is not None and not search.offer(start.solution):
+            search.note("the start breaks a rule of this problem and was not used")
+        _run_beside(partial(_solve, run, task, search), search, portfolio)
+    search.say_gap()
+    return _result(workload, cluster, problem, search)
+
+
+def chosen(
+    workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
+) -> tuple[Workload, Cluster, Problem]:
+    """Return what is planned where: what is not given, by default.
+
+    Raises
+    ------
+    InputError
+        If the workload cannot be read, or no cluster is known.
+    """
     if not isinstance(workload, Workload):
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):
@@ -165,32 +210,7 @@ def solve_with(
     cluster = cluster or suggested_cluster(workload, problem.name)
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    limits = limits or DEFAULT_LIMITS[problem.name]
-    if start is not None:
-        start.check_made_for(workload)
-        start = _on(start, cluster)
-    name, argument = split_argument(problem.name, method)
-    task = pose(workload, cluster, problem, start, {**(options or {}), **argument})
-    run = solver_of(task, name)
-
-    def judge(solution: Solution) -> float:
-        report = evaluate(workload, cluster, problem, solution)
-        return math.inf if report.violations else report.objective
-
-    def tie(solution: Solution) -> float:
-        return evaluate(workload, cluster, problem, solution).tie
-
-    ties = tie if isinstance(problem, DeviceMapping) else None
-    search: Search[Solution] = Search(limits, judge, on_progress, started, ties)
-    search.method = name
-    if name != method.partition(":")[0]:
-        search.note(f"method {method} is now called {name}; the old name will go")
-    with _interrupts(search):
-        if start is not None and not search.offer(start.solution):
-            search.note("the start breaks a rule of this problem and was not used")
-        _run_beside(partial(_solve, run, task, search), search)
-    search.say_gap()
-    return _result(workload, cluster, problem, search)
+    return workload, cluster, problem
 
 
 def _on(start: Plan, cluster: Cluster) -> Plan:
@@ -211,12 +231,24 @@ def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) 
     """
     for note in colour_notes(task):
         search.note(note)
-    if not isinstance(task.problem, DeviceMapping | Sharding) and task.problem.placement_rules:
-        solve_under_rules(run, task, search)
-        return
-    raise_first_bounds(task, search)
-    if not search.done:
-        run(task, search)
+    if not has_rules(task):
+        raise_first_bounds(task, search)
+        if search.done:
+            return
+    run_method(run, task, search)
+
+
+def _portfolio(
+    task: Task[Problem], method: str, search: SharedSearch, workers: Workers | int | None
+) -> Portfolio:
+    """Return the workers beside a method, none of them started."""
+    asked = Workers(workers) if isinstance(workers, int) else workers or Workers()
+    strategies = tuple(METHODS[task.problem.name][method].beside(task))
+    if not strategies and ((asked.count or 1) > 1 or asked.scheduler is not None):
+        search.note(f"{method} has nothing to run beside it, and used one process")
+    executor = executor_of((asked.count or usual_count()) - 1, asked.scheduler)
+    count = executor.size if asked.count is None else asked.count - 1
+    return Portfolio(task, search, strategies, executor, count, deterministic=asked.deterministic)
 
 
 def _result(
@@ -254,7 +286,7 @@ def _result(
     )
 
 
-def _run_beside(run: Callable[[], None], search: Search[Solution]) -> None:
+def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Portfolio) -> None:
     """Run a solver in a thread of its own, so that deadline and Ctrl-C hold whatever it does.
 
     Compiling a kernel, or a presolve that does not look at the clock, cannot be interrupted; a
@@ -272,18 +304,25 @@ def _run_beside(run: Callable[[], None], search: Search[Solution]) -> None:
 
     thread = threading.Thread(target=work, name="stagecut solver", daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(0.05)
-        first = (
-            search.best is None
-            and search.hit != "interrupt"
-            and time.process_time() - cpu_began < FIRST_CPU_S
-            and time.monotonic() - began < FIRST_S
-        )
-        if search.overdue() > GRACE_S and not first:
-            search.close()
-            search.note(f"{search.method} did not stop in time and was left behind")
-            return
+    try:
+        while thread.is_alive():
+            thread.join(0.05)
+            portfolio.look()
+            first = (
+                search.best is None
+                and search.hit != "interrupt"
+                and time.process_time() - cpu_began < FIRST_CPU_S
+                and time.monotonic() - began < FIRST_S
+            )
+            if search.overdue() > GRACE_S and not first:
+                portfolio.close()
+                search.close()
+                search.note(f"{search.method} did not stop in time and was left behind")
+                return
+        if not failures:
+            portfolio.wait()
+    finally:
+        portfolio.close()
     if failures:
         raise failures[0]
 

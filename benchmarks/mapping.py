@@ -17,6 +17,7 @@ import argparse
 import csv
 import math
 import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ import pandas as pd
 from stagecut import Limits, Result, Workload, load, solve
 from stagecut.api.solve import solve_with
 from stagecut.instances import DeviceMapping, StageCosts
+from stagecut.instances.common.kernel import compile_at_once
 from stagecut.instances.topologies import SIDES_2D, SIDES_3D, topology
 from stagecut.solvers.mapping.partition import balanced_partition
 
@@ -107,10 +109,11 @@ def run(args: argparse.Namespace) -> None:
 
 def warm_up(workload: Workload, stages: int) -> None:
     """Load the compiled kernels, which belong to no cell."""
-    for name in ("random_blk_1:24", "mesh2d:2x8"):
+    compile_at_once()
+    for name, kind in product(("random_blk_1:24", "mesh2d:2x8"), ("ring", "cheapest")):
         size = topology(name).size // stages
-        problem = DeviceMapping(topology(name), stages, size, "both", collective="ring")
-        solve(workload, problem=problem, limits=Limits(seconds=60, nodes=2))
+        problem = DeviceMapping(topology(name), stages, size, "both", collective=kind)  # type: ignore[arg-type]
+        solve(workload, problem=problem, limits=Limits(seconds=600, nodes=2))
 
 
 def solved(workload: Workload, cell: dict[str, object]) -> dict[str, object]:

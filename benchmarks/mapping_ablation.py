@@ -23,17 +23,17 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
-from mapping import as_chain
+from mapping import as_chain, warm_up
 
 from stagecut import DeviceMapping, Limits, Workload, load
 from stagecut.api.solve import solve_with
 from stagecut.instances.topologies import topology
 from stagecut.solvers.core import highs
-from stagecut.solvers.mapping import auto, search
+from stagecut.solvers.mapping import auto, exact, search
 from stagecut.solvers.mapping.annealing import targets
-from stagecut.solvers.mapping.exact import exact
 from stagecut.solvers.mapping.parameters import EARLY_ROUNDS, EXACT_ROUNDS
 from stagecut.solvers.mapping.partition import balanced_partition
+from stagecut.solvers.mapping.programs import tight_stages
 
 NETWORK = "semantic-fpn-operators-training"
 Cell = tuple[str, int, int, str, str]
@@ -86,24 +86,24 @@ def none_of(*_args: object, **_options: object) -> Iterator[object]:
 
 def start(name: str) -> Part:
     """A start strategy, by the function that runs it."""
-    every = auto.start_strategies
+    every = targets.start_strategies
 
     def others(mapping: search.MappingSearch) -> list[targets.StartStrategy]:
         return [each for each in every(mapping) if each.run.__name__ != name]
 
     entry = "_from_count_model" if name == "from_count_model" else name
-    return Part(auto, "start_strategies", others, (targets, entry))
+    return Part(targets, "start_strategies", others, (targets, entry))
 
 
 def rounds(wanted: int) -> Part:
     """A call of the annealing, by how many turns it takes."""
-    every = auto.anneal
+    every = targets.anneal
 
     def others(mapping: search.MappingSearch, starts: object, rounds: int | None = None) -> None:
         if rounds != wanted:
             every(mapping, starts, rounds)  # type: ignore[arg-type]
 
-    return Part(auto, "anneal", others, counts=lambda *_, rounds=None: rounds == wanted)
+    return Part(targets, "anneal", others, counts=lambda *_, rounds=None: rounds == wanted)
 
 
 def no_trees(costs: search.MappingCosts, _s: int) -> np.ndarray:
@@ -130,12 +130,14 @@ def parts() -> dict[str, Part]:
     """All parts, by what the table calls them."""
     return {
         "layouts": Part(search, "layouts", none_of),
-        "segments": Part(search.MappingSearch, "_bound_segments", nothing),
+        "segments": Part(search.MappingSearch, "bound_segments", nothing),
         "thresholds": Part(search.MappingSearch, "bound_thresholds", nothing),
-        "counts (bound)": Part(search.BlockTest, "__call__", lambda *_: True),
-        "rings": Part(auto, "rings_first", nothing, counts=lambda m: of_one_kind(m, "rings")),
+        "counts (bound)": Part(search, "count_test", lambda *_: lambda *_: True),
+        "rings": Part(
+            tight_stages, "rings_first", nothing, counts=lambda m: of_one_kind(m, "rings")
+        ),
         "messages": Part(
-            auto, "messages_first", nothing, counts=lambda m: of_one_kind(m, "messages")
+            tight_stages, "messages_first", nothing, counts=lambda m: of_one_kind(m, "messages")
         ),
         "exact": Part(auto, "_exact", nothing),
         "exact trees": Part(exact, "tree_times", no_trees),
@@ -144,7 +146,6 @@ def parts() -> dict[str, Part]:
         "start: count model": start("from_count_model"),
         "start: on from the last": start("_continue"),
         "start: incumbent": start("_from_incumbent"),
-        "start: counts of a program": start("_from_counts"),
         "packed segments": Part(search.SegmentTest, "pack", nothing),
         "weights of counts": Part(targets, "update_weights", nothing),
         "descents": Part(targets, "_descent", nothing),
@@ -237,8 +238,7 @@ def run(args: argparse.Namespace) -> None:
             if part == WHOLE and seed == 0:
                 reached[name_of(cell)] = seen
 
-        for cell in cells:  # compiled code is loaded, which belongs to no cell
-            solved(cell, chains[cell[1]], 1.0, 0)
+        warm_up(chains[cells[0][1]], cells[0][1])
         for seed in range(args.seeds):
             for cell in cells:
                 measure(cell, WHOLE, seed)

@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from stagecut import Limits, Workload, load, solve
 from stagecut.api.solve import solve_with
 from stagecut.instances import DeviceMapping
+from stagecut.instances.common.kernel import compile_at_once
 from stagecut.instances.topologies import topology
 from stagecut.solvers.mapping.partition import balanced_partition
 
@@ -59,6 +60,7 @@ def devices(args: argparse.Namespace) -> None:
 def one(args: argparse.Namespace) -> None:
     """Map one topology; print what it took as JSON."""
     workload = load(NETWORK)
+    compile_at_once()
     small = DeviceMapping(topology(args.name.partition(":")[0] + _small(args.name)), 2, 4, "both")
     solve(workload, problem=small, limits=Limits(seconds=60, nodes=1))
     begin = time.monotonic()
@@ -84,6 +86,8 @@ def one(args: argparse.Namespace) -> None:
 
 
 def _small(name: str) -> str:
+    if name.startswith(("random", "uniform")):
+        return ":8"
     return ":2x4" if name.startswith("islands") else ":2x2x2"
 
 

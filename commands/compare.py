@@ -70,6 +70,7 @@ def compare(
     pin: options.Pin = None,
     together: options.Together = None,
     apart: options.Apart = None,
+    fixed: options.Fixed = None,
     max_stages: options.MaxStages = None,
     time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
     gap: Annotated[
@@ -96,7 +97,7 @@ def compare(
     asked = read_schedule(schedule, microbatches)
     check_outputs(output)
     record = None if output is None else output.with_name(output.name + RECORD)
-    check_outputs(output, record, pictures=[plot], inputs=[*workloads, cluster, asked.file])
+    check_outputs(output, record, pictures=[plot], inputs=[*workloads, cluster, asked.file, fixed])
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
     loaded = {name: load(name) for name in workloads}
@@ -128,10 +129,18 @@ def compare(
     size = parse_bytes(memory, "--memory")
     for known in loaded.values():
         devices = choose_cluster(known, cluster, accelerators, cpus, size, objective)
-        with_rules(problem, devices, pin=pin, together=together, apart=apart, max_stages=max_stages)
+        with_rules(
+            problem,
+            devices,
+            pin=pin,
+            together=together,
+            apart=apart,
+            max_stages=max_stages,
+            fixed=fixed,
+        )
     for option, texts in (("--pin", pin), ("--together", together), ("--apart", apart)):
         typed += [word for text in texts or () for word in (option, text)]
-    typed += _typed({"max_stages": max_stages})
+    typed += _typed({"max_stages": max_stages, "fixed": fixed})
     typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
     if methods is None:
         usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS
@@ -145,7 +154,7 @@ def compare(
         time_limit,
         objective=objective,
         cluster=cluster,
-        given="\n".join(asked.actions or ()),
+        given="\n".join((*(asked.actions or ()), *([fixed.read_text()] if fixed else []))),
     )
     result = _run(todo, output, jobs or 1, scheduler)
     units = {case.name: loaded[case.workload].time_unit for case in todo}

@@ -50,6 +50,7 @@ def export_model(
     pin: options.Pin = None,
     together: options.Together = None,
     apart: options.Apart = None,
+    fixed: options.Fixed = None,
     max_stages: options.MaxStages = None,
 ) -> None:
     """Write the integer program of a throughput or iteration problem as MPS or LP file.
@@ -62,7 +63,7 @@ def export_model(
     from ..solvers.registry import method_of
 
     asked = read_schedule(schedule, microbatches)
-    check_outputs(output, inputs=[workload, cluster, asked.file])
+    check_outputs(output, inputs=[workload, cluster, asked.file, fixed])
     loaded = load(workload)
     chosen = objective or ("throughput" if asked.microbatches is None else "iteration")
     if chosen not in ("throughput", "iteration"):
@@ -91,7 +92,13 @@ def export_model(
         },
     )
     problem = with_rules(
-        problem, devices, pin=pin, together=together, apart=apart, max_stages=max_stages
+        problem,
+        devices,
+        pin=pin,
+        together=together,
+        apart=apart,
+        max_stages=max_stages,
+        fixed=fixed,
     )
     method_of(problem.name, "milp").check("milp", pose(loaded, devices, problem))
     # Pyomo takes a second to import

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from ..instances.formats.files import load, save
-from ..instances.generate.catalogue import CATALOGUE
+from ..instances.generate.catalogue import CATALOGUE, LARGE
 from ..instances.generate.published import SERVER, default_folder
 from ..instances.generate.published import fetch as fetch_files
 from ..instances.model.training_layers import training_layers
@@ -33,6 +33,7 @@ def list_instances(as_json: JSON = False) -> None:
     for name, title in entries:
         table.add_row(name, title)
     OUT.print(table)
+    OUT.print("Larger ones, as:", *LARGE, sep="\n  ", highlight=False, soft_wrap=True)
 
 
 @app.command()

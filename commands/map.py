@@ -17,8 +17,8 @@ from ..instances import (
 )
 from ..solvers.core.limits import DEFAULT_SECONDS, MAPPING_GAP
 from .common import names, options
-from .common.clock import STARTED
-from .common.console import check_outputs, end_with, file_of, print_json, progress, tell_written
+from .common.console import check_outputs, end_with, file_of, print_json, tell_written
+from .common.solving import solve_and_save
 
 
 def map_stages(
@@ -61,6 +61,9 @@ def map_stages(
     time_limit: options.TimeLimit = DEFAULT_SECONDS,
     gap: Annotated[float, typer.Option(help="Stop at this gap; 0.01 is 1 %.")] = MAPPING_GAP,
     seed: options.Seed = 0,
+    workers: options.WorkerCount = None,
+    deterministic: options.Deterministic = False,
+    scheduler: options.Scheduler = None,
     output: options.PlanOutput = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the topology with its stages: .png or .svg.")
@@ -71,7 +74,7 @@ def map_stages(
 
     The bound is for the stages that were cut, with --joint for all cuts. Exit codes as for solve.
     """
-    from ..instances.formats.files import load, save
+    from ..instances.formats.files import load
 
     check_outputs(output, pictures=[plot], inputs=[workload, file_of(topology)])
     if joint and method not in ("auto", "joint"):
@@ -81,11 +84,9 @@ def map_stages(
         collective = Collective.RING
     loaded = load(workload)
 
-    from ..api.solve import solve_with  # what a missing file need not wait for
-    from ..instances.topologies import topology as read_topology
-    from ..runtime import evaluate
+    from ..instances.topologies import topology as read_topology  # a missing file need not wait
     from ..runtime.verify.report import MappingReport
-    from ..solvers import Limits
+    from ..solvers import Limits, Workers
     from .show.mapping import answer, print_mapping
 
     links = read_topology(topology)
@@ -101,25 +102,20 @@ def map_stages(
         overlap=overlap,
     )
     limits = Limits(seconds=time_limit, gap=gap, seed=seed)
-    with progress(loaded.time_unit) as on_progress:
-        result = solve_with(
-            loaded,
-            problem=problem,
-            method=method,
-            limits=limits,
-            on_progress=on_progress,
-            started=STARTED,
-        )
-    report = None
-    if result.plan is not None:
-        report = evaluate(loaded, result.plan.cluster, problem, result.plan.solution)
-        if output is not None:
-            save(result.plan, output, loaded)
-        solution = result.plan.solution
-        if plot and isinstance(solution, ReplicaPlacement) and isinstance(report, MappingReport):
-            from ..runtime.pictures.topology import draw_mapping
+    result, report = solve_and_save(
+        loaded,
+        None,
+        problem,
+        output,
+        method=method,
+        limits=limits,
+        workers=Workers(workers, deterministic, scheduler),
+    )
+    solution = None if result.plan is None else result.plan.solution
+    if plot and isinstance(solution, ReplicaPlacement) and isinstance(report, MappingReport):
+        from ..runtime.pictures.topology import draw_mapping
 
-            draw_mapping(problem, solution, report, plot)
+        draw_mapping(problem, solution, report, plot)
     if as_json:
         print_json(answer(loaded, problem, result, report))
     else:

@@ -16,6 +16,7 @@ from .common.console import ERR, OUT, check_outputs, file_of, need, show_bytes, 
 
 if TYPE_CHECKING:
     from ..instances.pytorch.factory import Made
+    from ..instances.pytorch.profile import Profile
 
 Depth = int | Literal["auto"] | None
 
@@ -31,6 +32,10 @@ def profile(
         bool,
         typer.Option("--layers", help="For training plans: backward merged; --depth auto if none."),
     ] = False,
+    degrees: Annotated[
+        str | None,
+        typer.Option(help="With --layers: tensor degrees to shard each layer over, such as 1,2,4."),
+    ] = None,
     tensors: Annotated[
         bool,
         typer.Option("--tensors", help="For shard: every ATen operator, with its tensors."),
@@ -74,6 +79,8 @@ def profile(
     check_outputs(output, inputs=[model, file_of(model)])
     if layers and not train:
         raise InputError("--layers: layers are planned for training; add --train")
+    if degrees is not None and not layers:
+        raise InputError("--degrees: layers are spread over devices; add --layers")
     if tensors:
         of_others = [("--layers", layers), ("--depth", depth), ("--tied", tied is not Tied.COPIES)]
         _check_tensors(model, train, [*of_others, ("--fresh", fresh)])
@@ -100,10 +107,11 @@ def profile(
             workload = _with_tensors(factory, estimate, name)
         else:
             merged = _depth(depth or "auto" if layers else depth)
-            workload = _from_pytorch(
-                factory, estimate, merged, tied, name, train=train, fresh=fresh
-            )
-        if layers:
+            done = _from_pytorch(factory, estimate, merged, tied, name, train=train, fresh=fresh)
+            workload = done.workload
+        if degrees is not None:
+            workload = _by_degree(done, degrees, estimate)
+        elif layers:
             workload = training_layers(workload)
     save(workload, output)
     _describe(workload)
@@ -139,7 +147,7 @@ def _from_pytorch(
     *,
     train: bool,
     fresh: bool,
-) -> Workload:
+) -> Profile:
     from ..instances.pytorch.profile import profile as profile_model
 
     with ERR.status("building the model …") as status:
@@ -158,7 +166,17 @@ def _from_pytorch(
         )
     for note in done.notes:
         OUT.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
-    return done.workload
+    return done
+
+
+def _by_degree(done: Profile, text: str, estimate: str | None) -> Workload:
+    from ..api.tensor_degrees import layers_by_degree
+    from .common.pose import parse_degrees
+
+    wanted = parse_degrees(text, "--degrees")
+    assert wanted is not None
+    with ERR.status("sharding the layers …"):
+        return layers_by_degree(done, wanted, estimate=estimate)
 
 
 def _with_tensors(factory: Callable[[], Made], estimate: str | None, name: str) -> Workload:

@@ -19,16 +19,15 @@ from ..instances import (
 )
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from .common import options
-from .common.clock import STARTED
 from .common.console import (
     check_outputs,
     end_with,
     parse_bytes,
     print_json,
-    progress,
     tell_written,
 )
 from .common.mesh import parse_mesh
+from .common.solving import solve_and_save
 
 _LATENCY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -81,9 +80,8 @@ def shard(
 
     WORKLOAD is a file of profile --train --tensors. Exit codes as for solve.
     """
-    from ..api.solve import solve_with
-    from ..instances.formats.files import load, load_plan, save
-    from ..runtime import ShardingReport, evaluate
+    from ..instances.formats.files import load, load_plan
+    from ..runtime import ShardingReport
     from .show.sharding import answer, print_sharding
 
     check_outputs(output, pictures=[plot], inputs=[workload, start])
@@ -101,27 +99,14 @@ def shard(
     )
     limits = limits_for("sharding", time_limit, gap, seed=seed)
     first = None if start is None else load_plan(start, loaded)
-    with progress(loaded.time_unit) as on_progress:
-        result = solve_with(
-            loaded,
-            problem=problem,
-            method=method,
-            limits=limits,
-            start=first,
-            on_progress=on_progress,
-            started=STARTED,
-        )
-    report = None
-    if result.plan is not None:
-        judged = evaluate(loaded, result.plan.cluster, problem, result.plan.solution)
-        assert isinstance(judged, ShardingReport)
-        report = judged
-        if output is not None:
-            save(result.plan, output, loaded)
-        if plot is not None:
-            from ..runtime.pictures.graph import draw_graph
+    result, report = solve_and_save(
+        loaded, None, problem, output, method=method, limits=limits, start=first
+    )
+    assert report is None or isinstance(report, ShardingReport)
+    if plot is not None and result.plan is not None:
+        from ..runtime.pictures.graph import draw_graph
 
-            draw_graph(loaded, result.plan, plot)
+        draw_graph(loaded, result.plan, plot)
     if as_json:
         print_json(answer(loaded, problem, result, report))
     else:

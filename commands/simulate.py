@@ -9,7 +9,7 @@ import typer
 
 from ..instances import InputError, Sharding
 from ..instances.formats.source import read_source
-from ..instances.formats.writing import PICTURES, check_target, write_whole
+from ..instances.formats.writing import PAGES, PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
 from .common import names, options
 from .common.console import check_outputs, print_json, tell_written
@@ -17,9 +17,6 @@ from .common.pose import NETWORKS, choose_network, names_file
 
 if TYPE_CHECKING:
     from ..runtime.simulate.result import Simulation
-
-#: Endings of self-contained pages.
-PAGES = (".htm", ".html")
 
 
 def simulate(

@@ -12,7 +12,6 @@ from ..instances import (
     InputError,
     Iteration,
     Optimizer,
-    Plan,
     Precision,
     Problem,
     Recomputation,
@@ -21,14 +20,12 @@ from ..instances import (
 from ..instances.common.choices import Tied
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from .common import names, options
-from .common.clock import STARTED
 from .common.console import (
     ERR,
     check_outputs,
     end_with,
     parse_bytes,
     print_json,
-    progress,
     tell_written,
 )
 from .common.pose import (
@@ -42,6 +39,7 @@ from .common.pose import (
     with_rules,
 )
 from .common.runnable import check_runnable
+from .common.solving import solve_and_save
 
 if TYPE_CHECKING:
     from ..runtime import Report
@@ -138,6 +136,9 @@ def solve(
     ] = None,
     node_limit: Annotated[int | None, typer.Option(help="Stop after so many nodes.")] = None,
     seed: options.Seed = 0,
+    workers: options.WorkerCount = None,
+    deterministic: options.Deterministic = False,
+    scheduler: options.Scheduler = None,
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
     output: options.PlanOutput = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan: .png, .svg or .pdf.")] = None,
@@ -159,7 +160,7 @@ def solve(
     if runnable:
         check_runnable(loaded)
 
-    from ..api.solve import solve_with  # what a missing file need not wait for
+    from ..solvers import Workers
     from .show.rank import rank
 
     asked = read_schedule(schedule, microbatches)
@@ -205,22 +206,25 @@ def solve(
     read = _given({"solver": solver, "policy": policy, "fine-tune": fine_tune})
     first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
-        _refuse_for_all_schedules({"start": start, "trace": trace, "plot": plot, **read})
+        alone = {"workers": workers, "deterministic": deterministic, "scheduler": scheduler}
+        _refuse_for_all_schedules({"start": start, "trace": trace, "plot": plot, **alone, **read})
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
         return
-    with progress(loaded.time_unit) as on_progress:
-        result = solve_with(
-            loaded,
-            devices,
-            problem,
-            method=method,
-            limits=limits,
-            start=first,
-            on_progress=on_progress,
-            options=read,
-            started=STARTED,
-        )
-    report = _write(loaded, result.plan, output, plot)
+    result, report = solve_and_save(
+        loaded,
+        devices,
+        problem,
+        output,
+        method=method,
+        limits=limits,
+        start=first,
+        options=read,
+        workers=Workers(workers, deterministic, scheduler),
+    )
+    if plot is not None and result.plan is not None and report is not None:
+        from ..runtime.pictures.load_chart import draw_loads
+
+        draw_loads(report, result.plan, plot)
     if objective == "training-batch":
         ERR.print("objective training-batch is now called iteration; the old name will go")
     given = objective is not None
@@ -239,25 +243,6 @@ def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
     for option, value in given.items():
         if value:
             raise InputError(f"--{option}: not with --schedule all; leave it out")
-
-
-def _write(
-    workload: Workload, plan: Plan | None, output: Path | None, plot: Path | None
-) -> Report | None:
-    """Return what the verifier says of a plan, and write the plan and its picture."""
-    from ..instances.formats.files import save
-    from ..runtime import evaluate
-
-    if plan is None:
-        return None
-    report = evaluate(workload, plan.cluster, plan.problem, plan.solution)
-    if output is not None:
-        save(plan, output, workload)
-    if plot is not None:
-        from ..runtime.pictures.load_chart import draw_loads
-
-        draw_loads(report, plan, plot)
-    return report
 
 
 def _show(

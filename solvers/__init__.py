@@ -2,9 +2,9 @@
 
 from .core.limits import DEFAULT_LIMITS, Limits
 from .core.method import Method, Solver
+from .core.portfolio.workers import Workers
 from .core.result import Result
 from .core.search import Point, Progress, Search
-from .core.under_rules import solve_under_rules
 from .registry import METHODS, current_name, method_of, solver, split_argument
 
 __all__ = [
@@ -17,9 +17,9 @@ __all__ = [
     "Result",
     "Search",
     "Solver",
+    "Workers",
     "current_name",
     "method_of",
-    "solve_under_rules",
     "solver",
     "split_argument",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from project import ROOT
 
 from stagecut import Limits
 from stagecut.solvers import DEFAULT_LIMITS
+from stagecut.solvers.core.portfolio import portfolio
 
 BENCHMARKS = Path(
     os.environ.get("STAGECUT_BENCHMARKS", ROOT.parent / "shared" / "benchmarks")
@@ -38,6 +40,14 @@ def default_limits() -> Iterator[dict[str, Limits]]:
         for problem in of_users:
             patch.setitem(DEFAULT_LIMITS, problem, Limits())
         yield of_users
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_process() -> Iterator[None]:
+    """Let tests search in one process, however long they take; those of workers say otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(portfolio, "START_AFTER_S", math.inf)
+        yield
 
 
 @pytest.fixture(autouse=True)

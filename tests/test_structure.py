@@ -93,7 +93,7 @@ def test_no_circle_of_imports() -> None:
 def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether numba compiles a function."""
     called = [d.func if isinstance(d, ast.Call) else d for d in function.decorator_list]
-    compilers = ("njit", "inner", "uncounted", "kernel", "random_kernel")
+    compilers = ("njit", "inner", "uncounted", "kernel")
     return any(isinstance(name, ast.Name) and name.id in compilers for name in called)
 
 
@@ -101,10 +101,7 @@ UNSPLIT = "a kernel whose steps have not been measured as functions of their own
 
 #: Functions above 80 lines or 10 parameters, each with its reason.
 LARGE = {
-    "formulations/latency/execute.py: execute": UNSPLIT,
     "runtime/simulate/engine.py: _execute": "measured: 20 times as slow in steps, as it says",
-    "solvers/latency/label_dp/core.py: kernel_graph": UNSPLIT,
-    "solvers/latency/label_dp/labels.py: insert": UNSPLIT,
     "solvers/latency/mincut.py: least_load": UNSPLIT,
     "solvers/throughput/dp/kernel.py: relax": "measured: 5 times as slow in steps, as it says",
     "solvers/training/kernels.py: extend_plans": "measured: its steps are not inlined, as it says",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,10 +14,15 @@ from ...instances import (
     DeviceKind,
     InputError,
     Iteration,
+    Latency,
     Link,
     PairLink,
+    PipelineSchedule,
     Plan,
     Problem,
+    Recomputation,
+    Split,
+    Throughput,
     Tied,
     Training,
     Workload,
@@ -27,10 +33,21 @@ from ...solvers import DEFAULT_LIMITS, Limits
 from ..solve import solve
 from .answers import Remedy
 
+T = TypeVar("T")
+
 #: How much more memory, and how many times faster links, are asked for.
 MORE_MEMORY, FASTER = 1.25, 2.0
 #: Colours of several forward nodes that are asked for, those of most work.
 MOST_COLOURS = 3
+#: Rules of the user's that are asked for, each left out alone.
+MOST_RULES = 5
+#: Schedules that can be faster than another; GPipe's is none of them.
+FAST_SCHEDULES = (
+    PipelineSchedule.ONE_F_ONE_B,
+    PipelineSchedule.INTERLEAVED,
+    PipelineSchedule.ZB_H1,
+    PipelineSchedule.ZB_H2,
+)
 #: A plan within this gap needs no further search of the same problem.
 CLOSE = 1e-3
 
@@ -90,6 +107,8 @@ def _cases(workload: Workload, plan: Plan) -> Iterator[_Case]:
         yield _Case("no limit on memory", workload, memory_times(cluster, math.inf), problem)
     yield from _faster_links(workload, cluster, problem)
     yield from _freed(workload, cluster, problem)
+    for change, changed in (*_without_rules(problem), *_other_options(workload, problem)):
+        yield _Case(change, workload, cluster, changed)
 
 
 def _with(cluster: Cluster, k: int, **changes: float) -> Cluster:
@@ -154,3 +173,51 @@ def _freed(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_
             cluster,
             problem,
         )
+
+
+def _without_rules(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Yield the problem without one of the user's rules each: what pins and others cost."""
+    if not isinstance(problem, Throughput | Iteration | Latency | Training):
+        return
+    rules = problem.placement_rules
+    left = [
+        (f"without pin {pattern}={number}", replace(rules, pins=_others(rules.pins, i)))
+        for i, (pattern, number) in enumerate(rules.pins)
+    ]
+    left += [
+        (f"without together {' '.join(one)}", replace(rules, together=_others(rules.together, i)))
+        for i, one in enumerate(rules.together)
+    ]
+    left += [
+        (f"without apart {' '.join(one)}", replace(rules, apart=_others(rules.apart, i)))
+        for i, one in enumerate(rules.apart)
+    ]
+    if rules.fixed:
+        left.append(("without the part of a plan that is fixed", replace(rules, fixed=())))
+    if rules.max_stages is not None:
+        left.append((f"more than {rules.max_stages} stages", replace(rules, max_stages=None)))
+    for change, fewer in left[:MOST_RULES]:
+        yield change, replace(problem, placement_rules=fewer)
+
+
+def _others(rules: tuple[T, ...], i: int) -> tuple[T, ...]:
+    return rules[:i] + rules[i + 1 :]
+
+
+def _other_options(workload: Workload, problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Yield the problem under other schedules, and with replicas and all else that is ruled out."""
+    if isinstance(problem, Iteration) and workload.backward.any() and not problem.actions:
+        for schedule in FAST_SCHEDULES:
+            chained = problem.split is Split.CONTIGUOUS or schedule != PipelineSchedule.INTERLEAVED
+            if schedule != problem.schedule and chained:
+                yield f"schedule {schedule}", replace(problem, schedule=schedule, chunks=None)
+    if isinstance(problem, Training):
+        if problem.replicas is not None:
+            yield "any number of replicas", replace(problem, replicas=None)
+        if problem.degrees is not None:
+            yield "any tensor degree", replace(problem, degrees=None)
+        if problem.recomputation != Recomputation.FREE:
+            yield (
+                "recomputation where it helps",
+                replace(problem, recomputation=Recomputation.FREE),
+            )

@@ -92,6 +92,27 @@ SCHEDULES = (
 TimeLimit = Annotated[float, typer.Option(help="Seconds.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
 
+WorkerCount = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        help="Processes that search at a time; default: one per core, with --scheduler one per "
+        "thread of its workers.",
+        min=1,
+    ),
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="Exchange finds between processes at the end alone: the same result for a seed, "
+        "--node-limit and --workers.",
+    ),
+]
+Scheduler = Annotated[
+    str | None, typer.Option(help="Address of a Dask scheduler whose workers search too.")
+]
+
 # The simulation
 WeightShare = Annotated[
     float | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ...api.break_even import MOST, BreakEven, break_even
+from ...api.break_even import MAX_MICROBATCHES, BreakEven, break_even
 from ...api.gain import Gain, gain
 from ...instances import Iteration, PipelinePlacement, Workload
 from ...runtime import Report
@@ -118,7 +118,8 @@ def _right_for(right: BreakEven | None) -> str:
             "plan for yours with --microbatches"
         )
     if right.microbatches is None:
-        text = f"streams without end; up to {MOST} microbatches a contiguous plan is faster"
+        most = f"up to {MAX_MICROBATCHES} microbatches"
+        text = f"streams without end; {most} a contiguous plan is faster"
     elif right.microbatches == 1:
         return f"iterations of any number of microbatches under {right.schedule}"
     else:

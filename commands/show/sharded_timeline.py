@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from ...instances import Plan, Workload
-from ...instances.formats.writing import write_whole
+from ...instances.formats.writing import PAGES, write_whole
 from ..common.console import OUT, new_table, print_json, show_bytes, show_time, tell_written
 
 
@@ -20,19 +20,29 @@ def show_sharded_timeline(
     as_json: bool,
 ) -> None:
     """Print, draw and trace the timeline of a sharding."""
+    from ...runtime.pictures.sharded import sharded_marks
     from ...runtime.simulate.sharded import sharded_timeline
 
     timeline = sharded_timeline(workload, plan)
+    marks = sharded_marks(timeline)
     if trace is not None:
         import json
 
-        from ...runtime.pictures.sharded import sharded_trace
+        from ...runtime.pictures.trace import trace_of
 
-        write_whole(trace, json.dumps(sharded_trace(timeline), ensure_ascii=False))
+        about = {"workload": workload.name, "mesh": timeline.mesh}
+        write_whole(trace, json.dumps(trace_of(marks, about), ensure_ascii=False))
     if plot is not None:
-        from ...runtime.pictures.sharded import draw_sharded_timeline
+        title = f"{workload.name}: {plan.method}"
+        if plot.suffix.lower() in PAGES:
+            from ...runtime.pictures.html_page import page_of
 
-        draw_sharded_timeline(timeline, plot, f"{workload.name}: {plan.method}")
+            makespan = show_time(timeline.makespan, timeline.time_unit)
+            write_whole(plot, page_of(marks, title, {"makespan": makespan}))
+        else:
+            from ...runtime.pictures.gantt import draw_marks
+
+            draw_marks(marks, plot, title)
     if graph is not None:
         from ...runtime.pictures.graph import draw_graph
 

@@ -80,7 +80,8 @@ def sentences(text: str) -> str:
 def with_mathematics(text: str) -> str:
     """Return the HTML of a sentence, its symbols as mathematics."""
     parts = re.split(r"\$([^$]+)\$", inline(text))
-    return "".join(mathml(part) if i % 2 else escape(part) for i, part in enumerate(parts))
+    said = [mathml(part) if i % 2 else escape(part) for i, part in enumerate(parts)]
+    return re.sub(r"\*(\w+)\*", r"<em>\1</em>", "".join(said))
 
 
 def equations(lines: list[str], rules: dict[str, str] | None = None, prefix: str = "") -> str:

@@ -11,8 +11,10 @@ import re
 import sys
 from pathlib import Path
 
+import nbformat
 from blocks import typeset
 from command_line import commands_page
+from gallery import made, with_outputs
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -54,6 +56,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, target in FROM_ROOT.items():
         text = (ROOT / name).read_text()
         files.append(File.generated(config, target, content=_moved(text)))
+    for name, picture in made().items():
+        files.append(File.generated(config, f"gallery/{name}", content=picture))
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
         text, pictures = _rendered(notebook)
         files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=text))
@@ -64,11 +68,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def _rendered(notebook: Path) -> tuple[str, dict[str, bytes]]:
     """Return a notebook with its outputs as Markdown, and its pictures by name."""
-    text, resources = MarkdownExporter().from_filename(notebook)
+    cells = nbformat.read(notebook, as_version=4)
+    for cell in cells.cells:
+        if cell.cell_type == "markdown":
+            cell.source = typeset(cell.source)
+        for output in cell.get("outputs", ()):  # a formulation is Markdown: set its equations
+            data = output.get("data", {})
+            if "text/markdown" in data:
+                data["text/markdown"] = typeset(data["text/markdown"])
+    text, resources = MarkdownExporter().from_notebook_node(cells)
     pictures = {f"{notebook.stem}_{name}": data for name, data in resources["outputs"].items()}
     for name in resources["outputs"]:
         text = text.replace(f"]({name})", f"]({notebook.stem}_{name})")
-    return _moved(text.replace("](../docs/", "](../").replace("](../../docs/", "](../")), pictures
+    text = text.replace("](../docs/", "](../").replace("](../../docs/", "](../")
+    return _moved(text.replace(".ipynb)", ".md)")), pictures
 
 
 def _moved(text: str) -> str:
@@ -87,5 +100,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     up = posixpath.relpath(".", posixpath.dirname(here) or ".")
     for name, target in FROM_ROOT.items():
         markdown = markdown.replace(f"](../{name}", f"]({up}/{target}")
+    if here == "gallery.md":
+        markdown = with_outputs(markdown)
     markdown = markdown.replace(TABLE, records_table() if TABLE in markdown else "")
     return typeset(markdown)

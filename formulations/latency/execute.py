@@ -80,6 +80,43 @@ def call_loads(flat, slot, kind, device):
     return load
 
 
+@inner
+def _open_edges(flat, slot, before):
+    """Open edges into each call, the call after each one, −1 without, and open edges into nodes."""
+    n, calls = len(slot), len(before)
+    open_in = np.zeros(n, np.int64)
+    waiting, after = np.zeros(calls, np.int64), np.full(calls, -1, np.int64)
+    for r in range(calls):
+        if before[r] >= 0:
+            after[before[r]] = r
+            waiting[r] += 1
+    for u in range(n):
+        open_in[u] = flat.pred_start[u + 1] - flat.pred_start[u]
+        for i in range(flat.succ_start[u], flat.succ_start[u + 1]):
+            r = slot[flat.succ[i]]
+            if r >= 0 and r != slot[u]:
+                waiting[r] += 1
+    return waiting, after, open_in
+
+
+@inner
+def _by_call(slot, calls):
+    """Nodes of call r are members[at[r] : at[r + 1]]; return both arrays."""
+    at = np.zeros(calls + 1, np.int64)
+    for own in slot:
+        if own >= 0:
+            at[own + 1] += 1
+    for r in range(calls):
+        at[r + 1] += at[r]
+    members = np.empty(at[calls], np.int64)
+    fill = at[:calls].copy()
+    for v in range(len(slot)):
+        if slot[v] >= 0:
+            members[fill[slot[v]]] = v
+            fill[slot[v]] += 1
+    return at, members
+
+
 @kernel
 def execute(flat, slot, kind, device, before):
     """Run the calls as soon as they can.
@@ -101,23 +138,8 @@ def execute(flat, slot, kind, device, before):
     """
     n, calls = len(slot), len(kind)
     load = call_loads(flat, slot, kind, device)
-    size = np.zeros(calls, np.int64)
-    waiting = np.zeros(calls, np.int64)  # edges into a call that are still open
-    open_in = np.zeros(n, np.int64)
-    after = np.full(calls, -1, np.int64)
-    for r in range(calls):
-        if before[r] >= 0:
-            after[before[r]] = r
-            waiting[r] += 1
-    for u in range(n):
-        own = slot[u]
-        open_in[u] = flat.pred_start[u + 1] - flat.pred_start[u]
-        if own >= 0:
-            size[own] += 1
-        for i in range(flat.succ_start[u], flat.succ_start[u + 1]):
-            r = slot[flat.succ[i]]
-            if r >= 0 and r != own:
-                waiting[r] += 1
+    waiting, after, open_in = _open_edges(flat, slot, before)
+    at, members = _by_call(slot, calls)
     start, finish = np.zeros(calls), np.zeros(calls)
     node_finish = np.zeros(n)
     stack = np.empty(n + calls, np.int64)  # v: node v on CPUs is ready, −1−r: call r is
@@ -130,16 +152,6 @@ def execute(flat, slot, kind, device, before):
         if slot[v] < 0 and open_in[v] == 0:
             stack[top] = v
             top += 1
-    # nodes of a call, by call
-    at = np.zeros(calls + 1, np.int64)
-    for r in range(calls):
-        at[r + 1] = at[r] + size[r]
-    members = np.empty(at[calls], np.int64)
-    fill = at[:calls].copy()
-    for v in range(n):
-        if slot[v] >= 0:
-            members[fill[slot[v]]] = v
-            fill[slot[v]] += 1
     done = 0
     ready = np.zeros(n)
     last = 0.0
@@ -153,9 +165,9 @@ def execute(flat, slot, kind, device, before):
         else:
             r = -1 - one
             finish[r] = start[r] + load[r]
-            if size[r] > 0:
-                last = max(last, finish[r])
             low, high = at[r], at[r + 1]
+            if high > low:
+                last = max(last, finish[r])
             if after[r] >= 0:
                 y = after[r]
                 start[y] = max(start[y], finish[r])

@@ -9,8 +9,6 @@ between inside and across is taken.
 from __future__ import annotations
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 
 from ...instances.common.arrays import Floats, Ints
 from .costs import MappingCosts
@@ -30,6 +28,9 @@ def find_blocks(costs: MappingCosts) -> Ints:
     whole = np.zeros(costs.size, np.int64)
     if costs.size < 3 or alpha + beta == 0:
         return whole
+    from scipy.cluster.hierarchy import fcluster, linkage  # takes 0.3 CPU s to import
+    from scipy.spatial.distance import squareform
+
     cost = alpha * costs.latency + beta * costs.inverse
     tree = linkage(squareform(np.minimum(cost, cost.T), checks=False), "single")
     distance = tree[:, 2]

@@ -1,7 +1,7 @@
 """Lower bounds of a mapping: conditions that every mapping of max stage time ≤ T fulfils.
 
 At a threshold T, a pair of devices is *admitted* to boundary s (ring s) if its message leaves
-room for the rest of stage s. If a necessary condition fails at T, every mapping takes more:
+time for the rest of stage s. If a necessary condition fails at T, every mapping takes more:
 
 1. A device *fits* stage s if it has admitted neighbours that fit on both boundaries and on the
    ring, all of them different, as many as its place needs. Devices that do not are taken out until
@@ -30,6 +30,9 @@ from .rings import has_ring, matching_size, ring_core
 
 #: Relative width at which a bisection ends; below the gap up to which a plan is called optimal.
 BISECTION_WIDTH = 2e-7
+#: Devices up to which matchings and rings are sought for each stage alone: at 4096 devices with
+#: random links that would take minutes, the cheapest neighbours seconds.
+MAX_MATCHED_DEVICES = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +68,14 @@ def stage_lower_bounds(
 def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
     """Least threshold at which R disjoint pairs, or a ring of R devices, may exist.
 
-    A pair cost is one of the values of `pair_costs`; they are searched by bisection.
+    A pair cost is one of the values of `pair_costs`; they are searched by bisection. On many
+    devices only neighbours are counted: 2R devices need one, or R devices two (one if R = 2).
     """
+    if len(pair_costs) > MAX_MATCHED_DEVICES:
+        devices, neighbours = (replicas, min(2, replicas - 1)) if ring else (2 * replicas, 1)
+        np.fill_diagonal(pair_costs, np.inf)
+        nearest = np.partition(pair_costs, neighbours - 1, axis=1)[:, neighbours - 1]
+        return float(np.sort(nearest)[devices - 1])
 
     def enough(admitted: Bools) -> bool:
         if ring:
@@ -191,6 +200,25 @@ def threshold_bound(
         else:
             high = middle
     return low
+
+
+def possible_values(costs: MappingCosts, low: float, high: float) -> Floats | None:
+    """Return what the longest stage can take, above `low` and at most `high`, ascending.
+
+    None if a stage has both kinds of messages, or another all-reduce than a ring may do: then the
+    values are too many. O(S·D²) time.
+    """
+    sends = np.asarray(costs.boundary.any(axis=1))
+    rings = np.asarray(costs.ring.any(axis=1))
+    if (sends & rings).any() or (rings & np.isfinite(costs.non_ring_lower_bound)).any():
+        return None
+    found = [np.array([costs.lower_bound, *costs.base])]
+    for s in np.flatnonzero(sends | rings).tolist():
+        pair = costs.boundary_costs(s) if sends[s] else costs.ring_costs(s)
+        value = costs.base[s] + pair
+        found.append(np.unique(value[(value > low) & (value <= high)]))
+    values = np.unique(np.concatenate(found))
+    return values[(values > low) & (values <= high)]
 
 
 @kernel

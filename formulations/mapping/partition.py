@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array
 
@@ -114,11 +113,3 @@ def stage_objective(costs: StageCosts, coefficient: float) -> float:
     """Return max_s t_s + κ · bytes behind stage s."""
     sent = np.append(costs.forward_bytes + costs.backward_bytes, 0.0)
     return float((costs.compute_s + coefficient * sent).max())
-
-
-def topological(units: Units) -> nx.DiGraph[int]:
-    """Return the order between units as a graph."""
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_nodes_from(range(units.size))
-    graph.add_edges_from(map(tuple, units.edges.tolist()))
-    return graph

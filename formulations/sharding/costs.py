@@ -20,20 +20,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from ...instances import InputError, Operator, Role, Sharding, ShardingObjective
-from ...instances.common.arrays import Floats, Ints
-from ...instances.common.errors import quote
+from ...instances.common.arrays import Ints
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.sharding.problem import program_of
 from ...instances.model.sharding.program import TensorProgram
-from ...instances.model.sharding.properties import Property, local_shape, property_text
+from ...instances.model.sharding.properties import Property, local_shape
 from ..task import Task
+from .choices import Choices, Term, Use, fixed_choices
 from .conversions import Conversions, collective_cost, conversions
 
 #: Choices of one operator, at most: signatures to the power of the mesh's axes.
@@ -41,34 +41,6 @@ MOST_CHOICES = 20_000
 
 #: Bytes of a statistic: the least that is added up, however many devices divide the rest.
 NUMBER_BYTES = 4.0
-
-
-@dataclass(frozen=True, eq=False)
-class Choices:
-    """The choices of one operator, C of them.
-
-    Parameters
-    ----------
-    signature
-        Shape (C, axes): the number of its signature along each axis.
-    cost
-        Shape (C,): of computing.
-    needs, makes
-        For each tensor that it reads, or makes, the number of its property; shape (C,).
-    """
-
-    signature: Ints
-    cost: Floats
-    needs: tuple[Ints, ...]
-    makes: tuple[Ints, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Use:
-    """An operator that reads a tensor: the number of the property it needs, by its choice."""
-
-    operator: int
-    needs: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +55,33 @@ class ShardingCosts:
         Of each operator.
     conversions
         Of each tensor.
+    besides
+        What tensors cost besides their conversions: prices of memory.
     """
 
     program: TensorProgram
     problem: Sharding
     choices: tuple[Choices, ...]
     conversions: tuple[Conversions, ...]
+    besides: tuple[Term, ...] = ()
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """The second sum of (1), a term for each tensor that is read, and what comes besides."""
+        converted = zip(self.makes, self.uses, self.conversions, strict=True)
+        return (
+            *(Term(*made, uses, one.cost) for made, uses, one in converted if uses),
+            *self.besides,
+        )
+
+    @cached_property
+    def terms_of(self) -> tuple[tuple[int, ...], ...]:
+        """For each operator the positions in `terms` of what it makes or reads."""
+        found: list[set[int]] = [set() for _ in self.choices]
+        for k, term in enumerate(self.terms):
+            for v in (term.maker, *(use.operator for use in term.uses)):
+                found[v].add(k)
+        return tuple(map(tuple, found))
 
     @cached_property
     def makes(self) -> tuple[tuple[int, Ints], ...]:
@@ -110,15 +103,24 @@ class ShardingCosts:
                 found[operator.gradient].append(Use(v, self.choices[v].makes[0]))
         return tuple(map(tuple, found))
 
+    def only(self, kept: Sequence[Ints]) -> ShardingCosts:
+        """Return the costs with some choices of each operator alone."""
+        besides = tuple(
+            Term(
+                term.maker,
+                term.makes[kept[term.maker]],
+                tuple(Use(use.operator, use.needs[kept[use.operator]]) for use in term.uses),
+                term.cost,
+            )
+            for term in self.besides
+        )
+        choices = tuple(c.only(k) for c, k in zip(self.choices, kept, strict=True))
+        return replace(self, choices=choices, besides=besides)
+
     def objective(self, chosen: Ints) -> float:
         """Return (1) for the number of each operator's choice, shape (n,)."""
         total = math.fsum(float(c.cost[k]) for c, k in zip(self.choices, chosen, strict=True))
-        for t, users in enumerate(self.uses):
-            maker, makes = self.makes[t]
-            needed = {int(use.needs[chosen[use.operator]]) for use in users}
-            row = self.conversions[t].cost[makes[chosen[maker]]]
-            total += float(sum(row[b] for b in sorted(needed)))
-        return total
+        return total + sum(term.value(chosen) for term in self.terms)
 
     def signature(self, chosen: Ints) -> Ints:
         """Return the signatures of choices; shape (n, axes)."""
@@ -168,7 +170,7 @@ def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
             kept[alike] = _choices(operator, program, problem, converted, unit_s)
         choices = kept[alike]
         if operator.name in fixed:
-            choices = _fixed(operator, choices, fixed[operator.name], converted)
+            choices = fixed_choices(operator, choices, fixed[operator.name], converted)
         made.append(choices)
     return ShardingCosts(program, problem, tuple(made), converted)
 
@@ -276,35 +278,3 @@ def _cost(
     moved = held / total if total else 1.0
     time = operator.fixed + max(operator.compute * work, operator.memory * moved)
     return time + added / unit_s
-
-
-def _fixed(
-    operator: Operator, choices: Choices, text: str, converted: tuple[Conversions, ...]
-) -> Choices:
-    """Return the choices of an operator that a text such as ``S0,B`` leaves."""
-    read = [
-        [property_text(converted[t].states[b]) for t, b in zip(tensors, row, strict=True)]
-        for tensors, columns in (
-            (operator.inputs, choices.needs),
-            (operator.outputs, choices.makes),
-        )
-        for row in zip(*columns, strict=True)
-    ]
-    count = len(choices.cost)
-    inputs = [",".join(row) for row in (read[:count] if operator.inputs else [[]] * count)]
-    outputs = [",".join(row) for row in read[-count:]]
-    names = [f"{a}->{b}" for a, b in zip(inputs, outputs, strict=True)]
-    short = inputs if operator.inputs else outputs
-    kept = [k for k in range(count) if text in (names[k], short[k])]
-    if not kept:
-        known = ", ".join(dict.fromkeys(short))
-        raise InputError(
-            f"fix: {operator.name} cannot have {quote(text)} on this mesh; it can have {known}"
-        )
-    at = np.array(kept)
-    return Choices(
-        choices.signature[at],
-        choices.cost[at],
-        tuple(column[at] for column in choices.needs),
-        tuple(column[at] for column in choices.makes),
-    )

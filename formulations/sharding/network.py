@@ -93,16 +93,16 @@ def cost_network(costs: ShardingCosts) -> CostNetwork:
             u, v, table = v, u, table.T
         pairs[u, v] = pairs[u, v] + table if (u, v) in pairs else table
 
-    for t, uses in enumerate(costs.uses):
-        maker, makes = costs.makes[t]
+    for term in costs.terms:
+        maker = term.maker
         needs: dict[int, dict[int, Bools]] = {}  # by property, by operator: which choices need it
-        for use in uses:
+        for use in term.uses:
             for b in np.unique(use.needs).tolist():
                 by = needs.setdefault(b, {})
                 wants = use.needs == b
                 by[use.operator] = by[use.operator] | wants if use.operator in by else wants
         for b, by in needs.items():
-            price = costs.conversions[t].cost[makes, b]
+            price = term.cost[term.makes, b]
             dearest = float(price.max())
             if dearest == 0:
                 continue

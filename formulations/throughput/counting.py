@@ -8,7 +8,7 @@ of them, transfers left aside. If Σ_k n_k a_k(T, H) < |H|, then T is impossible
 and with overlap. Where a few equal layers dominate, as in BERT, this is what decides: 25 layers on
 6 devices means 5 on one.
 
-Sets H tried: the h heaviest units, for each h up to `MOST`.
+Sets H tried: the h heaviest units, for each h up to `MAX_HEAVIEST`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .hypergraph import Hypergraph
 COUNTING_SLACK = 1e-7
 
 #: Units in the largest set tried: what counts is few and heavy.
-MOST = 500
+MAX_HEAVIEST = 500
 
 
 def counting_bound(task: Task[Throughput], graph: Hypergraph) -> float:
@@ -36,7 +36,8 @@ def counting_bound(task: Task[Throughput], graph: Hypergraph) -> float:
 def count_out(time: Floats, count: Ints) -> float:
     """Return the largest T, to 1e-9, below which counting rules all sharing of units out.
 
-    O(K H² log H) once and O(K H log H) for each of some 40 values of T; K kinds, H = `MOST`.
+    O(K H² log H) once and O(K H log H) for each of some 40 values of T; K kinds, and H is
+    `MAX_HEAVIEST`.
 
     Parameters
     ----------
@@ -46,7 +47,7 @@ def count_out(time: Floats, count: Ints) -> float:
         Shape (K,): devices of each kind.
     """
     heaviest = np.argsort(-time.min(axis=0), kind="stable")
-    sizes = range(1, min(time.shape[1], MOST) + 1)
+    sizes = range(1, min(time.shape[1], MAX_HEAVIEST) + 1)
     # sums[k][h − 1][a]: the a smallest times on kind k of the h heaviest units.
     sums = [[np.cumsum(np.sort(times[heaviest[:h]])) for h in sizes] for times in time]
 

@@ -12,14 +12,15 @@ Nets within one unit cost nothing and are dropped; nets with equal pins are adde
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from ...instances import Problem
-from ...instances.common.arrays import Floats, Ints, frozen
-from ...instances.model.contiguity import pipeline_edges
+from ...instances import Problem, Workload
+from ...instances.common.arrays import Bools, Floats, Ints, frozen
+from ...instances.model.contiguity import pipeline_edge_array
 from ..task import Task
 
 
@@ -83,10 +84,10 @@ def pipeline_units(task: Task[Problem]) -> Ints:
     Exact for contiguous splits (with contiguous CPUs): units on a cycle of pipeline edges cannot
     be on different devices.
     """
-    return merge_cycles(colour_units(task), pipeline_edges(task.workload))
+    return merge_cycles(colour_units(task), pipeline_edge_array(task.workload))
 
 
-def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]]) -> Ints:
+def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]] | Ints) -> Ints:
     """Return the units with those merged that lie on a cycle; shape (n,).
 
     Parameters
@@ -96,9 +97,11 @@ def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]]) -> Ints:
     """
     import networkx as nx
 
+    pairs = units[np.array(edges if isinstance(edges, np.ndarray) else list(edges), np.int64)]
+
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(int(units.max()) + 1))
-    graph.add_edges_from((int(units[u]), int(units[v])) for u, v in edges)
+    graph.add_edges_from((a, b) for a, b in pairs.reshape(-1, 2).tolist())
     component = np.empty(graph.number_of_nodes(), dtype=np.int64)
     for c, nodes in enumerate(nx.strongly_connected_components(graph)):
         component[list(nodes)] = c
@@ -108,7 +111,7 @@ def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]]) -> Ints:
 def hypergraph(
     task: Task[Problem],
     unit_of: Ints | None = None,
-    order: Iterable[tuple[int, int]] | None = None,
+    order: Iterable[tuple[int, int]] | Ints | None = None,
 ) -> Hypergraph:
     """Return the hypergraph form of a task.
 
@@ -135,23 +138,19 @@ def hypergraph(
         compute[k][:, blocked] = np.inf
     memory = np.bincount(units, weights=costs.memory_bytes, minlength=size)
 
-    unit = units.tolist()
-    paid = np.logical_or.reduce(costs.transfer != 0, axis=0).tolist()
     nets: dict[tuple[int, ...], list[int]] = {}
-    for u, successors in enumerate(workload.successors):
-        if successors and paid[u]:
-            pins = tuple(sorted({unit[u], *(unit[v] for v in successors)}))
-            if len(pins) > 1:
-                nets.setdefault(pins, []).append(u)
+    for u, pins in _pins(workload, np.logical_or.reduce(costs.transfer != 0, axis=0), units):
+        nets.setdefault(pins, []).append(u)
     listed = sorted(nets)
     weights = np.zeros((kinds, 2, len(listed)))
     sources = [(e, u) for e, pins in enumerate(listed) for u in nets[pins]]
     which, source = np.array(sources, dtype=np.int64).reshape(-1, 2).T
     for k in range(kinds):
         np.add.at(weights[k], (side[source], which), costs.transfer[k, source])
-    order = pipeline_edges(workload) if order is None else order
-    between = {(unit[u], unit[v]) for u, v in order}
-    edges = sorted((a, b) for a, b in between if a != b)
+    order = pipeline_edge_array(workload) if order is None else order
+    edges = units[np.array(order if isinstance(order, np.ndarray) else list(order), np.int64)]
+    edges = edges.reshape(-1, 2)
+    edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
     return Hypergraph(
         unit_of=units,
         members=tuple(map(tuple, members)),
@@ -159,8 +158,22 @@ def hypergraph(
         memory_bytes=frozen(memory, np.float64),
         pins=tuple(listed),
         weight=frozen(weights, np.float64),
-        edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
+        edges=frozen(edges, np.int64),
     )
+
+
+def _pins(workload: Workload, paid: Bools, units: Ints) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield the nodes that are paid for and feed another unit, each with the pins of its net."""
+    edges = workload.edges[paid[workload.edges[:, 0]]]
+    edges = edges[np.isin(edges[:, 0], edges[units[edges[:, 0]] != units[edges[:, 1]], 0])]
+    sources = np.unique(edges[:, 0])
+    pairs = np.concatenate([np.stack([sources, sources], axis=1), edges])
+    pairs[:, 1] = units[pairs[:, 1]]
+    pairs = np.unique(pairs, axis=0)
+    pins = pairs[:, 1].tolist()
+    starts = [*np.searchsorted(pairs[:, 0], sources).tolist(), len(pins)]
+    for u, (a, b) in zip(sources.tolist(), pairwise(starts), strict=True):
+        yield u, tuple(pins[a:b])
 
 
 def _renumber(labels: Ints) -> Ints:

@@ -41,7 +41,7 @@ D. M. Ryan, B. A. Foster, "An integer programming approach to scheduling", 1981 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyomo.environ as pyo
@@ -50,6 +50,12 @@ from ...instances import Throughput
 from ..task import Task
 from .certificate import PROOF_MARGIN
 from .hypergraph import Hypergraph
+
+#: A set of units, a kind of device, and the load of the set there.
+Column = tuple[frozenset[int], int, float]
+
+#: More units than this have too many sets to list.
+MOST_UNITS = 14
 
 
 def load_of(graph: Hypergraph, kind: int, members: frozenset[int], *, overlap: bool) -> float:
@@ -63,9 +69,7 @@ def load_of(graph: Hypergraph, kind: int, members: frozenset[int], *, overlap: b
     return max(compute, transfer) if overlap else compute + transfer
 
 
-def all_columns(
-    task: Task[Throughput], graph: Hypergraph
-) -> Iterator[tuple[frozenset[int], int, float]]:
+def all_columns(task: Task[Throughput], graph: Hypergraph) -> Iterator[Column]:
     """Yield every set that a device can hold, with the kind and the load: for small graphs.
 
     Time grows with K · 2^U.
@@ -79,12 +83,19 @@ def all_columns(
                 yield members, kind, load
 
 
-def model(task: Task[Throughput], graph: Hypergraph) -> pyo.ConcreteModel:
+def model(
+    task: Task[Throughput], graph: Hypergraph, columns: Sequence[Column] | None = None
+) -> pyo.ConcreteModel:
     """Return the set partitioning program over all sets, for PipeDream's objective.
 
     Minimises the max-load; for small graphs, of up to some 14 units.
+
+    Parameters
+    ----------
+    columns
+        The sets, instead of all: those of 𝒮_k(T), for instance.
     """
-    columns = list(all_columns(task, graph))
+    columns = list(all_columns(task, graph)) if columns is None else columns
     count = task.costs.count
     m = pyo.ConcreteModel("set partitioning")
     m.x = pyo.Var(range(len(columns)), domain=pyo.Binary)

@@ -12,9 +12,9 @@ TIME_UNITS: Mapping[str, float] = MappingProxyType({"s": 1.0, "ms": 1e-3, "us": 
 UNSPECIFIED = "unspecified"
 
 #: Largest time, size or rate that files and callers may give: products of three, and sums over all
-#: that a computer can hold, are still finite. The smallest rate and factor is 1 / MOST.
-MOST = 1e100
-LEAST = 1 / MOST
+#: that a computer can hold, are still finite. The smallest rate and factor is 1 / LARGEST.
+LARGEST = 1e100
+SMALLEST = 1 / LARGEST
 
 #: Largest number of microbatches, degrees, calls and the like: products with them are whole.
 MOST_COUNT = 10**9

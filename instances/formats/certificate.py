@@ -1,19 +1,22 @@
-"""The certificate of a bound by prices, as plans keep it: see `runtime.verify.bound`."""
+"""Certificates of bounds, as plans keep them: by prices, and by multipliers of rules.
+
+See `runtime.verify.bound` and `runtime.verify.multipliers` for what they prove.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from ..common.errors import InputError, quote
-from ..common.units import MOST
+from ..common.units import LARGEST
 from .source import Record, explain
 
-#: What such a certificate calls itself; all others are a solver's word.
-PRICES = "set partitioning"
+#: What these certificates call themselves; all others are the word of a search.
+PRICES, MULTIPLIERS = "set partitioning", "relaxation of the compact program"
 
 
 class PriceCertificate(Record):
@@ -39,37 +42,109 @@ class PriceCertificate(Record):
     order: list[int]
 
 
+class MultiplierCertificate(Record):
+    """Multipliers of the rules that loads, memories, transfers and devices keep; D devices.
+
+    Parameters
+    ----------
+    target
+        What no plan's max-load is below.
+    loads, transfers, memories
+        D: per unit of time, for transfers only where they overlap compute, and per byte.
+    flows
+        Device, a node of each block that a transfer touches, and a value of each.
+    order
+        Numbers of nodes of different blocks.
+    steps
+        Device, place in the order, and value.
+    """
+
+    origin: Literal["relaxation of the compact program"]
+    target: float
+    loads: list[float]
+    transfers: list[float]
+    memories: list[float]
+    flows: list[tuple[int, list[int], list[float]]]
+    order: list[int]
+    steps: list[tuple[int, int, float]]
+
+
+Kind = TypeVar("Kind", PriceCertificate, MultiplierCertificate)
+
+
 def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> PriceCertificate:
     """Return a certificate by prices for so many nodes and kinds of devices.
 
     Raises
     ------
     InputError
-        If a field is missing, of another type or length, or holds what is no number up to `MOST`.
+        If a field is missing, of another type or length, or holds no number up to `LARGEST`.
     """
-    try:
-        found = msgspec.convert(dict(values), PriceCertificate)
-    except msgspec.ValidationError as error:
-        reason = explain(str(error), dict(values), PriceCertificate)
-        raise InputError(f"certificate: {reason}") from None
+    found = _read(values, PriceCertificate)
     sizes = {"prices": nodes, "memory_prices": kinds, "transfer_prices": kinds}
+    _check_sizes(found, sizes)
+    for key in sizes:
+        _check_numbers(key, getattr(found, key))
+    _check_range("order", found.order, nodes, "node")
+    return found
+
+
+def multiplier_certificate(
+    values: Mapping[str, object], nodes: int, devices: int
+) -> MultiplierCertificate:
+    """Return a certificate by multipliers for so many nodes and devices.
+
+    Raises
+    ------
+    InputError
+        As `price_certificate`.
+    """
+    found = _read(values, MultiplierCertificate)
+    sizes = dict.fromkeys(("loads", "transfers", "memories"), devices)
+    _check_sizes(found, sizes)
+    for key in sizes:
+        _check_numbers(key, getattr(found, key))
+    _check_range("order", found.order, nodes, "node")
+    _check_range("flows", [device for device, _, _ in found.flows], devices, "device")
+    _check_range("flows", [v for _, several, _ in found.flows for v in several], nodes, "node")
+    _check_numbers("flows", [x for _, _, several in found.flows for x in several])
+    _check_range("steps", [device for device, _, _ in found.steps], devices, "device")
+    _check_range("steps", [place for _, place, _ in found.steps], len(found.order), "place")
+    _check_numbers("steps", [value for _, _, value in found.steps])
+    return found
+
+
+def _read(values: Mapping[str, object], kind: type[Kind]) -> Kind:
+    try:
+        found = msgspec.convert(dict(values), kind)
+    except msgspec.ValidationError as error:
+        reason = explain(str(error), dict(values), kind)
+        raise InputError(f"certificate: {reason}") from None
+    _check_numbers("target", [found.target])
+    if found.target < 0 or math.copysign(1, found.target) < 0:
+        raise InputError(f"certificate: target is {quote(found.target)}; no load is below 0")
+    return found
+
+
+def _check_sizes(found: object, sizes: Mapping[str, int]) -> None:
     for key, size in sizes.items():
         if len(getattr(found, key)) != size:
             raise InputError(
                 f"certificate: {key} has {len(getattr(found, key))} values; it must have {size}"
             )
-    for key in ("target", *sizes):
-        value = getattr(found, key)
-        for x in value if isinstance(value, list) else [value]:
-            if not abs(x) <= MOST:  # not a number, too
-                raise InputError(
-                    f"certificate: {key} holds {quote(x)}; it must be a number up to {MOST:g}"
-                )
-    if found.target < 0 or math.copysign(1, found.target) < 0:
-        raise InputError(f"certificate: target is {quote(found.target)}; no load is below 0")
-    for v in found.order:
-        if not 0 <= v < nodes:
+
+
+def _check_numbers(key: str, values: list[float]) -> None:
+    for x in values:
+        if not abs(x) <= LARGEST:  # not a number, too
             raise InputError(
-                f"certificate: order holds {quote(v)}, which is no node from 0 to {nodes - 1}"
+                f"certificate: {key} holds {quote(x)}; it must be a number up to {LARGEST:g}"
             )
-    return found
+
+
+def _check_range(key: str, values: list[int], end: int, what: str) -> None:
+    for v in values:
+        if not 0 <= v < end:
+            raise InputError(
+                f"certificate: {key} holds {quote(v)}, which is no {what} from 0 to {end - 1}"
+            )

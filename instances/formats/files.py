@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
 from ..common.choices import Tied
 from ..common.errors import InputError, quote
 from ..common.units import NodeId
-from ..generate.catalogue import shipped
 from ..model.cluster import Cluster
 from ..model.plan import Plan
 from ..model.problem import Problem
@@ -72,7 +72,8 @@ def load(name_or_path: str | Path) -> Workload:
     Parameters
     ----------
     name_or_path
-        Such as ``gpt2-xl``, or a file; `stagecut instances list` lists the shipped ones.
+        Such as ``gpt2-xl`` or ``gpt2-xl-training@deeper=4``, or a file; `stagecut instances list`
+        lists the shipped ones.
 
     Returns
     -------
@@ -89,12 +90,10 @@ def load(name_or_path: str | Path) -> Workload:
     >>> load("gpt2-xl").time_unit
     'ms'
     """
-    if isinstance(name_or_path, str) and not os.path.exists(name_or_path):
-        ready = shipped()
-        if name_or_path in ready:
-            return ready[name_or_path]()
-        if "/" not in name_or_path and "." not in name_or_path:
-            _fail_unknown(name_or_path, list(ready))
+    if isinstance(name_or_path, str) and not (
+        {"/", "."} & set(name_or_path.partition("@")[0]) or os.path.exists(name_or_path)
+    ):
+        return _shipped(name_or_path)
     source = read_source(name_or_path)
     for reader in READERS:
         if stagecut_json.format_name(source) not in ("", versions.WORKLOAD, versions.PROGRAM):
@@ -178,8 +177,8 @@ def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload,
     source = read_source(path)
     if workload.ties:
         fingerprint, microbatches = outline.made_for(source)
-        forms = (tied_as(workload, tied, microbatches) for tied in Tied)
-        workload = next((w for w in (workload, *forms) if w.fingerprint == fingerprint), workload)
+        forms = chain([workload], (tied_as(workload, tied, microbatches) for tied in Tied))
+        workload = next((w for w in forms if w.fingerprint == fingerprint), workload)
     return workload, plan_json.read_plan(source, workload)
 
 
@@ -307,6 +306,16 @@ def save(
     True
     """
     write_whole(path, dumps(value, workload))
+
+
+def _shipped(name: str) -> Workload:
+    # only here: a file needs no architectures
+    from ..generate.catalogue import generate, shipped
+
+    known = shipped()
+    if name.partition("@")[0] not in known:
+        _fail_unknown(name, list(known))
+    return generate(name)
 
 
 def _fail_unknown(name: str, known: list[str]) -> NoReturn:

@@ -26,7 +26,8 @@ from ..model.training import Training
 from ..model.workload import Workload
 from ..topologies import write_topology
 from ..topologies.topology_json import TopologyFile, make_topology
-from .certificate import PRICES, price_certificate
+from . import certificate
+from .certificate import multiplier_certificate, price_certificate
 from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
 from .placed_json import (
     CallsRecord,
@@ -222,8 +223,11 @@ def read_plan(
             certificate=read_mapping(file.certificate),
             provenance=read_mapping(file.provenance),
         )
-        if plan.certificate.get("origin") == PRICES:
-            price_certificate(plan.certificate, workload.n, len(made_on.kinds))
+        match plan.certificate.get("origin"):
+            case certificate.PRICES:
+                price_certificate(plan.certificate, workload.n, len(made_on.kinds))
+            case certificate.MULTIPLIERS:
+                multiplier_certificate(plan.certificate, workload.n, made_on.size)
     if plan.bound > plan.objective * (1 + BOUND_SLACK):
         source.fail(
             f"bound is {quote(file.bound)}, above the objective {quote(file.objective)}; "

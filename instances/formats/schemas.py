@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from .certificate import PRICES, PriceCertificate
+from .certificate import MULTIPLIERS, PRICES, MultiplierCertificate, PriceCertificate
 from .plan_json import CODECS, PlanFile
 from .stagecut_json import ClusterFile, WorkloadFile
 from .tensors.program import ProgramFile
@@ -54,10 +54,12 @@ def _plan_schema() -> dict[str, Any]:
     """Return the schema of plans: what problem and solution look like goes by the problem."""
     stated = {name: codec.statement or codec.problem for name, codec in CODECS.items()}
     used = [kind for name, codec in CODECS.items() for kind in (stated[name], codec.record)]
-    schema = _schema(PlanFile, PriceCertificate, *used)
-    other = {"type": "object", "properties": {"origin": {"not": {"const": PRICES}}}}
-    known = {"$ref": f"#/$defs/{PriceCertificate.__name__}"}
-    schema["$defs"]["PlanFile"]["properties"]["certificate"] = {"anyOf": [known, other]}
+    checked = (PriceCertificate, MultiplierCertificate)
+    schema = _schema(PlanFile, *checked, *used)
+    origins = {"enum": [PRICES, MULTIPLIERS]}
+    other = {"type": "object", "properties": {"origin": {"not": origins}}}
+    known = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in checked]
+    schema["$defs"]["PlanFile"]["properties"]["certificate"] = {"anyOf": [*known, other]}
     choices = []
     for name, codec in CODECS.items():
         problem = schema["$defs"][stated[name].__name__]

@@ -14,6 +14,8 @@ from ..common.errors import InputError
 
 #: Endings of files that pictures are drawn into.
 PICTURES = (".png", ".svg", ".pdf")
+#: Endings of self-contained pages.
+PAGES = (".htm", ".html")
 
 _REMEDY = {
     errno.ENOENT: "the folder does not exist; make it first",

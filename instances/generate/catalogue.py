@@ -1,7 +1,9 @@
 """The shipped workloads, by name: generated when asked for, the same every time.
 
 Each architecture comes in four forms: ``NAME`` (layers, inference), ``NAME-training``,
-``NAME-operators`` and ``NAME-operators-training``.
+``NAME-operators`` and ``NAME-operators-training``. What `build` takes may follow a name:
+``gpt2-xl-operators-training@deeper=7`` has seven times the blocks, and ``…@microbatches=8`` the
+nodes of eight microbatches.
 """
 
 from __future__ import annotations
@@ -12,15 +14,35 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from types import MappingProxyType
+from typing import Any
 
 from ..common.choices import Tied
-from ..common.errors import InputError
+from ..common.errors import InputError, quote
+from ..common.options import check_count
 from ..model.cluster import Cluster
 from ..model.workload import Workload
 from .architectures import ARCHITECTURES, Architecture, Granularity, Via, to_workload
 from .roofline import machine
 
 DEFAULT_ACCELERATOR = "a100-80gb"
+
+#: Most operators of a generated graph, backward ones and all microbatches counted.
+MOST_OPERATORS = 2_000_000
+
+#: Options of `build` that may follow a name, and whether they are numbers.
+NAMED = {
+    "deeper": True, "microbatches": True, "batch": True, "size": True, "accelerators": True,
+    "accelerator": False, "tied": False, "via": False,
+}  # fmt: skip
+
+#: Examples of training graphs of about 10,000, 30,000 and 100,000 operators.
+LARGE = (
+    *(f"gpt2-xl-operators-training@deeper={times}" for times in (7, 22, 74)),
+    *(f"mixtral-8x7b-operators-training@deeper={times}" for times in (3, 9, 29)),
+    *(f"t5-large-operators-training@deeper={times}" for times in (5, 16, 53)),
+    *(f"stable-diffusion-unet-operators-training@deeper={times}" for times in (10, 30, 100)),
+    *(f"llama3-8b-operators-training@microbatches={count}" for count in (10, 31, 103)),
+)
 
 
 @dataclass(frozen=True)
@@ -92,6 +114,8 @@ def build(
     accelerators: int | None = None,
     tied: Tied | str = Tied.COPIES,
     via: Via | str = Via.PEER,
+    deeper: int = 1,
+    microbatches: int = 1,
 ) -> Workload:
     """Generate a shipped workload, possibly with other dimensions than the catalogue's.
 
@@ -111,6 +135,10 @@ def build(
     via
         ``peer``: the suggested cluster's accelerators send over their own fast links. ``host``:
         through host memory.
+    deeper
+        How many times as many blocks it has as published.
+    microbatches
+        How many the graph is of, each with nodes of its own.
 
     Raises
     ------
@@ -129,17 +157,60 @@ def build(
     for option, value in (("batch", batch), ("size", size), ("accelerators", accelerators)):
         if value is not None and value < 1:
             raise InputError(f"{option}: {value}; it must be at least 1")
+    for option, count in (("deeper", deeper), ("microbatches", microbatches)):
+        check_count(option, count, MOST_OPERATORS // 100)
+    network = architecture.network(batch, size, deeper)
+    many = len(network.operators) * microbatches * (1 + entry.training)
+    if many > MOST_OPERATORS:
+        raise InputError(f"{name}: {many} operators; at most {MOST_OPERATORS} are generated")
     return to_workload(
-        architecture.network(batch, size),
-        name,
+        network,
+        _named(name, deeper=deeper, microbatches=microbatches),
         machine(accelerator),
         granularity=entry.granularity,
         training=entry.training,
         tied=Tied.of("tied", tied),
         via=Via.of("via", via),
         accelerators=accelerators,
+        microbatches=microbatches,
         provenance={"source": architecture.source},
     )
+
+
+def generate(name: str) -> Workload:
+    """Return a shipped workload by its name, after which options of `build` may stand.
+
+    Parameters
+    ----------
+    name
+        Such as ``gpt2-xl-training`` or ``gpt2-xl-operators-training@deeper=7,batch=8``.
+
+    Raises
+    ------
+    InputError
+        As `build`, and for an option that is none.
+
+    Examples
+    --------
+    >>> generate("resnet50-training@microbatches=2").n
+    288
+    """
+    plain, _, tail = name.partition("@")
+    options: dict[str, Any] = {}
+    for item in tail.split(",") if tail else ():
+        key, _, value = item.partition("=")
+        if key not in NAMED or not value:
+            raise InputError(f"{name}: {quote(item)} is no option; use {', '.join(NAMED)} as KEY=…")
+        if NAMED[key] and not (value.isascii() and value.isdigit() and len(value) < 10):
+            raise InputError(f"{name}: {key}: {quote(value)} is not a whole number")
+        options[key] = int(value) if NAMED[key] else value
+    return build(plain, **options)
+
+
+def _named(name: str, **options: int) -> str:
+    """Return the name with the options that are not 1."""
+    said = ",".join(f"{key}={value}" for key, value in options.items() if value != 1)
+    return f"{name}@{said}" if said else name
 
 
 def shipped() -> Mapping[str, Callable[[], Workload]]:

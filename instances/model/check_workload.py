@@ -9,7 +9,7 @@ import numpy as np
 
 from ..common.arrays import Floats, Ints
 from ..common.errors import InputError, quote
-from ..common.units import MOST, NodeId
+from ..common.units import LARGEST, NodeId
 from .layers import Layers
 
 #: Columns of `Workload.to_pandas` that an extra may not be called.
@@ -59,22 +59,22 @@ def check_costs(
             continue
         if len(values) != n:
             raise InputError(f"{where}: {what} has {len(values)} values for {n} nodes")
-        right = (values >= 0) & (values <= MOST)
+        right = (values >= 0) & (values <= LARGEST)
         if what.startswith("time on"):
             right |= np.isposinf(values)
         if not right.all():
             v = int(np.argmin(right))
             raise InputError(
                 f"{where}: node {ids[v]}: {what} is {values[v]:g}; "
-                f"it must be a number of at least 0 and at most {MOST:g}"
+                f"it must be a number of at least 0 and at most {LARGEST:g}"
             )
     for key, values in extra.items():
-        wrong = np.abs(values) > MOST
+        wrong = np.abs(values) > LARGEST
         if wrong.any():
             v = int(np.argmax(wrong))
             raise InputError(
                 f"{where}: node {ids[v]}: extra {quote(key)} is {values[v]:g}; "
-                f"it must be a number of at most {MOST:g}"
+                f"it must be a number of at most {LARGEST:g}"
             )
 
 

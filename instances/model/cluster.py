@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..common.arrays import Ints
 from ..common.errors import InputError, quote
-from ..common.units import LEAST
+from ..common.units import SMALLEST
 from .network.links import Link, PairLink, link_table, number
 from .summary import Tabled
 
@@ -86,7 +86,7 @@ class DeviceKind:
             raise InputError(f"{self.name}: link is {quote(self.link)}; it must be a Link")
         if not self.memory_bytes >= 0:
             raise InputError(f"{self.name}: memory_bytes is {self.memory_bytes:g}; must be ≥ 0")
-        if not (self.slowdown >= LEAST and math.isfinite(self.slowdown)):
+        if not (self.slowdown >= SMALLEST and math.isfinite(self.slowdown)):
             raise InputError(f"{self.name}: slowdown is {self.slowdown:g}; it must be above 0")
         if self.host and not math.isinf(self.memory_bytes):
             raise InputError(

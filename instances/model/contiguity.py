@@ -21,10 +21,11 @@ def representatives(workload: Workload) -> Ints:
         forward node of zero cost; the node itself where it has no colour.
     """
     stands_for = np.arange(workload.n)
-    for members in workload.colour_classes:
-        if members:
-            forward = [v for v in members if not workload.backward[v]]
-            stands_for[list(members)] = (forward or members)[0]
+    coloured = np.flatnonzero(workload.colours >= 0)
+    colours = workload.colours[coloured]
+    chosen = np.lexsort((coloured, workload.backward[coloured], colours))
+    _, first, of = np.unique(colours[chosen], return_index=True, return_inverse=True)
+    stands_for[coloured[chosen]] = coloured[chosen][first][of]
     return stands_for
 
 
@@ -40,17 +41,16 @@ def pipeline_edges(workload: Workload) -> list[tuple[int, int]]:
     Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
     NeurIPS 2020, and the authors' published program.
     """
-    stands_for = representatives(workload)
-    backward = workload.backward
-    edges = set()
-    for u, v in workload.edges.tolist():
-        if not backward[u] and not backward[v]:
-            edges.add((u, v))
-        elif backward[u] and backward[v]:
-            a, b = int(stands_for[v]), int(stands_for[u])
-            if a != b and (backward[a] or backward[b]):
-                edges.add((a, b))
-    return sorted(edges)
+    return [(u, v) for u, v in pipeline_edge_array(workload).tolist()]
+
+
+def pipeline_edge_array(workload: Workload) -> Ints:
+    """Return `pipeline_edges` as an array of shape (m, 2)."""
+    edges, backward = workload.edges, workload.backward
+    forward = ~backward[edges].any(axis=1)
+    turned = representatives(workload)[edges[backward[edges].all(axis=1)][:, ::-1]]
+    orphaned = (turned[:, 0] != turned[:, 1]) & backward[turned].any(axis=1)
+    return np.unique(np.concatenate([edges[forward], turned[orphaned]]), axis=0)
 
 
 def quotient_cycle(edges: Iterable[tuple[int, int]], part: Ints) -> list[int] | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..common.arrays import Bools, Floats, Ints, checked, frozen
 from ..common.errors import InputError, quote
-from ..common.units import LEAST, MOST, MOST_COUNT
+from ..common.units import LARGEST, MOST_COUNT, SMALLEST
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,9 +83,9 @@ class Layers:
         put(self, "recomputes", frozen(self.recomputes, "bool"))
         for key in ("time", "weight_bytes", "bytes_per_microbatch", "fixed_bytes", "edge_bytes"):
             values = frozen(getattr(self, key), "float64")
-            for value in values[~((values >= 0) & (values <= MOST))][:1].tolist():
+            for value in values[~((values >= 0) & (values <= LARGEST))][:1].tolist():
                 raise InputError(
-                    f"layers: {key} holds {quote(value)}; numbers must be from 0 to {MOST:g}"
+                    f"layers: {key} holds {quote(value)}; numbers must be from 0 to {LARGEST:g}"
                 )
             put(self, key, values)
         put(self, "label", tuple(self.label))
@@ -149,14 +149,15 @@ def _check_suggestions(layers: Layers) -> None:
             f"layers: microbatches is {quote(layers.microbatches)}; it must be from 1 to "
             f"{MOST_COUNT}"
         )
-    if layers.bandwidth is not None and not LEAST <= layers.bandwidth <= MOST:
+    if layers.bandwidth is not None and not SMALLEST <= layers.bandwidth <= LARGEST:
         raise InputError(
             f"layers: bandwidth is {quote(layers.bandwidth)}; it must be above 0 and at most "
-            f"{MOST:g}"
+            f"{LARGEST:g}"
         )
     for sync in layers.sync_bytes:
         for value in sync.values():
-            if not 0 <= value <= MOST:
+            if not 0 <= value <= LARGEST:
                 raise InputError(
-                    f"layers: sync_bytes holds {quote(value)}; numbers must be from 0 to {MOST:g}"
+                    f"layers: sync_bytes holds {quote(value)}; "
+                    f"numbers must be from 0 to {LARGEST:g}"
                 )

@@ -15,7 +15,7 @@ from ..common.choices import (
 )
 from ..common.errors import InputError, quote
 from ..common.options import check_counts
-from ..common.units import LEAST, MOST
+from ..common.units import LARGEST, SMALLEST
 from .placement_rules import NO_RULES, PlacementRules
 from .summary import ByFields
 
@@ -156,9 +156,9 @@ class Training(ByFields):
             check_counts(what, None if getattr(self, what) is None else (getattr(self, what),))
         for what in ("bandwidth", "server_bandwidth"):
             value = getattr(self, what)
-            if value is not None and not LEAST <= value <= MOST:
+            if value is not None and not SMALLEST <= value <= LARGEST:
                 raise InputError(
-                    f"{what}: {quote(value)}; it must be a number above 0 and at most {MOST:g}"
+                    f"{what}: {quote(value)}; it must be a number above 0 and at most {LARGEST:g}"
                 )
         if (self.server_devices is None) != (self.server_bandwidth is None):
             raise InputError("server: give server_devices and server_bandwidth, or neither")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from heapq import heappop, heappush
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -137,7 +138,7 @@ class Workload(Summarised):
         put("ids", plain_ids(self.ids, f"{where}: ids"))
         n = len(self.ids)
         edges = checked(self.edges, np.int64, f"{where}: edges", columns=2)
-        put("edges", frozen(np.unique(edges, axis=0) if len(edges) else edges, np.int64))
+        put("edges", frozen(_increasing(edges), np.int64))
         put("times", _columns(self.times, f"{where}: time on"))
         put("extra", _columns(self.extra, f"{where}: extra"))
         texts = {str(key): str(value) for key, value in self.provenance.items()}
@@ -162,23 +163,20 @@ class Workload(Summarised):
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """Successors of each node, increasing."""
-        lists: list[list[int]] = [[] for _ in range(self.n)]
-        for u, v in self.edges.tolist():
-            lists[u].append(v)
-        return tuple(map(tuple, lists))
+        return _grouped(self.edges, self.n)
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """Predecessors of each node, increasing."""
-        lists: list[list[int]] = [[] for _ in range(self.n)]
-        for u, v in self.edges.tolist():
-            lists[v].append(u)
-        return tuple(map(tuple, lists))
+        turned = self.edges[:, ::-1]
+        return _grouped(turned[np.lexsort((turned[:, 1], turned[:, 0]))], self.n)
 
     @cached_property
     def order(self) -> tuple[int, ...]:
         """A topological order: of the nodes that are ready, the lowest number comes first."""
-        waits_for = [len(before) for before in self.predecessors]
+        if (self.edges[:, 0] < self.edges[:, 1]).all():
+            return tuple(range(self.n))
+        waits_for = np.bincount(self.edges[:, 1], minlength=self.n).tolist()
         ready = [v for v, count in enumerate(waits_for) if count == 0]
         order = []
         while ready:
@@ -287,6 +285,21 @@ class Workload(Summarised):
         }
 
     __reduce__ = rebuild
+
+
+def _increasing(edges: Ints) -> Ints:
+    """Return the edges by source and target, each once; shape (m, 2)."""
+    ahead = np.diff(edges, axis=0)
+    if ((ahead[:, 0] > 0) | (ahead[:, 0] == 0) & (ahead[:, 1] > 0)).all():
+        return edges
+    return np.unique(edges, axis=0)
+
+
+def _grouped(edges: Ints, n: int) -> tuple[tuple[int, ...], ...]:
+    """Return the targets of each node's edges, which are increasing."""
+    targets = edges[:, 1].tolist()
+    starts = np.searchsorted(edges[:, 0], np.arange(n + 1)).tolist()
+    return tuple(tuple(targets[a:b]) for a, b in pairwise(starts))
 
 
 def _columns(columns: Mapping[str, Floats], what: str) -> Mapping[str, Floats]:

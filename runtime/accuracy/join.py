@@ -13,7 +13,7 @@ from ...instances import InputError, PipelinePlacement, Placement, Plan, Workloa
 from ...instances.common.units import TIME_UNITS, UNSPECIFIED
 from ..execution.chain import Payload, executed_stages
 from ..execution.recording_file import Done, RunRecording
-from ..pictures.timeline import boxes
+from ..pictures.marks import bars_of
 from ..schedules import Schedule, schedule_of
 from ..schedules.actions import Action, Kind
 from ..simulate.network import Network
@@ -56,11 +56,11 @@ class Comparison:
         devices = self.simulation.used
         names = self.simulation.stages.devices
         return {
-            Action(box.stage, Kind[box.what], box.microbatch): (
-                names[devices[box.lane]], box.start * self.scale, box.end * self.scale,
+            Action(bar.stage, Kind[bar.what], bar.microbatch): (
+                names[devices[bar.lane]], bar.start * self.scale, bar.end * self.scale,
             )
-            for box in boxes(self.simulation)
-            if box.what in _NAMES
+            for bar in bars_of(self.simulation)
+            if bar.what in _NAMES
         }  # fmt: skip
 
     @cached_property

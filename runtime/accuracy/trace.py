@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..pictures.timeline import COLOURS
-from ..pictures.trace import trace_events
+from ..pictures.trace import trace_events, track_events
 from .join import Comparison
-from .measured_boxes import measured_boxes
+from .measured_marks import measured_marks
 
 #: Process id of what was measured; the simulation's are 1 and 2.
 MEASURED = 3
@@ -23,27 +22,13 @@ def comparison_trace(comparison: Comparison) -> dict[str, Any]:
     for event in events:
         if event["name"] == "process_name" and event["args"]["name"] == "devices":
             event["args"]["name"] = "predicted"
-    run = comparison.simulation
-    step = comparison.typical_step
-
-    def named(what: str, lane: int, name: str) -> dict[str, Any]:
-        return {"ph": "M", "name": what, "pid": MEASURED, "tid": lane, "args": {"name": name}}
-
-    events.append(named("process_name", 0, f"measured, step {step}"))
-    for lane, d in enumerate(run.used):
-        events.append(named("thread_name", lane, run.stages.devices[d]))
+    measured = measured_marks(comparison)
+    name = f"measured, step {comparison.typical_step}"
     durations = {str(a): end - start for a, (_, start, end) in comparison.predicted.items()}
-    for box in measured_boxes(comparison):
-        arguments: dict[str, Any] = {"stage": box.stage, "microbatch": box.microbatch}
-        if box.whole in durations:
-            arguments["predicted_us"] = 1e6 * durations[box.whole]
-        events.append(
-            {
-                "ph": "X", "name": box.whole, "cat": COLOURS[box.what][1], "pid": MEASURED,
-                "tid": box.lane, "ts": 1e6 * box.start, "dur": 1e6 * (box.end - box.start),
-                "args": arguments,
-            }
-        )  # fmt: skip
+    for event in track_events(measured, 1e6, MEASURED, name):
+        if event["name"] in durations:
+            event["args"]["predicted_us"] = 1e6 * durations[event["name"]]
+        events.append(event)
     trace["otherData"] |= {
         "predicted_iteration_s": comparison.predicted_iteration_s,
         "measured_iteration_s": comparison.measured_iteration_s,

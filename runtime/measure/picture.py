@@ -11,7 +11,7 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from ...instances import Link
 from ..pictures.figure import names_as_they_are, save_picture
-from ..pictures.gantt import DEVICE_COLOURS
+from ..pictures.palette import LINES
 from .fit import Fit
 from .measurement import Measurement, Timed
 
@@ -53,7 +53,7 @@ def draw_measurement(measurement: Measurement, path: Path) -> None:
     axes = figure.subplots(rows, 2, squeeze=False)
     named = len(measurement.pairs) <= MOST_NAMED
     for i, pair in enumerate(measurement.pairs):
-        colour = DEVICE_COLOURS[i % len(DEVICE_COLOURS)] if named else DEVICE_COLOURS[0]
+        colour = LINES[i % len(LINES)] if named else LINES[0]
         label = f"ranks {pair.first} and {pair.second}: {_words(pair.fit.link)}"
         if not named:
             label = f"{len(measurement.pairs)} pairs" if i == 0 else ""

@@ -19,7 +19,7 @@ from .measurement import Measurement, Pair, RankMachine, Timed
 
 #: Bytes: 64 B to 16 MiB, four times as many each.
 SIZES = tuple(64 * 4**k for k in range(10))
-WARM_UP, FEWEST, MOST = 3, 5, 1000
+WARM_UP, FEWEST_RUNS, MOST_RUNS = 3, 5, 1000
 
 
 def measure(
@@ -170,7 +170,7 @@ def turns(
 def counts_within(warm: list[Floats], budget: float) -> list[int]:
     """Return how many messages of each size fill the same share of `budget` seconds."""
     share = budget / len(warm)
-    return [min(MOST, max(FEWEST, int(share / np.median(times)))) for times in warm]
+    return [min(MOST_RUNS, max(FEWEST_RUNS, int(share / np.median(times)))) for times in warm]
 
 
 def _finish(buffer: torch.Tensor) -> None:

@@ -14,6 +14,16 @@ from ...instances.formats.writing import PICTURES, check_target, write_whole
 names_as_they_are = rc_context({"text.parse_math": False})
 
 
+class ShownFigure(Figure):
+    """A figure that notebooks show by itself, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        data = BytesIO()
+        with rc_context({"text.parse_math": False}):
+            self.savefig(data, format="png", dpi=110)
+        return data.getvalue()
+
+
 def save_picture(figure: Figure, path: Path, *, dpi: int = 150) -> None:
     """Write a figure into a PNG, SVG or PDF file, whole or not at all.
 

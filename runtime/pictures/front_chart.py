@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from .figure import ShownFigure
+from .palette import MARKERS, line_of
 
 
 def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
@@ -36,22 +40,35 @@ def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
         against, other = other, against
     scale = {"devices": 1.0, "memory_bytes": 2.0**30}
     names = {"devices": "devices", "memory_bytes": "memory per device (GiB)"}
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    figure = ShownFigure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     found = front[front["objective"] < float("inf")]
-    for value in sorted(found[other].unique().tolist()):
+    for number, value in enumerate(sorted(found[other].unique().tolist())):
         line = found[found[other] == value].sort_values(against)
         x = line[against] / scale[against]
-        (drawn,) = axes.plot(x, line["objective"], label=f"{value / scale[other]:g}")
+        colour, style = line_of(number)
+        (drawn,) = axes.plot(
+            x,
+            line["objective"],
+            style,
+            color=colour,
+            marker=MARKERS[number % len(MARKERS)],
+            label=f"{value / scale[other]:.3g}",
+        )  # fmt: skip
         for efficient, face in ((True, drawn.get_color()), (False, "white")):
             marks = line[line["efficient"] == efficient]
             axes.plot(
-                marks[against] / scale[against], marks["objective"], "o",
+                marks[against] / scale[against], marks["objective"], MARKERS[number % len(MARKERS)],
                 markerfacecolor=face, markeredgecolor=drawn.get_color(),
             )  # fmt: skip
     if (found["objective"] > 0).all() and len(found):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.set_xticks(sorted((found[against] / scale[against]).unique().tolist()))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(names[against])
     axes.set_ylabel("objective" if time_unit == "unspecified" else f"objective ({time_unit})")
     axes.grid(alpha=0.3)

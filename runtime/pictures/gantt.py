@@ -1,27 +1,30 @@
-"""A simulation as a Gantt chart: devices and links over time, memory below."""
+"""Marks as a Gantt chart: devices and links over time, memory below."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from matplotlib.collections import PolyCollection
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
+from ...instances.common.escape import plain
+from ...instances.common.quantities import show_time
 from ..simulate.result import Simulation
 from .figure import names_as_they_are, save_picture
-from .timeline import COLOURS, bands, drawn, few_boxes, lanes, memory_steps
+from .marks import Bar, Marks, bands, drawn, marks_of
+from .palette import COLOURS, line_of
 
 WIDTH_IN = 13.0
 LANE_IN = 0.36
-UNNUMBERED = ("receive", "send", "reduce", "step")
-#: Colours of devices, told apart by people with any colour vision (Okabe and Ito, and mixtures).
-DEVICE_COLOURS = (
-    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#6a4c93",
-    "#7a5230", "#808080",
-)  # fmt: skip
+#: Beyond so many bars there are no labels, no outlines, and the picture is pixels.
+FINE = 3000
+CRITICAL = "#1d2430"
 
 
 @names_as_they_are
@@ -49,68 +52,104 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
     >>> run = stagecut.simulate_stages(stagecut.chain([1.0, 1.0], [2.0, 2.0]), "gpipe", 4)
     >>> stagecut.draw_gantt(run, Path("gantt.svg"))
     """
-    found = few_boxes(simulation)
-    names = lanes(simulation, picture=True)
-    has_memory = any(m.peak_activations > 0 for m in simulation.memory)
-    heights = [LANE_IN * len(names)] + ([1.7] if has_memory else [])
+    draw_marks(marks_of(simulation, picture=True), path, title or _headline(simulation))
+
+
+@names_as_they_are
+def draw_marks(marks: Marks, path: Path, title: str) -> None:
+    """Draw marks into a PNG, SVG or PDF file.
+
+    Raises
+    ------
+    InputError
+        If the file's ending names no format that can be drawn.
+    """
+    has_memory = any(max(level.sizes) > min(level.sizes) for level in marks.memory)
+    heights = [LANE_IN * len(marks.lanes)] + ([1.7] if has_memory else [])
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + 1.7), layout="constrained")
-    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)
-    chart = axes[0][0]
-    shapes = np.empty((len(found), 4, 2))
-    places = bands(found)
-    for i, (box, (low, high)) in enumerate(zip(found, places, strict=True)):
-        low, high = box.lane + low, box.lane + high
-        shapes[i] = ((box.start, low), (box.start, high), (box.end, high), (box.end, low))
-    fine = len(found) < 3000
+    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    draw_lanes(axes[0], marks)
+    axes[0].set_xlim(0, marks.span or 1.0)
+    axes[0].set_title(plain(title), loc="left", fontsize=11)
+    if has_memory:
+        _draw_memory(marks, axes[1])
+    axes[-1].set_xlabel(time_axis(marks.time_unit))
+    add_legend(figure, marks.bars, numbers="stage·microbatch" if marks.by_stage else "microbatch")
+    save_picture(figure, path)
+
+
+def time_axis(unit: str) -> str:
+    """Return the label of an axis of time."""
+    return "time" if unit == "unspecified" else f"time ({unit})"
+
+
+def draw_lanes(chart: Axes, marks: Marks, span: float | None = None) -> None:
+    """Draw the bars with their labels, a lane below the other; the critical path is underlined.
+
+    Parameters
+    ----------
+    span
+        Of the axis; default: the marks' own.
+    """
+    bars = marks.bars
+    shapes = np.empty((len(bars), 4, 2))
+    places = [(bar.lane + low, bar.lane + high) for bar, (low, high) in _placed(bars)]
+    for i, (bar, (low, high)) in enumerate(zip(bars, places, strict=True)):
+        shapes[i] = ((bar.start, low), (bar.start, high), (bar.end, high), (bar.end, low))
+    fine = len(bars) < FINE
     chart.add_collection(
         PolyCollection(
             list(shapes),
-            facecolors=[COLOURS[box.what][0] for box in found],
+            facecolors=[COLOURS[bar.what][0] for bar in bars],
             edgecolors="white" if fine else "none",
             linewidths=0.4,
             rasterized=not fine,
         )
     )
-    span = simulation.makespan or 1.0
-    several = len({s for m in simulation.memory for s in m.in_flight}) > len(simulation.used)
-    inches = (WIDTH_IN - 2.0) / span
-    for box, (low, high) in zip(found, places, strict=True) if fine else ():
-        text = f"{box.stage}·{box.microbatch}" if several else str(box.microbatch)
+    if fine:
+        underlined = [shapes[i][1:3] for i, bar in enumerate(bars) if bar.critical]
+        chart.add_collection(LineCollection(underlined, colors=CRITICAL, linewidths=1.6))
+    inches = (WIDTH_IN - 2.0) / (span or marks.span or 1.0)
+    for bar, (low, high) in zip(bars, places, strict=True) if fine else ():
+        text = marks.label(bar)
         size = 7 if len(text) < 3 else 6
-        room = (box.end - box.start) * inches > 0.0095 * size * len(text)
-        if room and high - low > 0.5 and box.what not in UNNUMBERED:
+        if high - low > 0.5 and (bar.end - bar.start) * inches > 0.0095 * size * len(text) > 0:
             chart.text(
-                (box.start + box.end) / 2, box.lane + (low + high) / 2, text,
+                (bar.start + bar.end) / 2, (low + high) / 2, text,
                 ha="center", va="center", fontsize=size, clip_on=True,
             )  # fmt: skip
-    chart.set_xlim(0, span)
-    chart.set_ylim(len(names) - 0.5, -0.5)
-    chart.set_yticks(range(len(names)), names)
+    chart.set_ylim(len(marks.lanes) - 0.5, -0.5)
+    chart.set_yticks(range(len(marks.lanes)), marks.lanes)
     chart.tick_params(axis="y", length=0)
-    chart.set_title(title or _headline(simulation), loc="left", fontsize=11)
-    if has_memory:
-        _draw_memory(simulation, axes[1][0])
-    unit = simulation.stages.time_unit
-    axes[-1][0].set_xlabel("time" if unit == "unspecified" else f"time ({unit})")
-    for row in axes:
-        row[0].spines[["top", "right"]].set_visible(False)
-    chart.spines["left"].set_visible(False)
-    used = [what for what in COLOURS if any(box.what == what for box in found)]
-    entries = [Patch(color=COLOURS[what][0], label=COLOURS[what][1]) for what in used]
-    numbers = "stage·microbatch" if several else "microbatch"
-    entries += [Patch(facecolor="white", edgecolor="#999999", label=f"number: {numbers}")]
+    chart.spines[["top", "right", "left"]].set_visible(False)
+
+
+def add_legend(figure: Figure, bars: Iterable[Bar], *, numbers: str) -> None:
+    """Say below a figure what its colours and numbers are."""
+    bars = list(bars)
+    found = {bar.what for bar in bars}
+    names = {name: colour for what, (colour, name) in COLOURS.items() if what in found}
+    entries: list[Patch | Line2D] = [Patch(color=colour, label=n) for n, colour in names.items()]
+    if any(bar.critical for bar in bars):
+        entries.append(Line2D([], [], color=CRITICAL, linewidth=1.6, label="critical path"))
+    if found & {"F", "B", "I", "W", "message"}:
+        entries.append(Patch(facecolor="white", edgecolor="#999999", label=f"number: {numbers}"))
     figure.legend(
         handles=entries, loc="outside lower center", ncols=len(entries), frameon=False, fontsize=9
     )
-    save_picture(figure, path)
+
+
+def _placed(bars: tuple[Bar, ...]) -> Iterable[tuple[Bar, tuple[float, float]]]:
+    return zip(bars, bands(bars), strict=True)
 
 
 def _headline(simulation: Simulation) -> str:
-    number = simulation.schedule.microbatches
+    number, unit = simulation.schedule.microbatches, simulation.stages.time_unit
     return (
         f"{simulation.schedule.name}, {number} microbatch{'es' if number > 1 else ''}: "
-        f"makespan {simulation.makespan:.6g}, steady state {simulation.time_per_sample:.6g} "
-        f"per sample, bubble {100 * simulation.bubble:.1f} %{_left_out(simulation)}"
+        f"makespan {show_time(simulation.makespan, unit)}, steady state "
+        f"{show_time(simulation.time_per_sample, unit)} per sample, "
+        f"bubble {100 * simulation.bubble:.1f} %{_left_out(simulation)}"
     )
 
 
@@ -119,24 +158,24 @@ def _left_out(simulation: Simulation) -> str:
     return f"; {number} of {used} devices, one per stage" if number < used else ""
 
 
-def _draw_memory(simulation: Simulation, axes) -> None:  # type: ignore[no-untyped-def]  # no stubs
-    devices = drawn(simulation)
-    for i, d in enumerate(devices):
-        times, sizes = memory_steps(simulation, d)
+def _draw_memory(marks: Marks, axes: Axes) -> None:
+    for i, level in enumerate(marks.memory):
+        colour, style = line_of(i)
         axes.step(
-            [*times, simulation.makespan],
-            [*sizes, sizes[-1]],
+            [*level.times, marks.span],
+            [*level.sizes, level.sizes[-1]],
             where="post",
-            color=DEVICE_COLOURS[i % len(DEVICE_COLOURS)],
-            linestyle=("-", "--", ":")[i // len(DEVICE_COLOURS) % 3],
+            color=colour,
+            linestyle=style,
             linewidth=1.3,
-            label=simulation.stages.devices[d],
+            label=level.name,
         )
-    axes.set_ylim(0, 1.08 * max(m.peak for m in simulation.memory))
+    axes.set_ylim(0, 1.08 * max(max(level.sizes) for level in marks.memory))
     axes.yaxis.set_major_formatter(EngFormatter(unit="B"))
     axes.set_ylabel("memory")
-    if len(devices) <= 16:
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(marks.memory) <= 16:
         axes.legend(
             loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False,
-            ncols=1 + (len(devices) - 1) // 8,
+            ncols=1 + (len(marks.memory) - 1) // 8,
         )  # fmt: skip

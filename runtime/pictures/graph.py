@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import networkx as nx
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import FancyArrowPatch, Patch
+from matplotlib.path import Path as Path2D
 
 from ...instances import Plan, TensorSharding, Workload
 from ...instances.common.escape import graphviz, markup, plain
@@ -18,14 +21,11 @@ from ...instances.formats.writing import PICTURES, check_target
 from ..simulate.plan_stages import stages_of
 from ..simulate.stages import StageGraph
 from .figure import names_as_they_are, save_picture
+from .layers import Spot, layers
+from .palette import FILLS
 from .sharded import graph_by_property
 
-#: Fills of devices, light enough for black text; after Okabe and Ito.
-FILLS = (
-    "#9ecae9", "#fdc27a", "#8fd3b6", "#e9b3d2", "#f4e27c", "#f2a488", "#c3b5e3", "#d0c0a8",
-    "#b9d98a", "#c9ccd1",
-)  # fmt: skip
-
+EDGE = "#8a929e"
 #: Graphs of more nodes are drawn by stages.
 MOST_NODES = 240
 DOT_SECONDS = 60
@@ -82,6 +82,10 @@ def _title(workload: Workload, plan: Plan) -> str:
 def draw_coloured(graph: nx.DiGraph[int], names: Sequence[str], title: str, path: Path) -> None:
     """Draw a graph whose nodes have a label, whether they are backward, and a device by number."""
     legend = [(plain(name), FILLS[i % len(FILLS)]) for i, name in enumerate(names)]
+    if len(names) > len(FILLS):  # colours come again, so that numbers must tell
+        legend = [(f"[{i}] {name}", colour) for i, (name, colour) in enumerate(legend)]
+        for _, node in graph.nodes(data=True):
+            node["label"] = f"[{node['device']}] {node['label']}"
     fill = {i: colour for i, (_, colour) in enumerate(legend)}
     dot = shutil.which("dot")
     if dot is not None and _with_graphviz(dot, graph, fill, legend, title, path):
@@ -172,52 +176,73 @@ def _with_matplotlib(
     title: str,
     path: Path,
 ) -> None:
-    """Draw layer by layer, nodes of a layer ordered by the mean place of what feeds them."""
-    layers = [sorted(layer) for layer in nx.topological_generations(graph)]
-    place: dict[int, float] = {}
-    for layer in layers:
-        wanted = {
-            v: sum(place[u] for u in graph.predecessors(v)) / max(1, graph.in_degree(v))
-            for v in layer
-        }
-        layer.sort(key=lambda v: (wanted[v], v))
-        for i, v in enumerate(layer):
-            place[v] = i - (len(layer) - 1) / 2
-    widest = max(len(layer) for layer in layers)
+    """Draw layer by layer; edges over several layers pass between the nodes."""
+    layout = layers(graph)
     labels = [str(node["label"]) for _, node in graph.nodes(data=True)]
     words = max(len(line) for text in labels for line in text.split("\n"))
-    width, height = 0.35 + 0.085 * words, 0.55
-    figure = Figure(
-        figsize=(max(6.0, min(60.0, widest * width)), max(3.0, min(120.0, len(layers) * height))),
-        layout="constrained",
-    )
-    axes = figure.subplots()
-    spot = {v: (place[v], -float(row)) for row, layer in enumerate(layers) for v in layer}
     lines = 1 + max(text.count("\n") for text in labels)
-    for u, v in graph.edges:
-        far = spot[u][1] - spot[v][1] > 1 and abs(spot[u][0] - spot[v][0]) < 1
-        axes.annotate(
-            "", spot[v], spot[u],
-            arrowprops={
-                "arrowstyle": "-|>", "color": "#8a929e", "linewidth": 0.7,
-                "shrinkB": 4 + 5 * lines, "connectionstyle": f"arc3,rad={0.25 if far else 0}",
-            },
-        )  # fmt: skip
+    wide, high = 0.35 + 0.085 * words, 0.26 + 0.16 * lines
+    every = [spot for way in layout.ways.values() for spot in way] + list(layout.spots.values())
+    left, right = min(x for x, _ in every) - 0.55, max(x for x, _ in every) + 0.55
+    bottom = max(y for _, y in every) + 0.6
+    size = (
+        max(6.0, min(60.0, wide * (right - left))),
+        max(2.5, min(120.0, high * (bottom + 0.6) + 0.9)),
+    )
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    for (_, target), way in layout.ways.items():
+        text = max(str(graph.nodes[target]["label"]).split("\n"), key=len)
+        _draw_way(axes, way, 0.5 * 0.2 * lines / high, 2.25 * len(text) + 5)
     for v, node in graph.nodes(data=True):
         axes.text(
-            *spot[v], node["label"], ha="center", va="center", fontsize=8, zorder=3,
+            *layout.spots[v], node["label"], ha="center", va="center", fontsize=8, zorder=3,
             bbox={
                 "boxstyle": "round,pad=0.3", "facecolor": fill[node["device"]],
                 "edgecolor": "#5d6673", "linestyle": "--" if node["backward"] else "-",
             },
         )  # fmt: skip
-    axes.set_xlim(-widest / 2 - 0.1, widest / 2 + 0.1)
-    axes.set_ylim(-len(layers) + 0.4, 0.6)
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, -0.6)
     axes.axis("off")
     axes.set_title(title, loc="left", fontsize=11)
+    entries = [Patch(facecolor=fill, edgecolor="#5d6673", label=name) for name, fill in legend]
+    if any(late for _, late in graph.nodes(data="backward")):
+        entries.append(Patch(facecolor="white", edgecolor="#5d6673", ls="--", label="backward"))
     figure.legend(
-        handles=[Patch(facecolor=fill, edgecolor="#5d6673", label=name) for name, fill in legend],
-        loc="outside lower center", frameon=False,
-        ncols=max(1, min(len(legend), int(figure.get_figwidth() / 1.7))),
+        handles=entries, loc="outside lower center", frameon=False,
+        ncols=max(1, min(len(entries), int(figure.get_figwidth() / 1.7))),
     )  # fmt: skip
     save_picture(figure, path, dpi=110)
+
+
+def _draw_way(axes: Axes, way: list[Spot], half: float, aside: float) -> None:
+    """Draw an edge as a smooth line through its points, with an arrow at its end.
+
+    Parameters
+    ----------
+    half
+        Half the height of a node, in layers.
+    aside
+        Half the width of the node at its end, in points.
+    """
+    (x, y), (u, v) = way[0], way[-1]
+    if y == v:  # beside each other: a forward node and its backward pass
+        axes.annotate(
+            "", (u, v), (x, y), zorder=1,
+            arrowprops={"arrowstyle": "-|>", "color": EDGE, "linewidth": 0.7, "shrinkB": aside},
+        )  # fmt: skip
+        return
+    down = 1.0 if v > y else -1.0
+    points = [(x, y + down * half), *way[1:-1], (u, v - down * half)]
+    corners, codes = [points[0]], [int(Path2D.MOVETO)]
+    for (a, b), (c, d) in pairwise(points):
+        middle = (b + d) / 2
+        corners += [(a, middle), (c, middle), (c, d)]
+        codes += 3 * [int(Path2D.CURVE4)]
+    arrow = FancyArrowPatch(
+        path=Path2D(corners, codes), arrowstyle="-|>", mutation_scale=7, color=EDGE, linewidth=0.7,
+        zorder=1, shrinkA=0, shrinkB=0,
+    )  # fmt: skip
+    arrow.set_fill(True)
+    axes.add_patch(arrow)

@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 from ...instances.common.escape import markup, script
+from ...instances.common.quantities import show_bytes, show_time
 from ..simulate.result import Simulation
-from .gantt import DEVICE_COLOURS
-from .timeline import COLOURS, bands, drawn, few_boxes, lanes, memory_steps
+from .marks import Marks, bands, marks_of
+from .palette import COLOURS, line_of
 
 #: The page without its data; what stands between @ signs is filled in.
 PAGE = Path(__file__).with_name("simulation_page.html")
@@ -22,33 +23,52 @@ def html_page(simulation: Simulation, *, title: str = "") -> str:
     InputError
         If there is too much to draw.
     """
-    found = few_boxes(simulation)
-    kinds = [what for what in COLOURS if any(box.what == what for box in found)]
-    unit = simulation.stages.time_unit
+    name = title or f"{simulation.schedule.name}, {simulation.schedule.microbatches} microbatches"
+    marks = marks_of(simulation, picture=True)
+    return page_of(marks, name, _facts(simulation), _table(simulation))
+
+
+def page_of(marks: Marks, title: str, facts: dict[str, str], table: str = "") -> str:
+    """Return the page of any marks.
+
+    Parameters
+    ----------
+    facts
+        Name and value of what is said first.
+    table
+        Rows of a table, as HTML.
+    """
+    kinds = [what for what in COLOURS if any(bar.what == what for bar in marks.bars)]
     data = {
-        "lanes": lanes(simulation, picture=True),
-        "kinds": [[COLOURS[what][0], COLOURS[what][1]] for what in kinds],
-        "boxes": [
-            [b.lane, kinds.index(b.what), b.whole, b.stage, b.microbatch, b.start, b.end, *band]
-            for b, band in zip(found, bands(found), strict=True)
+        "lanes": marks.lanes,
+        "kinds": [COLOURS[what] for what in kinds],
+        "bars": [
+            [
+                *(b.lane, kinds.index(b.what), b.whole, b.stage, b.microbatch, b.start, b.end),
+                *(*band, b.critical, b.bytes, bool(marks.label(b) or b.microbatch < 0)),
+            ]
+            for b, band in zip(marks.bars, bands(marks.bars), strict=True)
         ],
-        "makespan": simulation.makespan,
-        "unit": "" if unit == "unspecified" else unit,
+        "arrows": marks.arrows,
+        "span": marks.span,
+        "unit": "" if marks.time_unit == "unspecified" else marks.time_unit,
         "memory": [
             {
-                "name": simulation.stages.devices[d],
-                "colour": DEVICE_COLOURS[i % len(DEVICE_COLOURS)],
-                "steps": list(zip(*memory_steps(simulation, d), strict=True)),
+                "name": level.name,
+                "colour": line_of(i)[0],
+                "dashes": {"-": [], "--": [7, 4], ":": [2, 3]}[line_of(i)[1]],
+                "steps": list(zip(level.times, level.sizes, strict=True)),
             }
-            for i, d in enumerate(drawn(simulation))
+            for i, level in enumerate(marks.memory)
         ],
-        "path": [[step.where, step.what, step.start, step.end] for step in _short(simulation)],
     }
-    name = title or f"{simulation.schedule.name}, {simulation.schedule.microbatches} microbatches"
     filled = {
-        "TITLE": markup(name),
-        "FACTS": _facts(simulation),
-        "TABLE": _table(simulation),
+        "TITLE": markup(title),
+        "FACTS": "".join(
+            f"<div><dt>{markup(name)}</dt><dd>{markup(value)}</dd></div>"
+            for name, value in facts.items()
+        ),
+        "TABLE": table,
         "DATA": script(data),
     }
     page = PAGE.read_text(encoding="utf-8")
@@ -77,24 +97,14 @@ def write_html(simulation: Simulation, path: Path, *, title: str = "") -> None:
     path.write_text(html_page(simulation, title=title), encoding="utf-8")
 
 
-def _short(simulation: Simulation) -> list:  # type: ignore[type-arg]
-    return simulation.critical_path()[-2000:]
-
-
-def _facts(simulation: Simulation) -> str:
+def _facts(simulation: Simulation) -> dict[str, str]:
     unit = simulation.stages.time_unit
-    suffix = "" if unit == "unspecified" else f" {unit}"
-    peak = max(simulation.memory, key=lambda m: m.peak).peak
-    facts = {
-        "makespan": f"{simulation.makespan:.6g}{suffix}",
-        "time per sample, steady state": f"{simulation.time_per_sample:.6g}{suffix}",
+    return {
+        "makespan": show_time(simulation.makespan, unit),
+        "time per sample, steady state": show_time(simulation.time_per_sample, unit),
         "bubble": f"{100 * simulation.bubble:.1f} %",
-        "highest memory": _bytes(peak),
+        "highest memory": show_bytes(max(m.peak for m in simulation.memory)),
     }
-    return "".join(
-        f"<div><dt>{markup(name)}</dt><dd>{markup(value)}</dd></div>"
-        for name, value in facts.items()
-    )
 
 
 def _table(simulation: Simulation) -> str:
@@ -112,7 +122,7 @@ def _table(simulation: Simulation) -> str:
         for column in columns:
             value = float(row[column])
             if column.endswith("_bytes"):
-                text = _bytes(value)
+                text = show_bytes(value)
             elif column == "bubble":
                 text = f"{100 * value:.1f} %"
             else:
@@ -120,11 +130,3 @@ def _table(simulation: Simulation) -> str:
             cells.append(f"<td>{text}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     return f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
-        size /= 1024
-    return f"{size:.2f} TiB"

@@ -15,9 +15,9 @@ from ...instances.common.quantities import show_bytes
 from ..verify.loads import Load, loads_of
 from ..verify.report import Report
 from .figure import names_as_they_are, save_picture
+from .palette import COMPUTE, MEMORY, SYNCHRONISE, TRANSFER
 
-COMPUTE, TRANSFER, MEMORY, LINE = "#3b6fb6", "#e08a3c", "#5a9e6f", "#333333"
-SYNCHRONISE = "#b65a8c"
+LINE = "#333333"
 
 
 @names_as_they_are

@@ -1,78 +1,27 @@
-"""Pictures of shardings: the timeline as a picture and as a trace, and the graph by property."""
+"""Shardings in pictures: the marks of their timelines, and the graph by property."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import networkx as nx
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from ...instances import InputError, Plan, Role, TensorSharding, Workload, program_of
 from ...instances.common.escape import plain
-from ...instances.common.units import TIME_UNITS
-from ...instances.formats.writing import PICTURES, check_target
 from ..simulate.sharded import ShardedTimeline
-from .figure import names_as_they_are, save_picture
-
-#: Colour of each kind of event.
-KINDS = {
-    "forward": "#7fb2e5", "backward": "#f2b56b", "all-gather": "#8fd3b6",
-    "reduce-scatter": "#e9b3d2", "all-reduce": "#e59a9a", "all-to-all": "#c3b5e3",
-}  # fmt: skip
+from .marks import Bar, Marks
 
 
-@names_as_they_are
-def draw_sharded_timeline(timeline: ShardedTimeline, path: Path, title: str) -> None:
-    """Draw a lane for computing and one for each axis of the mesh into a picture.
-
-    Raises
-    ------
-    InputError
-        If the file's ending names no format.
-    """
-    check_target(path, PICTURES)
-    lanes = ["compute", *(f"axis {d}: {p}" for d, p in enumerate(timeline.mesh))]
-    figure = Figure(figsize=(11, 1.2 + 0.6 * len(lanes)), layout="constrained")
-    axes = figure.subplots()
-    for kind, colour in KINDS.items():
-        for lane in range(len(lanes)):
-            spans = [
-                (e.start, e.end - e.start)
-                for e in timeline.events
-                if e.kind == kind and e.axis + 1 == lane
-            ]
-            axes.broken_barh(spans, (lane - 0.4, 0.8), facecolors=colour)
-    axes.set_yticks(range(len(lanes)), lanes)
-    axes.invert_yaxis()
-    axes.set_xlim(0, timeline.makespan or 1.0)
-    axes.set_xlabel(f"time ({timeline.time_unit})")
-    axes.set_title(plain(title), loc="left")
-    used = {e.kind for e in timeline.events}
-    patches = [Patch(color=colour, label=kind) for kind, colour in KINDS.items() if kind in used]
-    figure.legend(handles=patches, loc="outside lower left", ncols=6, frameon=False)
-    save_picture(figure, path)
-
-
-def sharded_trace(timeline: ShardedTimeline) -> dict[str, Any]:
-    """Return the timeline as a trace in the Chrome JSON format: a track per lane."""
-    scale = 1e6 * TIME_UNITS[timeline.time_unit]
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "thread_name", "pid": 1, "tid": lane, "args": {"name": name}}
-        for lane, name in enumerate(
-            ["compute", *(f"axis {d} of {p}" for d, p in enumerate(timeline.mesh))]
-        )
-    ]
-    events += [
-        {
-            "ph": "X", "name": e.name, "cat": e.kind, "pid": 1, "tid": e.axis + 1,
-            "ts": e.start * scale, "dur": (e.end - e.start) * scale,
-            "args": {"kind": e.kind, "bytes": e.bytes},
-        }
-        for e in timeline.events
-    ]  # fmt: skip
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+def sharded_marks(timeline: ShardedTimeline) -> Marks:
+    """Return the marks of a sharding: a lane for computing and one for each axis of the mesh."""
+    return Marks(
+        lanes=("compute", *(f"axis {d}: {p}" for d, p in enumerate(timeline.mesh))),
+        devices=1 + len(timeline.mesh),
+        bars=tuple(
+            Bar(e.axis + 1, e.kind, plain(e.name), e.start, e.end, bytes=e.bytes)
+            for e in sorted(timeline.events, key=lambda e: (e.axis, e.start))
+        ),
+        span=timeline.makespan,
+        time_unit=timeline.time_unit,
+    )
 
 
 def graph_by_property(

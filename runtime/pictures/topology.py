@@ -1,4 +1,4 @@
-"""A mapping as a picture: the topology, stages coloured, and the busiest link marked."""
+"""A mapping as a picture: the topology, stages by colour and number, the busiest link marked."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ from pathlib import Path
 
 import networkx as nx
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, Patch
 
 from ...instances import DeviceMapping, ReplicaPlacement
+from ...instances.common.arrays import Floats
 from ...instances.common.escape import plain
 from ...instances.topologies import Topology
 from ..verify.report import MappingReport
 from .figure import names_as_they_are, save_picture
+from .palette import FILLS
 
 #: Links beyond this many are left out; the picture would be a blot.
 MAX_LINKS = 1000
-BUSIEST, LINK, SPARE, SWITCH = "#c0392b", "#bbbbbb", "#ffffff", "#666666"
+BUSIEST, LINK, SPARE, SWITCH, OUTLINE = "#1d2430", "#b0b0b0", "#ffffff", "#666666", "#5d6673"
+#: Marks that are as large as this have the number of their stage inside.
+NUMBERED = 120.0
 
 
 @names_as_they_are
@@ -49,37 +55,85 @@ def draw_mapping(
     >>> stagecut.draw_mapping(problem, plan.solution, report, Path("mapping.svg"))
     """
     topology = problem.topology
-    place = _places(topology)
-    figure = Figure(figsize=(8, 8), layout="constrained")
+    place = np.array(_places(topology))
+    figure = Figure(figsize=_size(place), layout="constrained")
     axes = figure.subplots()
-    if len(topology.links) <= MAX_LINKS:
-        for a, b in topology.links.tolist():
-            axes.plot(*zip(place[a], place[b], strict=True), color=LINK, linewidth=0.8, zorder=1)
+    size = min(420.0, max(8.0, 9000.0 / topology.size))
+    busiest = None if report.busiest_link is None else set(report.busiest_link)
+    for a, b in topology.links.tolist() if len(topology.links) <= MAX_LINKS else ():
+        if {a, b} != busiest:
+            _draw_link(axes, topology, place, (a, b), LINK, 0.9)
     if report.busiest_link is not None:
-        ends = (place[node] for node in report.busiest_link)
-        label = f"busiest link: {1e3 * report.busiest_link_s:.3g} ms per batch"
-        axes.plot(*zip(*ends, strict=True), color=BUSIEST, linewidth=3, zorder=2, label=label)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), frameon=False)
+        _draw_link(axes, topology, place, report.busiest_link, BUSIEST, 3.2)
     stage = np.full(topology.size, -1)
     for s, row in enumerate(solution.slots):
         stage[row] = s
-    spots = np.array(place[: topology.size])
-    size = max(8.0, 4000.0 / topology.size)
-    used = stage >= 0
-    axes.scatter(spots[~used, 0], spots[~used, 1], s=size, color=SPARE, edgecolors=SWITCH, zorder=3)
-    shown = axes.scatter(
-        spots[used, 0], spots[used, 1], s=size, c=stage[used], cmap="turbo", zorder=3
-    )
+    for v, s in enumerate(stage.tolist()):
+        x, y = place[v].tolist()
+        fill = FILLS[s % len(FILLS)] if s >= 0 else SPARE
+        axes.scatter(x, y, s=size, color=fill, edgecolors=OUTLINE, linewidths=0.8, zorder=3)
+        if s >= 0 and size >= NUMBERED:
+            axes.text(x, y, str(s), ha="center", va="center", fontsize=9, zorder=4)
     if topology.switches:
-        switches = np.array(place[topology.size :])
+        switches = place[topology.size :]
         axes.scatter(switches[:, 0], switches[:, 1], s=size / 2, marker="s", color=SWITCH, zorder=3)
-    ticks = MaxNLocator(integer=True)
-    figure.colorbar(shown, ax=axes, label="stage", shrink=0.7, ticks=ticks)
-    title = f"{topology.name}: {problem.stages} × {problem.replicas}, {problem.mode}"
-    axes.set_title(plain(title))
+    _say(figure, problem, report, spare=bool((stage < 0).any()))
+    title = f"{topology.name}: {problem.stages} stages × {problem.replicas} replicas"
+    axes.set_title(plain(title), loc="left", fontsize=11, pad=12)
     axes.set_axis_off()
     axes.set_aspect("equal")
+    axes.margins(0.07)
     save_picture(figure, path)
+
+
+def _say(figure: Figure, problem: DeviceMapping, report: MappingReport, *, spare: bool) -> None:
+    """Say below the picture what its colours are."""
+    entries: list[Patch | Line2D] = []
+    if problem.stages <= len(FILLS):
+        entries += [
+            Patch(facecolor=FILLS[s], edgecolor=OUTLINE, label=f"stage {s}")
+            for s in range(problem.stages)
+        ]
+    else:
+        entries.append(Patch(facecolor=FILLS[0], edgecolor=OUTLINE, label="number: stage"))
+    if spare:
+        entries.append(Patch(facecolor=SPARE, edgecolor=OUTLINE, label="not used"))
+    if problem.topology.switches:
+        entries.append(Patch(facecolor=SWITCH, label="switch"))
+    if report.busiest_link is not None:
+        text = f"busiest link: {1e3 * report.busiest_link_s:.3g} ms per batch"
+        entries.append(Line2D([], [], color=BUSIEST, linewidth=3.2, label=text))
+    figure.legend(
+        handles=entries, loc="outside lower center", ncols=min(6, len(entries)), frameon=False,
+        fontsize=9,
+    )  # fmt: skip
+
+
+def _draw_link(
+    axes: Axes,
+    topology: Topology,
+    place: Floats,
+    ends: tuple[int, int],
+    colour: str,
+    width: float,
+) -> None:
+    """Draw a link: straight, or in an arc if it leads around a grid past other devices."""
+    (a, b), bend = sorted(ends), 0.0
+    if len(topology.shape) in (2, 3) and max(a, b) < topology.size:
+        corners = np.unravel_index([a, b], topology.shape)
+        bend = 0.2 if max(abs(int(c[0]) - int(c[1])) for c in corners) > 1 else 0.0
+    arrow = FancyArrowPatch(
+        tuple(place[a]), tuple(place[b]), arrowstyle="-", color=colour, linewidth=width,
+        connectionstyle=f"arc3,rad={bend}", shrinkA=0, shrinkB=0, zorder=2 if width > 1 else 1,
+    )  # fmt: skip
+    axes.add_patch(arrow)
+
+
+def _size(place: Floats) -> tuple[float, float]:
+    """Return width and height of the figure in inches: as wide as is read, no empty margins."""
+    wide, high = np.ptp(place, axis=0).tolist()
+    longest = max(wide, high, 1e-9)
+    return max(4.6, 7.0 * wide / longest), max(1.2, 6.6 * high / longest) + 1.1
 
 
 def _places(topology: Topology) -> list[tuple[float, float]]:

@@ -1,5 +1,7 @@
 """Check the certificate of a bound, apart from the search that found it: prices and a target.
 
+(For multipliers of rules instead of prices see `multipliers`.)
+
 Let n_k be the number of devices of kind k, and V_k the greatest value
 
     Σ_{v∈S} (π_v − μ_k m_v) − ν_k transfer(S) + μ_k M_k + ν_k T
@@ -35,7 +37,13 @@ from ...instances import (
 )
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.errors import quote
-from ...instances.formats.certificate import PRICES, price_certificate
+from ...instances.formats.certificate import (
+    MULTIPLIERS,
+    PRICES,
+    multiplier_certificate,
+    price_certificate,
+)
+from .multipliers import proved_by
 from .partial_sets import Groups, Net, enumerate_groups
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
@@ -50,7 +58,10 @@ MEMORY_SLACK = 1e-9
 
 @dataclass(frozen=True)
 class BoundCheck:
-    """The two sides of the inequality: `value` of all nodes, `held` by all devices at most."""
+    """The two sides of the inequality: `value` of all nodes, `held` by all devices at most.
+
+    Of a certificate by multipliers, what they prove, and the target.
+    """
 
     target: float
     value: float
@@ -77,7 +88,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     workload
         What the plan was made for.
     plan
-        By the method ``column-generation``.
+        By ``column-generation`` or ``auto``, for the throughput of a non-contiguous split.
 
     Returns
     -------
@@ -102,15 +113,27 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     """
     plan.check_made_for(workload)
     problem, origin = plan.problem, plan.certificate.get("origin")
-    if origin != PRICES or not isinstance(problem, Throughput):
+    if origin not in (PRICES, MULTIPLIERS) or not isinstance(problem, Throughput):
         said = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
         if origin is None and not math.isinf(plan.bound):
             said = "it does not say where its bound comes from"
         raise InputError(
-            f"plan: {said}, without a certificate that can be checked; the only method that "
-            "gives one is column-generation, for the throughput of non-contiguous splits"
+            f"plan: {said}, without a certificate that can be checked; only column-generation "
+            "and auto give one, for the throughput of non-contiguous splits"
         )
     costs = without_links(price(workload, plan.cluster), returning=False)
+    if origin == MULTIPLIERS:
+        given = multiplier_certificate(plan.certificate, workload.n, plan.cluster.size)
+        if not plan.bound <= given.target:
+            raise VerificationError(
+                f"certificate: its target {given.target!r} is below {plan.bound!r}"
+            )
+        proved = proved_by(workload, costs, problem, given)
+        if not proved >= given.target:
+            raise VerificationError(
+                f"certificate: its multipliers prove {proved!r}, and not {given.target!r}"
+            )
+        return BoundCheck(given.target, proved, given.target)
     data = price_certificate(plan.certificate, workload.n, len(costs.count))
     prices, target = np.array(data.prices), data.target
     memory_prices, transfer_prices = np.array(data.memory_prices), np.array(data.transfer_prices)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
 from ...formulations.task import P, Task
 from ...instances import InputError, Solution
+from .portfolio.strategy import Strategy
 from .search import Search
 
 #: A solver reads the task, offers its finds to the search, raises its bound, stops when told.
@@ -15,6 +16,10 @@ Solver = Callable[[Task[P], Search[Solution]], None]
 
 #: Says why a method of this name does not support a task; None if it does.
 Refusal = Callable[[str, Task[P]], str | None]
+
+
+def _alone(task: Task[P]) -> Sequence[Strategy]:  # noqa: ARG001
+    return ()
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,15 @@ class Method(Generic[P]):
         What it does not support.
     argument
         The option that users may give behind its name and a colon; empty if there is none.
+    beside
+        What can run beside it, in processes of their own; those that end soon come first.
     """
 
     solve: Solver[P]
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refuses: tuple[Refusal[P], ...] = ()
     argument: str = ""
+    beside: Callable[[Task[P]], Sequence[Strategy]] = _alone
 
     def check(self, name: str, task: Task[P]) -> None:
         """Raise InputError if it does not support the task."""

@@ -101,6 +101,7 @@ class Search(Generic[S]):
         self.trace: list[Point] = []
         self.phases: dict[str, float] = {}
         self.notes: list[str] = []
+        self.beside: frozenset[str] = frozenset()  # strategies that other processes run meanwhile
         self._bounds: dict[str, _Bound] = {}  # replaced, never changed: other threads read it
         self._refused: set[str] = set()
         self._judge = judge
@@ -152,11 +153,13 @@ class Search(Generic[S]):
 
     def offer(self, solution: S) -> bool:
         """Take `solution` as incumbent if, by definition, it is feasible and better."""
-        objective = self._judge(solution)
+        return self._take(solution, self._judge(solution))
+
+    def _take(self, solution: S, objective: float) -> bool:
+        """Take a solution of this objective as incumbent if it is better."""
         with self._lock:
-            if self._closed or not (
-                objective < self.objective or self._settles(solution, objective)
-            ):
+            better = objective < self.objective or self._settles(solution, objective)
+            if self._closed or not better:
                 return False
             self.best, self.objective = solution, objective
             if self.infeasible_because is not None:
@@ -180,9 +183,8 @@ class Search(Generic[S]):
 
         What exceeds the incumbent by rounding alone (a relative `OPTIMAL_GAP`) is taken as the
         incumbent's objective. A claim that exceeds it by more is wrong, as the judge has verified
-        the incumbent: it is refused, all earlier bounds of the same origin are withdrawn, none is
-        taken from it any more, and a note says so. So it is if a better incumbent shows later
-        that a bound was wrong.
+        the incumbent: it is refused, all bounds of the same origin are withdrawn, none is taken
+        from it any more, and a note says so; also if a later incumbent shows a bound to be wrong.
 
         Parameters
         ----------
@@ -324,8 +326,8 @@ class Search(Generic[S]):
     def tick(self) -> None:
         """Tell `on_progress` that time has passed."""
         if self._on_progress is not None:
-            point = Point(self.seconds, self.objective, self.bound)
-            self._on_progress(Progress(point, self.method, self.seconds_left))
+            now = Point(self.seconds, self.objective, self.bound)
+            self._on_progress(Progress(now, self.method, self.seconds_left))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -84,6 +84,19 @@ def _value(case: Case, whole: Search[Solution], found: Solution) -> float:
     return whole.value(case.expand(found)) if case.has(found) else math.inf
 
 
+def has_rules(task: Task[Any]) -> bool:
+    """Whether the task has rules for placements."""
+    return bool(getattr(task.problem, "placement_rules", False))
+
+
+def run_method(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
+    """Run a method on a task, with or without rules."""
+    if has_rules(task):
+        solve_under_rules(run, task, search)
+    else:
+        run(task, search)
+
+
 def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
     """Run a method on the cases of a task with rules, and put their ends together."""
     try:

@@ -11,7 +11,7 @@ cheapest chain for what is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,15 +49,22 @@ class Branching:
 #: Prices that are tried on every node.
 POOL = 12
 
-#: Takes a chain and its makespan by equation 1; returns the target from then on.
-Offer = Callable[[Cheapest, float], float]
+#: Executions of a step.
+STEP = 200
+
+#: Takes a chain and its makespan by equation 1.
+Offer = Callable[[Cheapest, float], None]
 
 
-def branch(plans: Sized, target: float, offer: Offer, search: Stoppable, most: int) -> Branching:
-    """Look for chains of P stages with a makespan below the target.
+def branch(
+    plans: Sized, aim: Callable[[], float], offer: Offer, search: Stoppable, most: int
+) -> Generator[None, None, Branching]:
+    """Look for chains of P stages with a makespan below the target, some nodes a step.
 
     Parameters
     ----------
+    aim
+        Returns the target, which may fall.
     offer
         Gets what is found.
     most
@@ -67,14 +74,14 @@ def branch(plans: Sized, target: float, offer: Offer, search: Stoppable, most: i
     -----
     Depth first, best stage first; each node costs an execution.
     """
-    return _Brancher(plans, target, offer, search, most).run()
+    return (yield from _Brancher(plans, aim, offer, search, most).run())
 
 
 class _Brancher:
     def __init__(
-        self, plans: Sized, target: float, offer: Offer, search: Stoppable, most: int
+        self, plans: Sized, aim: Callable[[], float], offer: Offer, search: Stoppable, most: int
     ) -> None:
-        self.plans, self.target, self.offer = plans, target, offer
+        self.plans, self.target, self.aim, self.offer = plans, aim(), aim, offer
         self.search, self.most = search, most
         paths = plans.paths
         self.rules = paths.line.rules
@@ -93,13 +100,13 @@ class _Brancher:
         shared = self.chain.order.stages > len(self.chain.order.tables)
         self.limits = device_limits(paths) if shared else None
         self.work = self.stages.ahead.sum(axis=0)
-        self.out = Branching(target)
+        self.out = Branching(self.target)
         self.known: dict[tuple[int, int, Used], Floats] = {}
 
-    def run(self) -> Branching:
+    def run(self) -> Generator[None, None, Branching]:
         self._bound_prefixes()
         whole = tuple(0 for _ in self.kinds)
-        self._extend(
+        yield from self._extend(
             self.size, self.stages.lattice.size - 1, whole, np.zeros((self.size, 4)), (), ()
         )
         self.out.target = self.target
@@ -160,7 +167,7 @@ class _Brancher:
         duration: Floats,
         numbers: tuple[int, ...],
         kinds: tuple[int, ...],
-    ) -> None:
+    ) -> Generator[None, None, None]:
         """Try all stages that end at an ideal as stage `stage` − 1."""
         s = stage - 1
         low, high = int(self.ends[ideal]), int(self.ends[ideal + 1])
@@ -194,6 +201,9 @@ class _Brancher:
                     return
                 alone = self.chain.makespan(duration)
                 self.out.nodes += 1
+                if self.out.nodes % STEP == 0:
+                    yield
+                    self.target = min(self.target, self.aim())
                 least = max(alone + float(before[i]) * (1 - SLACK), float(bound[i]))
                 if least < self.target:
                     children.append((least, alone, k, number))
@@ -204,11 +214,12 @@ class _Brancher:
             behind = (*used[:k], used[k] + 1, *used[k + 1 :])
             chain = (number, *numbers), (k, *kinds)
             if s == 0:
-                self.target = min(self.target, self.offer(Cheapest({}, alone, *chain), alone))
+                self.offer(Cheapest({}, alone, *chain), alone)
+                self.target = min(self.target, self.aim())
             elif self._spent():
                 self._leave(least)
             else:
-                self._extend(s, int(self.stages.start[number]), behind, duration, *chain)
+                yield from self._extend(s, int(self.stages.start[number]), behind, duration, *chain)
         duration[s] = 0.0
 
     def _spent(self) -> bool:

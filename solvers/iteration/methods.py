@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ...formulations.task import Task
 from ...instances import Iteration, PlacementRules, Solution
 from ...instances.common.errors import quote
 from ..core.learned_options import LEARNED_OPTIONS, no_policy
 from ..core.method import Method, Solver
+from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
 
 
@@ -32,6 +34,21 @@ def _milp(task: Task[Iteration], search: Search[Solution]) -> None:
 
 #: Actions of all numbers of stages together, that the program has variables for.
 MOST_ACTIONS = 50_000
+
+
+def _pieces(task: Task[Iteration], search: Search[Solution]) -> None:
+    from .pieces import pieces_search
+
+    pieces_search(task, search)
+
+
+def _beside(task: Task[Iteration]) -> Sequence[Strategy]:
+    """Return what runs beside `auto`: what is no chain, or the program where it is small."""
+    if task.problem.split != "contiguous":
+        return (Strategy("pieces", _pieces, seeded=True),)
+    fits = METHODS["milp"].refuses
+    small = all(refusal("milp", task) is None for refusal in fits)
+    return (Strategy("milp", _milp),) if small else ()
 
 
 def _learned(task: Task[Iteration], search: Search[Solution]) -> None:
@@ -114,7 +131,7 @@ RULES = (
 
 #: By name.
 METHODS: dict[str, Method[Iteration]] = {
-    "auto": Method(_auto),
+    "auto": Method(_auto, beside=_beside),
     "dp": Method(_dp),
     "milp": Method(_milp, refuses=(_one_kind, _small)),
     "learned": Method(_learned, LEARNED_OPTIONS, refuses=(_chains_alone, no_policy)),

@@ -13,8 +13,8 @@ from ...instances import Iteration, PipelinePlacement, Solution
 from ...instances.common.arrays import Ints
 from ..core.lattice import Lattice
 from ..core.search import Search
-from .branch import Offer
 from .chain_dp import Cheapest
+from .sized import SLACK
 from .stage_list import StageList
 from .stage_paths import StagePaths
 
@@ -27,6 +27,17 @@ class Run:
     line: Line
     search: Search[Solution]
     lattice: Lattice
+
+    def aim(self, gap: float | None = None) -> float:
+        """Return the makespan below which plans are asked for, `inf` without incumbent.
+
+        Parameters
+        ----------
+        gap
+            To be reached; default: the search's next one.
+        """
+        gap = self.search.next_gap if gap is None else gap
+        return self.search.objective * (1 - max(gap * (1 - SLACK), SLACK))
 
     def offer(self, paths: StagePaths, found: Cheapest, makespan: float) -> None:
         """Offer a chain, if equation 1 does not show that it is no better."""
@@ -41,15 +52,6 @@ class Run:
             placement = self.placement(ideals, kinds)
             if placement is not None:
                 self.search.offer(placement)
-
-    def taker(self, paths: StagePaths, part: float, target: float) -> Offer:
-        """Return what offers chains, and says below what others must be then."""
-
-        def take(found: Cheapest, makespan: float) -> float:
-            self.offer(paths, found, makespan)
-            return min(target, self.search.objective * part)
-
-        return take
 
     def placement(self, ideals: Ints, kinds: tuple[int, ...]) -> PipelinePlacement | None:
         """Return the plan of a chain; None if the stages of a device have different kinds."""

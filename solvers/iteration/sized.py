@@ -119,40 +119,36 @@ def candidates(plans: Sized, search: Stoppable) -> Iterator[Cheapest]:
             yield chain
 
 
-def refute(
-    plans: Sized, target: float, search: Stoppable, rounds: int = ROUNDS
-) -> list[tuple[float, Cheapest]]:
+def refute(plans: Sized, target: float, search: Stoppable) -> Iterator[tuple[float, Cheapest]]:
     """Raise the bound of plans with P stages, to the target at most.
 
-    Returns
-    -------
-    list
-        Chains that were met on the way, with their makespans by equation 1.
+    Yields
+    ------
+    tuple
+        A chain that was met on the way, and its makespan by equation 1; one a round.
     """
     paths = plans.paths
     masks = paths.allowed(target)
     least = _priced_chain(plans, masks, TIME)
     if np.isfinite(least.price):
         masks = paths.allowed(target, least.price * (1 - SLACK))
-    met: list[tuple[float, Cheapest]] = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         found = _priced_chain(plans, masks, plans.prices)
         if not np.isfinite(found.price):
             plans.bound = max(plans.bound, target)
-            return met
+            return
         plans.bound = max(plans.bound, min(target, found.price * (1 - SLACK)))
         plans.pool.append(plans.prices)
         duration = durations_of(paths, found)
         makespan, counts = paths.chain.longest_path(duration)
-        met.append((makespan, found))
         plans.columns.append(duration)
         plans.rows.append(counts)
+        yield makespan, found
         if plans.bound >= target or search.should_stop():
-            return met
+            return
         value = _mix(plans, makespan)
         if value is None or found.price >= value * (1 - CLOSE):
-            return met
-    return met
+            return
 
 
 def _priced_chain(plans: Sized, masks: tuple[tuple[Bools, ...], ...], prices: Floats) -> Cheapest:

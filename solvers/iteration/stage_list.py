@@ -14,7 +14,7 @@ from . import kernels
 from .kept_rules import keep_apart
 
 #: Stages listed between two looks at the clock, and at most: some 100 bytes each.
-BLOCK, MOST = 500_000, 6_000_000
+BLOCK, MAX_STAGES = 500_000, 6_000_000
 #: Part by which limits are widened, so that rounding cuts nothing.
 SLACK = 1e-9
 
@@ -80,7 +80,7 @@ def list_stages(
     Returns
     -------
     StageList or None
-        None if there are more than `MOST`, or the search must stop.
+        None if there are more than `MAX_STAGES`, or the search must stop.
 
     Notes
     -----
@@ -112,7 +112,7 @@ def list_stages(
     steps = (lattice.start, lattice.unit, lattice.to)
     total = 0
     while ideal < lattice.size:
-        if search.should_stop() or total > MOST:
+        if search.should_stop() or total > MAX_STAGES:
             return None
         block = (
             np.zeros((BLOCK, 2), np.int64),

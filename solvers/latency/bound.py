@@ -39,7 +39,7 @@ from ...formulations.throughput.hypergraph import hypergraph
 from ...instances import Latency
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.kernel import inner, kernel
-from .mincut import INSIDE, OUTSIDE, UNDECIDED, least_load
+from .mincut import INSIDE, OUTSIDE, UNDECIDED, least_load, room_for_cuts
 from .paths import path_cpu, path_transfer
 
 #: Largest number of path positions for which all intervals are cut, not only those that matter.
@@ -139,15 +139,19 @@ def path_bound(
     before = np.concatenate([[0.0], np.cumsum(need)])
     memory = (data.memory, data.capacity, data.tie, data.tie_memory)
     nets = (data.weight, data.pin_start, data.pins, data.net_start, data.nets)
+    seen, work = np.zeros(len(data.tie_memory), np.bool_), np.zeros(len(data.compute))
+    side, scratch = np.zeros(graph.size, np.int8), room_for_cuts(graph.size, data.pin_start)
     for a in range(size):
         if should_stop():
             load[a:] = 0.0  # all that is known
             break
-        _weak_row(a, path, graph.reach, data.compute, *memory, ends, load)
+        _weak_row(a, path, graph.reach, data.compute, memory, ends, load, seen, work)
 
     def sharpen(a: int, b: int) -> None:
         if not exact[a, b] and load[a, b] < np.inf:
-            cut = _interval(a, b, path, graph.reach, data.compute, nets, memory)
+            cut = _interval(
+                a, b, path, graph.reach, data.compute, nets, memory, seen, side, scratch
+            )
             load[a, b] = max(load[a, b], cut)
         exact[a, b] = True
 
@@ -161,7 +165,7 @@ def path_bound(
         rest, value, choice, split = _rest(load, cpu, calls, inner, before, largest)
         rough = [ab for ab in _chain(choice, split, calls) if not exact[ab]]
         if not rough or should_stop():
-            return PathBound(path, load, rest, float(value))
+            return PathBound(path, load, rest, value)
         for a, b in rough:
             sharpen(a, b)
 
@@ -190,60 +194,50 @@ def _chain(choice: Ints, split: Ints, calls: int) -> list[tuple[int, int]]:
     return found
 
 
-@kernel
-def _rest(load, cpu, calls, inner, before, largest):
+def _rest(
+    load: Floats, cpu: Floats, calls: int, inner: Bools, before: Floats, largest: float
+) -> tuple[Floats, float, Ints, Ints]:
     """D by the recurrence; the end of the chosen interval (−1: a CPU) and the split of a pair."""
     size = len(cpu)
     rest = np.zeros((size + 1, calls + 1))
     second = np.full((size + 1, calls + 1), np.inf)
-    choice = np.full((size, calls + 1), -1, np.int64)
-    split = np.full((size, calls + 1), -1, np.int64)
+    choice, split = np.full((2, size, calls + 1), -1)
+    may_end = (load < np.inf) & ~inner[1:]
     for i in range(size - 1, -1, -1):
-        for x in range(calls + 1):
-            rest[i, x] = cpu[i] + rest[i + 1, x]
+        rest[i] = cpu[i] + rest[i + 1]
+        ends = np.flatnonzero(may_end[i])
+        offers = [(1, load[i, ends], ends, -1)] if len(ends) else []
         if inner[i]:
-            for j in range(i, size):
-                if load[i, j] < np.inf and not inner[j + 1]:
-                    for x in range(1, calls + 1):
-                        second[i, x] = min(second[i, x], load[i, j] + rest[j + 1, x - 1])
+            for _, price, at, _ in offers:
+                second[i, 1:] = (price[:, None] + rest[at + 1, :-1]).min(axis=0)
             continue
-        for j in range(i, size):
-            here = load[i, j]
-            if here == np.inf or inner[j + 1]:
-                continue
-            for x in range(1, calls + 1):
-                value = here + rest[j + 1, x - 1]
-                if value < rest[i, x]:
-                    rest[i, x] = value
-                    choice[i, x] = j
-        for m in range(i + 1, size):
-            if not inner[m] or load[i, m - 1] == np.inf:
-                continue
-            for j in range(m, size):
-                if before[j + 1] - before[i] > largest:
-                    break
-                if load[m, j] == np.inf or inner[j + 1]:
-                    continue
-                here = load[i, m - 1] + load[m, j]
-                for x in range(2, calls + 1):
-                    value = here + rest[j + 1, x - 2]
-                    if value < rest[i, x]:
-                        rest[i, x] = value
-                        choice[i, x] = j
-                        split[i, x] = m
-    bound = rest[0, calls]
-    return np.minimum(rest, second), bound, choice, split
+        beyond = int(np.searchsorted(before[1:] - before[i], largest, side="right"))
+        for m in (i + 1 + np.flatnonzero(inner[i + 1 : size])).tolist() if calls > 1 else ():
+            ends = np.flatnonzero(may_end[m, :beyond])
+            if len(ends) and load[i, m - 1] < np.inf:
+                offers.append((2, load[i, m - 1] + load[m, ends], ends, m))
+        for taken, price, at, m in offers:
+            worth = price[:, None] + rest[at + 1, : calls + 1 - taken]
+            least = worth.min(axis=0)
+            x = np.flatnonzero(least < rest[i, taken:])
+            rest[i, x + taken], split[i, x + taken] = least[x], m
+            choice[i, x + taken] = at[worth.argmin(axis=0)[x]]
+    return np.minimum(rest, second), float(rest[0, calls]), choice, split
 
 
 @kernel
-def _weak_row(a, path, reach, compute, memory, capacity, tie, tie_memory, transfer, load):
-    """Bound L(a, b) for all b by computing times and the transfers on the path itself."""
+def _weak_row(a, path, reach, compute, held, transfer, load, seen, work):
+    """Bound L(a, b) for all b by computing times and the transfers on the path itself.
+
+    `held` is as in `_interval`; `seen` and `work`, of each colour and kind, are room to work in.
+    """
+    memory, capacity, tie, tie_memory = held
     kinds = len(compute)
     size = len(path)
     for b in range(a, size):
         need = 0.0
-        seen = np.zeros(len(tie_memory), np.bool_)
-        work = np.zeros(kinds)
+        seen[:] = False
+        work[:] = 0.0
         for u in range(path[a], path[b] + 1):
             if reach[path[a], u] and reach[u, path[b]]:
                 need += _bytes(u, memory, tie, tie_memory, seen)
@@ -263,19 +257,20 @@ def _weak_row(a, path, reach, compute, memory, capacity, tie, tie_memory, transf
 
 
 @kernel
-def _interval(a, b, path, reach, compute, graph, held):
+def _interval(a, b, path, reach, compute, graph, held, seen, side, scratch):
     """L(a, b) by minimum cuts, the least over the kinds.
 
     `graph` has the weights of the nets, and nets and pins as compressed rows; `held` the memory of
-    units, of devices and of colours, and the colour of each unit.
+    units, of devices and of colours, and the colour of each unit. `seen` of each colour, `side` of
+    each unit and `scratch` are room to work in.
     """
     weight, pin_start, pins, net_start, nets = graph
     memory, capacity, tie, tie_memory = held
     kinds, units = compute.shape
-    side = np.full(units, UNDECIDED, np.int8)
     size = len(path)
     need = 0.0
-    seen = np.zeros(len(tie_memory), np.bool_)
+    seen[:] = False
+    side[:] = UNDECIDED
     for u in range(units):
         if reach[path[a], u] and reach[u, path[b]]:
             side[u] = INSIDE
@@ -285,7 +280,9 @@ def _interval(a, b, path, reach, compute, graph, held):
     least = np.inf
     for k in range(kinds):
         if need <= capacity[k]:
-            value = least_load(side, compute[k], weight[k], pin_start, pins, net_start, nets)
+            value = least_load(
+                side, compute[k], weight[k], pin_start, pins, net_start, nets, scratch
+            )
             least = min(least, value)
     return least
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...formulations.task import Task
 from ...instances import Latency, Solution
 from ..core.method import Method
+from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
 
 
@@ -56,9 +59,21 @@ def _max_load(task: Task[Latency], search: Search[Solution]) -> None:
     max_load(task, search)
 
 
+def _beside(task: Task[Latency]) -> Sequence[Strategy]:
+    """Return what runs beside `auto`; what its label DP leaves out goes by the best plan known."""
+    from .auto import MOST_CHOICES
+
+    calls = task.problem.calls * task.cluster.size
+    small = task.workload.n * calls <= MOST_CHOICES
+    return (
+        Strategy("local search", _lns, seeded=True),
+        *((Strategy("milp", _milp),) if small else ()),
+    )
+
+
 #: By name.
 METHODS: dict[str, Method[Latency]] = {
-    "auto": Method(_auto),
+    "auto": Method(_auto, beside=_beside),
     "dp": Method(_dp),
     "milp": Method(_milp),
     "milp-big-m": Method(_milp_big_m),

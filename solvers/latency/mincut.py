@@ -9,15 +9,50 @@ take part which a net connects with the call, so that the networks stay small.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.kernel import inner
 
 UNDECIDED, INSIDE, OUTSIDE = 0, 1, 2
 
 
+class CutRoom(NamedTuple):
+    """What `least_load` works in, whatever it holds: each form of an array takes long to compile.
+
+    Vertices are source, sink, undecided units and two for each net; arcs come in pairs.
+    """
+
+    vertex: Ints  # of each unit
+    seen_net: Bools
+    touched: Ints  # nets
+    queue: Ints  # of vertices, as all below that are not of arcs
+    first: Ints
+    level: Ints
+    at: Ints
+    path: Ints
+    following: Ints  # of arcs
+    to: Ints
+    room: Floats
+
+
+def room_for_cuts(units: int, pin_start: Ints) -> CutRoom:
+    """Return room for the cuts of a graph; nets have their pins as compressed rows."""
+    nets = len(pin_start) - 1
+    vertices = 2 + units + 2 * nets
+    arcs = 2 * (units + nets + 2 * int(pin_start[-1])) + 2
+    queue, first, level, at, path = np.empty((5, vertices), np.int64)
+    return CutRoom(
+        np.empty(units, np.int64), np.empty(nets, np.bool_), np.empty(nets, np.int64),
+        queue, first, level, at, path,
+        np.empty(arcs, np.int64), np.empty(arcs, np.int64), np.empty(arcs),
+    )  # fmt: skip
+
+
 @inner
-def least_load(side, compute, weight, pin_start, pins, net_start, nets):
+def least_load(side, compute, weight, pin_start, pins, net_start, nets, scratch):
     """Return a lower bound on the load of a call; equal to the least load up to rounding.
 
     Any feasible flow bounds the cut from below, so rounding in the flow does no harm.
@@ -30,12 +65,14 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets):
         Shape (U,) and (E,): times of units, weights of nets.
     pin_start, pins, net_start, nets
         Units of each net and nets of each unit, in compressed rows.
+    scratch
+        A `CutRoom`.
     """
-    units, count = len(side), len(weight)
+    vertex, seen_net, touched, queue, first, _level, _at, _path, following, to, room = scratch
+    units = len(side)
     total = 0.0
-    vertex = np.full(units, -1, np.int64)
-    seen_net = np.zeros(count, np.bool_)
-    queue = np.empty(units, np.int64)
+    vertex[:] = -1
+    seen_net[:] = False
     tail = 0
     for v in range(units):
         if side[v] == INSIDE:
@@ -44,9 +81,7 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets):
             tail += 1
     head = 0
     size = 2  # vertex 0 is the source, 1 the sink
-    touched = np.empty(count, np.int64)
     n_touched = 0
-    arcs = 0
     while head < tail:
         v = queue[head]
         head += 1
@@ -68,23 +103,18 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets):
                 continue
             touched[n_touched] = e
             n_touched += 1
-            arcs += 2 * free + 1
             for j in range(pin_start[e], pin_start[e + 1]):
                 u = pins[j]
                 if side[u] == UNDECIDED and compute[u] < np.inf and vertex[u] < 0:
                     vertex[u] = size
                     size += 1
-                    arcs += 1
                     queue[tail] = u
                     tail += 1
     if n_touched == 0:
         return total
 
     size += 2 * n_touched
-    first = np.full(size, -1, np.int64)
-    following = np.empty(2 * arcs + 2, np.int64)
-    to = np.empty(2 * arcs + 2, np.int64)
-    room = np.zeros(2 * arcs + 2)
+    first[:size] = -1
     m = np.int64(0)
     source, sink = np.int64(0), np.int64(1)  # constants would be compiled for as such
     helper = size - 2 * n_touched
@@ -130,7 +160,7 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets):
                     m = _arc(first, following, to, room, m, u, a, np.inf, 0.0)
                 if not outside:
                     m = _arc(first, following, to, room, m, b, u, np.inf, 0.0)
-    return total + _max_flow(first, following, to, room)
+    return total + _max_flow(size, m, scratch)
 
 
 @inner
@@ -148,21 +178,17 @@ def _arc(first, following, to, room, m, a, b, forth, back):
 
 
 @inner
-def _max_flow(first, following, to, room):
+def _max_flow(size, arcs, scratch):
     """Dinic's algorithm from vertex 0 to vertex 1; arcs 2i and 2i+1 are each other's reverse."""
-    size = len(first)
-    level = np.empty(size, np.int64)
-    at = np.empty(size, np.int64)
-    queue = np.empty(size, np.int64)
-    path = np.empty(size, np.int64)
+    _vertex, _seen, _touched, queue, first, level, at, path, following, to, room = scratch
     largest = 0.0
-    for e in range(len(room)):
+    for e in range(arcs):
         if room[e] < np.inf:
             largest = max(largest, room[e])
     eps = 1e-12 * largest
     flow = 0.0
     while True:
-        level[:] = -1
+        level[:size] = -1
         level[0] = 0
         queue[0] = 0
         head, tail = 0, 1

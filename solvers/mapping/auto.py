@@ -1,26 +1,27 @@
 """The strategy for mappings, on one page.
 
 The workload is cut into stages first (`partition.py`), and these are mapped. A mapping is known at
-once (`first.py`); from then on incumbent and bound close in on each other:
+once (`layouts.py`); from then on incumbent and bound close in on each other:
 
-1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule.
-2. *Bounds* (`search.py`): each stage alone; stages that blocks of near devices keep together
-   (`segments.py`), whose packings are offered.
+1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule, and the bound of
+   each stage alone proves it.
+2. *Segments* (`segments.py`): stages that blocks of near devices keep together give a bound, and
+   their packings mappings.
 3. *Programs* (`programs/`), where messages alone or all-reduces alone count, and more than 16
    devices: the least threshold at which the tight stages have their rings, or their messages, is
    proved and completed to a mapping.
-4. *Thresholds* (`search.py`): the least threshold at which necessary conditions hold, then counts
-   of devices per block. On many devices a little annealing comes before: with a better incumbent
-   the bisections are shorter.
-5. *Exact* (`exact/`): up to 16 devices every set of devices, after a little annealing.
+4. *Thresholds* (`search.py`): the least threshold at which necessary conditions hold, then, on not
+   too many devices, counts of devices per block. On many devices a little annealing comes before:
+   with a better incumbent the bisections are shorter.
+5. *Exact* (`exact.py`): up to 16 devices every set of devices, after a little annealing.
 6. *Annealing* until the limit (`annealing/`): a target between bound and incumbent is tried from
-   several starts in turn (`targets.py`): from block counts that are likely to fit, from counts of a
-   program, from the incumbent, on from the last. Where other all-reduces
-   than rings count, in turn with descents on the stage times.
+   several starts in turn (`targets.py`): from block counts that are likely to fit, from the
+   incumbent, on from the last. Where other all-reduces than rings count, in turn with descents on
+   the stage times.
 
 All annealing is one loop (`anneal_kernel.py`) over one state and its moves (`state.py`), for three
 costs: edges above their bounds (`violations_kernel.py`), stage times, the loads of links. In the
-end ties are broken (`ties.py`): the sum of the stage times falls, the longest stays.
+end ties are broken (`stage_times.py`): the sum of the stage times falls, the longest stays.
 
 The bound is for the mapping of these stages: another partition may have a better one. For
 `busiest-link` the parts are those of `links.py`.
@@ -31,19 +32,16 @@ from __future__ import annotations
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
-from .annealing.targets import anneal, descents, start_strategies
-from .exact.exact import exact
-from .links import busiest_link
+from .annealing.stage_times import break_ties
 from .parameters import EARLY_ROUNDS, EXACT_ROUNDS, MAX_EXACT_DEVICES
-from .programs.messages import messages_first
-from .programs.rings import rings_first
 from .search import MappingSearch
-from .ties import break_ties
 
 
 def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Map for what the problem minimises; break ties of stage times by their sum."""
     if task.problem.objective == "busiest-link":
+        from .links import busiest_link
+
         busiest_link(task, search)
     else:
         stage_times(task, search)
@@ -53,11 +51,13 @@ def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 def layouts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Take the best construction, with a bound, for what the problem minimises."""
     if task.problem.objective == "busiest-link":
+        from .links import busiest_link
+
         busiest_link(task, search, anneal=False)
         return
     mapping = MappingSearch(task, search)
     mapping.layouts()
-    mapping.bound_stages()
+    mapping.bound_segments()
     mapping.bound_thresholds()
 
 
@@ -66,11 +66,17 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     mapping = MappingSearch(task, search)
     with mapping.step("layouts"):
         mapping.layouts()
-        mapping.bound_stages()
+        mapping.bound_segments()
     if not isinstance(search.best, ReplicaPlacement) or search.should_stop():
         return
+    if search.gap <= OPTIMAL_GAP:
+        return
+    from .annealing.targets import anneal, descents, start_strategies
+
     devices = mapping.costs.size
     if devices > MAX_EXACT_DEVICES:
+        from .programs.tight_stages import messages_first, rings_first
+
         with mapping.step("rings"):
             rings_first(mapping)
     starts = start_strategies(mapping)
@@ -95,6 +101,8 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 def _exact(mapping: MappingSearch) -> None:
     """Search to the end over sets of devices."""
+    from .exact import exact  # with numba
+
     search = mapping.search
     with search.phase("exact"):
         bound, found, finished = exact(

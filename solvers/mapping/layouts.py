@@ -4,6 +4,8 @@
 hop. *All-reduce on a grid*: a box of even size with two sides of at least two has a Hamiltonian
 cycle; every stage is such a box, and every ring message goes one hop. *Both*: boxes in snake order,
 with bottleneck matchings between them. *Islands*: k replicas of a stage in each of R/k islands.
+
+The first mapping needs none of these: stages cut evenly, devices in a row; nothing is compiled.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ...formulations.mapping.costs import MappingCosts
+from ...formulations.mapping.partition import partition_units
+from ...formulations.task import Task
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Floats, Ints
+from ..core.search import Search
+from .partition import orders
 
 
 def layouts(costs: MappingCosts) -> Iterator[tuple[Ints, Ints]]:
@@ -51,6 +57,8 @@ def paired(costs: MappingCosts, slots: Ints) -> Ints:
 
     Where the longest message is long whatever is done, they keep the others short.
     """
+    from scipy.optimize import linear_sum_assignment  # takes 0.4 CPU s to import
+
     sends_to = np.tile(np.arange(costs.replicas), (max(0, costs.stages - 1), 1))
     for s in range(costs.stages - 1):
         alpha, beta = costs.boundary[s]
@@ -158,3 +166,45 @@ def _island_layouts(costs: MappingCosts) -> Iterator[Ints]:
 
 def _divisors(n: int) -> list[int]:
     return [k for k in range(1, n + 1) if n % k == 0]
+
+
+def first_mapping(task: Task[DeviceMapping], search: Search[Solution]) -> None:
+    """Offer a mapping if there is none yet, whether the time is up or not."""
+    problem = task.problem
+    if search.best is not None:
+        return
+    unit_of, units = partition_units(task.workload)
+    s, r = problem.stages, problem.replicas
+    if s > units.size:
+        return
+    order = next(orders(units))
+    stage = np.empty(units.size, np.int64)
+    stage[order] = np.searchsorted(
+        even_ends(units.seconds[order], s), np.arange(units.size), side="right"
+    )
+    topology = problem.topology
+    usable = topology.usable
+    used = usable[np.argsort(topology.island[usable], kind="stable")][: s * r]
+    straight = np.tile(np.arange(r), (s - 1, 1))
+    # messages go R devices far between stages side by side, S devices between their replicas
+    rows = [used.reshape(s, r), used.reshape(r, s).T.copy()]
+    for slots in rows if r < s else rows[::-1]:
+        if (
+            search.offer(ReplicaPlacement(stage[unit_of], slots, straight))
+            and search.method == "auto"
+        ):
+            search.method = "layouts"  # `auto` names what found the mapping
+        if search.should_stop():
+            return
+
+
+def even_ends(seconds: Floats, stages: int) -> Ints:
+    """Return the ends of S runs of about equal sums, each with one unit at least; shape (S,)."""
+    total = np.cumsum(seconds)
+    count = len(total)
+    wanted = total[-1] * np.arange(1, stages + 1) / stages
+    ends: Ints = np.minimum(np.searchsorted(total, wanted) + 1, count - np.arange(stages)[::-1])
+    for k in range(1, stages):
+        ends[k] = max(ends[k], ends[k - 1] + 1)
+    ends[-1] = count
+    return ends

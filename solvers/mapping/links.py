@@ -14,10 +14,12 @@ from ...formulations.mapping.links import (
 )
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
+from ...instances.common.arrays import Ints
+from ..core.milp_driver import Program, solve_program
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.anneal_kernel import anneal as anneal_state
 from .annealing.link_loads_kernel import LinkLoads
-from .annealing.state import new_moves, new_state
+from .annealing.state import new_state
 from .parameters import (
     ISLAND_COUNT_SHARE,
     ISLAND_SECONDS,
@@ -25,7 +27,6 @@ from .parameters import (
     LINK_SLICE_STEPS,
     LINK_SLICES,
 )
-from .programs.blocks import BlockTest
 from .search import MappingSearch
 
 
@@ -71,12 +72,29 @@ def _bound(mapping: MappingSearch, traffic: LinkTraffic) -> None:
         _count(mapping, costs, lower_bounds)
     topology = mapping.problem.topology
     names = np.unique(topology.island[topology.usable])
-    if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
-        return
-    from .islands import bound_by_islands  # with Pyomo, which takes a second to import
+    if len(names) >= 2 and not search.should_stop() and search.gap > OPTIMAL_GAP:
+        _bound_by_islands(mapping, traffic, names)
 
-    seconds = min(ISLAND_SECONDS, ISLAND_SHARE * search.seconds_left)
-    bound_by_islands(mapping, traffic, names, seconds)
+
+def _bound_by_islands(mapping: MappingSearch, traffic: LinkTraffic, names: Ints) -> None:
+    """Raise the bound by what must pass between the islands `names`: a relaxation."""
+    # with Pyomo, which takes a second to import
+    from ...formulations.mapping.islands import island_milp
+    from ..core.compiled_model import compile_model
+
+    per_s = mapping.program_units_per_s
+
+    def state() -> Program[Solution]:
+        return Program(
+            compiled=compile_model(island_milp(mapping.problem, traffic, names, per_s)),
+            read=None,
+            scale=1 / (per_s * mapping.unit),
+            origin="traffic between islands, stages given",
+            infeasible="",
+        )
+
+    seconds = min(ISLAND_SECONDS, ISLAND_SHARE * mapping.search.seconds_left)
+    solve_program(state, mapping.search, seconds=seconds, gap=0.0)
 
 
 def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBounds) -> None:
@@ -85,20 +103,8 @@ def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBound
     names, block = np.unique(costs.island, return_inverse=True)
     if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
         return
-    until = search.seconds + min(ISLAND_SECONDS, ISLAND_COUNT_SHARE * search.seconds_left)
-
-    def enough() -> bool:
-        return search.seconds > until or search.should_stop()
-
-    bound = threshold_bound(
-        costs,
-        lower_bounds,
-        mapping.objective_s,
-        enough,
-        BlockTest(search, block),
-        mapping.bound_s,
-        width=1e-4,
-    )
+    seconds = min(ISLAND_SECONDS, ISLAND_COUNT_SHARE * search.seconds_left)
+    bound = mapping.bound_by_counts(costs, lower_bounds, block, seconds, width=1e-4)
     mapping.raise_bound(bound, "narrowest links of routes, counts per island (HiGHS)")
 
 
@@ -114,12 +120,11 @@ def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
             return
         assert isinstance(search.best, ReplicaPlacement)
         state = new_state(usable, search.best.slots, search.best.sends_to)
-        moves = new_moves(state)
         for k in range(LINK_SLICES):
             cost = _loads(traffic, mapping.objective_s, problem.replicas)
             seed = (search.limits.seed * 7919 + turn * LINK_SLICES + k) % 2**31
             heat = 0.5 * (1 - k / LINK_SLICES) ** 2 / (1 + turn % 4)
-            anneal_state(cost, state, moves, LINK_SLICE_STEPS, seed, heat, heat)
+            anneal_state(cost, state, LINK_SLICE_STEPS, seed, heat, heat)
             found = ReplicaPlacement(mapping.stage, state.slots(), state.sends_to[:-1].copy())
             search.offer(found)
             if search.should_stop():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...formulations.task import Task
 from ...instances import DeviceMapping, Solution
 from ...instances.model.stage_costs import parameter_bytes
 from ..core.method import Method
+from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
 
 
@@ -28,7 +31,7 @@ def _milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def _joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    from .joint import joint
+    from .milp import joint
 
     joint(task, search)
 
@@ -53,9 +56,20 @@ def _not_rings(method: str, task: Task[DeviceMapping]) -> str | None:
     return f"{method}: it knows rings alone; set collective to ring"
 
 
+def _annealing(task: Task[DeviceMapping], search: Search[Solution]) -> None:
+    from .beside import annealing
+
+    annealing(task, search)
+
+
+def _beside(task: Task[DeviceMapping]) -> Sequence[Strategy]:  # noqa: ARG001
+    """Return what runs beside `auto`."""
+    return (Strategy("annealing", _annealing, seeded=True),)
+
+
 #: By name.
 METHODS: dict[str, Method[DeviceMapping]] = {
-    "auto": Method(_auto, refuses=(_links,)),
+    "auto": Method(_auto, refuses=(_links,), beside=_beside),
     "layouts": Method(_layouts, refuses=(_links,)),
     "milp": Method(_milp, refuses=(_links, _not_rings)),
     "joint": Method(_joint, refuses=(_links, _busiest_link, _not_rings)),

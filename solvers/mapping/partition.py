@@ -24,9 +24,9 @@ from ...formulations.mapping.partition import (
     stage_objective,
 )
 from ...instances import InputError, StageCosts, Workload, gap_between, stage_costs
-from ...instances.common.arrays import Ints
+from ...instances.common.arrays import Floats, Ints
 from .parameters import COARSE_UNIT_SHARE
-from .partition_kernel import move_units, reach
+from .partition_kernel import move_units
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,10 +197,10 @@ def split_along(units: Units, order: Ints, stages: int, coefficient: float) -> t
     cut[0] = cut[-1] = 0.0
     low = max(total[-1] / stages, float(units.seconds.max(initial=0.0)))
     high = float(total[-1] + cut.max())
-    ends = reach(total, cut, high, stages)
+    ends = run_ends(total, cut, high, stages)
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
-        found = reach(total, cut, middle, stages)
+        found = run_ends(total, cut, middle, stages)
         if len(found):
             ends, high = found, middle
         else:
@@ -208,6 +208,30 @@ def split_along(units: Units, order: Ints, stages: int, coefficient: float) -> t
     stage = np.empty(units.size, np.int64)
     stage[order] = np.searchsorted(ends, np.arange(units.size), side="right")
     return stage, high
+
+
+def run_ends(total: Floats, cut: Floats, target: float, stages: int) -> Ints:
+    """Return the ends of exactly S runs of cost ≤ target, shape (S,); empty if there are none.
+
+    The run of units i + 1 … j costs C_j − C_i + cut_j, so that i may be anything from some unit on.
+
+    Parameters
+    ----------
+    total, cut
+        Shape (U + 1,): C and κ times what is cut behind each unit.
+    """
+    begins = np.searchsorted(total, total + cut - target * (1 + 1e-12))
+    can = np.zeros((stages + 1, len(total)), np.bool_)  # whether the first j units can be k runs
+    can[0, 0] = True
+    for k in range(stages):
+        before = np.concatenate([[0], np.cumsum(can[k])])
+        can[k + 1] = before[:-1] > before[np.minimum(begins, np.arange(len(total)))]
+    ends = np.zeros(stages if can[-1, -1] else 0, np.int64)
+    j = len(total) - 1
+    for k in reversed(range(len(ends))):
+        ends[k] = j
+        j = int(np.flatnonzero(can[k, :j])[-1])
+    return ends
 
 
 def refine(

@@ -1,47 +1,10 @@
-"""Inner loops of cutting a graph into stages: runs of an order, and moves between stages."""
+"""The inner loop of cutting a graph into stages: moves of units between stages."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ...instances.common.kernel import inner, kernel
-
-
-@kernel
-def reach(total, cut, target, stages):
-    """Return the ends of exactly S runs of cost ≤ target, or [] if there are none.
-
-    Bit k of can[j] says that the first j units can be k+1 runs.
-    """
-    n = len(total) - 1
-    words = (stages + 63) // 64
-    can = np.zeros((n + 1, words), np.uint64)
-    one, top = np.uint64(1), np.uint64(63)
-    slack = 1e-12 * target
-    for j in range(1, n + 1):
-        i = j - 1
-        while i >= 0 and total[j] - total[i] + cut[j] <= target + slack:
-            if i == 0:
-                can[j, 0] |= one
-            else:
-                carry = np.uint64(0)
-                for w in range(words):
-                    can[j, w] |= (can[i, w] << one) | carry
-                    carry = can[i, w] >> top
-            i -= 1
-    ends = np.zeros(stages, np.int64)
-    j = n
-    for k in range(stages - 1, -1, -1):
-        if not can[j, k // 64] >> np.uint64(k % 64) & one:
-            return np.zeros(0, np.int64)
-        ends[k] = j
-        if k == 0:
-            break
-        i = j - 1
-        while not can[i, (k - 1) // 64] >> np.uint64((k - 1) % 64) & one:
-            i -= 1
-        j = i
-    return ends
 
 
 @inner

@@ -15,16 +15,22 @@ from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, thres
 from ...formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Ints
 from ...instances.common.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.stage_times import descend
 from .annealing.violations import best_routes
-from .first import first_mapping
-from .layouts import layouts, matched
-from .parameters import BLOCK_SECONDS, BLOCK_SHARE, BLOCK_WIDTH, ORDER_STEPS, SEGMENT_TARGETS
+from .layouts import first_mapping, layouts, matched
+from .parameters import (
+    BLOCK_SECONDS,
+    BLOCK_SHARE,
+    BLOCK_WIDTH,
+    MAX_COUNT_DEVICES,
+    ORDER_STEPS,
+    SEGMENT_TARGETS,
+)
 from .partition import balanced_partition
-from .programs.blocks import BlockTest
+from .programs.counts import count_test
 from .segments import SegmentTest
 
 
@@ -64,11 +70,6 @@ class MappingSearch:
         """Other devices of each, best route first, shape (D, D−1); found when first asked for."""
         return best_routes(self.costs)
 
-    @cached_property
-    def test(self) -> BlockTest[Solution]:
-        """Counts of devices per block."""
-        return BlockTest(self.search, self.block)
-
     @property
     def objective_s(self) -> float:
         """Objective of the incumbent in seconds."""
@@ -94,23 +95,28 @@ class MappingSearch:
         if search.objective >= objective:
             search.method = before
 
-    def offer(self, slots: Ints, sends_to: Ints, times: Floats | None = None) -> bool:
-        """Offer a mapping; return whether it improves the incumbent.
+    def offer(self, slots: Ints, sends_to: Ints) -> None:
+        """Offer a mapping, and the same with better orders for all-reduces of any kind."""
+        self._offer(slots, sends_to)
+        if not self.rings_only and self.problem.objective == "stage-time":
+            self._offer_orders(slots, sends_to)
 
-        Where only rings are priced, a mapping whose longest stage is no shorter is dropped at once.
-        """
+    def _offer(self, slots: Ints, sends_to: Ints) -> None:
+        """Offer a mapping; where only rings are priced, unless its longest stage is no shorter."""
         costs = self.costs
         if self.rings_only:
-            times = stage_times(costs, slots, sends_to) if times is None else times
-            if times.max() >= self.objective_s * (1 - 1e-12):
-                return False
-        better = self.search.offer(costs.read_back(self.stage, slots, sends_to))
-        if self.rings_only or self.problem.objective != "stage-time" or not costs.ring.any():
-            return better
-        # an order that is good for a ring may be a bad one for trees or hierarchical rings
-        steps, seed = ORDER_STEPS * slots.size, self.search.limits.seed
-        slots, sends_to = descend(costs, slots, sends_to, steps, seed, orders_only=True)
-        return self.search.offer(costs.read_back(self.stage, slots, sends_to)) or better
+            longest = stage_times(costs, slots, sends_to).max()
+            if longest >= self.objective_s * (1 - 1e-12):
+                return
+        self.search.offer(costs.read_back(self.stage, slots, sends_to))
+
+    def _offer_orders(self, slots: Ints, sends_to: Ints) -> None:
+        """An order that is good for a ring may be a bad one for trees or hierarchical rings."""
+        costs, search = self.costs, self.search
+        if costs.ring.any() and search.gap > OPTIMAL_GAP and not search.should_stop():
+            steps, seed = ORDER_STEPS * slots.size, search.limits.seed
+            slots, sends_to = descend(costs, slots, sends_to, steps, seed, orders_only=True)
+            search.offer(costs.read_back(self.stage, slots, sends_to))
 
     @property
     def rings_only(self) -> bool:
@@ -124,38 +130,41 @@ class MappingSearch:
         self.search.raise_bound(bound_s * (1 - 1e-12) / self.unit, origin)
 
     def layouts(self) -> None:
-        """Offer the constructions; if the first mapping beats them, map its stages instead."""
+        """Offer the constructions; if the first mapping beats them, map its stages instead.
+
+        Then bound each stage alone, and improve the orders of the constructions.
+        """
         with self.search.phase("layouts"):
-            self._layouts()
+            offered = self._layouts()
             best = self.search.best
             if isinstance(best, ReplicaPlacement) and (best.stage != self.stage).any():
                 self._take(best.stage)
-                self._layouts()
+                offered = self._layouts()
         self.raise_bound(0.0, "no time is below 0")
         if self.problem.objective == "stage-time":
             compute = max(self.costs.lower_bound, float(self.costs.base.max()))
             self.raise_bound(compute, "compute of the longest stage")
+            if not self.search.should_stop():
+                self._bound_stages()
+            if not self.rings_only:
+                for slots, sends_to in offered:
+                    self._offer_orders(slots, sends_to)
 
-    def _layouts(self) -> None:
+    def _layouts(self) -> list[tuple[Ints, Ints]]:
+        offered = []
         for slots, sends_to in layouts(self.costs):
-            self.offer(slots, sends_to)
+            offered.append((slots, sends_to))
+            self._offer(slots, sends_to)
             if self.search.should_stop():
-                return
+                break
+        return offered
 
-    def bound_stages(self) -> None:
-        """Raise the bound by each stage alone, then by segments that blocks do not split."""
-        search, costs = self.search, self.costs
-        if search.should_stop():
-            return
-        with search.phase("bound"):
-            self.lower_bounds = stage_lower_bounds(costs, search.should_stop)
-            alone = float(
-                (costs.base + self.lower_bounds.transfer + self.lower_bounds.allreduce).max()
-            )
-            self.raise_bound(alone, "each stage alone")
-            if search.should_stop():
-                return
-        self._bound_segments()
+    def _bound_stages(self) -> None:
+        """Raise the bound by each stage alone."""
+        with self.search.phase("bound"):
+            self.lower_bounds = stage_lower_bounds(self.costs, self.search.should_stop)
+            alone = self.costs.base + self.lower_bounds.transfer + self.lower_bounds.allreduce
+            self.raise_bound(float(alone.max()), "each stage alone")
 
     def bound_thresholds(self) -> None:
         """Raise the bound by conditions at a threshold, and by counts per block.
@@ -170,21 +179,46 @@ class MappingSearch:
                 costs, least, self.objective_s, search.should_stop, lower=self.bound_s
             )
             self.raise_bound(bound, "necessary conditions at a threshold")
-            if self.block.any() and not search.should_stop() and search.gap > OPTIMAL_GAP:
-                until = search.seconds + min(BLOCK_SECONDS, BLOCK_SHARE * search.seconds_left)
-
-                def enough() -> bool:
-                    return search.seconds > until or search.should_stop()
-
-                bound = threshold_bound(
-                    costs, least, self.objective_s, enough, self.test, self.bound_s, BLOCK_WIDTH
-                )
+            if self.rings_only and costs.size <= MAX_COUNT_DEVICES and self.block.any():
+                seconds = min(BLOCK_SECONDS, BLOCK_SHARE * search.seconds_left)
+                bound = self.bound_by_counts(costs, least, self.block, seconds, BLOCK_WIDTH)
                 self.raise_bound(bound, "counts of devices per block (HiGHS)")
 
-    def _bound_segments(self) -> None:
+    def bound_by_counts(
+        self,
+        costs: MappingCosts,
+        lower_bounds: LowerBounds,
+        block: Ints,
+        seconds: float,
+        width: float,
+    ) -> float:
+        """Return the largest threshold at which counts of devices per block are infeasible.
+
+        Parameters
+        ----------
+        block
+            Shape (D,): block of each device.
+        seconds, width
+            Limits of the bisection; the width is relative.
+        """
+        search = self.search
+        until = search.seconds + seconds
+
+        def enough() -> bool:
+            over = search.seconds > until or search.should_stop()
+            return over or search.gap <= OPTIMAL_GAP
+
+        test = count_test(search, block)
+        if enough():
+            return self.bound_s
+        return threshold_bound(
+            costs, lower_bounds, self.objective_s, enough, test, self.bound_s, width
+        )
+
+    def bound_segments(self) -> None:
         """Raise the bound by unsplittable segments; offer mappings that pack them into blocks."""
         search, costs = self.search, self.costs
-        if not self.block.any() or search.should_stop():
+        if search.should_stop() or search.gap <= OPTIMAL_GAP or not self.block.any():
             return
         with search.phase("segments"):
             test = self.segments = SegmentTest(costs, self.block)

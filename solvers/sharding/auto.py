@@ -1,8 +1,8 @@
-"""`auto` for sharding: what frameworks do, then elimination, then what improves a plan."""
+"""`auto` for sharding: what frameworks do, then elimination, or message passing before it."""
 
 from __future__ import annotations
 
-from ...formulations.sharding.costs import sharding_costs
+from ...formulations.sharding.costs import ShardingCosts, sharding_costs
 from ...formulations.task import Task
 from ...instances import Sharding, Solution
 from ..core.search import Search
@@ -10,16 +10,20 @@ from .baselines import first_plans
 from .elimination import elimination
 from .least_memory import is_too_small
 from .local_search import improve
+from .messages import better_by_messages
 from .priced_memory import priced_memory
+
+#: Pairs of choices of operators that share a tensor, up to which elimination is tried at once.
+FEW_PAIRS = 30_000
 
 
 def auto(task: Task[Sharding], search: Search[Solution]) -> None:
-    """Plan by the size of the tables that elimination needs.
+    """Plan by elimination, of small programs of all choices, of others of those that matter.
 
     The rules of frameworks give the first plans, so that no plan is behind them. Elimination finds
-    the optimum; where its tables are too large, local search improves the plans. Where the optimum
-    does not fit into the memory, elimination with a price for parameters gives plans that do, and a
-    bound; the integer program settles the rest.
+    the optimum of small programs. For large ones message passing leaves so few choices that
+    elimination finds the optimum over them. With a limit of memory it is done for several prices of
+    a byte. Local search and the integer program settle what is left.
     """
     costs = sharding_costs(task)
     if is_too_small(costs, search):
@@ -29,12 +33,15 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
         first_plans(costs, search)
     if search.should_stop():
         return
-    search.method = "elimination"
-    elimination(task, search)
-    if search.should_stop():
-        return
     if costs.problem.memory_bytes is not None:
+        search.method = "messages"
         priced_memory(costs, search)
+    elif pairs(costs) <= FEW_PAIRS:
+        search.method = "elimination"
+        elimination(task, search)
+    else:
+        search.method = "messages"
+        better_by_messages(costs, search)
     if not search.should_stop():
         search.method = "local-search"
         with search.phase("local search"):
@@ -44,3 +51,9 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
 
         search.method = "milp"
         milp(task, search)
+
+
+def pairs(costs: ShardingCosts) -> int:
+    """Return how many pairs of choices operators have that share a tensor."""
+    count = [len(choices.cost) for choices in costs.choices]
+    return sum(count[term.maker] * count[use.operator] for term in costs.terms for use in term.uses)

@@ -18,7 +18,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...formulations.sharding.costs import Choices, ShardingCosts, sharding_costs
+from ...formulations.sharding.choices import Choices
+from ...formulations.sharding.costs import ShardingCosts, sharding_costs
 from ...formulations.task import Task
 from ...instances import Role, Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Bools, Floats, Ints

@@ -38,9 +38,9 @@ class Order:
     entries: int
 
 
-def elimination_order(network: CostNetwork) -> Order:
-    """Return the better of the two greedy orders."""
-    orders = [_greedy(network, score) for score in (_by_size, _by_fill)]
+def elimination_order(network: CostNetwork, most: float = math.inf) -> Order:
+    """Return the better of the two greedy orders; an order of more entries is left unfinished."""
+    orders = [_greedy(network, score, most) for score in (_by_size, _by_fill)]
     return min(orders, key=lambda order: order.entries)
 
 
@@ -59,7 +59,7 @@ def _by_fill(graph: list[set[int]], sizes: list[int], v: int) -> float:
 
 
 def _greedy(
-    network: CostNetwork, score: Callable[[list[set[int]], list[int], int], float]
+    network: CostNetwork, score: Callable[[list[set[int]], list[int], int], float], most: float
 ) -> Order:
     graph = [set(one) for one in network.neighbours]
     sizes = [len(one) for one in network.values]
@@ -68,7 +68,7 @@ def _greedy(
     heapq.heapify(heap)
     done = [False] * len(graph)
     order, largest, entries = [], 0, 0
-    while heap:
+    while heap and entries <= most:
         value, v = heapq.heappop(heap)
         if done[v] or value != current[v]:
             continue

@@ -6,12 +6,17 @@ import numpy as np
 import psutil
 
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
-from ...formulations.sharding.network import cost_network, reduce_network
+from ...formulations.sharding.network import (
+    CostNetwork,
+    Reduced,
+    cost_network,
+    reduce_network,
+)
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Ints
-from ..core.search import Search
-from .bucket_elimination import eliminate, elimination_order
+from ..core.search import Search, Stoppable
+from .bucket_elimination import Order, eliminate, elimination_order
 from .least_memory import is_too_small
 
 #: Part of the memory that is free now which the tables may take, eleven bytes an entry.
@@ -41,11 +46,30 @@ def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
     network = cost_network(costs)
     reduced = reduce_network(network)
     order = elimination_order(network)
-    room = psutil.virtual_memory().available * MEMORY_SHARE / ENTRY_BYTES
-    size = f"{order.entries} entries, the largest table {order.largest}"
-    if order.largest > room or order.entries > MOST_ENTRIES:
+    if is_too_large(order, MOST_ENTRIES):
+        size = f"{order.entries} entries, the largest table {order.largest}"
         search.note(f"elimination: its tables would have {size}: too many")
         return None
+    return _eliminated(network, reduced, order, search)
+
+
+def cheapest_of_few(costs: ShardingCosts, search: Stoppable, most: int) -> Ints | None:
+    """Return the choices of least cost; None if the tables would have too many entries."""
+    network = cost_network(costs)
+    reduced = reduce_network(network)
+    order = elimination_order(network, most)
+    return None if is_too_large(order, most) else _eliminated(network, reduced, order, search)
+
+
+def is_too_large(order: Order, most: int) -> bool:
+    """Whether the tables have more entries, or take more memory than there is to spare."""
+    room = psutil.virtual_memory().available * MEMORY_SHARE / ENTRY_BYTES
+    return order.largest > room or order.entries > most
+
+
+def _eliminated(
+    network: CostNetwork, reduced: Reduced, order: Order, search: Stoppable
+) -> Ints | None:
     found = eliminate(network, order, search.should_stop)
     if found is None:
         return None

@@ -1,64 +1,114 @@
-"""A price for the memory of parameters: plans that fit, and a bound, by elimination.
-
-What parameters take with gradients and optimizer state is a cost of single operators. For a price
-of λ ≥ 0 a byte,
-
-    min over shardings ( cost + λ · (bytes of parameters − M) )
-
-is no more than the least cost of a sharding that fits, as that has at most M bytes of them.
-Activations have no price: what they take only shows when a plan is judged.
-"""
+"""A price for memory: plans that fit, and a bound, by message passing at each price."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from ...formulations.sharding.costs import ShardingCosts
-from ...formulations.sharding.memory import own_bytes
-from ...instances import Role, Solution, TensorSharding
+from ...formulations.sharding.memory import priced
+from ...instances import Solution, TensorSharding
+from ...instances.common.arrays import Ints
 from ..core.search import Search
-from .elimination import cheapest
+from .blend import blend
+from .messages import approach
 
 #: By how much rounding of sums may make a bound too high, relatively.
 ROUNDING = 1e-9
 
-#: Prices that are tried: powers of ten of the cost for all bytes of parameters, then by halves.
-STEPS = 12
+#: Prices that are tried, at most.
+STEPS = 24
+
+#: The first price, as part of one at which all memory costs as much as a plan at least.
+NEXT_TO_NONE = 1e-9
+
+#: A price's plan is sought to this gap.
+ENOUGH = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """What a plan costs at any price: cost + price · (held − room)."""
+
+    chosen: Ints
+    cost: float
+    held: float
 
 
 def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> None:
-    """Offer the cheapest shardings for several prices, and raise the bound by each."""
-    room = costs.problem.memory_bytes
-    assert room is not None
-    operators = costs.program.operators
-    own = {v: np.array(own_bytes(costs, v)) for v, o in enumerate(operators)
-           if o.role is Role.PARAMETER}  # fmt: skip
-    scale = sum(float(one.max()) for one in own.values())
-    if not own or not scale or not search.bound > 0:
-        return
-    low, high = 0.0, search.bound / scale
+    """Offer plans that fit and raise the bound, by prices of memory; (9) of `memory.py`."""
     with search.phase("priced memory"):
-        for _ in range(STEPS):
-            price = high if low == 0.0 else (low * high) ** 0.5
-            priced = tuple(
-                replace(c, cost=c.cost + price * own[v]) if v in own else c
-                for v, c in enumerate(costs.choices)
-            )
-            chosen = cheapest(replace(costs, choices=priced), search)
-            if chosen is None or search.should_stop():
+        for most in (True, False):
+            _best_price(_Prices(costs, most, search))
+            if search.should_stop():
                 return
-            used = sum(float(one[chosen[v]]) for v, one in own.items())
-            cost = costs.objective(chosen)
-            bound = cost + price * (used - room)
-            search.raise_bound(bound - ROUNDING * (abs(cost) + price * scale), "priced memory")
-            search.offer(TensorSharding(costs.signature(chosen)))
-            fits = search.value(TensorSharding(costs.signature(chosen))) < float("inf")
-            if fits:
-                high = price
-                low = low or high / 1000
-            elif low:
-                low = price
-            else:
-                high *= 10
+
+
+@dataclass(frozen=True, eq=False)
+class _Prices:
+    """What plans at prices are sought with: how bytes are counted, and who is told."""
+
+    costs: ShardingCosts
+    most: bool
+    search: Search[Solution]
+
+    @property
+    def room(self) -> float:
+        """Bytes of a device."""
+        assert self.costs.problem.memory_bytes is not None
+        return self.costs.problem.memory_bytes
+
+    def line(self, price: float, start: _Line | None) -> _Line | None:
+        """Offer the plan of a price and raise the bound; None if the search has to stop."""
+        asked = priced(self.costs, price, most=self.most)
+        known = None if start is None else start.chosen
+        *_, (bound, chosen) = approach(asked, self.search, known, ENOUGH)
+        if not self.most:
+            scale = abs(bound) + price * self.room
+            self.search.raise_bound(bound - price * self.room - ROUNDING * scale, "priced memory")
+        if chosen is None:
+            return None
+        signature = asked.signature(chosen)
+        self.search.offer(TensorSharding(signature))
+        plain = self.costs.chosen(signature)
+        assert plain is not None
+        cost = self.costs.objective(plain)
+        line = _Line(chosen, cost, (asked.objective(chosen) - cost) / price)
+        return None if self.search.should_stop() else line
+
+    def offer_blend(self, low: _Line, high: _Line) -> None:
+        """Offer a plan of parts of two."""
+        mixed = blend(self.costs, low.chosen, high.chosen, self.room)
+        if mixed is not None:
+            self.search.offer(TensorSharding(self.costs.signature(mixed)))
+
+
+def _best_price(prices: _Prices) -> None:
+    """Raise the price until the plan fits; then take those where the lines of plans cross.
+
+    The lines are those of the last plan that fits and of the last that does not: what is best at
+    any price between is not above where they cross.
+    """
+    room = prices.room
+    free = max(prices.search.bound, 0.0) / room if room > 0 else 0.0
+    low = prices.line(free * NEXT_TO_NONE, None) if free > 0 else None
+    if low is None or low.held <= room:
+        return
+    price, high, steps = free, low, 0
+    while high.held > room and steps < STEPS:
+        found = prices.line(price, high)
+        if found is None:
+            return
+        low, high = (found, found) if found.held > room else (low, found)
+        price, steps = 10 * price, steps + 1
+    while low.held > room >= high.held and steps < STEPS:
+        price = (high.cost - low.cost) / (low.held - high.held)
+        if price <= 0:
+            break
+        found = prices.line(price, high)
+        crossing = (high.cost + price * high.held) * (1 - ENOUGH)
+        if found is None or found.cost + price * found.held >= crossing:
+            break
+        low, high = (found, high) if found.held > room else (low, found)
+        steps += 1
+    if prices.most:
+        prices.offer_blend(low, high)

@@ -51,12 +51,14 @@ def anneal(
     weight = np.ascontiguousarray(graph.weight.sum(axis=1)[kind])
     rng = np.random.default_rng(seed)
     least, scale, done = np.inf, 0.0, 0
+    devices, nets = len(kind), len(shape.net_ptr) - 1
     while done < steps and not clock.should_stop():
         now = min(SLICE, steps - done)
+        sums = np.zeros((nets, devices), np.int32), np.zeros(devices), np.zeros(devices)
         least, scale = _anneal(
             where, best, least, scale, (compute, weight, graph.memory_bytes, room),
             (shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins), done, steps,
-            rng.random((now, 5)),
+            rng.random((now, 5)), sums,
         )  # fmt: skip
         done += now
     return best
@@ -85,18 +87,18 @@ def _largest(loads):
 
 
 @kernel
-def _anneal(where, best, least, scale, costs, incidence, done, all_steps, draws):
+def _anneal(where, best, least, scale, costs, incidence, done, all_steps, draws, sums):
     """Go on with `where`, keep the best split in `best`; return its max-load and the start's.
 
     Takes a step for each row of `draws`, random numbers from 0 to below 1; shape (steps, 5).
     `costs` are compute times, shape (D, U), weights, (D, E), memory, (U,), and room for it, (D,);
-    `incidence` the fields of `Incidence`.
+    `incidence` the fields of `Incidence`. `sums` are zeros: pins of each net on each device, and
+    load and used memory of each device.
     """
     compute, weight, memory, room = costs
     unit_ptr, unit_nets, net_ptr, net_pins = incidence
     devices, units = compute.shape
-    inside = np.zeros((len(net_ptr) - 1, devices), np.int32)
-    load, used = np.zeros(devices), np.zeros(devices)
+    inside, load, used = sums
     for v in range(units):
         load[where[v]] += compute[where[v], v]
         used[where[v]] += memory[v]

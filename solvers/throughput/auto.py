@@ -18,6 +18,9 @@ from .single_device import single_device
 #: Units times devices up to which the compact program is solved to the end in no time.
 SMALL_PROGRAM = 150
 
+#: Nodes beyond which only multilevel planning ends in time.
+LARGE = 4_000
+
 #: Rounds of set partitioning before the compact program where that is small.
 FEW_ROUNDS = 6
 
@@ -29,11 +32,18 @@ SHARE = 0.25
 def auto(task: Task[Throughput], search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
-    First plans, for which nothing is compiled, are one device and greedy. Contiguous splits go to
-    the DP over ideals, which is exact while its lattice is small enough. Non-contiguous ones go to
-    set partitioning. The compact program goes on where these end. Relayed data only the DP can
-    price, so there it is all.
+    Large graphs go to multilevel planning. First plans of others, for which nothing is compiled,
+    are one device and greedy. Contiguous splits go to the DP over ideals, which is exact while its
+    lattice is small enough. Non-contiguous ones go to set partitioning. The compact program goes on
+    where these end. Relayed data only the DP can price, so there it is all.
     """
+    if task.workload.n > LARGE:
+        from .multilevel.multilevel import multilevel
+
+        search.method = "multilevel"
+        search.note(f"auto: multilevel planning, for {task.workload.n} nodes")
+        multilevel(task, search)
+        return
     search.method = "single"
     single_device(task, search)
     if task.problem.relayed:

@@ -40,10 +40,13 @@ def linear_split(
         Device of each unit; None if no such split fits. Takes O(D · U · pins) time.
     """
     kind_of = task.costs.kind_of[devices]
-    part, load = _cut(
-        order, shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr), graph.compute.sum(axis=1),
-        graph.weight.sum(axis=1), graph.memory_bytes,
+    part, inside = np.zeros(graph.size, np.int64), np.zeros(len(shape.net_ptr) - 1, np.int64)
+    ends = len(devices) + 1, len(order) + 1
+    load = _cut(
+        order, (shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr)),
+        graph.compute.sum(axis=1), graph.weight.sum(axis=1), graph.memory_bytes,
         task.costs.capacity_bytes * (1 + PROOF_MARGIN), kind_of, cutoff,
+        (part, inside, np.full(ends, np.inf), np.zeros(ends, np.int64)),
     )  # fmt: skip
     if math.isinf(load):
         return None
@@ -52,17 +55,18 @@ def linear_split(
 
 
 @kernel
-def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_of, cutoff):
-    """Return the best cut of `order`: the segment of each unit, and the max-load or `inf`.
+def _cut(order, nets, compute, weight, memory, room, kind_of, cutoff, made):
+    """Write the segment of each unit by the best cut of `order`; return the max-load or `inf`.
 
-    Shapes, for U units, E nets, K kinds, D devices: order (U,); unit_ptr (U + 1,) into unit_nets;
-    pins (E,); compute (K, U); memory (U,); weight (K, E); room (K,) in bytes; kind_of (D,).
+    Shapes, for U units, E nets, K kinds, D devices: order (U,); nets: unit_ptr (U + 1,) into
+    unit_nets, and pins (E,); compute (K, U); memory (U,); weight (K, E); room (K,) in bytes;
+    kind_of (D,). `made`: the segments, (U,), and room to work in: (E,), and twice (D + 1, U + 1),
+    first `inf`.
     """
     size, devices = len(order), len(kind_of)
-    best = np.full((devices + 1, size + 1), np.inf)
-    came = np.zeros((devices + 1, size + 1), np.int64)
+    unit_ptr, unit_nets, pins = nets
+    part, inside, best, came = made
     best[0, 0] = 0.0
-    inside = np.zeros(len(pins), np.int64)
     for d in range(devices):
         k = kind_of[d]
         for end in range(size + 1):
@@ -90,11 +94,10 @@ def _cut(order, unit_ptr, unit_nets, pins, compute, weight, memory, room, kind_o
                 if load < best[d + 1, end]:
                     best[d + 1, end] = load
                     came[d + 1, end] = begin
-    part = np.zeros(size, np.int64)
     end = size
     for d in range(devices, 0, -1):
         begin = came[d, end]
         for i in range(begin, end):
             part[order[i]] = d - 1
         end = begin
-    return part, best[devices, size]
+    return best[devices, size]

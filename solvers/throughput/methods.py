@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...formulations.task import Task
 from ...instances import Solution, Throughput
 from ..core.learned_options import LEARNED_OPTIONS, no_policy
 from ..core.method import Method
+from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
 
 
@@ -31,6 +34,12 @@ def _pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
     from .dp.dp import pipedream
 
     pipedream(task, search)
+
+
+def _multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
+    from .multilevel.multilevel import multilevel
+
+    multilevel(task, search)
 
 
 def _milp(task: Task[Throughput], search: Search[Solution]) -> None:
@@ -81,6 +90,18 @@ def _learned(task: Task[Throughput], search: Search[Solution]) -> None:
     learned(task, search)
 
 
+def _beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
+    from .beside import beside_auto
+
+    return beside_auto(task)
+
+
+def _beside_set_partitioning(task: Task[Throughput]) -> Sequence[Strategy]:
+    from .beside import beside_set_partitioning
+
+    return beside_set_partitioning(task)
+
+
 def _relayed(method: str, task: Task[Throughput]) -> str | None:
     if not task.problem.relayed:
         return None
@@ -108,12 +129,15 @@ _SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 
 #: By name.
 METHODS: dict[str, Method[Throughput]] = {
-    "auto": Method(_auto, _SOLVER),
+    "auto": Method(_auto, _SOLVER, beside=_beside_auto),
     "dp": Method(_dp),
     "linear-dp": Method(_linear_dp),
+    "multilevel": Method(_multilevel),
     "pipedream": Method(_pipedream),
     "milp": Method(_milp, _SOLVER, refuses=(_relayed,)),
-    "column-generation": Method(_column_generation, refuses=(_relayed, _connected)),
+    "column-generation": Method(
+        _column_generation, refuses=(_relayed, _connected), beside=_beside_set_partitioning
+    ),
     "greedy": Method(_greedy, refuses=(_relayed,)),
     "local-search": Method(_local_search, refuses=(_relayed,)),
     "random": Method(_random, refuses=(_relayed,)),

@@ -55,10 +55,12 @@ class Neighbourhood:
         self._room = (task.costs.capacity_bytes * (1 + PROOF_MARGIN))[self._kind_of]
         self.where = start.copy()
         self.load, self._used = np.zeros(len(self._kind_of)), np.zeros(len(self._kind_of))
+        self._paid = np.zeros(len(self._kind_of), np.int64)
         self._weigh()
         self.best = float(self.load.max())
         self._best_where = self.where.copy()
         self._failures = 0
+        self._seen: Solution | None = None
 
     def walk(self, search: Search[Solution], moves: int, clock: Stoppable | None = None) -> bool:
         """Make some moves, offer what is better, and return whether any was.
@@ -70,6 +72,7 @@ class Neighbourhood:
         """
         better = False
         clock = clock or search
+        self._go_on_from(search)
         for _ in range(moves):
             if clock.should_stop():
                 break
@@ -89,13 +92,26 @@ class Neighbourhood:
         self._weigh()
         return self._keep(search)
 
+    def _go_on_from(self, search: Search[Solution]) -> None:
+        """Go on from the best split known, if that came from elsewhere since the last look."""
+        if isinstance(search.best, Placement) and search.best is not self._seen:
+            if self._seen is not None:
+                self.where = np.array(self._graph.restrict(search.best.device))
+                self._weigh()
+                self.best, self._best_where = float(self.load.max()), self.where.copy()
+                self._failures = 0
+            self._seen = search.best
+
     def _keep(self, search: Search[Solution]) -> bool:
         """Offer the split if it is the best."""
         if not self.load.max() < self.best * (1 - 1e-12):
             return False
         self.best, self._best_where = float(self.load.max()), self.where.copy()
         self._failures = 0
-        return search.offer(Placement(self._graph.expand(self.where)))
+        better = search.offer(Placement(self._graph.expand(self.where)))
+        if better:
+            self._seen = search.best
+        return better
 
     def _move(self) -> None:
         devices = len(self.load)
@@ -171,4 +187,5 @@ class Neighbourhood:
         loads(
             self.where, self._compute, self._weight, self._graph.memory_bytes,
             self._shape.net_ptr, self._shape.net_pins, self._kind_of, self.load, self._used,
+            self._paid,
         )  # fmt: skip

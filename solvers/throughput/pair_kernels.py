@@ -1,4 +1,4 @@
-"""Inner loops of the neighbourhood search: loads, and the best split of two devices."""
+"""The best split of two devices, by labels along the states of a frontier."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from ...instances.common.kernel import inner, kernel
 
 #: Most labels of one split: some 0.2 s.
 MOST_WORK = 10_000_000
+
+#: Labels of one state, by load of A.
+BUCKETS = 1000
 
 #: Shares of A's load in what is minimised over completions, the rest being B's.
 TILTS = (0.5, 0.3, 0.7, 0.1, 0.9)
@@ -53,7 +56,7 @@ class Held(NamedTuple):
 
 
 @kernel
-def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used):
+def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used, paid):
     """Write the load and the used memory of each device.
 
     Parameters
@@ -62,13 +65,15 @@ def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used
         Shape (U,): device of each unit.
     compute, weight
         Shapes (K, U) and (K, E).
+    paid
+        Room to work in; shape (D,).
     """
     load[:] = 0.0
     used[:] = 0.0
     for v in range(len(where)):
         load[where[v]] += compute[kind_of[where[v]], v]
         used[where[v]] += memory[v]
-    paid = np.full(len(load), -1)
+    paid[:] = -1
     for e in range(len(net_ptr) - 1):
         first = where[net_pins[net_ptr[e]]]
         whole = True
@@ -85,16 +90,24 @@ def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used
                 load[d] += weight[kind_of[d], e]
 
 
-@kernel
-def held_by(where, free, pair, order, net_ptr, net_pins):
+def held_by(
+    where: Ints, free: Bools, pair: Pair, order: Ints, net_ptr: Ints, net_pins: Ints
+) -> tuple[Ints, Held]:
     """Return the free units of two devices, in order, and what the devices hold without them.
 
-    `where` and `free`, shape (U,): device of each unit, and whether it may move. Returns the units
-    and the fields of `Held`.
+    `where` and `free`, shape (U,): device of each unit, and whether it may move.
     """
+    units, nets = np.empty(len(order), np.int64), len(net_ptr) - 1
+    pins = np.zeros(nets, np.int64), np.zeros(nets, np.int64), np.zeros(nets, np.bool_)
+    size, sums = _held_by(where, free, pair, order, net_ptr, net_pins, units, pins)
+    return units[:size], Held._make((*sums, *pins))
+
+
+@kernel
+def _held_by(where, free, pair, order, net_ptr, net_pins, units, pins):
+    """Write what `held_by` returns of units and nets; return the rest, with how many units."""
     a, b, compute_a, compute_b, weight_a, weight_b, memory, _room_a, _room_b = pair
     size = 0
-    units = np.empty(len(order), np.int64)
     load_a, load_b, held_a, held_b, compute = 0.0, 0.0, 0.0, 0.0, 0.0
     for i in range(len(order)):
         v = order[i]
@@ -111,9 +124,7 @@ def held_by(where, free, pair, order, net_ptr, net_pins):
             load_b += compute_b[v]
             held_b += memory[v]
     nets = len(net_ptr) - 1
-    left = np.zeros(nets, np.int64)
-    fixed = np.zeros(nets, np.int64)
-    outside = np.zeros(nets, np.bool_)
+    left, fixed, outside = pins
     for e in range(nets):
         for j in range(net_ptr[e], net_ptr[e + 1]):
             v = net_pins[j]
@@ -129,18 +140,24 @@ def held_by(where, free, pair, order, net_ptr, net_pins):
             load_a += weight_a[e]
         if fixed[e] & 2 and (outside[e] or fixed[e] & 1):
             load_b += weight_b[e]
-    return units[:size], (load_a, load_b, held_a, held_b, compute, left, fixed, outside)
+    return size, (load_a, load_b, held_a, held_b, compute)
 
 
-@kernel
-def least_to_go(units, pair, layers):
+def least_to_go(units: Ints, pair: Pair, layers: Layers) -> Floats:
     """Return the least t·(load of A) + (1 − t)·(load of B) that completes each state, per tilt t.
 
     Shape (len(TILTS), S + 1).
     """
+    togo = np.zeros((len(TILTS), layers.ptr[len(units)] + 1))
+    _least_to_go(units, pair, layers, togo)
+    return togo
+
+
+@kernel
+def _least_to_go(units, pair, layers, togo):
+    """Write what `least_to_go` returns."""
     ptr, step, cost_a, cost_b = layers
     compute_a, compute_b = pair.compute_a, pair.compute_b
-    togo = np.zeros((len(TILTS), ptr[len(units)] + 1))
     for i in range(len(units) - 1, -1, -1):
         v = units[i]
         for x in range(ptr[i], ptr[i + 1]):
@@ -154,11 +171,19 @@ def least_to_go(units, pair, layers):
                     to_b = t * cost_a[x, 0] + (1 - t) * (compute_b[v] + cost_b[x, 0])
                     to_b += togo[r, step[x, 0]]
                 togo[r, x] = min(to_a, to_b)
-    return togo
 
 
-@kernel
-def split_pair(where, units, pair, layers, togo, start, most, least_sum, buckets):
+def split_pair(
+    where: Ints,
+    units: Ints,
+    pair: Pair,
+    layers: Layers,
+    togo: Floats,
+    held: Held,
+    most: float,
+    *,
+    least_sum: bool,
+) -> int:
     """Split the free units of two devices anew, as well as the labels allow.
 
     Labels are true; of two that fall into one bucket of A's load, the one that leaves less load
@@ -170,8 +195,6 @@ def split_pair(where, units, pair, layers, togo, start, most, least_sum, buckets
         Shape (U,): device of each unit; written on success.
     units, togo
         The free units, in order, and what `least_to_go` returns.
-    start
-        Loads and memory of A and B without the free units.
     most
         Both loads must stay below this.
     least_sum
@@ -182,24 +205,35 @@ def split_pair(where, units, pair, layers, togo, start, most, least_sum, buckets
     int
         1 if a split within `most` was found, 0 if none was, −1 if that is too much work.
     """
-    ptr, memory = layers.ptr, pair.memory
-    size = len(units)
-    widest = 0
-    for i in range(size + 1):
-        widest = max(widest, ptr[i + 1] - ptr[i])
+    widest = int(np.diff(layers.ptr).max())
+    shape = widest, BUCKETS + 1
     grid = (
-        np.empty((widest, buckets + 1)), np.full((widest, buckets + 1), np.inf),
-        np.empty((widest, buckets + 1)), np.empty((widest, buckets + 1), np.int64),
-        np.full(widest, buckets + 1), np.full(widest, -1),
+        np.empty(shape), np.full(shape, np.inf), np.empty(shape), np.empty(shape, np.int64),
+        np.full(widest, BUCKETS + 1), np.full(widest, -1),
     )  # fmt: skip
-    first, next_first = np.zeros(widest + 1, np.int64), np.zeros(widest + 1, np.int64)
-    first[1] = 1
-    labels = (np.empty(1), np.empty(1), np.empty(1))
-    labels[0][0], labels[1][0], labels[2][0] = start[0], start[1], start[2]
-    origin = np.empty(1 << 12, np.int64)
-    ends = np.zeros(size + 2, np.int64)
+    first = np.zeros((2, widest + 1), np.int64)
+    first[0, 1] = 1
+    ends = np.zeros(len(units) + 2, np.int64)
     ends[1] = 1
-    total_held = start[2] + start[3]
+    start = np.array([held.load_a]), np.array([held.load_b]), np.array([held.memory_a])
+    fixed = held.memory_a + held.memory_b
+    code: int = _split(
+        where, units, pair, layers, togo, start, fixed, most, least_sum, (grid, first, ends)
+    )
+    return code
+
+
+@kernel
+def _split(where, units, pair, layers, togo, labels, total_held, most, least_sum, scratch):
+    """Split as `split_pair` says; `labels` has the first one, `total_held` what is not free.
+
+    `scratch` is allocated outside, as each form of an array takes a tenth of a second to compile.
+    """
+    ptr, memory = layers.ptr, pair.memory
+    grid, firsts, ends = scratch
+    first, next_first = firsts[0], firsts[1]
+    origin = np.empty(1 << 12, np.int64)
+    size = len(units)
     work = 0
     for i in range(size):
         total_held += memory[units[i]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...instances.common.arrays import Bools, Ints
 from .column_generation.frontier import Incidence
 from .column_generation.frontier_kernels import Nets, build
-from .pair_kernels import Held, Layers, Pair, held_by, least_to_go, split_pair
+from .pair_kernels import Layers, Pair, held_by, least_to_go, split_pair
 
-#: Labels by load, and states of one layer, of one split.
-BUCKETS, WIDTH = 1000, 4000
+#: Most states of one layer.
+WIDTH = 4000
 
 
 def resplit(
@@ -37,20 +37,19 @@ def resplit(
     bool or None
         Whether a split was found; None if that is too much work.
     """
-    units, (*found,) = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
-    held = Held(*found)
+    units, held = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
     floor = held.load_a + held.load_b + held.least_compute
     nets = Nets(held.pins_left, held.fixed, held.outside, pair.weight_a, pair.weight_b)
     most_paid = 2 * most * (1 + 1e-9) - floor
     ptr, step, cost_a, cost_b, _ = build(
-        units, shape.unit_ptr, shape.unit_nets, nets, True, most_paid, WIDTH, 64 * WIDTH, False
-    )
+        units, shape.unit_ptr, shape.unit_nets, nets, both=True, most=most_paid, width=WIDTH,
+        room=64 * WIDTH, relax=False,
+    )  # fmt: skip
     if len(ptr) == 0:
         return None
     if most <= 0:
         return False
     layers = Layers(ptr, step, cost_a, cost_b)
     togo = least_to_go(units, pair, layers)
-    start = (held.load_a, held.load_b, held.memory_a, held.memory_b)
-    code = split_pair(where, units, pair, layers, togo, start, most, least_sum, BUCKETS)
+    code = split_pair(where, units, pair, layers, togo, held, most, least_sum=least_sum)
     return None if code < 0 else bool(code)

@@ -25,11 +25,17 @@ from .neighbourhood import Neighbourhood
 
 ORIGIN = "set partitioning"
 
+#: Name of the strategy that betters the split in a process of its own; then bounds are left here.
+SPLITS = "splits"
+
 #: Moves and pricings of the first round.
 MOVES, PRICINGS = 100, 20
 
 #: Steps of annealing for each move of the neighbourhood search: at most, and for each unit.
 STEPS, STEPS_PER_UNIT = 1_000, 5
+
+#: Rounds without annealing: it takes a second to compile, and few small graphs need it.
+MOVES_ALONE = 2
 
 #: Part of the gap that the bound must close for the next round to leave out annealing that has
 #: found nothing: then bounds are what is missing.
@@ -94,18 +100,56 @@ def set_partitioning(
         return
     rng = np.random.default_rng(search.limits.seed)
     shape = incidence(graph)
+    tried = _begin(task, graph, shape, rng, search)
+    if search.best is None or search.done:
+        return
+    walk = Neighbourhood(task, graph, shape, tried[0], graph.restrict(search.best.device), rng)
+    _alternate(task, graph, tried, walk, search, Share(search, part), rounds, patient=patient)
+
+
+def splits(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Better the split alone, until a limit; for what runs beside `set_partitioning`."""
+    graph = hypergraph(task)
+    if why_infeasible(task, graph) is not None:
+        return
+    rng = np.random.default_rng(search.limits.seed)
+    shape = incidence(graph)
+    tried = _begin(task, graph, shape, rng, search, known=search.best is not None)
+    if search.best is None:
+        return
+    walk = Neighbourhood(task, graph, shape, tried[0], graph.restrict(search.best.device), rng)
+    moves, rounds, idle, steps = MOVES, 0, 0, min(STEPS, STEPS_PER_UNIT * graph.size)
+    most_idle = ENOUGH if search.limits.seconds is None else np.inf
+    while not search.should_stop() and search.gap > OPTIMAL_GAP and idle < most_idle:
+        if search.limits.nodes is not None and rounds >= search.limits.nodes:
+            return
+        rounds += 1
+        better = walk.walk(search, moves)
+        better = walk.anneal(search, steps * moves, search) or better
+        idle = 0 if better else idle + 1
+        moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
+
+
+def _begin(
+    task: Task[Throughput],
+    graph: Hypergraph,
+    shape: Incidence,
+    rng: np.random.Generator,
+    search: Search[Solution],
+    *,
+    known: bool = False,
+) -> list[Ints]:
+    """Return orders of the units; offer first splits, unless a good one is known."""
     with search.phase("start"):
         tried = orders(shape, np.random.default_rng(0))
-        _start(task, graph, shape, tried, rng, search)
+        if not known:
+            _start(task, graph, shape, tried, rng, search)
     if search.best is None:
         from .packing import packing  # only here, as Pyomo takes long to import
 
         with search.phase("packing"):
             packing(task, graph, search)
-    if search.best is None or search.done:
-        return
-    walk = Neighbourhood(task, graph, shape, tried[0], graph.restrict(search.best.device), rng)
-    _alternate(task, graph, tried, walk, search, Share(search, part), rounds, patient=patient)
+    return tried
 
 
 def _start(
@@ -151,11 +195,13 @@ def _alternate(
             return
         rounds += 1
         before = search.bound
-        with search.phase("split"):
-            better = walk.walk(search, moves, Share(share, PART))
-            if not rising:
-                found = walk.anneal(search, steps * moves, share)
-                better = better or found
+        better = False
+        if SPLITS not in search.beside or targets.next() is None:
+            with search.phase("split"):
+                better = walk.walk(search, moves, Share(share, PART))
+                if rounds > MOVES_ALONE and not rising:
+                    found = walk.anneal(search, steps * moves, share)
+                    better = better or found
         calm = 0 if better else calm + 1
         if calm < CALM and rounds < EARLY and not early.should_stop():
             continue

@@ -103,10 +103,10 @@ def _bisect(planner: Planner, search: Search[Solution], exact: bool) -> None:
         high = _offer(planner, chosen, search)
     failed, first = False, True
     while high > low * (1 + CLOSE) and not search.should_stop():
-        # at first and close to the end, one look just below the best plan may settle it
-        settle = not failed and (first or high <= low * 1.002)
+        # at first and close to the end, one look just below the best plan may decides it
+        decides = not failed and (first or high <= low * 1.002)
         first = False
-        within = high * (1 - CLOSE / 2) if settle else (low + high) / 2
+        within = high * (1 - CLOSE / 2) if decides else (low + high) / 2
         chosen = planner.plan(within, search)
         if chosen is not None:
             high = min(high, _offer(planner, chosen, search))

@@ -3,7 +3,7 @@
 Options come with real costs and sizes. Lists of undominated partial choices are extended item by
 item; a partial choice whose linear relaxation is no better than the best known choice is cut, so
 that only choices near the relaxation's survive. The number of them is exponential at worst, and
-some dozens on layers of neural networks; beyond `MOST` the search gives up and says so.
+some dozens on layers of neural networks; beyond `MAX_CHOICES` the search gives up and says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...instances.common.kernel import inner, kernel
 #: Relative slack of comparisons: rounding of sums.
 ROUNDING = 1e-12
 #: Partial choices kept at most.
-MOST = 500_000
+MAX_CHOICES = 500_000
 
 
 @kernel
@@ -170,7 +170,7 @@ def _search(items, head, options, capacity, limit, best, choice, gave_up, lighte
         light_size -= size[order[head[i]]]
         light_cost -= cost[order[head[i]]]
         fresh = (high - low) * width
-        if high + fresh > MOST:
+        if high + fresh > MAX_CHOICES:
             gave_up[0] = 1
             return best if found else np.inf
         new_size = np.empty(fresh)

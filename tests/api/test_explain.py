@@ -18,6 +18,7 @@ from stagecut import (
     Latency,
     Limits,
     Placement,
+    PlacementRules,
     Plan,
     Throughput,
     Workload,
@@ -164,6 +165,27 @@ def test_tied_weights_and_colours() -> None:
     freed = next(r for r in said.remedies if r.change == "colour red not kept together")
     assert freed.objective == 2.1
     assert "(colour red)" in str(said)
+
+
+def test_what_a_rule_costs() -> None:
+    workload = chain([1.0, 1.0, 1.0, 1.0])
+    rules = PlacementRules(pins=(("a", 0),), together=(("a", "d"),), max_stages=2)
+    plan = planned(workload, 2, Throughput("noncontiguous", placement_rules=rules))
+    said = explain(workload, plan, seconds=60)
+    by_change = {remedy.change: remedy.objective for remedy in said.remedies}
+    assert by_change["without together a d"] == 2.1  # a and b, c and d
+    assert by_change["without pin a=0"] == plan.objective
+    assert by_change["more than 2 stages"] == plan.objective
+
+
+def test_other_schedules_and_options_are_tried() -> None:
+    workload = stagecut.load("bert-large-training")
+    assert workload.cluster is not None
+    cluster = workload.cluster.with_counts(2, 0)
+    plan = solve(workload, cluster, Iteration(4), limits=Limits(gap=0.05)).plan
+    changes = {r.change for r in explain(workload, plan, seconds=0.01).remedies}
+    assert {"schedule interleaved", "schedule zb-h1", "schedule zb-h2"} <= changes
+    assert not {"schedule 1f1b", "schedule gpipe"} & changes
 
 
 def test_infeasible_says_what_would_do() -> None:

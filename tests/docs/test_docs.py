@@ -15,14 +15,10 @@ import pytest
 from project import MODULES, ROOT, needs_torch
 
 
-def test_the_example_of_the_readme_runs_and_is_short() -> None:
+def test_the_examples_of_the_readme_are_short() -> None:
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(examples) == 2
-    for example in examples:
-        if "torch" in example:
-            pytest.importorskip("torch", reason="the extra `runtime` is not installed")
-        assert len(example.strip().splitlines()) <= 12
-        exec(compile(example, "README.md", "exec"), {})
+    assert all(len(example.strip().splitlines()) <= 12 for example in examples)
 
 
 def test_the_examples_of_the_page_on_explanations_run(tmp_path: Path) -> None:
@@ -72,41 +68,6 @@ def test_the_examples_of_the_page_on_planning_models_run(
     assert (tmp_path / "model.pt").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "written"), [("iteration", "timeline.svg"), ("rules", "first.json")]
-)
-def test_the_examples_of_pages_run(name: str, written: str, tmp_path: Path) -> None:
-    """Its commands, where Stagecut is installed, and its Python."""
-    page = (ROOT / "docs" / f"{name}.md").read_text()
-    (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
-    for command in commands.strip().splitlines():
-        words = [sys.executable, "-m", *shlex.split(command)]
-        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert (tmp_path / written).exists()
-    exec(compile(example, f"docs/{name}.md", "exec"), {})
-
-
-def test_the_examples_of_the_page_on_sharding_run(tmp_path: Path) -> None:
-    """Its Python, and its commands on that model; torchrun has tests of its own."""
-    pytest.importorskip("torch", reason="the extra `runtime` is not installed")
-    page = (ROOT / "docs" / "sharding.md").read_text()
-    commands = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)[0]
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "model.py").write_text(example.partition("model, inputs = make()")[0])
-    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
-    for command in commands.strip().splitlines():
-        if command.startswith("torchrun"):
-            continue
-        words = [sys.executable, "-m", *shlex.split(command)]
-        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert (tmp_path / "placements.py").exists()
-    exec(compile(example, "docs/sharding.md", "exec"), {})
-
-
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_examples_in_docstrings(
     module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -121,8 +82,8 @@ def test_examples_in_docstrings(
     assert result.failed == 0
 
 
-#: Folders of pages that `docs/hooks` makes from the code.
-MADE_FOR_THE_SITE = ("formulations/", "api/", "notebooks/")
+#: Folders of pages and pictures that `docs/hooks` makes.
+MADE_FOR_THE_SITE = ("formulations/", "api/", "notebooks/", "gallery/")
 
 
 def test_every_link_inside_the_documentation_leads_somewhere() -> None:

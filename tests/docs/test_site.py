@@ -45,3 +45,25 @@ def test_equations_are_mathematics(site: Path) -> None:
         text = path.read_text()
         assert text.count("<math") > 10
         assert not re.search(r"<mi>\\|\$[a-z]_", text), path.name
+
+
+def test_every_formulation_has_its_table_of_symbols(site: Path) -> None:
+    for path in (site / "formulations").glob("*.html"):
+        assert "<th>in the model</th>" in path.read_text(), path.name
+
+
+def test_every_picture_is_there_and_says_what_it_shows(site: Path) -> None:
+    """Above all those of the gallery, which the commands on the page have made."""
+    seen = set()
+    for page in site.rglob("*.html"):
+        for tag in re.findall(r"<img [^>]*>", page.read_text()):
+            source = re.findall(r'src="([^"]*)"', tag)[0]
+            alt = re.findall(r'alt="([^"]*)"', tag)
+            if "://" not in source:
+                assert (page.parent / source).exists(), f"{page.name}: {source}"
+            if page.name == "gallery.html":
+                assert len(alt[0]) > 40, source
+                seen.add(Path(source).stem)
+    assert seen >= {"plan", "graph", "timeline", "mapping", "front", "certificate", "measured"}
+    assert "nodes moved" in (site / "gallery.html").read_text()
+    assert (site / "gallery" / "timeline.html").exists()

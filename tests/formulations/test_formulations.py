@@ -31,13 +31,13 @@ from stagecut.formulations.iteration import milp as iteration_milp
 from stagecut.formulations.latency import links, milp, potentials
 from stagecut.formulations.linear import Linear
 from stagecut.formulations.mapping import counts as mapping_counts
-from stagecut.formulations.mapping import devices, joint, message_program, places, ring_program
 from stagecut.formulations.mapping import islands as mapping_islands
+from stagecut.formulations.mapping import joint, message_program, places, ring_program
 from stagecut.formulations.mapping import milp as mapping_milp
 from stagecut.formulations.mapping.blocks import find_blocks
 from stagecut.formulations.mapping.bound import pair_upper_bounds, stage_lower_bounds
 from stagecut.formulations.mapping.costs import mapping_costs, stage_times
-from stagecut.formulations.mapping.joint_data import joint_data
+from stagecut.formulations.mapping.joint import joint_data
 from stagecut.formulations.mapping.links import link_traffic
 from stagecut.formulations.mapping.splits import block_capacities
 from stagecut.formulations.schedule import milp as schedule_milp
@@ -214,12 +214,6 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
         first = broken_rows(by_counts, np.zeros(len(lower)))
         assert first[:2] == ["full[0]", "one_split[0]"], text
         programs = [(mapping_counts, by_counts)]
-        programs.append(
-            (
-                devices,
-                devices.device_program(costs, block, bounds[0], bounds[1], held),
-            )
-        )
         admitted = {}
         for s in np.flatnonzero(costs.boundary.any(axis=1)).tolist():
             admitted[s] = costs.boundary_costs(s) <= np.median(costs.boundary_costs(s))

@@ -10,16 +10,15 @@ from brute_mapping import least_stage_time, place_for, stages_of
 
 from stagecut import Limits, Workload, solve
 from stagecut.formulations.mapping.blocks import find_blocks
-from stagecut.formulations.mapping.bound import stage_lower_bounds
+from stagecut.formulations.mapping.bound import possible_values, stage_lower_bounds
 from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
-from stagecut.formulations.mapping.values import possible_values
 from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
 from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import auto
 from stagecut.solvers.mapping.layouts import matched
-from stagecut.solvers.mapping.programs.message_feasibility import MessageTest
-from stagecut.solvers.mapping.programs.ring_feasibility import RingTest
+from stagecut.solvers.mapping.programs.messages import MessageTest
+from stagecut.solvers.mapping.programs.rings import RingTest
 
 SHAPES = [(1, 3), (1, 4), (1, 5), (1, 6), (2, 3), (2, 4), (3, 3), (3, 2), (2, 2), (4, 2), (4, 1)]
 
@@ -68,7 +67,7 @@ def test_programs_against_brute_force(mode: str, first: int) -> None:
             at = optimum * (1 + 1e-9)
             assert rings(costs, lower_bounds, at) is not None, seed
             assert messages(costs, lower_bounds, at) is not None, seed
-            for s, order in rings.orders.items():
+            for s, order in rings.devices.items():
                 assert len(np.unique(order)) == costs.replicas, seed
                 longest = costs.ring_costs(s)[order, np.roll(order, -1)].max()
                 assert costs.base[s] + longest <= at * (1 + 1e-9), seed
@@ -78,8 +77,8 @@ def test_programs_against_brute_force(mode: str, first: int) -> None:
                 assert rings(costs, lower_bounds, below) is None, seed
             if mode == "p2p":
                 assert messages(costs, lower_bounds, below) is None, seed
-                if len(messages.members) == costs.stages:
-                    slots = np.array([messages.members[s] for s in range(costs.stages)])
+                if len(messages.devices) == costs.stages:
+                    slots = np.array([messages.devices[s] for s in range(costs.stages)])
                     assert len(np.unique(slots)) == slots.size, seed
                     time = stage_times(costs, slots, matched(costs, slots)).max()
                     assert max(time, costs.lower_bound) == pytest.approx(optimum, rel=1e-9), seed

@@ -132,6 +132,7 @@ def test_shipped_workloads_have_names_and_unknown_names_have_neighbours(
 ) -> None:
     ready = {"gpt2-xl": sample_files.workload, "bert-large": sample_files.workload}
     monkeypatch.setattr(files, "shipped", lambda: ready)
+    monkeypatch.setattr(files, "generate", lambda name: ready[name]())
     monkeypatch.chdir(tmp_path)
     assert load("gpt2-xl").name == "sämple"
     with pytest.raises(InputError, match=r"gpt2xl: no such file, .* did you mean gpt2-xl\?"):

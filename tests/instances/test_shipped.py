@@ -20,7 +20,7 @@ from stagecut.instances.formats.files import save
 from stagecut.instances.generate.architectures import ARCHITECTURES, Network, to_workload
 from stagecut.instances.generate.architectures.network import Tensor
 from stagecut.instances.generate.architectures.operators import concat, conv, elementwise, linear
-from stagecut.instances.generate.catalogue import CATALOGUE, build, find, shipped, show
+from stagecut.instances.generate.catalogue import CATALOGUE, build, find, generate, shipped, show
 from stagecut.instances.generate.roofline import CPU_CORE, MACHINES, machine
 from stagecut.runtime import evaluate
 
@@ -435,3 +435,37 @@ def test_known_optima_are_those_of_the_ideal_dp(name: str) -> None:
     result = stagecut.solve(entry.build(), problem=Throughput("contiguous"), method="dp")
     assert result.plan is not None
     assert result.plan.objective == pytest.approx(entry.best_ms, rel=1e-9)
+
+
+def test_deeper_networks_and_microbatches_by_name() -> None:
+    once, twice = generate("gpt2-xl-training"), generate("gpt2-xl-training@deeper=2")
+    assert twice.n == once.n + 2 * 96
+    assert twice.name == "gpt2-xl-training@deeper=2"
+    several = generate("llama3-8b-training@microbatches=3")
+    single = generate("llama3-8b-training")
+    assert several.n == 3 * single.n
+    assert len(several.edges) == 3 * len(single.edges)
+    assert several.extra["weight_bytes"].sum() == single.extra["weight_bytes"].sum()
+    activations = single.extra["activation_bytes"].sum()
+    assert several.extra["activation_bytes"].sum() == pytest.approx(3 * activations)
+    assert several.memory_bytes.sum() == pytest.approx(single.memory_bytes.sum() + 2 * activations)
+    of = several.colours.reshape(3, -1)
+    assert (of[0] == of[1]).all()
+    assert (of[0] == of[2]).all()
+    assert of.min() >= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("gpt2-xl@depth=2", "is no option"),
+        ("gpt2-xl@deeper=two", "not a whole number"),
+        ("gpt2-xl@deeper=0", "at least 1"),
+        ("gpt2-xl-operators-training@deeper=3000", "at most 2000000"),
+        ("unet@deeper=2", "depth alone"),
+        ("gpt3@deeper=2", "no shipped workload"),
+    ],
+)
+def test_options_after_a_name_that_make_no_sense(name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        generate(name)

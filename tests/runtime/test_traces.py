@@ -18,7 +18,7 @@ from stagecut.runtime.pictures import graph
 from stagecut.runtime.pictures.gantt import draw_gantt
 from stagecut.runtime.pictures.graph import draw_graph
 from stagecut.runtime.pictures.html_page import html_page, write_html
-from stagecut.runtime.pictures.timeline import boxes, memory_steps
+from stagecut.runtime.pictures.marks import bars_of, memory_steps
 from stagecut.runtime.pictures.trace import trace_events
 from stagecut.runtime.simulate.network import HostMemory, point_to_point, shared
 from stagecut.runtime.simulate.simulator import simulate, simulate_stages
@@ -122,12 +122,12 @@ def test_slices_of_a_track_nest(which: int) -> None:
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_boxes_fill_the_busy_time(which: int) -> None:
+def test_bars_fill_the_busy_time(which: int) -> None:
     run = list(_runs())[which]
     total = np.zeros(len(run.starts))
-    for box in boxes(run):
-        if box.lane < len(run.used):
-            total[run.used[box.lane]] += box.end - box.start
+    for bar in bars_of(run):
+        if bar.lane < len(run.used):
+            total[run.used[bar.lane]] += bar.end - bar.start
     assert total == pytest.approx(run.busy)
 
 
@@ -164,7 +164,7 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     assert "&lt;b&gt; &amp; co" in text
     assert "http" not in text
     embedded = text.split("const data = ")[1].split(";\n")[0]
-    assert len(json.loads(embedded)["boxes"]) == len(list(boxes(run)))
+    assert len(json.loads(embedded)["bars"]) == len(list(bars_of(run)))
     assert "@" not in html_page(run).split("<script>")[0]
 
 

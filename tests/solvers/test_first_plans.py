@@ -79,3 +79,29 @@ def test_the_first_mapping_needs_no_table_of_all_routes(name: str) -> None:
     with pytest.raises(EnoughError):
         solve(of.workload, accelerators_and_cpus(place.size), problem, on_progress=stop)
     assert not {"_searched", "latency_s"} & set(vars(place.routes))
+
+
+#: Solves to the end and says whether a kernel was compiled.
+WHOLE = """
+from numba.core import event
+from stagecut import DeviceMapping, Limits, load, solve, topology
+
+with event.install_recorder("numba:compile") as record:
+    problem = DeviceMapping(topology("mesh2d:2x2"), 2, 2, "both")
+    result = solve(load("resnet50-training"), problem=problem, limits=Limits(gap=0.0))
+print(result.status)
+assert not record.buffer, record.buffer
+"""
+
+
+def test_a_mapping_to_few_devices_compiles_nothing(tmp_path: Path) -> None:
+    """From partition to ties, with no kernel compiled before."""
+    ran = subprocess.run(
+        [sys.executable, "-c", WHOLE],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / ".dev")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["optimal"]

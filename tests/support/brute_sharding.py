@@ -13,7 +13,7 @@ from stagecut.instances import Operator, Signature, Tensor, TensorProgram, progr
 from stagecut.runtime.verify.sharding import path
 
 #: Combinations that are tried, at most.
-MOST = 30_000
+MAX_WAYS = 30_000
 
 MESHES = ((2,), (3,), (4,), (2, 2), (2, 3))
 
@@ -103,7 +103,7 @@ def least_cost(workload: Workload, problem: Sharding) -> float | None:
     program = workload.program
     assert program is not None
     ways = [list(_ways(program, operator, problem)) for operator in program.operators]
-    if math.prod(map(len, ways)) > MOST:
+    if math.prod(map(len, ways)) > MAX_WAYS:
         return None
     known: dict[tuple[int, tuple[str, ...], tuple[str, ...]], float] = {}
 

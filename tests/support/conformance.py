@@ -161,7 +161,7 @@ EXACT = {
     "latency": ("auto", "dp", "milp", "milp-big-m"),
     "training": ("auto", "dp", "milp"),
     "mapping": ("auto", "milp", "joint"),
-    "sharding": ("auto", "elimination", "milp", "milp-compact"),
+    "sharding": ("auto", "elimination", "messages", "milp", "milp-compact"),
 }
 
 #: Problem → task of nodes that take so long, joined by edges; all costs are `scale` times as large,

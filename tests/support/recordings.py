@@ -7,7 +7,7 @@ import numpy as np
 from stagecut import Plan
 from stagecut.instances.common.units import TIME_UNITS
 from stagecut.runtime.execution.recording_file import Done, RankRecording, RunRecording
-from stagecut.runtime.pictures.timeline import boxes
+from stagecut.runtime.pictures.marks import bars_of
 from stagecut.runtime.schedules.actions import Action, Kind
 from stagecut.runtime.simulate.result import Simulation
 
@@ -38,12 +38,12 @@ def recording_of(
     for step in range(steps):
         longer = scale * (warm_up if step == 0 else 1.0)
         begin = 100.0 + 1000.0 * step * simulation.makespan * scale
-        for box in boxes(simulation):
-            if box.lane < len(rows) and box.what in "FBIW":
-                start = begin + longer * box.start
-                length = longer * (box.end - box.start) * np.exp(noise * rng.normal())
-                action = Action(box.stage, Kind[box.what], box.microbatch)
-                rows[box.lane].append(Done(step, action, start, start + length))
+        for bar in bars_of(simulation):
+            if bar.lane < len(rows) and bar.what in "FBIW":
+                start = begin + longer * bar.start
+                length = longer * (bar.end - bar.start) * np.exp(noise * rng.normal())
+                action = Action(bar.stage, Kind[bar.what], bar.microbatch)
+                rows[bar.lane].append(Done(step, action, start, start + length))
         for row in rows if optimizer_s else ():
             end = row[-1].end_s
             row.append(Done(step, Action(row[0].action.stage, Kind.STEP), end, end + optimizer_s))

@@ -20,14 +20,15 @@ HEADS = 8
 CHANNELS = (320, 640, 1280, 1280)
 
 
-def stable_diffusion_unet(batch: int, side: int) -> Network:
+def stable_diffusion_unet(batch: int, side: int, deeper: int = 1) -> Network:
     """One denoising step on latents of `side`² (an image of 8 times that side).
 
     Rombach et al., "High-resolution image synthesis with latent diffusion models", CVPR 2022;
     dimensions and count (859 520 964) as in the published configuration of version 1.5: channels
     320, 640, 1280, 1280, two residual blocks per level, 8 heads, text of 77 × 768. Layers are
     residual blocks, transformer blocks, and changes of resolution. Every residual block adds a
-    projection of the time embedding: one node feeds them all.
+    projection of the time embedding: one node feeds them all. `deeper` is how many times as many
+    blocks a level has as published.
     """
     if side % 8:
         raise InputError(f"size: latents of {side}²; the network needs a multiple of 8")
@@ -41,7 +42,7 @@ def stable_diffusion_unet(batch: int, side: int) -> Network:
         x = conv(net, Tensor((batch, 4, side, side)), CHANNELS[0], 3, "conv", bias=True)
     skips = [x]
     for level, channels in enumerate(CHANNELS):
-        for i in range(2):
+        for i in range(2 * deeper):
             x = _residual(net, x, clock, channels, f"down.{level}.{i}.residual")
             if level < 3:
                 x = _transformer(net, x, text, f"down.{level}.{i}.transformer")
@@ -54,7 +55,7 @@ def stable_diffusion_unet(batch: int, side: int) -> Network:
     x = _transformer(net, x, text, "middle.transformer")
     x = _residual(net, x, clock, 1280, "middle.1.residual")
     for level in (3, 2, 1, 0):
-        for i in range(3):
+        for i in range(2 * deeper + 1):
             name = f"up.{level}.{i}"
             x = _residual(net, x, clock, CHANNELS[level], f"{name}.residual", skip=skips.pop())
             if level < 3:

@@ -1,6 +1,7 @@
 """Language models: GPT-2 XL, Llama 3 8B, Mixtral 8x7B, BERT-Large, T5-Large.
 
 Layers are the halves of the transformer blocks (attention, feed-forward), each expert by itself.
+`deeper` is how many times as many blocks a network has as published.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .operators import (
 TABLE = "embedding.tokens"
 
 
-def gpt2_xl(batch: int, tokens: int) -> Network:
+def gpt2_xl(batch: int, tokens: int, deeper: int = 1) -> Network:
     """GPT-2 XL reads a prompt: 48 blocks, width 1600, 25 heads, vocabulary 50257, tied table.
 
     Radford et al., "Language models are unsupervised multitask learners", 2019; dimensions and
@@ -35,7 +36,7 @@ def gpt2_xl(batch: int, tokens: int) -> Network:
         x = embedding(net, Tensor((batch, tokens)), vocabulary, width, "tokens")
         positions = learned(net, (tokens, width), "positions", rows=1024)
         x = elementwise(net, "add", x, positions)
-    for i in range(48):
+    for i in range(48 * deeper):
         with net.layer(f"block.{i}.attention"):
             y = norm(net, "layernorm", x, "norm")
             x = _self_attention(net, x, y, heads, cached=True)
@@ -48,30 +49,32 @@ def gpt2_xl(batch: int, tokens: int) -> Network:
     return net
 
 
-def llama3_8b(batch: int, tokens: int) -> Network:
+def llama3_8b(batch: int, tokens: int, deeper: int = 1) -> Network:
     """Llama 3 8B reads a prompt: 32 blocks, width 4096, 32 heads and 8 for keys and values.
 
     Grattafiori et al., "The Llama 3 herd of models", arXiv:2407.21783, Table 3.
     """
-    return _llama("Llama 3 8B", batch, tokens, vocabulary=128256, experts=0)
+    return _llama("Llama 3 8B", batch, tokens, 32 * deeper, vocabulary=128256, experts=0)
 
 
-def mixtral_8x7b(batch: int, tokens: int) -> Network:
+def mixtral_8x7b(batch: int, tokens: int, deeper: int = 1) -> Network:
     """Mixtral 8x7B reads a prompt: as Llama, with 8 experts per block of which 2 see a token.
 
     The tokens are taken to spread evenly over the experts: each sees a quarter of them. What an
     expert gets is gathered by an operator per expert, so that it can run where the tokens are.
     Jiang et al., "Mixtral of experts", arXiv:2401.04088, Table 1.
     """
-    return _llama("Mixtral 8x7B", batch, tokens, vocabulary=32000, experts=8)
+    return _llama("Mixtral 8x7B", batch, tokens, 32 * deeper, vocabulary=32000, experts=8)
 
 
-def _llama(title: str, batch: int, tokens: int, vocabulary: int, experts: int) -> Network:
+def _llama(
+    title: str, batch: int, tokens: int, blocks: int, vocabulary: int, experts: int
+) -> Network:
     width, narrow, inner = 4096, 1024, 14336
     net = Network(title, _sample(batch, tokens))
     with net.layer("embedding"):
         x = embedding(net, Tensor((batch, tokens)), vocabulary, width, "tokens")
-    for i in range(32):
+    for i in range(blocks):
         with net.layer(f"block.{i}.attention"):
             y = norm(net, "rmsnorm", x, "norm")
             query = linear(net, y, width, "query", bias=False)
@@ -128,7 +131,7 @@ def _swiglu(net: Network, x: Tensor, inner: int) -> Tensor:
     return linear(net, elementwise(net, "swiglu", gate, up), x.shape[-1], "down", bias=False)
 
 
-def bert_large(batch: int, tokens: int) -> Network:
+def bert_large(batch: int, tokens: int, deeper: int = 1) -> Network:
     """BERT-Large (uncased) in pre-training: 24 blocks, width 1024, 16 heads, both heads on top.
 
     Devlin et al., "BERT", NAACL 2019 (340M, rounded); the count includes the pooler, the masked
@@ -144,7 +147,7 @@ def bert_large(batch: int, tokens: int) -> Network:
         segments = embedding(net, Tensor((batch, tokens)), 2, width, "segments")
         x = elementwise(net, "add", x, positions, segments)
         x = norm(net, "layernorm", x, "norm")
-    for i in range(24):
+    for i in range(24 * deeper):
         with net.layer(f"block.{i}.attention"):
             x = norm(net, "layernorm", _self_attention(net, x, x, heads), "norm")
         with net.layer(f"block.{i}.mlp"):
@@ -160,7 +163,7 @@ def bert_large(batch: int, tokens: int) -> Network:
     return net
 
 
-def t5_large(batch: int, tokens: int) -> Network:
+def t5_large(batch: int, tokens: int, deeper: int = 1) -> Network:
     """T5-Large: 24 blocks each in encoder and decoder, width 1024, 16 heads, tied table.
 
     The decoder gets as many tokens as the encoder. The relative position bias of each half is
@@ -175,7 +178,7 @@ def t5_large(batch: int, tokens: int) -> Network:
     with net.layer("decoder.embedding"):
         z = embedding(net, Tensor((batch, tokens)), vocabulary, width, "tokens", owner=TABLE)
     bias = _position_bias(net, "encoder", tokens, heads)
-    for i in range(24):
+    for i in range(24 * deeper):
         with net.layer(f"encoder.{i}.attention"):
             y = norm(net, "rmsnorm", x, "norm")
             x = _self_attention(net, x, y, heads, affine=False, position=bias)
@@ -185,7 +188,7 @@ def t5_large(batch: int, tokens: int) -> Network:
     with net.layer("encoder.norm"):
         encoded = norm(net, "rmsnorm", x, "norm")
     bias = _position_bias(net, "decoder", tokens, heads)
-    for i in range(24):
+    for i in range(24 * deeper):
         with net.layer(f"decoder.{i}.attention"):
             y = norm(net, "rmsnorm", z, "norm")
             z = _self_attention(net, z, y, heads, affine=False, position=bias, cached=True)

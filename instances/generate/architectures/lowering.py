@@ -23,6 +23,7 @@ from ...model.network.links import Link
 from ...model.tied_weights import with_ties
 from ...model.ties import Copy, Tie
 from ...model.workload import Workload
+from ..microbatches import per_microbatch
 from ..roofline import CPU_CORE, Machine
 from .accounting import (
     GRADIENT_BYTES,
@@ -63,6 +64,7 @@ def to_workload(
     tied: Tied = Tied.COPIES,
     via: Via = Via.PEER,
     accelerators: int | None = None,
+    microbatches: int = 1,
     provenance: Mapping[str, str] | None = None,
 ) -> Workload:
     """Return the network as a workload, with a cluster that it fits on.
@@ -81,6 +83,8 @@ def to_workload(
     accelerators
         How many the suggested cluster has; default: 4, doubled until everything fits with a fifth
         to spare. A CPU core comes with them.
+    microbatches
+        How many the graph is of; see `microbatches.py`.
     provenance
         Entries added to those of the generator.
 
@@ -106,6 +110,7 @@ def to_workload(
         nodes = [*nodes, *(f"{node}.backward" for node in reversed(nodes))]
         colours = np.concatenate([colours, colours[::-1]])
     memory = sum((columns[key] for key in MEMORY), start=np.zeros(len(nodes)))
+    held = float(memory.sum() + (microbatches - 1) * columns["activation_bytes"].sum())
     link = machine.peer if via == Via.PEER else machine.host
     transfer = [1e3 * link.seconds(size) for size in columns["output_bytes"].tolist()]
     once = Workload(
@@ -121,7 +126,7 @@ def to_workload(
         colour_labels=labels,
         time_unit="ms",
         extra={key: columns[key] for key in ("parameters", "flops", *MEMORY)},
-        cluster=suggested_cluster(machine, link, float(memory.sum()), accelerators),
+        cluster=suggested_cluster(machine, link, held, accelerators),
         provenance={
             "generator": "stagecut.instances.generate.architectures",
             "network": network.title,
@@ -133,7 +138,8 @@ def to_workload(
             **(provenance or {}),
         },
     )
-    return with_ties(once, _ties(operators, group, count if training else 0, link), tied)
+    ties = _ties(operators, group, count if training else 0, link)
+    return with_ties(*per_microbatch(once, ties, microbatches), tied)
 
 
 def _groups(operators: list[Operator], granularity: Granularity) -> tuple[Ints, list[str]]:

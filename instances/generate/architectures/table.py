@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
 from .diffusion import stable_diffusion_unet
 from .language import bert_large, gpt2_xl, llama3_8b, mixtral_8x7b, t5_large
 from .network import Network
 from .vision import resnet50, semantic_fpn, unet, vit_l16
+
+
+class Describe(Protocol):
+    """Describes a network, given batch, size, and how many times its blocks it has."""
+
+    def __call__(self, batch: int, size: int, deeper: int = 1, /) -> Network:
+        """Return the network."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +29,7 @@ class Architecture:
     name, title
         For the command line, and for people.
     network
-        Describes it, given batch and size.
+        Describes it.
     batch
         Samples per pass (per microbatch, in training).
     size
@@ -34,7 +42,7 @@ class Architecture:
 
     name: str
     title: str
-    network: Callable[[int, int], Network]
+    network: Describe
     batch: int
     size: int
     parameters: int

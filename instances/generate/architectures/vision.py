@@ -1,7 +1,8 @@
 """Image networks: ResNet-50, ViT-L/16, U-Net, Semantic FPN on ResNet-50.
 
 Layers are convolutions with what follows them (normalisation, activation), and the halves of the
-transformer blocks; sums where branches meet are layers of their own.
+transformer blocks; sums where branches meet are layers of their own. `deeper` is how many times as
+many blocks a network has as published.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .operators import (
 )
 
 
-def resnet50(batch: int, side: int) -> Network:
+def resnet50(batch: int, side: int, deeper: int = 1) -> Network:
     """ResNet-50 for 1000 classes, with the stride in the 3×3 convolutions (version 1.5).
 
     He et al., "Deep residual learning for image recognition", CVPR 2016, Table 1; count and
@@ -32,21 +33,21 @@ def resnet50(batch: int, side: int) -> Network:
     """
     _multiple(side, 32)
     net = Network("ResNet-50", _sample(batch, side))
-    x = _backbone(net, Tensor((batch, 3, side, side)))[-1]
+    x = _backbone(net, Tensor((batch, 3, side, side)), deeper)[-1]
     with net.layer("head"):
         x = pool(net, "avgpool", x, side // 32, 1)
         linear(net, Tensor((batch, x.shape[1]), x.producer), 1000, "logits")
     return net
 
 
-def _backbone(net: Network, pixels: Tensor) -> list[Tensor]:
+def _backbone(net: Network, pixels: Tensor, deeper: int) -> list[Tensor]:
     """ResNet-50 up to its last block; returns what its four stages say."""
     x = _conv_norm_relu(net, pixels, 64, 7, "stem", stride=2)
     with net.layer("stem.pool"):
         x = pool(net, "maxpool", x, 3, 2, 1)
     stages = []
     for s, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
-        for b in range(blocks):
+        for b in range(blocks * deeper):
             stride = 2 if s > 0 and b == 0 else 1
             name = f"stage.{s}.{b}"
             y = _conv_norm_relu(net, x, width, 1, f"{name}.reduce")
@@ -78,7 +79,7 @@ def _conv_norm_relu(
         return elementwise(net, "relu", x) if relu else x
 
 
-def semantic_fpn(batch: int, side: int) -> Network:
+def semantic_fpn(batch: int, side: int, deeper: int = 1) -> Network:
     """Semantic FPN on ResNet-50 for the 150 classes of ADE20K.
 
     Four pyramid levels of 256 channels; each is brought to a quarter of the image's side by
@@ -89,7 +90,7 @@ def semantic_fpn(batch: int, side: int) -> Network:
     """
     _multiple(side, 32)
     net = Network("Semantic FPN, ResNet-50", _sample(batch, side))
-    stages = _backbone(net, Tensor((batch, 3, side, side)))
+    stages = _backbone(net, Tensor((batch, 3, side, side)), deeper)
     merged: Tensor | None = None
     levels: list[Tensor] = []
     for s in (3, 2, 1, 0):
@@ -117,12 +118,14 @@ def semantic_fpn(batch: int, side: int) -> Network:
     return net
 
 
-def unet(batch: int, side: int) -> Network:
+def unet(batch: int, side: int, deeper: int = 1) -> Network:
     """The original U-Net for one channel and two classes: 23 convolutions, none padded.
 
     Ronneberger, Fischer and Brox, "U-Net", MICCAI 2015, Figure 1 (572² → 388²); the figure's
     dimensions give 31.03M parameters, the count usually quoted.
     """
+    if deeper > 1:
+        raise InputError(f"deeper: {deeper}; the U-Net has its figure's depth alone")
     if side < 188 or side % 16 != 12:
         raise InputError(f"size: {side} pixels do not fit; take 188, 204, 220, … 572, …")
     net = Network("U-Net", _sample(batch, side))
@@ -151,7 +154,7 @@ def _plain(net: Network, x: Tensor, channels: int) -> Tensor:
     return elementwise(net, "relu", conv(net, x, channels, 3, "conv", padding=0, bias=True))
 
 
-def vit_l16(batch: int, side: int) -> Network:
+def vit_l16(batch: int, side: int, deeper: int = 1) -> Network:
     """ViT-L/16 for 1000 classes: 24 blocks, width 1024, 16 heads, patches of 16².
 
     Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021, Table 1; count and 61.55 GMACs
@@ -168,7 +171,7 @@ def vit_l16(batch: int, side: int) -> Network:
         shape = (batch, rows, width)
         x = net.add("concat", "concat", (x, token), shape, flops=0, saves="nothing")
         x = elementwise(net, "add", x, learned(net, (rows, width), "positions"))
-    for i in range(24):
+    for i in range(24 * deeper):
         with net.layer(f"block.{i}.attention"):
             y = norm(net, "layernorm", x, "norm")
             query, key, value = (linear(net, y, width, n) for n in ("query", "key", "value"))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...common.arrays import Floats, Ints, frozen
 from ...common.errors import InputError, quote
-from ...common.units import LEAST, MOST
+from ...common.units import LARGEST, SMALLEST
 
 #: Devices of a cluster with links between them: the table of pairs grows with the square.
 MAX_LINKED_DEVICES = 2_000
@@ -47,7 +47,7 @@ class Link:
             object.__setattr__(self, key, number(getattr(self, key), f"link: {key}"))
         if not (self.latency_s >= 0 and math.isfinite(self.latency_s)):
             raise InputError(f"link: latency_s is {self.latency_s:g}; it must be at least 0")
-        if not self.bytes_per_s >= LEAST:
+        if not self.bytes_per_s >= SMALLEST:
             raise InputError(f"link: bytes_per_s is {self.bytes_per_s:g}; it must be above 0")
 
     def seconds(self, size_bytes: float) -> float:
@@ -146,6 +146,6 @@ def number(value: object, what: str) -> float:
         found = float(value)
     except OverflowError:
         found = math.nan
-    if math.isnan(found) or MOST < abs(found) < math.inf:
-        raise InputError(f"{what} is {quote(value)}; it must be a number up to {MOST:g}")
+    if math.isnan(found) or LARGEST < abs(found) < math.inf:
+        raise InputError(f"{what} is {quote(value)}; it must be a number up to {LARGEST:g}")
     return found

@@ -196,11 +196,12 @@ def route(
     """
     from scipy.sparse import coo_array
 
-    order = np.lexsort((latency_s, -bytes_per_s, links.max(axis=1), links.min(axis=1)))
-    ends = np.sort(links[order], axis=1)
-    first = np.ones(len(ends), bool)
-    first[1:] = (ends[1:] != ends[:-1]).any(axis=1)
-    ends, latency, bandwidth = ends[first], latency_s[order][first], bytes_per_s[order][first]
+    ends, latency, bandwidth = np.sort(links, axis=1), latency_s, bytes_per_s
+    pair = ends[:, 0] * nodes + ends[:, 1]
+    if (pair[1:] <= pair[:-1]).any():  # else they are in order: sorting millions takes seconds
+        order = np.lexsort((latency_s, -bytes_per_s, pair))
+        order = order[np.diff(pair[order], prepend=-1) > 0]
+        ends, latency, bandwidth = ends[order], latency_s[order], bytes_per_s[order]
     both = np.concatenate([ends, ends[:, ::-1]])
     which = np.tile(np.arange(len(ends)), 2)
     matrix = coo_array((which + 1, (both[:, 0], both[:, 1])), shape=(nodes, nodes)).tocsr()

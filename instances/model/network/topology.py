@@ -14,7 +14,7 @@ import numpy as np
 from ...common.arrays import Bools, Floats, Ints, checked, frozen
 from ...common.choices import Routing
 from ...common.errors import InputError, quote
-from ...common.units import LEAST, MOST
+from ...common.units import LARGEST, SMALLEST
 from ..summary import Tabled
 from .routing import Routes, route
 
@@ -237,18 +237,20 @@ def _check(topology: Topology) -> None:
         raise InputError(f"{where}: island and devices differ in length; give one per device")
     if topology.excluded and not 0 <= topology.excluded[0] <= topology.excluded[-1] < topology.size:
         raise InputError(f"{where}: excluded names a device beyond 0 to {topology.size - 1}")
-    for i, (a, b) in enumerate(topology.links.tolist()):
-        if not (0 <= a < nodes and 0 <= b < nodes):
+    first, second = topology.links.T
+    wrong = (topology.links.min(axis=1) < 0) | (topology.links.max(axis=1) >= nodes)
+    for i in np.flatnonzero(wrong | (first == second))[:1].tolist():
+        a, b = topology.links[i].tolist()
+        if wrong[i]:
             raise InputError(f"{where}: link {i} ({a}–{b}): nodes run 0 to {nodes - 1}")
-        if a == b:
-            raise InputError(f"{where}: link {i} joins node {a} to itself; remove it")
+        raise InputError(f"{where}: link {i} joins node {a} to itself; remove it")
     for key, good in (
-        ("latency_s", (topology.latency_s >= 0) & (topology.latency_s <= MOST)),
+        ("latency_s", (topology.latency_s >= 0) & (topology.latency_s <= LARGEST)),
         ("bytes_per_s", _is_rate(topology.bytes_per_s)),
     ):
         for i in np.flatnonzero(~good)[:1].tolist():
             least = "a number ≥ 0" if key == "latency_s" else "above 0"
-            least += f", and at most {MOST:g}"
+            least += f", and at most {LARGEST:g}"
             value = quote(float(getattr(topology, key)[i]))
             raise InputError(f"{where}: link {i}: {key} is {value}; it must be {least}")
     sides = topology.shape
@@ -257,7 +259,7 @@ def _check(topology: Topology) -> None:
 
 
 def _is_rate(values: Floats) -> Bools:
-    return (values >= LEAST) & ((values <= MOST) | np.isinf(values))
+    return (values >= SMALLEST) & ((values <= LARGEST) | np.isinf(values))
 
 
 def topology_from_networkx(graph: nx.Graph[int]) -> Topology:

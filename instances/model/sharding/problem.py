@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...common.choices import Optimizer, OrText, ShardingObjective, choose
 from ...common.errors import InputError, quote
-from ...common.units import MOST, TIME_UNITS, NodeId
+from ...common.units import LARGEST, TIME_UNITS, NodeId
 from ..summary import ByFields
 from .mesh import DeviceMesh
 from .program import TensorProgram
@@ -86,8 +86,8 @@ class Sharding(ByFields):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(f"{key}: {quote(value)} is no number")
-            if not (least <= value <= MOST and math.isfinite(value)):
-                raise InputError(f"{key}: {value:g}; it must be from 0 to {MOST:g}")
+            if not (least <= value <= LARGEST and math.isfinite(value)):
+                raise InputError(f"{key}: {value:g}; it must be from 0 to {LARGEST:g}")
             object.__setattr__(self, key, float(value))
         object.__setattr__(self, "fixed", tuple((node, str(text)) for node, text in self.fixed))
 

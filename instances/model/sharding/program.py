@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ...common.choices import Role
 from ...common.errors import InputError, quote
-from ...common.units import MOST, NodeId
+from ...common.units import LARGEST, NodeId
 from ..summary import Tabled
 from .properties import COPIED, PARTIAL, axis_text, parse_axis
 
@@ -191,8 +191,8 @@ class Operator:
             object.__setattr__(self, key, tuple(getattr(self, key)))
         object.__setattr__(self, "role", Role.of("role", self.role))
         for key in ("fixed", "compute", "memory", "flops"):
-            if not 0 <= getattr(self, key) <= MOST:
-                raise InputError(f"operator {self.name}: {key} must be from 0 to {MOST:g}")
+            if not 0 <= getattr(self, key) <= LARGEST:
+                raise InputError(f"operator {self.name}: {key} must be from 0 to {LARGEST:g}")
         texts = [signature.text for signature in self.signatures]
         for text in texts:
             if texts.count(text) > 1:
@@ -329,7 +329,7 @@ def _check_signature(
             f"{where}: signature {signature.text} is not for {len(operator.inputs)} inputs and "
             f"{len(operator.outputs)} outputs"
         )
-    if not (signature.extent >= 1 and 0 <= signature.reduced_bytes <= MOST):
+    if not (signature.extent >= 1 and 0 <= signature.reduced_bytes <= LARGEST):
         raise InputError(f"{where}: signature {signature.text}: extent must be at least 1")
     for held, said in sides:
         for t, one in zip(held, said, strict=True):

@@ -24,7 +24,7 @@ from ..tracing.leaves import loss_of, tensors
 from ..tracing.traced import Traced
 
 #: Runs that do not count; at least and at most so many that do; seconds after which it ends.
-WARM_UP, LEAST, MOST, BUDGET_S = 2, 5, 200, 2.0
+WARM_UP, FEWEST_RUNS, MOST_RUNS, BUDGET_S = 2, 5, 200, 2.0
 #: Measurements that are older are made again.
 DAY_S = 86400.0
 MOST_DAYS = 30.0
@@ -122,7 +122,9 @@ def measure_kernels(
     run = fx.Interpreter(traced.module)
     seconds: dict[str, list[float]] = {}
     began, runs = time.perf_counter(), 0
-    while runs < WARM_UP + LEAST or (runs < MOST and time.perf_counter() - began < BUDGET_S):
+    while runs < WARM_UP + FEWEST_RUNS or (
+        runs < MOST_RUNS and time.perf_counter() - began < BUDGET_S
+    ):
         watch = Watch(clock)
         with torch.set_grad_enabled(training), watch:
             output = loss_of(tensors(run.run(*traced.inputs, enable_io_processing=False)))
@@ -188,8 +190,8 @@ def measure_whole(
     forward: list[float] = []
     backward: list[float] = []
     began = time.perf_counter()
-    while len(forward) < WARM_UP + LEAST or (
-        len(forward) < MOST and time.perf_counter() - began < BUDGET_S
+    while len(forward) < WARM_UP + FEWEST_RUNS or (
+        len(forward) < MOST_RUNS and time.perf_counter() - began < BUDGET_S
     ):
         with nullcontext() if training else torch.no_grad():
             _wait(device)

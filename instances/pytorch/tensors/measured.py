@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from ...common.errors import InputError
 from ...model.sharding.program import Operator, TensorProgram
-from ..prices.timing import BUDGET_S, LEAST, MOST, WARM_UP, host_clock
+from ..prices.timing import BUDGET_S, FEWEST_RUNS, MOST_RUNS, WARM_UP, host_clock
 from ..tracing.leaves import tensors
 from ..tracing.traced import reason_of
 from .trace import TrainingGraph
@@ -50,8 +50,8 @@ def operator_seconds(
 
     running = Timed(fx.GraphModule(nn.Module(), traced.graph))
     placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
-    began, runs = time.perf_counter(), 0
-    while runs < WARM_UP + LEAST or (runs < MOST and time.perf_counter() - began < BUDGET_S):
+    until, runs = time.perf_counter() + BUDGET_S, 0
+    while runs < WARM_UP + FEWEST_RUNS or (runs < MOST_RUNS and time.perf_counter() < until):
         given = [values.get(traced.names.get(node.name, "")) for node in placeholders]
         for k, node in enumerate(placeholders):
             if node.name in traced.resident:  # statistics change

@@ -101,18 +101,18 @@ def training_graph(
             f"{type(model).__name__}: it cannot be traced as a training graph: "
             f"{reason_of(error, model)}"
         ) from None
-    return _named(traced.graph, weights, buffers, list(trained), given, named)
+    return named_graph(traced.graph, weights, buffers, list(trained), (given, named))
 
 
-def _named(
+def named_graph(
     graph: fx.Graph,
     weights: Mapping[str, Any],
     buffers: Mapping[str, Any],
     trained: list[str],
     given: Any,
-    named: Any,
 ) -> TrainingGraph:
-    inputs = tensors((given, named))
+    """Return a graph that returns losses and the gradients of what is trained, with its names."""
+    inputs = tensors(given)
     called = [*weights, *buffers, *(f"input {k}" for k in range(len(inputs)))]
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     placeholders = [n for n in placeholders if isinstance(n.meta.get("val"), torch.Tensor)]
@@ -120,7 +120,8 @@ def _named(
     names = {node.name: name for node, name in zip(placeholders, called, strict=True)}
     output = next(node for node in graph.nodes if node.op == "output")
     outputs = list(output.args[0])
-    losses, gradients = outputs[: len(outputs) - len(trained)], outputs[-len(trained) :]
+    count = len(outputs) - len(trained)
+    losses, gradients = outputs[:count], outputs[count:]
     by_name = {name: node for node, name in zip(placeholders, called, strict=True)}
     parameters: dict[str, fx.Node | None] = {by_name[name].name: None for name in weights}
     for name, node in zip(trained, gradients, strict=True):

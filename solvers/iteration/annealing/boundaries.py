@@ -16,7 +16,7 @@ from . import kernel
 #: Work of an annealing, in actions executed and nets looked at: some 0.5 CPU s.
 WORK = 40_000_000
 #: Rounds at least and at most.
-LEAST, MOST = 2_000, 60_000
+MIN_ROUNDS, MAX_ROUNDS = 2_000, 60_000
 #: Part of the makespan by which a chain may become longer, at first and at last.
 HEAT = (0.02, 1e-5)
 
@@ -95,7 +95,7 @@ def anneal(
     times = times_of(line, lattice, chain, kinds)
     actions = chain.actions
     each = len(actions.table) + len(kinds) * times.held.shape[1]
-    rounds = int(np.clip(WORK // each, LEAST, MOST))
+    rounds = int(np.clip(WORK // each, MIN_ROUNDS, MAX_ROUNDS))
     draws = 1 - np.random.default_rng(seed).random((rounds, 5))
     draws = np.minimum(draws, 1 - 1e-12)
     best = ideals.copy()

@@ -11,7 +11,7 @@ at given prices, the cheapest stages before and behind it do; or if it does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -19,11 +19,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ....formulations.iteration.line import most_between
-from ....instances.common.arrays import Floats, Ints
+from ....instances.common.arrays import Bools, Floats, Ints
 from ..stage_list import StageList, bits
 from ..stage_paths import HEAVY, LIGHT, StagePaths
-from . import kernels
 from .graph import Graph
+from .pair_kernel import list_pairs
+from .singles import Singles
+
+#: Pairs that are looked at at most, and listed, some 200 bytes each.
+LOOKED_AT, MOST = 100_000, 400_000
 
 
 class Stages(NamedTuple):
@@ -136,6 +140,21 @@ class Pairs:
         )
 
     @cached_property
+    def cut(self) -> list[tuple[Ints, Ints]]:
+        """The stages of `paths` that cut each of the `shared` nets, and how many pins they have."""
+        stages, found = self.paths.stages, []
+        for pins, held in zip(self.shared.pins, self.shared.held.T, strict=True):
+            own = held[stages.end] - held[stages.start]
+            which = np.flatnonzero((own > 0) & (own < pins))
+            found.append((which, own[which]))
+        return found
+
+    @cached_property
+    def alone(self) -> list[Floats]:
+        """For each position what each stage there costs every plan, shape (R,)."""
+        return [self.paths.least_makespan(s, 0) for s in range(2 * self.devices)]
+
+    @cached_property
     def on_device(self) -> Floats:
         """Paths that are longest where the stages of a device are the largest, (D, 3, 2D, 2)."""
         chain = self.paths.chain
@@ -223,8 +242,14 @@ class Pairs:
         ends, at = np.unique(listed.end, return_index=True)
         return listed.forward[0].copy(), listed.backward[0].copy(), listed.start, ends, at
 
+    def tables(self, meet: int, prices: Floats) -> Floats:
+        """Return `behind` of both halves, one after the other, shape (Q, 2D + 2, N)."""
+        last, size = self.paid.lattice.size - 1, self.devices
+        halves = [(self.behind(price, meet, 0), self.behind(price, last, size)) for price in prices]
+        return np.array([np.concatenate(both) for both in halves])
+
     def graph(
-        self, meet: int, target: float, prices: Floats, tables: Floats, most: int
+        self, meet: int, target: float, prices: Floats, allowed: Bools, most: int
     ) -> Graph | None:
         """Return the pairs of chains below a target; None if there are more than `most`.
 
@@ -232,17 +257,17 @@ class Pairs:
         ----------
         prices
             Shape (Q, 2D, 4).
-        tables
-            Shape (Q, 2D + 1, N): `behind` of both halves, one after the other.
+        allowed
+            Shape (2D, R): which of `stages` may be at each position.
         """
         size = self.devices
         rows = np.empty((most, 5), np.int64)
         times = np.empty((most, 2, 2))
         begin = np.zeros(size + 1, np.int64)
         room = float(self.paths.line.room[0])
-        filled = kernels.list_pairs(
-            meet, target, self.stages, self.shared, self._limits(meet), prices, tables, room,
-            (rows, times, begin),
+        filled = list_pairs(
+            meet, target, self.stages, allowed, self.shared, self._limits(meet), prices,
+            self.tables(meet, prices), room, (rows, times, begin),
         )  # fmt: skip
         if filled < 0:
             return None
@@ -251,3 +276,66 @@ class Pairs:
         duration[:, :, :2] = times[:filled]
         layer, source, sink = rows[:, :3].T.copy()
         return Graph(begin, layer, source, sink, duration, self.stages.end[rows[:, 3:]])
+
+    @cached_property
+    def keys(self) -> Ints:
+        """A number for each of `stages`, increasing."""
+        start = np.repeat(np.arange(len(self.stages.first) - 1), np.diff(self.stages.first))
+        return np.asarray(start * self.paid.lattice.size + self.stages.end)
+
+
+@dataclass(frozen=True, eq=False)
+class Meeting(Singles):
+    """The chains of 2D stages that pass a meeting ideal; see `Source`.
+
+    At first stage by stage, with the least that each of them takes; then, where few enough are
+    left at each position, by pairs.
+    """
+
+    pairs: Pairs
+
+    def durations(self) -> Sequence[Floats]:
+        """Return for each position how long the actions of each stage take at least.
+
+        A net with pins on one side of the meeting ideal alone is paid for by all stages that cut
+        it. Else the first half pays for forward data, and the second half for gradients, where
+        another stage of the same half has a pin, as that is on another device.
+        """
+        shared, (size, meet) = self.pairs.shared, self.through
+        stages = self.pairs.paths.stages
+        halves = []
+        for half in range(2):
+            passes = stages.forward[0].copy(), stages.backward[0].copy()
+            for e, (which, own) in enumerate(self.pairs.cut):
+                below = int(shared.held[meet, e])
+                here = int(shared.pins[e]) - below if half else below
+                if here == shared.pins[e]:
+                    for k in range(2):
+                        passes[k][which] += shared.weight[k, e]
+                elif here:
+                    passes[half][which[own < here]] += shared.weight[half, e]
+            forward, backward = (np.where(np.isfinite(one), one, 0.0) for one in passes)
+            none = np.zeros_like(forward)
+            halves += [np.stack((forward, backward, none, none))] * size
+        return halves
+
+    def bounds(self) -> Sequence[Floats]:
+        """Return for each position what each stage there costs every plan, shape (R,)."""
+        return self.pairs.alone
+
+    def finer(self, graph: Graph, alive: Ints, target: float, prices: Floats) -> Graph | None:
+        """Return the pairs of the stages that are left; None while they are too many."""
+        size, ideals = self.plans.size, self.pairs.paid.lattice.size
+        begin = np.searchsorted(alive, graph.begin)
+        left = np.diff(begin)
+        if (left[: size // 2] * left[size // 2 :]).sum() > LOOKED_AT:
+            return None
+        allowed = np.zeros((size, len(self.pairs.keys)), np.bool_)
+        reached = np.zeros(1, np.int64)
+        for s in range(size):
+            own = alive[begin[s] : begin[s + 1]]
+            keys = reached[graph.source[own]] * ideals + graph.cuts[own, 0]
+            allowed[s] = np.isin(self.pairs.keys, keys)
+            reached = np.unique(graph.cuts[graph.begin[s] : graph.begin[s + 1], 0])
+        _, meet = self.through
+        return self.pairs.graph(meet, target, prices[None], allowed, MOST)

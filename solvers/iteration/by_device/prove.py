@@ -1,8 +1,8 @@
-"""The search device by device, for two stages on each device of one kind."""
+"""The search device by device, for one or two stages on each device of one kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -10,55 +10,93 @@ from ....formulations.iteration.line import Line
 from ....instances.common.arrays import Ints
 from ..run import Run
 from ..sized import SLACK, Sized
-from ..stage_list import list_stages
-from .pairs import Pairs
-from .search import BestFirst, Root
+from ..stage_list import StageList, list_stages
+from .pairs import Meeting, Pairs
+from .search import BestFirst, Root, Source
+from .singles import Singles
+
+#: Ideals at most where devices hold two stages: pairs of them are counted.
+IDEALS = 3_000
 
 
-def by_device(line: Line) -> bool:
-    """Whether each device holds stages d and D + d, all are of one kind, and no rules hold."""
+def by_device(line: Line, numbers: list[Sized]) -> bool:
+    """Whether all devices are of one kind, and hold a stage each, or stages d and D + d of 2D.
+
+    With two stages on a device, without rules.
+    """
+    if len(line.kinds) > 1:
+        return False
+    if all(_alone(plans) for plans in numbers):
+        return True
     problem = line.problem
-    two = problem.chunks_per_device == 2 and len(line.kinds) == 1
-    return two and not (problem.overlap or problem.order or line.rules)
+    few = all(plans.paths.stages.lattice.size <= IDEALS for plans in numbers)
+    return (
+        few
+        and problem.chunks_per_device == 2
+        and not (problem.overlap or problem.order or line.rules)
+    )
 
 
-def pairs_of_devices(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> None:
+def chains_by_device(
+    run: Run, numbers: list[Sized], raise_bound: Callable[[], None]
+) -> Iterator[None]:
     """Raise the bounds of all numbers of stages together, until plan and bound meet."""
     search = run.search
+    longest = _longest(run.line)
 
-    def aim() -> float:
-        return min(search.objective * (1 - max(search.next_gap, SLACK)), longest)
-
-    def met(pairs: Pairs, ideals: Ints, makespan: float) -> None:
-        kinds = (0,) * pairs.paths.chain.order.stages
-        run.offer_ideals(np.append(0, ideals), kinds, makespan)
+    def met(ideals: Ints, makespan: float) -> None:
+        run.offer_ideals(np.append(0, ideals), (0,) * len(ideals), makespan)
 
     def raise_all(bound: float) -> None:
         for plans in numbers:
             plans.bound = max(plans.bound, bound)
         raise_bound()
 
-    longest = _longest(run.line)
-    best = BestFirst(search, aim, met, raise_all)
-    most_work = search.objective / run.line.problem.microbatches
+    sources = list(_sources(run, numbers))
+    gap = 1.0
+    while search.next_gap < gap:  # a search is for chains below its aim: one for each gap
+        gap = search.next_gap
+
+        def aim(gap: float = gap) -> float:
+            return min(run.aim(gap), longest)
+
+        best = BestFirst(aim, met, raise_all)
+        for source in sources:
+            best.push(source.plans.bound, Root(source, source.plans.pool))
+        while best.step():
+            yield
+        if search.best is None and best.closed == np.inf:
+            for plans in numbers:
+                plans.bound = np.inf
+
+
+def _sources(run: Run, numbers: list[Sized]) -> Iterator[Source]:
+    """Yield the chains of each number of stages that can be below the incumbent."""
+    most_work = run.search.objective / run.line.problem.microbatches
+    listed: StageList | None = None
     for plans in numbers:
-        if plans.bound >= aim():
+        if plans.bound >= run.aim():
             continue
-        size = plans.size // 2
+        if not plans.pool:
+            plans.pool.append(plans.prices)
+        if _alone(plans):
+            yield Singles(plans, (0, 0))
+            continue
         paid = plans.paths.stages
-        if size > 1:
-            listed = list_stages(run.line, run.lattice, most_work, search)
+        if plans.size > 2:  # not all on one device
+            listed = listed or list_stages(run.line, run.lattice, most_work, run.search)
             if listed is None:
                 return
             paid = listed
-        pool = plans.pool or [plans.prices]
         pairs = Pairs(plans.paths, paid)
         for meet in range(1, run.lattice.size - 1):
-            best.push(plans.bound, Root(pairs, meet, pool))
-    best.run()
-    if best.complete and search.best is None and best.closed == np.inf:
-        for plans in numbers:
-            plans.bound = np.inf
+            yield Meeting(plans, (plans.size // 2, meet), pairs)
+
+
+def _alone(plans: Sized) -> bool:
+    """Whether each stage has a device of its own."""
+    order = plans.paths.chain.order
+    return len(order.tables) == order.stages
 
 
 def _longest(line: Line) -> float:

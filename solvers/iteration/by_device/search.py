@@ -1,8 +1,9 @@
-"""Best first over all meeting ideals of all numbers of devices: plans, and the bound that is left.
+"""Best first over chains of all numbers of devices: plans, and the bound that is left.
 
-A *root* stands for the chains that pass a meeting ideal. It becomes a tree (`tree`) once its bound
-is the least of all. Where the chains below the incumbent have too many options, the tree is that of
-the chains below a lower target, and the root stays, with that target as its bound.
+A *root* stands for the chains of a source: those of a number of stages (`singles`), or those that
+pass a meeting ideal (`pairs`). It becomes a tree (`tree`) once its bound is the least of all. Where
+the chains below the incumbent have too many options, the tree is that of the chains below a lower
+target, and the root stays, with that target as its bound.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from ....instances.common.arrays import Floats, Ints
-from ...core.search import Stoppable
-from .pairs import Pairs
+from ..sized import Sized
+from .graph import Graph
 from .tree import FIRST, ROUNDS, Tree
 
 #: Prices that are asked about every pair.
@@ -24,40 +26,73 @@ POOL = 4
 #: Least part of the way to the target that a tree is built for.
 LEAST_STEP = 1 / 256
 #: Options of a tree at most, some 200 bytes each.
-MOST = 400_000
+MAX_OPTIONS = 400_000
 #: Relative slack for rounding of sums.
 SLACK = 1e-9
 
 
+class Source(Protocol):
+    """Chains of P stages on devices of one kind."""
+
+    @property
+    def plans(self) -> Sized:
+        """What is known of plans with P stages."""
+
+    def tables(self, prices: Floats) -> Floats:
+        """Return the least cost of what is left of a chain, at prices of shape (Q, P, 4)."""
+
+    def least(self, tables: Floats) -> float:
+        """Return the bound that the tables prove for every chain."""
+
+    def graph(self, target: float, prices: Floats, tables: Floats, most: int) -> Graph | None:
+        """Return the options of chains below a target; None if there are more than `most`."""
+
+
+@runtime_checkable
+class Coarse(Source, Protocol):
+    """A source whose options are looser than what they stand for."""
+
+    def finer(self, graph: Graph, alive: Ints, target: float, prices: Floats) -> Graph | None:
+        """Return the exact options that stand for some; None while they are too many."""
+
+
 @dataclass
 class Root:
-    """The chains that pass a meeting ideal.
+    """The chains of a source.
 
     Parameters
     ----------
-    pairs, meet
-        Of which stages, and the ideal.
+    source
+        The chains.
     pool
-        Prices, shape (2D, 4) each, the newest last; shared by the roots of one number of devices.
+        Prices, shape (P, 4) each, the newest last; shared by the roots of one number of stages.
     step
         Part of the way from its bound to the target that the next tree is built for.
     """
 
-    pairs: Pairs
-    meet: int
+    source: Source
     pool: list[Floats]
     step: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Some options of a tree, for chains below a target."""
+    """Some options of a tree, for chains below a target.
 
-    pairs: Pairs
+    Parameters
+    ----------
+    exact
+        Whether they are those of `Coarse.finer`.
+    """
+
+    source: Source
     tree: Tree
     target: float
     options: Ints
     prices: Floats
+    paths: Floats
+    chains: Ints
+    exact: bool = False
 
 
 @dataclass
@@ -66,12 +101,10 @@ class BestFirst:
 
     Parameters
     ----------
-    search
-        Asked when to stop.
     aim
         Returns the makespan below which a plan is asked for.
     met
-        Takes the pairs and a chain, and its makespan.
+        Takes the ideals that a chain passes behind the empty one, and its makespan.
     raise_bound
         Takes the least bound of all chains.
     closed
@@ -82,9 +115,8 @@ class BestFirst:
         Roots and nodes by their bounds, and a number that tells equal ones apart.
     """
 
-    search: Stoppable
     aim: Callable[[], float]
-    met: Callable[[Pairs, Ints, float], None]
+    met: Callable[[Ints, float], None]
     raise_bound: Callable[[float], None]
     closed: float = np.inf
     complete: bool = False
@@ -96,39 +128,32 @@ class BestFirst:
         if bound < self.aim():
             heapq.heappush(self.heap, (bound, next(self.number), item))
 
-    def run(self) -> None:
-        """Search until bound and plan meet, or the time ends."""
-        while not self.search.should_stop():
-            least = self.heap[0][0] if self.heap else self.aim()
-            self.raise_bound(min(least, self.closed, self.aim()))
-            if least >= self.aim() or self.closed <= least:
-                self.complete = True
-                return
-            bound, _, item = heapq.heappop(self.heap)
-            if isinstance(item, Root):
-                self._grow(bound, item)
-            else:
-                self._divide(bound, item)
+    def step(self) -> bool:
+        """Divide the chains with the least bound; return whether any are left."""
+        while self.heap and self.heap[0][0] < self.heap[0][2].source.plans.bound:
+            _, _, item = heapq.heappop(self.heap)  # another search has raised the bound
+            self.push(item.source.plans.bound, item)
+        least = self.heap[0][0] if self.heap else self.aim()
+        self.raise_bound(min(least, self.closed, self.aim()))
+        if least >= self.aim() or self.closed <= least:
+            self.complete = True
+            return False
+        bound, _, item = heapq.heappop(self.heap)
+        if isinstance(item, Root):
+            self._grow(bound, item)
+        else:
+            self._divide(bound, item)
+        return True
 
     def _grow(self, bound: float, root: Root) -> None:
-        pairs, pool = root.pairs, root.pool[-POOL:]
-        size = pairs.devices
-        last = pairs.paid.lattice.size - 1
+        source, pool = root.source, np.array(root.pool[-POOL:])
         target = bound + root.step * (self.aim() - bound)
-        tables = np.array(
-            [
-                np.concatenate(
-                    (pairs.behind(prices, root.meet, 0), pairs.behind(prices, last, size)[1:])
-                )
-                for prices in pool
-            ]
-        )
-        starts = [pairs.behind(prices, last, size)[0, root.meet] for prices in pool]
-        own = float((tables[:, 0, 0] + starts).max()) * (1 - SLACK)
+        tables = source.tables(pool)
+        own = source.least(tables) * (1 - SLACK)
         if own > bound:
             self.push(own, root)
             return
-        graph = pairs.graph(root.meet, target, np.array(pool), tables, MOST)
+        graph = source.graph(target, pool, tables, MAX_OPTIONS)
         if graph is None:
             root.step /= 2
             if root.step < LEAST_STEP:
@@ -138,28 +163,47 @@ class BestFirst:
             return
         if target < self.aim():
             self.push(target, root)
-        if not len(graph.source):
-            return
-        options = np.arange(len(graph.source))
-        node = Node(pairs, Tree(graph, pairs.paths.chain), target, options, pool[-1])
-        root.pool.append(self._refine(bound, node, FIRST))
+        node = self._whole(source, graph, target, pool[-1:], exact=False)
+        if node is not None:
+            root.pool.append(self._refine(bound, node, FIRST))
 
     def _divide(self, bound: float, node: Node) -> None:
-        halves = node.tree.halves(node.options, node.prices)
+        if not node.exact and isinstance(node.source, Coarse):
+            graph = node.source.finer(node.tree.graph, node.options, node.target, node.prices)
+            if graph is not None:
+                finer = self._whole(node.source, graph, node.target, node.paths, exact=True)
+                if finer is not None:
+                    self._refine(bound, finer, FIRST)
+                return
+        halves = node.tree.halves(node.options, node.prices, node.chains)
         if halves is None:  # all chains that are left take equally long
-            refined = node.tree.refine(node.options, node.prices, np.inf, 1)
+            refined = node.tree.refine(node.options, node.paths, node.chains, np.inf, 1)
             self.closed = min(self.closed, refined.makespan)
             return
         for half in halves:
             self._refine(bound, replace(node, options=half), ROUNDS)
 
+    def _whole(
+        self, source: Source, graph: Graph, target: float, paths: Floats, *, exact: bool
+    ) -> Node | None:
+        """Return all options of a graph as a node, None if there are none."""
+        if not len(graph.source):
+            return None
+        tree = Tree(graph, source.plans.paths.chain)
+        none = np.zeros((0, len(graph.begin) - 1), np.int64)
+        every = np.arange(len(graph.source))
+        return Node(source, tree, target, every, paths[0], paths, none, exact)
+
     def _refine(self, bound: float, node: Node, rounds: int) -> Floats:
         """Bound a node, push what is left of it, and return the prices."""
         target = min(node.target, self.aim())
-        refined = node.tree.refine(node.options, node.prices, target, rounds)
+        refined = node.tree.refine(node.options, node.paths, node.chains, target, rounds)
         if np.isfinite(refined.makespan):
-            self.met(node.pairs, refined.cuts, refined.makespan)
+            self.met(refined.cuts, refined.makespan)
         if refined.bound < target and len(refined.alive):
-            left = replace(node, target=target, options=refined.alive, prices=refined.prices)
+            left = replace(
+                node, target=target, options=refined.alive, prices=refined.prices,
+                paths=refined.paths, chains=refined.chains,
+            )  # fmt: skip
             self.push(max(bound, refined.bound * (1 - SLACK)), left)
         return refined.prices

@@ -123,12 +123,19 @@ class Scratch(NamedTuple):
     new_key: Array
     active: Array  # (A,) labels
     start: Array  # (C+1, A)
+    finish: Array  # (N,) of the nodes of a unit
+    opened: Array  # (MOST_OPEN,) colours
+    leaf_size: Array  # (N+T,) free leaves, as of those below, for the knapsack
+    leaf_worth: Array
+    leaf_order: Array
+    leaf_chosen: Array
+    leaf_taken: Array
 
 
 def new_scratch(graph: Graph) -> Scratch:
     """Return room to work in."""
     units, nodes, kinds = len(graph.memory), len(graph.time), len(graph.capacity)
-    words, whole = (units + 63) // 64, np.int64
+    words, whole, leaves = (units + 63) // 64, np.int64, nodes + len(graph.source)
     return Scratch(
         unit=np.zeros((units + 1, 9), whole),
         node=np.zeros((nodes, 5), whole),
@@ -144,6 +151,13 @@ def new_scratch(graph: Graph) -> Scratch:
         new_key=np.zeros(words + PATTERN_WORDS * graph.divided, np.uint64),
         active=np.zeros(64, whole),
         start=np.zeros((units + 1, 64)),
+        finish=np.zeros(nodes),
+        opened=np.zeros(MOST_OPEN, whole),
+        leaf_size=np.zeros(leaves),
+        leaf_worth=np.zeros(leaves),
+        leaf_order=np.zeros(leaves, whole),
+        leaf_chosen=np.zeros(leaves, np.bool_),
+        leaf_taken=np.zeros(leaves, np.bool_),
     )
 
 

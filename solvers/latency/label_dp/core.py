@@ -129,7 +129,7 @@ def kernel_graph(
         Whether a colour may be divided over the two calls of an accelerator.
     """
     graph, workload = core.graph, task.workload
-    size, kinds = len(core.units), len(graph.kinds)
+    size = len(core.units)
     unit_no = np.full(graph.size, -1)
     unit_no[core.units] = np.arange(size)
     node_no = np.full(workload.n, -1)
@@ -144,35 +144,9 @@ def kernel_graph(
     if chained:
         succ = [[x + 1] if x + 1 < size else [] for x in range(size)]
         preds = [int(x > 0) for x in range(size)]
-    inputs = [
-        sorted(
-            {
-                int(node_no[u])
-                for v in graph.members[unit]
-                for u in workload.predecessors[v]
-                if node_no[u] >= 0 and graph.unit_of[u] != unit
-            }
-        )
-        for unit in core.units
-    ]
-    supported: Bools = np.zeros(workload.n, np.bool_)
-    if kinds:
-        supported = np.asarray(np.isfinite(graph.compute).all(axis=0), np.bool_)
-    sink_bytes, sinks = np.zeros(len(core.nodes)), np.zeros(len(core.nodes), np.int64)
-    for v in core.sinks:
-        u = int(node_no[workload.predecessors[v][0]])
-        sink_bytes[u] += graph.memory_bytes[v]
-        sinks[u] = max(int(sinks[u]), 1 if supported[v] else 2)
-    sources: list[list[int]] = [[] for _ in range(size)]
-    source = np.zeros((len(core.sources), col.MOVED + kinds))
-    for t, v in enumerate(core.sources):
-        fed = sorted({int(unit_of[y]) for y in workload.successors[v]})
-        source[t, col.FEEDS] = len(fed) if supported[v] and fed else size + 1
-        source[t, col.BYTES] = graph.memory_bytes[v]
-        source[t, col.MOVED :] = graph.transfer[:, v]
-        for unit in fed:
-            sources[unit].append(t)
-
+    inputs = [_inputs(task, core, node_no, unit) for unit in core.units]
+    sink_bytes, sinks = _sink_tables(task, core, node_no)
+    source, sources = _source_table(task, core, unit_of)
     lists: list[int] = []
     of_unit, of_node = (
         np.zeros((size + 1, 6), np.int64),
@@ -218,6 +192,54 @@ def kernel_graph(
         rest=rest,
         onward=onward,
     )
+
+
+def _inputs(task: Task[Latency], core: Core, node_no: Ints, unit: int) -> list[int]:
+    """Return the nodes of other units that a unit reads."""
+    found = {
+        int(node_no[u])
+        for v in core.graph.members[unit]
+        for u in task.workload.predecessors[v]
+        if node_no[u] >= 0 and core.graph.unit_of[u] != unit
+    }
+    return sorted(found)
+
+
+def _supported(task: Task[Latency], core: Core) -> Bools:
+    """Return whether every kind of accelerator supports a node, shape (n,); False without any."""
+    graph = core.graph
+    if not graph.kinds:
+        return np.zeros(task.workload.n, np.bool_)
+    return np.asarray(np.isfinite(graph.compute).all(axis=0), np.bool_)
+
+
+def _sink_tables(task: Task[Latency], core: Core, node_no: Ints) -> tuple[Floats, Ints]:
+    """Return what the free sinks behind each node take in bytes, and whether there are any.
+
+    1 for sinks that every kind supports, 2 for others.
+    """
+    supported = _supported(task, core)
+    sink_bytes, sinks = np.zeros(len(core.nodes)), np.zeros(len(core.nodes), np.int64)
+    for v in core.sinks:
+        u = int(node_no[task.workload.predecessors[v][0]])
+        sink_bytes[u] += core.graph.memory_bytes[v]
+        sinks[u] = max(int(sinks[u]), 1 if supported[v] else 2)
+    return sink_bytes, sinks
+
+
+def _source_table(task: Task[Latency], core: Core, unit_of: Ints) -> tuple[Floats, list[list[int]]]:
+    """Return a row for each free source, and the free sources of each unit."""
+    graph, supported, size = core.graph, _supported(task, core), len(core.units)
+    sources: list[list[int]] = [[] for _ in range(size)]
+    table = np.zeros((len(core.sources), col.MOVED + len(graph.kinds)))
+    for t, v in enumerate(core.sources):
+        fed = sorted({int(unit_of[y]) for y in task.workload.successors[v]})
+        table[t, col.FEEDS] = len(fed) if supported[v] and fed else size + 1
+        table[t, col.BYTES] = graph.memory_bytes[v]
+        table[t, col.MOVED :] = graph.transfer[:, v]
+        for unit in fed:
+            sources[unit].append(t)
+    return table, sources
 
 
 def _append(lists: list[int], rows: Sequence[Sequence[int]]) -> Ints:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....instances.common.kernel import inner
+from ....instances.common.kernel import uncounted
 from . import arrays as col
 
 
-@inner
+@uncounted
 def extend_call(g, s, w, depth, x):
     """Try to add unit `x` to the call; return whether any label survives it."""
     kinds = len(g.capacity)
@@ -45,7 +45,7 @@ def extend_call(g, s, w, depth, x):
     return True
 
 
-@inner
+@uncounted
 def _start(g, s, w, d, x):
     """Inputs of `x` from the ideal: transfers in, and starts. Whether a label survives."""
     kinds, active, depth = len(g.capacity), s.at[col.ACTIVE], d - 1
@@ -102,7 +102,7 @@ def _start(g, s, w, d, x):
     return alive
 
 
-@inner
+@uncounted
 def _take(g, w, d, x):
     """Put `x` into the call; update what waits for it and the transfers that the call makes."""
     kinds, group = len(g.capacity), g.unit[x, col.GROUP]
@@ -150,7 +150,7 @@ def _take(g, w, d, x):
                 w.unit[d, col.OPENED] -= 1
 
 
-@inner
+@uncounted
 def _offer_sinks(g, w, d, u):
     """If the call took the free sinks of `u`, its output would not leave."""
     if g.node[u, col.SINKS] == 1:
@@ -159,7 +159,7 @@ def _offer_sinks(g, w, d, u):
             w.load[d, col.SAVING, k] += g.transfer[k, u]
 
 
-@inner
+@uncounted
 def undo(g, w, d):
     """Remove the unit that was added last, at depth `d`."""
     x = w.unit[d - 1, col.STACK]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....instances.common.kernel import inner, kernel
+from ....instances.common.kernel import kernel, uncounted
 from . import arrays as col
 from .extend_call import extend_call, undo
 from .steps import close_call, cpu_step
@@ -76,7 +76,7 @@ def run(g, s, w, single, budget):
         s.at[col.PHASE] = col.NEXT
 
 
-@inner
+@uncounted
 def _has_room(g, s):
     """Whether the arrays can take what one call may add; DONE, or which of them is full."""
     labels = s.at[col.ACTIVE] * max(len(g.capacity), 1)
@@ -94,7 +94,7 @@ def _has_room(g, s):
     return col.DONE
 
 
-@inner
+@uncounted
 def _next_ready(ready, at):
     """First ready unit from `at` on, −1 if there is none."""
     word = at >> 6
@@ -117,7 +117,7 @@ def _next_ready(ready, at):
     return at
 
 
-@inner
+@uncounted
 def _list_labels(s, w, state):
     """List the labels of a state that can still lead below the target; False if out of room."""
     active, label = 0, s.state[state, col.FIRST]
@@ -141,7 +141,7 @@ def _list_labels(s, w, state):
     return True
 
 
-@inner
+@uncounted
 def _unpack(g, s, w, state):
     """Unpack a state into the scratch arrays, and begin an empty call."""
     units = len(g.memory)
@@ -195,7 +195,7 @@ def _unpack(g, s, w, state):
         w.start[0, j] = 0.0
 
 
-@inner
+@uncounted
 def _read_owners(g, s, w, state):
     """Read from the key who holds each open colour: a byte each, by increasing colour.
 

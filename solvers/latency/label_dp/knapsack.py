@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....instances.common.kernel import inner, kernel
+from ....instances.common.arrays import Bools, Floats
+from ....instances.common.kernel import kernel, uncounted
 from . import arrays as col
 
 #: Steps after which the search is left; many alike things to take make it exponential.
 MOST_STEPS = 20_000
 
 
+def knapsack(size: Floats, worth: Floats, free: float) -> tuple[float, Bools]:
+    """Return the largest worth within `free`, and what to take for it; see `_knapsack`."""
+    count = len(size)
+    order, chosen, answer = np.empty(count, np.int64), np.zeros(count, np.bool_), np.zeros(count)
+    best = _knapsack(size, worth, free, order, chosen, np.zeros(count, np.bool_))
+    answer[order] = chosen
+    return best, answer > 0
+
+
 @kernel
-def knapsack(size, worth, free):
-    """Return the largest worth within `free`, and what to take for it.
+def _knapsack(size, worth, free, order, chosen, taken):
+    """Return the largest worth within `free`; write an order, and what of it to take for that.
 
     Depth-first, best ratio first, cut by the fractional bound. Sizes are above 0. If that takes
     too long the worth is the fractional bound, which is too high, and what is taken is the best
-    found: right for bounds, and for plans that are judged again.
+    found: right for bounds, and for plans that are judged again. `taken` is room to work in.
     """
     count = len(size)
-    order = np.empty(count, np.int64)
     for i in range(count):
+        chosen[i] = taken[i] = False
         j = i
         while j > 0 and worth[order[j - 1]] * size[i] < worth[i] * size[order[j - 1]]:
             order[j] = order[j - 1]
             j -= 1
         order[j] = i
-    chosen, taken = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     best, have, left, most = 0.0, 0.0, free, np.inf
     i, steps = 0, 0
     while True:
@@ -64,17 +73,13 @@ def knapsack(size, worth, free):
         have -= worth[order[i]]
         left += size[order[i]]
         i += 1
-    answer = np.zeros(count, np.bool_)
-    for i in range(count):
-        answer[order[i]] = chosen[i]
-    return best, answer
+    return best
 
 
-@inner
+@uncounted
 def best_saving(g, w, d, k, free):
     """Most transfer time that taking free leaves into the call can save within `free` bytes."""
-    size = np.empty(len(w.node) + len(g.source))
-    worth = np.empty(len(w.node) + len(g.source))
+    size, worth = w.leaf_size, w.leaf_worth
     count, total = 0, 0.0
     for i in range(d):
         x = w.unit[i, col.STACK]
@@ -93,4 +98,5 @@ def best_saving(g, w, d, k, free):
         elif size[i] <= free and worth[i] > 0:
             size[kept], worth[kept] = size[i], worth[i]
             kept += 1
-    return total + knapsack(size[:kept], worth[:kept], free)[0]
+    order, chosen, taken = w.leaf_order, w.leaf_chosen, w.leaf_taken
+    return total + _knapsack(size[:kept], worth[:kept], free, order, chosen, taken)

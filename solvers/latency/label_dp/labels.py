@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....instances.common.kernel import inner, kernel
+from ....instances.common.kernel import kernel, uncounted
 from . import arrays as col
 
 
-@inner
+@uncounted
 def _slot(table, keys, key):
     """Place of the state `key` in the hash table, or where it would be entered."""
     h = np.uint64(1469598103934665603)
@@ -28,7 +28,7 @@ def _slot(table, keys, key):
     return at
 
 
-@inner
+@uncounted
 def find(s, key):
     """Return the number of the state `key`, −1 if there is none."""
     return s.table[_slot(s.table, s.key, key)]
@@ -41,12 +41,21 @@ def rehash(table, key, count):
         table[_slot(table, key, key[state])] = state
 
 
-@inner
-def insert(g, s, w, state, card, border, size, code, end, parent, kind, single):
+@uncounted
+def insert(g, s, w, state, shape, step, end, single):
     """Add a label unless another one is at least as good in all; return its state.
 
-    `size` is that of the new label's values: `border` finish times, and two for each owner.
+    Parameters
+    ----------
+    state
+        Its state, −1 for one that is not known yet.
+    shape
+        Units of the ideal; size of its border; number of values: a finish time for each of the
+        border, and two for each owner.
+    step
+        Code of what is left of the devices, label before, and kind of the call.
     """
+    (card, border, size), (code, parent, kind) = shape, step
     if state < 0:
         state = _new_state(s, w, card, border, (size - border) // 2)
     before, label = -1, s.state[state, col.FIRST]
@@ -103,7 +112,7 @@ def insert(g, s, w, state, card, border, size, code, end, parent, kind, single):
     return state
 
 
-@inner
+@uncounted
 def _new_state(s, w, card, border, owners):
     """Add the state `w.new_key` of `card` units and the border in `w`; return its number."""
     state = s.at[col.N_STATES]
@@ -125,7 +134,7 @@ def _new_state(s, w, card, border, owners):
     return state
 
 
-@inner
+@uncounted
 def _estimate(tails, values, tail_at, value_at, size, end):
     """How promising a label is: the last finish that its border can lead to, at least."""
     worst, total = end, 0.0
@@ -136,7 +145,7 @@ def _estimate(tails, values, tail_at, value_at, size, end):
     return worst + 1e-6 * total / (size + 1)
 
 
-@inner
+@uncounted
 def write_owners(g, s, w, d, kind):
     """Write who holds the open colours after the step into the new key; see `_read_owners`.
 
@@ -153,7 +162,7 @@ def write_owners(g, s, w, d, kind):
     int
         How many owners there are; −1 if that is more than a key can hold.
     """
-    found = np.empty(col.MOST_OPEN, np.int64)
+    found = w.opened
     count = 0
     for i in range(s.at[col.OPEN_GROUPS] + d):
         if i < s.at[col.OPEN_GROUPS]:

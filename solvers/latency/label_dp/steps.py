@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....instances.common.kernel import inner
+from ....instances.common.kernel import uncounted
 from . import arrays as col
 from .knapsack import best_saving
 from .labels import find, insert, write_owners
 
 
-@inner
+@uncounted
 def close_call(g, s, w, d, single):
     """Close the call with `d` units: extend every label of the state by it."""
     opened, owner = w.unit[d, col.OPENED], w.unit[d, col.OWNER]
@@ -65,13 +65,12 @@ def close_call(g, s, w, d, single):
                 continue
             if owners > 0 and not _carry_owners(g, s, w, at, border, owners, code, finish, memory):
                 continue
-            size = border + 2 * owners
+            shape = (s.at[col.CARD] + d, border, border + 2 * owners)
             end = max(finish, s.label_end[label])
-            card = s.at[col.CARD] + d
-            new = insert(g, s, w, new, card, border, size, code, end, label, k, single)
+            new = insert(g, s, w, new, shape, (code, label, k), end, single)
 
 
-@inner
+@uncounted
 def _add_bits(s, w, d):
     """Write the ideal with the call into the new key; no owners yet."""
     state = s.at[col.STATE]
@@ -84,7 +83,7 @@ def _add_bits(s, w, d):
         w.new_key[x >> 6] |= np.uint64(1) << np.uint64(x & 63)
 
 
-@inner
+@uncounted
 def _rest_of_colours(g, w, d):
     """Bytes of the units that the second call of this accelerator must take."""
     rest = 0.0
@@ -96,7 +95,7 @@ def _rest_of_colours(g, w, d):
     return rest * (1 - 1e-9)
 
 
-@inner
+@uncounted
 def _carry_owners(g, s, w, at, border, owners, code, finish, memory):
     """Write finish and bytes of the owners into the new label; False if calls are missing."""
     left = 0
@@ -118,7 +117,7 @@ def _carry_owners(g, s, w, at, border, owners, code, finish, memory):
     return True
 
 
-@inner
+@uncounted
 def _promising(g, s, w, d, at, finish, code):
     """Whether the paths allow a label below the target."""
     left = g.rest.shape[2] - 1 - g.code[code, len(g.capacity)]
@@ -134,7 +133,7 @@ def _promising(g, s, w, d, at, finish, code):
     return True
 
 
-@inner
+@uncounted
 def _border(g, s, w, state, d):
     """List the nodes of ideal and call that feed a unit outside; both parts come sorted."""
     size, i, last = 0, s.state[state, col.BORDER_AT], 0
@@ -160,7 +159,7 @@ def _border(g, s, w, state, d):
     return size
 
 
-@inner
+@uncounted
 def _tail(g, w, u):
     """Least time from the finish of `u` to the end: through successors not in ideal or call."""
     tail = 0.0
@@ -172,7 +171,7 @@ def _tail(g, w, u):
     return tail
 
 
-@inner
+@uncounted
 def cpu_step(g, s, w, x, single):
     """Put the ready unit `x` on the CPUs."""
     group = g.unit[x, col.GROUP]
@@ -205,12 +204,12 @@ def cpu_step(g, s, w, x, single):
     w.unit[x, col.IN_CALL] = 0
 
 
-@inner
+@uncounted
 def _extend_by_unit(g, s, w, x, border, owners, single):
     """Extend every label of the state by unit `x` on the CPUs, its nodes one by one."""
     target, new, nobody = s.target[0], find(s, w.new_key), np.int64(col.CPUS)
     first, last = g.unit[x, col.NODE], g.unit[x + 1, col.NODE]
-    finish = np.empty(last - first)
+    finish = w.finish
     s.at[col.STEPS] += 2 * s.at[col.ACTIVE]
     for j in range(s.at[col.ACTIVE]):
         label = w.active[j]
@@ -248,5 +247,5 @@ def _extend_by_unit(g, s, w, x, border, owners, single):
         if owners > 0:
             good &= _carry_owners(g, s, w, at, border, owners, code, 0.0, 0.0)
         if good:
-            card, size = s.at[col.CARD] + 1, border + 2 * owners
-            new = insert(g, s, w, new, card, border, size, code, end, label, nobody, single)
+            shape = (s.at[col.CARD] + 1, border, border + 2 * owners)
+            new = insert(g, s, w, new, shape, (code, label, nobody), end, single)

@@ -6,9 +6,12 @@ shape (S,), how many blocks serve a stage.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from ....instances.common.kernel import inner, random_kernel
+from ....instances.common.kernel import inner, kernel
+from .random_kernel import below, uniform
 
 
 @inner
@@ -64,10 +67,9 @@ def _copy(target, source):
             target[b, s] = source[b, s]
 
 
-@random_kernel
-def anneal_counts(counts, edge_nats, prices, replicas, steps, seed, hot, cold, exchange_rate):
+@kernel
+def anneal_counts(counts, edge_nats, prices, replicas, steps, random, hot, cold, exchange_rate):
     """Exchange devices, one device each of several stages in a row, or all counts of two blocks."""
-    np.random.seed(seed)
     blocks, stages = counts.shape[0], counts.shape[1] - 1
     inside, used = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
     size = np.zeros(blocks, np.int64)
@@ -92,14 +94,14 @@ def anneal_counts(counts, edge_nats, prices, replicas, steps, seed, hot, cold, e
     trial, is_touched = np.empty(stages), np.zeros(stages + 1, np.bool_)
     for step in range(steps):
         heat = hot * (cold / hot) ** (step / steps)
-        b, c = np.random.randint(blocks), np.random.randint(blocks)
+        b, c = below(random, blocks), below(random, blocks)
         if b == c:
             continue
-        if size[b] == size[c] and np.random.random() < exchange_rate:
+        if size[b] == size[c] and uniform(random) < exchange_rate:
             change = 0.0
             for s in range(stages + 1):
                 change += (counts[c, s] - counts[b, s]) * (prices[b, s] - prices[c, s])
-            if change <= 0 or np.random.random() < np.exp(-change / heat):
+            if change <= 0 or uniform(random) < math.exp(-change / heat):
                 for s in range(stages + 1):
                     counts[b, s], counts[c, s] = counts[c, s], counts[b, s]
                 total += change
@@ -107,17 +109,17 @@ def anneal_counts(counts, edge_nats, prices, replicas, steps, seed, hot, cold, e
                     best = total
                     _copy(kept, counts)
             continue
-        s, t = np.random.randint(stages + 1), np.random.randint(stages + 1)
+        s, t = below(random, stages + 1), below(random, stages + 1)
         if s == t or counts[b, s] == 0 or counts[c, t] == 0:
             continue
         length, count = 1, 1
-        if np.random.random() < 0.5:
-            count = 1 + np.random.randint(min(counts[b, s], counts[c, t]))
+        if uniform(random) < 0.5:
+            count = 1 + below(random, min(counts[b, s], counts[c, t]))
         else:
             most = stages - max(s, t)
             while length < most and counts[b, s + length] > 0 and counts[c, t + length] > 0:
                 length += 1
-            length = 1 + np.random.randint(length)
+            length = 1 + below(random, length)
         _exchange(counts, inside, used, b, c, s, t, length, count)
         for j in range(-1, length):
             is_touched[max(0, s + j)] = True
@@ -130,7 +132,7 @@ def anneal_counts(counts, edge_nats, prices, replicas, steps, seed, hot, cold, e
             if is_touched[x]:
                 trial[x] = _stage_value(x, inside, used, edge_nats, replicas)
                 change += trial[x] - value[x]
-        accept = change <= 0 or np.random.random() < np.exp(-change / heat)
+        accept = change <= 0 or uniform(random) < math.exp(-change / heat)
         for x in range(stages):
             if is_touched[x] and accept:
                 value[x] = trial[x]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ....instances.common.arrays import Floats, Ints
 from .anneal_kernel import for_cost
+from .random_kernel import below, uncounted, uniform
 from .state import (
     EXCHANGE,
     RECEIVERS,
@@ -24,7 +25,6 @@ from .state import (
     touched_edges,
     write_move,
 )
-from .uncounted import uncounted
 
 
 class LinkLoads(NamedTuple):
@@ -38,13 +38,16 @@ class LinkLoads(NamedTuple):
     ends: Ints  # (L, 2)
     weight: Floats  # (L,) per byte
     load: Floats  # (2L,)
-    touched: Ints  # room for edges
+    touched: Ints  # scratch for edges
 
 
 @uncounted
 def _penalty(load):
     """Penalty of a link by its load over the incumbent: the eighth power below 1, then flat."""
-    return load**8 if load < 1.0 else 2.0 - 1.0 / load
+    if load >= 1.0:
+        return 2.0 - 1.0 / load
+    square = load * load
+    return (square * square) * (square * square)
 
 
 @uncounted
@@ -109,19 +112,13 @@ def _begin(cost, state):
 
 
 @uncounted
-def _finished(_cost):
-    """There is always something to improve."""
-    return False
-
-
-@uncounted
 def _propose(cost, state, moves):
     """Of a few messages, take the one with the fullest link on its way."""
     stages, replicas = state.sends_to.shape
     slot = state.slot
     p, most = 0, -1.0
     for _ in range(4):
-        q = np.random.randint(stages * replicas)
+        q = below(state.random, stages * replicas)
         s = q // replicas
         full = 0.0
         if replicas > 1:
@@ -134,16 +131,16 @@ def _propose(cost, state, moves):
         if full > most:
             p, most = q, full
     s, i = p // replicas, p % replicas
-    chance = np.random.random()
+    chance = uniform(state.random)
     if chance < 0.25 and s + 1 < stages and replicas > 1:
-        j = np.random.randint(replicas)
+        j = below(state.random, replicas)
         return 0 if i == j else write_move(moves, 0, RECEIVERS, s, i, j)
     if chance < 0.4 and replicas > 3 and cost.ring[s] > 0:
-        length = 2 + np.random.randint(replicas - 2)
+        length = 2 + below(state.random, replicas - 2)
         return write_move(moves, 0, REVERSE, s, i, length)
-    if np.random.random() < 0.5 and s + 1 < stages:
+    if uniform(state.random) < 0.5 and s + 1 < stages:
         p = (s + 1) * replicas + state.sends_to[s, i]
-    q = np.random.randint(len(slot))
+    q = below(state.random, len(slot))
     return 0 if p == q else write_move(moves, 0, EXCHANGE, slot[p], slot[q], 0)
 
 
@@ -161,29 +158,14 @@ def _make(cost, state, move):
 
 
 @uncounted
-def _change_left(_cost, _state):
-    """`make` has told all."""
-    return 0.0
-
-
-@uncounted
 def _undo(cost, state, move):
     """Undo a move, and what it did to the loads."""
     _make(cost, state, move)
 
 
 @uncounted
-def _settle(_cost, _accepted):
+def _end_step(_cost, _accepted):
     """`undo` has undone the loads."""
 
 
-for_cost(
-    LinkLoads,
-    begin=_begin,
-    finished=_finished,
-    propose=_propose,
-    make=_make,
-    change_left=_change_left,
-    undo=_undo,
-    settle=_settle,
-)
+for_cost(LinkLoads, begin=_begin, propose=_propose, make=_make, undo=_undo, end_step=_end_step)

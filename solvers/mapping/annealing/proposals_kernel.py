@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .random_kernel import below, uncounted, uniform
 from .state import EXCHANGE, RECEIVERS, REVERSE, edge_ends, write_move
-from .uncounted import uncounted
 from .violations_kernel import best_split, edge_cost, pair_cost
 
 
@@ -19,15 +19,15 @@ from .violations_kernel import best_split, edge_cost, pair_cost
 def propose(cost, state, moves):
     """Begin with a violated edge of a random stage."""
     stages, replicas = state.sends_to.shape
-    s = np.random.randint(stages)
-    split = best_split(cost.violation, s)
-    if cost.violation[s, split] < 0.5:
+    s = below(state.random, stages)
+    split = best_split(cost.current, s)
+    if cost.current[s, split] < 0.5:
         return 0
-    start = np.random.randint(2 * replicas)
+    start = below(state.random, 2 * replicas)
     near, far, on_ring = _violated_edge(cost, state, s, start, split)
     if near < 0:
         return 0
-    if np.random.random() < 0.5:
+    if uniform(state.random) < 0.5:
         near, far = far, near
     factors, upper_bound = cost.boundary[s], cost.messages[s, split]
     if on_ring:
@@ -100,18 +100,18 @@ def _propose_any(cost, state, moves, edge, able):
     slot, block = state.slot, cost.block
     replicas, used = state.sends_to.shape[1], state.sends_to.size
     if able == 0:
-        b = np.random.randint(len(slot))
+        b = below(state.random, len(slot))
         return 0 if b == near else write_move(moves, 0, EXCHANGE, slot[near], slot[b], 0)
     neighbours = cost.order[slot[near]]
-    b = state.place[neighbours[np.random.randint(able)]]
-    for _ in range(np.random.randint(4)):  # rather one of the block of `far`
+    b = state.place[neighbours[below(state.random, able)]]
+    for _ in range(below(state.random, 4)):  # rather one of the block of `far`
         if block[slot[b]] == block[slot[far]]:
             break
-        b = state.place[neighbours[np.random.randint(able)]]
+        b = state.place[neighbours[below(state.random, able)]]
     redirects = False
     if b < used and b // replicas == far // replicas:
         # both stand in the stage of `far`: another receiver, or a turn of the ring
-        redirects = replicas > 3 if on_ring else np.random.random() < 0.7
+        redirects = replicas > 3 if on_ring else uniform(state.random) < 0.7
     if b in (far, near):
         return 0
     if redirects:
@@ -130,16 +130,16 @@ def _propose_in_blocks(cost, state, moves, edge, able):
     slot, block, first = state.slot, cost.block, cost.first
     u = slot[near]
     one, own = block[slot[far]], block[u]
-    v = _neighbour_outside(cost, u, able)
-    if v >= 0 and cost.exchange_rate > 0 and np.random.random() < cost.exchange_rate:
+    v = _neighbour_outside(cost, state, u, able)
+    if v >= 0 and cost.exchange_rate > 0 and uniform(state.random) < cost.exchange_rate:
         other = block[v]
         if one in (other, own):
             return 0
         if first[one + 1] - first[one] != first[other + 1] - first[other]:
             return 0
-        return _exchange_blocks(cost, moves, slot[far], v)
-    if v < 0 or np.random.random() < cost.shuffle_rate:
-        v = cost.members[first[own] + np.random.randint(first[own + 1] - first[own])]
+        return _exchange_blocks(cost, state, moves, slot[far], v)
+    if v < 0 or uniform(state.random) < cost.shuffle_rate:
+        v = cost.members[first[own] + below(state.random, first[own + 1] - first[own])]
         return 0 if u == v else write_move(moves, 0, EXCHANGE, u, v, 0)
     if block[v] == one:
         return 0 if slot[far] == v else write_move(moves, 0, EXCHANGE, slot[far], v, 0)
@@ -152,10 +152,10 @@ def _propose_in_blocks(cost, state, moves, edge, able):
 
 
 @uncounted
-def _neighbour_outside(cost, u, able):
+def _neighbour_outside(cost, state, u, able):
     """One of the best `able` neighbours of device u that is in another block; −1 without one."""
     for _ in range(8 if able > 0 else 0):
-        w = cost.order[u, np.random.randint(able)]
+        w = cost.order[u, below(state.random, able)]
         if cost.block[w] != cost.block[u]:
             return np.int64(w)
     return np.int64(-1)
@@ -168,7 +168,7 @@ def _place_in_block(cost, state, edge, b):
     slot, block = state.slot, cost.block
     replicas, used = state.sends_to.shape[1], state.sends_to.size
     width = cost.first[b + 1] - cost.first[b]
-    start = np.random.randint(width)
+    start = below(state.random, width)
     for j in range(width):
         k = state.place[cost.members[cost.first[b] + (start + j) % width]]
         if k >= used or k // replicas != far // replicas:
@@ -189,13 +189,13 @@ def _place_in_block(cost, state, edge, b):
 
 
 @uncounted
-def _exchange_blocks(cost, moves, d, v):
+def _exchange_blocks(cost, state, moves, d, v):
     """Exchange all devices of the blocks of d and v: d with v, the others turned at random."""
     members, first = cost.members, cost.first
     one, other = cost.block[d], cost.block[v]
     width = first[one + 1] - first[one]
     n = write_move(moves, 0, EXCHANGE, d, v, 0)
-    k = np.random.randint(width)
+    k = below(state.random, width)
     for j in range(width):
         x = members[first[one] + j]
         if x == d:

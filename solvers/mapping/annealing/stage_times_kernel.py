@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....formulations.mapping.collectives import allreduce_time
+from ....formulations.mapping.costs import allreduce_time
 from ....instances.common.arrays import Bools, Floats, Ints
-from .anneal_kernel import for_cost
+from .anneal_kernel import for_cost, touch_stage
+from .random_kernel import below, uncounted, uniform
 from .state import EXCHANGE, RECEIVERS, apply_move, touched_edges, write_move
-from .uncounted import uncounted
 
 
 class StageTimes(NamedTuple):
@@ -32,12 +32,12 @@ class StageTimes(NamedTuple):
     scale: float
     power: int
     orders_only: bool  # whether each stage keeps its devices and their messages
-    times: Floats  # (S,)
-    trial: Floats  # (S,) the same with the moves of a step
+    current: Floats  # (S, 1) stage times
+    trial: Floats  # (S, 1)
     is_changed: Bools  # (S,)
-    changed: Ints  # (S+1,) the stages that moves of a step touch; their number last
-    touched: Ints  # room for edges
-    room: Ints  # (2R,) for all-reduces
+    changed: Ints  # (S+1,)
+    touched: Ints  # scratch for edges
+    scratch: Ints  # (2R,) for all-reduces
 
 
 @uncounted
@@ -73,7 +73,7 @@ def _time(cost, state, s):
         replicas = state.sends_to.shape[1]
         row = state.slot[s * replicas : (s + 1) * replicas]
         around = allreduce_time(
-            cost.latency, cost.inverse, cost.island, row, cost.reduced[s], cost.room
+            cost.latency, cost.inverse, cost.island, row, cost.reduced[s], cost.scratch
         )
     return cost.base[s] + sent + around
 
@@ -81,14 +81,8 @@ def _time(cost, state, s):
 @uncounted
 def _begin(cost, state):
     """Compute all stage times."""
-    for s in range(len(cost.times)):
-        cost.times[s] = _time(cost, state, s)
-
-
-@uncounted
-def _finished(_cost):
-    """There is always something to improve."""
-    return False
+    for s in range(len(cost.current)):
+        cost.current[s, 0] = _time(cost, state, s)
 
 
 @uncounted
@@ -98,28 +92,28 @@ def _propose(cost, state, moves):
     Where all stages count alike, most begin at the longest message of a stage.
     """
     stages, replicas = state.sends_to.shape
-    s = np.random.randint(stages)
+    s = below(state.random, stages)
     if cost.orders_only:
-        i, j = np.random.randint(replicas), np.random.randint(replicas)
+        i, j = below(state.random, replicas), below(state.random, replicas)
         return _exchange_places(state, moves, s, i, j)
-    if cost.power > 1 and np.random.random() < 0.5:
+    if cost.power > 1 and uniform(state.random) < 0.5:
         for t in range(stages):
-            if cost.times[t] > cost.times[s]:
+            if cost.current[t, 0] > cost.current[s, 0]:
                 s = t
-    p = far = s * replicas + np.random.randint(replicas)
-    if cost.power == 1 and np.random.random() < 0.7:
+    p = far = s * replicas + below(state.random, replicas)
+    if cost.power == 1 and uniform(state.random) < 0.7:
         _sent, _around, near, other = _longest(cost, state, s)
         if near >= 0:
             p, far = near, other
-    chance = np.random.random()
+    chance = uniform(state.random)
     if chance < 0.6:
-        i, j = p % replicas, np.random.randint(replicas)
+        i, j = p % replicas, below(state.random, replicas)
         if s + 1 == stages or (chance < 0.4 and far // replicas == s):
             return _exchange_places(state, moves, s, i, j)
         return 0 if i == j else write_move(moves, 0, RECEIVERS, s, i, j)
     if chance < 0.8:
         p = far
-    q = np.random.randint(len(state.slot))
+    q = below(state.random, len(state.slot))
     return 0 if p == q else write_move(moves, 0, EXCHANGE, state.slot[p], state.slot[q], 0)
 
 
@@ -144,11 +138,7 @@ def _make(cost, state, move):
     replicas, used = state.sends_to.shape[1], state.sends_to.size
     for k in range(touched_edges(move, state, False, cost.touched)):
         e = cost.touched[k]
-        s = (e if e < used else e - used) // replicas
-        if not cost.is_changed[s]:
-            cost.is_changed[s] = True
-            cost.changed[cost.changed[-1]] = s
-            cost.changed[-1] += 1
+        touch_stage(cost, (e if e < used else e - used) // replicas)
     apply_move(move, state)
     return 0.0
 
@@ -159,38 +149,22 @@ def _change_left(cost, state):
     change = 0.0
     for k in range(cost.changed[-1]):
         s = cost.changed[k]
-        cost.trial[s] = _time(cost, state, s)
-        if cost.trial[s] > cost.upper_bound[s]:
+        time = _time(cost, state, s)
+        cost.trial[s, 0] = time
+        if time > cost.upper_bound[s]:
             change = np.inf
-        change += (cost.trial[s] / cost.scale) ** cost.power
-        change -= (cost.times[s] / cost.scale) ** cost.power
+        change += _power(time / cost.scale, cost.power)
+        change -= _power(cost.current[s, 0] / cost.scale, cost.power)
     return change
 
 
 @uncounted
-def _undo(_cost, state, move):
-    """Undo a move; `settle` drops the trial times."""
-    apply_move(move, state)
+def _power(x, power):
+    """x to a whole power, rounded alike whether interpreted or compiled."""
+    product = x
+    for _ in range(power - 1):
+        product *= x
+    return product
 
 
-@uncounted
-def _settle(cost, accepted):
-    """Keep the trial times, or drop them."""
-    for k in range(cost.changed[-1]):
-        s = cost.changed[k]
-        cost.is_changed[s] = False
-        if accepted:
-            cost.times[s] = cost.trial[s]
-    cost.changed[-1] = 0
-
-
-for_cost(
-    StageTimes,
-    begin=_begin,
-    finished=_finished,
-    propose=_propose,
-    make=_make,
-    change_left=_change_left,
-    undo=_undo,
-    settle=_settle,
-)
+for_cost(StageTimes, begin=_begin, propose=_propose, make=_make, change_left=_change_left)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.common.arrays import Ints
-from .uncounted import uncounted
+from .random_kernel import generator, uncounted
 
 #: Moves: two devices d, e exchange their slots; replicas i, j of stage s exchange their receivers;
 #: `length` positions of the ring of stage s from `first` on are reversed, receivers with them.
@@ -33,16 +34,22 @@ class State(NamedTuple):
         Shape (S, R): as in `ReplicaPlacement`; the last row is not used.
     came_from
         Shape (S, R): from which replica each one receives; the first row is not used.
+    moves
+        Shape (D + 1, 4): the moves of a step, each a kind and what it moves.
+    random
+        Shape (1,): state of the generator of random numbers.
     """
 
     slot: Ints
     place: Ints
     sends_to: Ints
     came_from: Ints
+    moves: Ints
+    random: NDArray[np.uint64]
 
     def copy(self) -> State:
         """Return a state to be changed apart from this one."""
-        return State(*(each.copy() for each in self))
+        return State._make(each.copy() for each in self)
 
     def slots(self) -> Ints:
         """Return the devices of the used slots; shape (S, R)."""
@@ -65,17 +72,13 @@ def new_state(devices: Ints, slots: Ints, sends_to: Ints) -> State:
     receivers, senders = np.zeros(slots.shape, np.int64), np.zeros(slots.shape, np.int64)
     receivers[:-1] = sends_to
     senders[1:] = np.argsort(sends_to, axis=1)
-    return State(slot, place, receivers, senders)
+    moves = np.zeros((len(slot) + 1, 4), np.int64)
+    return State(slot, place, receivers, senders, moves, generator(0))
 
 
 def state_of(costs: MappingCosts, slots: Ints, sends_to: Ints) -> State:
     """Return the state of a mapping on the devices numbered as in `costs`."""
     return new_state(np.arange(costs.size), slots, sends_to)
-
-
-def new_moves(state: State) -> Ints:
-    """Return room for the moves of one step; a row is a kind and what it moves."""
-    return np.zeros((len(state.slot) + 1, 4), np.int64)
 
 
 @uncounted

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....formulations.mapping.costs import stage_times
 from ....instances import ReplicaPlacement
 from ...core.search import OPTIMAL_GAP
-from ..layouts import matched, paired
+from ..layouts import matched
 from ..parameters import (
     BLOCK_WIDTH,
     COUNT_STEPS,
@@ -22,7 +21,7 @@ from ..parameters import (
     FIXED_COUNT_COLD,
     FIXED_COUNT_HOT,
     FIXED_COUNT_STEPS,
-    PROGRAM_WORK,
+    MAX_COUNT_STEPS,
     REPAIR_COLD,
     REPAIR_COOL,
     REPAIR_HOT,
@@ -33,7 +32,7 @@ from ..parameters import (
 )
 from ..search import MappingSearch
 from .anneal_kernel import anneal as anneal_state
-from .count_model import (
+from .block_counts import (
     CountModel,
     choose_counts,
     hard_upper_bounds,
@@ -44,7 +43,7 @@ from .count_model import (
     update_weights,
 )
 from .stage_times import descend
-from .state import State, new_moves, state_of
+from .state import State, state_of
 from .violations import sampled_splits, violation_left, violations
 from .violations_kernel import Violations
 
@@ -104,7 +103,6 @@ def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
         def from_count_model(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
             _from_count_model(mapping, start, model, seed)
 
-        starts.insert(0, StartStrategy(_from_counts, incumbent, REPAIR_COOL, low))
         both = bool((costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any())
         starts.insert(
             0,
@@ -160,22 +158,6 @@ def _from_incumbent(mapping: MappingSearch, start: StartStrategy, seed: int) -> 
     _continue(mapping, start, seed)
 
 
-def _from_counts(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
-    """Repair a solution of the programs for counts and devices; raise the bound without one."""
-    costs = mapping.costs
-    start.work += PROGRAM_WORK
-    if mapping.test.count(costs, mapping.lower_bounds, start.target, first=False) is None:
-        mapping.raise_bound(start.target, "counts of devices per block (HiGHS)")
-        start.next(mapping, failed=True)
-        return
-    slots = mapping.test.slots(costs)
-    if slots is not None:
-        pairs = [matched(costs, slots), paired(costs, slots)]
-        fits = stage_times(costs, slots, pairs[0]).max() <= start.target
-        start.state = state_of(costs, slots, pairs[0 if fits else 1])
-    _continue(mapping, start, seed)
-
-
 def _from_count_model(
     mapping: MappingSearch, start: StartStrategy, model: CountModel, seed: int
 ) -> None:
@@ -185,7 +167,7 @@ def _from_count_model(
     """
     costs, least = mapping.costs, mapping.lower_bounds
     rng = np.random.default_rng(seed)
-    steps = COUNT_STEPS * len(model.counts) * model.counts.size
+    steps = min(COUNT_STEPS * len(model.counts) * model.counts.size, MAX_COUNT_STEPS)
     choose_counts(model, costs, least, start.target, steps, rng)
     start.work += COUNT_WORK * steps
     start.state = realise(model, costs, rng)
@@ -236,13 +218,11 @@ def _sliced(
     """Anneal in slices, so that the clock is looked at; return the violation left."""
     hot, cold = heats
     slices = max(1, -(-steps // SLICE_STEPS))
-    moves = new_moves(start.state)
     left = 1.0
     for k in range(slices):
         anneal_state(
             cost,
             start.state,
-            moves,
             steps // slices,
             (seed + k) % 2**31,
             hot * (cold / hot) ** (k / slices),

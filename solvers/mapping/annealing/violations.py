@@ -25,8 +25,6 @@ for_cost(
     propose=propose,
     make=kernel.make,
     change_left=kernel.change_left,
-    undo=kernel.undo,
-    settle=kernel.settle,
 )
 
 
@@ -85,7 +83,7 @@ def violations(
 
 def violation_left(cost: Violations) -> float:
     """Return the sum over stages of the violation of the best split, 0 for none."""
-    left = float(cost.violation.min(axis=1).sum())
+    left = float(cost.current.min(axis=1).sum())
     return left if left >= 0.5 else 0.0
 
 

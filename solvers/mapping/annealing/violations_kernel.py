@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....instances.common.arrays import Bools, Floats, Ints
+from .anneal_kernel import end_step, touch_stage
+from .random_kernel import uncounted
 from .state import apply_move, touched_edges
-from .uncounted import uncounted
 
 
 class Violations(NamedTuple):
@@ -34,11 +35,11 @@ class Violations(NamedTuple):
     keeps_counts: bool
     exchange_rate: float
     shuffle_rate: float
-    violation: Floats  # (S, Q)
-    trial: Floats  # (S, Q) the same with the moves of a step
+    current: Floats  # (S, Q) violations
+    trial: Floats  # (S, Q)
     is_changed: Bools  # (S,)
-    changed: Ints  # (S+1,) the stages that moves of a step touch; their number last
-    touched: Ints  # room for edges
+    changed: Ints  # (S+1,)
+    touched: Ints  # scratch for edges
 
 
 @uncounted
@@ -79,20 +80,9 @@ def _add_edge(cost, state, e, sign):
     """Add edge e to the trial violation of its stage, or take it away."""
     replicas, used = state.sends_to.shape[1], state.sends_to.size
     s = (e if e < used else e - used) // replicas
-    if not cost.is_changed[s]:
-        cost.is_changed[s] = True
-        cost.changed[cost.changed[-1]] = s
-        cost.changed[-1] += 1
-        _copy_row(cost.trial, cost.violation, s)
+    touch_stage(cost, s)
     upper_bounds = cost.rings[s] if e < used else cost.messages[s]
     _add_violation(cost.trial[s], edge_cost(cost, state, e), upper_bounds, cost.scale, sign)
-
-
-@uncounted
-def _copy_row(target, source, s):
-    """Copy row s."""
-    for k in range(source.shape[1]):
-        target[s, k] = source[s, k]
 
 
 @uncounted
@@ -108,20 +98,20 @@ def best_split(violation, s):
 @uncounted
 def begin(cost, state):
     """Add up all edges."""
-    for s in range(len(cost.violation)):
-        for k in range(cost.violation.shape[1]):
-            cost.violation[s, k] = 0.0
+    for s in range(len(cost.current)):
+        for k in range(cost.current.shape[1]):
+            cost.current[s, k] = 0.0
     for e in range(2 * state.sends_to.size):
         _add_edge(cost, state, e, 1.0)
-    settle(cost, True)
+    end_step(cost, True)
 
 
 @uncounted
 def finished(cost):
     """Whether every stage has a split that is not violated."""
     left = 0.0
-    for s in range(len(cost.violation)):
-        left += cost.violation[s, best_split(cost.violation, s)]
+    for s in range(len(cost.current)):
+        left += cost.current[s, best_split(cost.current, s)]
     return left < 0.5
 
 
@@ -144,22 +134,5 @@ def change_left(cost, _state):
     for k in range(cost.changed[-1]):
         s = cost.changed[k]
         change += cost.trial[s, best_split(cost.trial, s)]
-        change -= cost.violation[s, best_split(cost.violation, s)]
+        change -= cost.current[s, best_split(cost.current, s)]
     return change
-
-
-@uncounted
-def undo(_cost, state, move):
-    """Undo a move; `settle` drops the trial violations."""
-    apply_move(move, state)
-
-
-@uncounted
-def settle(cost, accepted):
-    """Keep the trial violations, or drop them."""
-    for k in range(cost.changed[-1]):
-        s = cost.changed[k]
-        cost.is_changed[s] = False
-        if accepted:
-            _copy_row(cost.violation, cost.trial, s)
-    cost.changed[-1] = 0

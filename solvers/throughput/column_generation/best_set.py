@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ....instances.common.arrays import Bools, Floats, Ints
 from .arcs import Arcs
 from .frontier import Frontier
-from .frontier_labels import Labels, Terms, extend, hope
+from .frontier_labels import Labels, Terms, extend, fresh_buckets, hope
 
 T = TypeVar("T", bound=np.generic)
 
@@ -208,7 +208,8 @@ def _extend(
     labels = Labels(begin, count, value, used, origin)
     state = np.array([1, 1, 0])
     other = (rest is not None, rest or labels)
-    while not extend(forward, arcs, terms, limits, buckets, hopes, other, state, labels, SLICE):
+    merged = fresh_buckets(buckets)
+    while not extend(forward, arcs, terms, limits, merged, hopes, other, state, labels, SLICE):
         if should_stop() or (state[2] and len(labels.value) >= LABELS):
             return None
         if state[2]:

@@ -8,6 +8,7 @@ label (value, load) for each way to reach a state leads to the best set.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,7 +19,7 @@ from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.common.arrays import Bools, Floats, Ints
 from .arcs import Arcs, arcs_backward, arcs_forward
-from .frontier_kernels import Nets, build, leave_out
+from .frontier_kernels import Nets, build
 from .orders import greedy_order
 
 T = TypeVar("T", bound=np.generic)
@@ -158,14 +159,35 @@ def _states(
         weight_out=np.zeros(count),
     )
     layer_ptr, step, cost, _, exact = build(
-        order, shape.unit_ptr, shape.unit_nets, nets, False, most * (1 + PROOF_MARGIN),
-        surplus * width, surplus * ROOM, relax,
+        order, shape.unit_ptr, shape.unit_nets, nets, both=False, most=most * (1 + PROOF_MARGIN),
+        width=surplus * width, room=surplus * ROOM, relax=relax,
     )  # fmt: skip
     if len(layer_ptr) == 0:
         return None
     if np.isfinite(most):
-        layer_ptr, step, cost = leave_out(layer_ptr, step, cost, most * (1 + PROOF_MARGIN))
+        layer_ptr, step, cost = _leave_out(layer_ptr, step, cost, most * (1 + PROOF_MARGIN))
         if len(step) > ROOM:
             return None
     forward = arcs_forward(layer_ptr, step, cost)
-    return Frontier(order, forward, arcs_backward(layer_ptr, step, cost), bool(exact))
+    return Frontier(order, forward, arcs_backward(layer_ptr, step, cost), exact)
+
+
+def _leave_out(layer_ptr: Ints, step: Ints, cost: Floats, most: float) -> tuple[Ints, Ints, Floats]:
+    """Return states and steps without those on no way from the first to the last for `most`.
+
+    All in the form of `build`; `cost` is `cost_in`. Step −1 leads to a place behind the last state.
+    """
+    total = layer_ptr[-1]
+    ahead, behind = np.full(total + 1, np.inf), np.full(total + 1, np.inf)
+    ahead[0] = behind[total - 1] = 0.0
+    layers = [slice(*ends) for ends in itertools.pairwise(layer_ptr[:-1].tolist())]
+    for x in layers:
+        np.minimum.at(ahead, step[x], ahead[x, None] + cost[x])
+    for x in reversed(layers):
+        behind[x] = np.minimum(behind[x], (cost[x] + behind[step[x]]).min(axis=1))
+    kept = ahead[:-1] + behind[:-1] <= most
+    before = np.concatenate([[0], np.cumsum(kept)])
+    some = np.flatnonzero(kept[: len(step)])
+    y, costs = step[some], cost[some]
+    through = ahead[some, None] + costs + behind[y] <= most
+    return before[layer_ptr], np.where((y >= 0) & through, before[y], -1), costs

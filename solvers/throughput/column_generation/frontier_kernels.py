@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.kernel import inner, kernel
 
 #: Most open nets: a bit each.
 SLOTS = 62
+
+#: States and places of the hash table that there is room for at first.
+FEW = 1 << 14
+
+#: What came of building: states, more of them than allowed, or more than there is room for.
+MADE, TOO_MANY, FULL = 1, 0, -1
 
 
 class Nets(NamedTuple):
@@ -35,8 +42,18 @@ class Nets(NamedTuple):
     weight_out: Floats
 
 
-@kernel
-def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
+def build(
+    order: Ints,
+    unit_ptr: Ints,
+    unit_nets: Ints,
+    nets: Nets,
+    *,
+    both: bool,
+    most: float,
+    width: int,
+    room: int,
+    relax: bool,
+) -> tuple[Ints, Ints, Floats, Floats, bool]:
     """Build the states that can arise between the units of an order, and what each step costs.
 
     A state holds two bits for each open net: whether a pin is on A, and whether one is on B.
@@ -50,7 +67,7 @@ def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
     unit_ptr, unit_nets
         Nets of each unit, as compressed rows.
     nets
-        The nets, as `Nets`; `pins_left` is used up.
+        The nets.
     both, most
         What A pays, or, with `both`, A and B together, at most: states that cannot be reached
         for that are left out.
@@ -71,23 +88,58 @@ def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
     exact
         Whether no net was given up.
     """
-    size = len(order)
-    layer_ptr = np.zeros(size + 2, np.int64)
+    layer_ptr = np.zeros(len(order) + 2, np.int64)
     layer_ptr[1] = 1
-    capacity = 1024
-    step = np.empty((capacity, 2), np.int64)
-    cost_in = np.empty((capacity, 2))
-    cost_out = np.empty((capacity, 2))
-    on_a = np.zeros(1, np.uint64)
-    on_b = np.zeros(1, np.uint64)
-    paid = np.zeros(1)  # at least, to reach a state
-    slot_of = np.full(len(nets.pins_left), -1, np.int64)
-    net_of = np.full(SLOTS, -1, np.int64)
+    capacity, places = FEW, FEW
+    while places < 8 * width:
+        places *= 2
+    code, exact = FULL, False
+    while code == FULL:
+        step = np.empty((capacity, 2), np.int64)
+        cost_in, cost_out = np.empty((capacity, 2)), np.empty((capacity, 2))
+        bits, paid = np.empty((2, 2, 2 * width), np.uint64), np.empty((2, 2 * width))
+        bits[:, 0, 0] = paid[0, 0] = 0
+        room_for = Scratch(
+            np.full(len(nets.pins_left), -1), np.full(SLOTS, -1), bits[0], bits[1], paid,
+            np.empty(places, np.int64), np.empty(2 * width, np.int64),
+        )  # fmt: skip
+        code, exact = _build(
+            order, unit_ptr, unit_nets, nets._replace(pins_left=nets.pins_left.copy()),
+            (both, most, width, room, relax), (layer_ptr, step, cost_in, cost_out), room_for,
+        )  # fmt: skip
+        capacity = min(8 * capacity, room)
+    total = layer_ptr[-2] if code == MADE else 0
+    layers = layer_ptr if code == MADE else layer_ptr[:0]
+    return layers, step[:total], cost_in[:total], cost_out[:total], exact
+
+
+class Scratch(NamedTuple):
+    """What `_build` works in."""
+
+    slot_of: Ints  # of each net; −1: none, −2: given up
+    net_of: Ints  # of each slot
+    bits_a: NDArray[np.uint64]  # of the states of two layers in turn, shape (2, 2·width)
+    bits_b: NDArray[np.uint64]
+    paid: Floats  # at least, to reach them
+    table: Ints  # hash table of states
+    merged: Ints  # number of each state after nets are given up
+
+
+@kernel
+def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
+    """Build states as `build` says, into `made`; returns a code and whether no net was given up.
+
+    The code is MADE, TOO_MANY, or FULL, which asks for longer arrays of steps. Arrays are allocated
+    outside, as each form of them takes a tenth of a second to compile.
+    """
+    both, most, width, room, relax = options
+    layer_ptr, step, cost_in, cost_out = made
+    bits_a, bits_b, least_paid = scratch.bits_a, scratch.bits_b, scratch.paid
+    slot_of, net_of, places = scratch.slot_of, scratch.net_of, 4096
     away = np.uint64(0)  # slots of open nets with a pin outside
-    none = np.zeros(0, np.int64)
     exact = True
-    table = np.full(4096, -1, np.int64)
-    for i in range(size):
+    on_a, on_b, paid = bits_a[0, :1], bits_b[0, :1], least_paid[0, :1]
+    for i in range(len(order)):
         first, count = layer_ptr[i], layer_ptr[i + 1] - layer_ptr[i]
         begin, end = unit_ptr[order[i]], unit_ptr[order[i] + 1]
         touched, closed, away, all_open = _open(
@@ -95,28 +147,27 @@ def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
         )
         exact &= all_open
         if not all_open and not relax:
-            return none, step[:0], cost_in[:0], cost_out[:0], False
-        while first + count > capacity:
-            capacity *= 2
-            step = _grown(step, capacity)
-            cost_in = _grown(cost_in, capacity)
-            cost_out = _grown(cost_out, capacity)
-        while len(table) < 8 * count:
-            table = np.empty(2 * len(table), np.int64)
-        states = (on_a, on_b, paid)
-        later = (
-            np.empty(2 * count, np.uint64), np.empty(2 * count, np.uint64), np.empty(2 * count)
-        )  # fmt: skip
+            return TOO_MANY, False
+        if first + count > len(step):
+            return FULL, False
+        while places < 8 * count:
+            places *= 2
+        table = scratch.table[:places]
+        after = (i + 1) % 2
+        later = (bits_a[after], bits_b[after], least_paid[after])
         found = _take(
-            first, states, (touched, closed, away), (net_of, nets.weight_in, nets.weight_out),
-            (step, cost_in, cost_out), table, later, both, most,
+            first, (on_a, on_b, paid), (touched, closed, away),
+            (net_of, nets.weight_in, nets.weight_out), (step, cost_in, cost_out), table, later,
+            both, most,
         )  # fmt: skip
         away = _close(net_of, closed, away)
         if found > width:
             if not relax:
-                return none, step[:0], cost_in[:0], cost_out[:0], False
+                return TOO_MANY, False
             exact = False
-            found = _give_up(first, count, step, table, later, found, net_of, nets, width)
+            found = _give_up(
+                first, count, step, table, later, found, net_of, nets, width, scratch.merged
+            )
         begin = layer_ptr[i + 1]
         for x in range(first, first + count):
             for choice in range(2):
@@ -124,10 +175,9 @@ def build(order, unit_ptr, unit_nets, nets, both, most, width, room, relax):
                     step[x, choice] += begin
         layer_ptr[i + 2] = begin + found
         if begin + found > room:
-            return none, step[:0], cost_in[:0], cost_out[:0], False
+            return TOO_MANY, False
         on_a, on_b, paid = later[0][:found], later[1][:found], later[2][:found]
-    states = layer_ptr[size]
-    return layer_ptr, step[:states], cost_in[:states], cost_out[:states], exact
+    return MADE, exact
 
 
 @inner
@@ -240,7 +290,7 @@ def _close(net_of, closed, away):
 
 
 @inner
-def _give_up(first, count, step, table, later, found, net_of, nets, width):
+def _give_up(first, count, step, table, later, found, net_of, nets, width, merged):
     """Merge states that differ in the cheapest nets alone, until they are few; return how many."""
     next_a, next_b, next_paid = later
     weight_in = nets.weight_in
@@ -256,7 +306,6 @@ def _give_up(first, count, step, table, later, found, net_of, nets, width):
         bit = one << np.uint64(least)
         given_up |= bit
         table[:] = -1
-        merged = np.empty(found, np.int64)
         kept = 0
         for x in range(found):
             a1 = next_a[x] | bit
@@ -278,47 +327,6 @@ def _give_up(first, count, step, table, later, found, net_of, nets, width):
     return found
 
 
-@kernel
-def leave_out(layer_ptr, step, cost, most):
-    """Return states and steps without those on no way from the first to the last for `most`.
-
-    All in the form of `build`; `cost` is `cost_in`.
-    """
-    ahead = np.full(layer_ptr[-1], np.inf)
-    behind = np.full(layer_ptr[-1], np.inf)
-    ahead[0] = behind[-1] = 0.0
-    for x in range(len(step)):
-        for choice in range(2):
-            y = step[x, choice]
-            if y >= 0:
-                ahead[y] = min(ahead[y], ahead[x] + cost[x, choice])
-    for x in range(len(step) - 1, -1, -1):
-        for choice in range(2):
-            y = step[x, choice]
-            if y >= 0:
-                behind[x] = min(behind[x], cost[x, choice] + behind[y])
-    number = np.full(layer_ptr[-1], -1, np.int64)
-    left = np.zeros_like(layer_ptr)
-    kept = 0
-    for i in range(len(layer_ptr) - 1):
-        for x in range(layer_ptr[i], layer_ptr[i + 1]):
-            if ahead[x] + behind[x] <= most:
-                number[x] = kept
-                kept += 1
-        left[i + 1] = kept
-    steps = np.full((left[-2], 2), -1, np.int64)
-    costs = np.zeros((left[-2], 2))
-    for x in range(len(step)):
-        if number[x] < 0:
-            continue
-        for choice in range(2):
-            y = step[x, choice]
-            costs[number[x], choice] = cost[x, choice]
-            if y >= 0 and ahead[x] + cost[x, choice] + behind[y] <= most:
-                steps[number[x], choice] = number[y]
-    return left, steps, costs
-
-
 @inner
 def _slot(table, mask, on_a, on_b, a, b):
     """Place in the hash table of the state (a, b), or the free place where it belongs."""
@@ -329,13 +337,3 @@ def _slot(table, mask, on_a, on_b, a, b):
     while table[at] >= 0 and (on_a[table[at]] != a or on_b[table[at]] != b):
         at = (at + np.uint64(1)) & mask
     return at
-
-
-@inner
-def _grown(array, capacity):
-    """Return an array of shape (capacity, 2) that begins with `array`."""
-    grown = np.empty((capacity, 2), array.dtype)
-    for i in range(len(array)):  # a slice would compile many times as long
-        grown[i, 0] = array[i, 0]
-        grown[i, 1] = array[i, 1]
-    return grown

@@ -8,6 +8,7 @@ import numpy as np
 
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.kernel import inner, kernel
+from .arcs import Arcs
 
 
 class Terms(NamedTuple):
@@ -55,16 +56,22 @@ class Labels(NamedTuple):
         return range(int(self.begin[x]), int(self.begin[x] + self.counts[x]))
 
 
-@kernel
-def hope(forward, arcs, terms, slope):
+def hope(forward: bool, arcs: Arcs, terms: Terms, slope: float) -> Floats:
     """Return the most that the part of a set before each state (after, if not `forward`) is worth.
 
     Each unit of load takes `slope` from it. The other terms are as in `extend`; shape (S,).
     """
+    best = np.full(len(arcs[0]) - 1, -np.inf)
+    _hope(forward, arcs, terms, slope, best)
+    return best
+
+
+@kernel
+def _hope(forward, arcs, terms, slope, best):
+    """Write what `hope` returns."""
     ptr, source, taken, cost = arcs
     price, load, allowed, charge, transfer_price = terms
     states = len(ptr) - 1
-    best = np.full(states, -np.inf)
     best[0 if forward else states - 1] = 0.0
     for i in range(1, states):
         x = i if forward else states - 1 - i
@@ -76,11 +83,16 @@ def hope(forward, arcs, terms, slope):
                     continue
                 worth += price[unit] - slope * load[unit]
             best[x] = max(best[x], worth)
-    return best
+
+
+def fresh_buckets(buckets: int) -> tuple[Floats, Floats, Ints]:
+    """Return what `extend` merges labels in."""
+    size = buckets + 2
+    return np.full(size, -np.inf), np.empty(size), np.empty(size, np.int64)
 
 
 @kernel
-def extend(forward, arcs, terms, limits, buckets, hopes, rest, state, labels, budget):
+def extend(forward, arcs, terms, limits, merged, hopes, rest, state, labels, budget):
     """Extend labels of partial sets state by state, until the work `budget` is spent.
 
     A label is the value and the load of the part of a set before a state (after it, if not
@@ -96,6 +108,8 @@ def extend(forward, arcs, terms, limits, buckets, hopes, rest, state, labels, bu
         Steps, from `arcs_forward` or `arcs_backward`.
     limits
         Of the load, and the floor of the value.
+    merged
+        A bucket each, and two more, as `fresh_buckets` makes them: value, load, and origin.
     hopes
         Slopes, shape (R,), and `hope` of the other direction at each; shape (S, R).
     rest
@@ -115,8 +129,8 @@ def extend(forward, arcs, terms, limits, buckets, hopes, rest, state, labels, bu
     (limit, floor), (slopes, hoped) = limits, hopes
     has_rest, (rest_begin, rest_count, rest_value, rest_used, _) = rest
     begin, count, value, used, _ = labels
-    merged = (np.full(buckets + 2, -np.inf), np.empty(buckets + 2), np.empty(buckets + 2, np.int64))
     best_value, best_used, best_from = merged
+    buckets = len(best_value) - 2
     scale = buckets / limit if limit > 0 else 0.0
     states = len(ptr) - 1
     work = 0
@@ -129,7 +143,8 @@ def extend(forward, arcs, terms, limits, buckets, hopes, rest, state, labels, bu
         if state[1] + min(room, buckets + 2) > len(value):
             state[2] = 1
             break
-        low, high = buckets + 2, -1
+        low = buckets + 2
+        high = low - buckets - 3  # −1, but no literal, for which `_keep` would be compiled anew
         for j in range(ptr[x], ptr[x + 1]):
             unit = taken[j]
             more = charge * cost[j]

@@ -39,6 +39,9 @@ CLOSE = 0.01
 ORIGIN = "dp over ideals"
 FALLBACK = "the plan is the best of some topological orders"
 
+#: Ideals for each unit, and bytes of them all, up to which they are few.
+FEW_IDEALS, FEW_BYTES = 8, 1 << 30
+
 #: Share of the free memory that a lattice and its tables may take.
 MEMORY_SHARE = 0.6
 
@@ -146,6 +149,52 @@ def pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
     linearised(task, search, layer_units(task))
     if search.best is None and not search.should_stop():
         search.note("pipedream: no plan found on the path that merging leaves; others may exist")
+
+
+def contracted_dp(task: Task[Throughput], search: Search[Solution], units: Ints) -> None:
+    """Offer the best plan that keeps units together, which proves nothing about others.
+
+    Parameters
+    ----------
+    units
+        Shape (n,): as of `pipeline`. Where they have many ideals, those of one order are all: that
+        of their numbers, if it is topological.
+    """
+    pipe = pipeline(task, units)
+    numbered = (pipe.graph.edges[:, 0] < pipe.graph.edges[:, 1]).all()
+    order = np.arange(pipe.graph.size) if numbered else pipe.orders[0]
+    lattice = _few_ideals(pipe, search) or chain(order)
+    _solve(_Run(task, pipe, lattice, search), coarse=math.isinf(search.objective))
+
+
+def few_ideals_dp(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Find the optimum over contiguous splits as `ideal_dp` if the units have few ideals."""
+    pipe = pipeline(task)
+    lattice = _few_ideals(pipe, search) if _exact(task) else None
+    least = _solve(_Run(task, pipe, lattice, search)) if lattice is not None else None
+    if least is not None and math.isfinite(least):
+        search.raise_bound(least, ORIGIN)
+
+
+def _few_ideals(pipe: Pipeline, search: Search[Solution]) -> Lattice | None:
+    """Return the lattice unless it has many ideals for its units, or takes much memory."""
+    units = pipe.graph.size
+    most = min(FEW_IDEALS * units, FEW_BYTES // (units // 8 + 1))
+    if any(_most_ready(order, pipe.graph.edges) > math.log2(most) for order in pipe.orders):
+        return None
+    lattice = list_ideals(pipe.orders[0], pipe.graph.edges, most, search)
+    return lattice if lattice.complete else None
+
+
+def _most_ready(order: Ints, edges: Ints) -> int:
+    """Return how many units at most are ready together along an order; any of them are an ideal."""
+    size = len(order)
+    rank = np.empty(size, np.int64)
+    rank[order] = np.arange(size)
+    ready = np.zeros(size, np.int64)
+    np.maximum.at(ready, rank[edges[:, 1]], rank[edges[:, 0]] + 1)
+    opens, closes = np.bincount(ready, minlength=size), np.ones(size, np.int64)
+    return int((np.cumsum(opens) - np.cumsum(closes)).max() + 1)
 
 
 def linearised(

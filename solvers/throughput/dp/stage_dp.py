@@ -124,9 +124,11 @@ def least_maximum(
     worth extending, whose difference keeps to the limits.
     """
     rows = [row for row in pipe.rows if row.criterion in limits or row.criterion == "memory"]
-    caps = np.array([np.minimum(row.room, limits.get(row.criterion, np.inf)) for row in rows])
+    upper_bounds = np.array(
+        [np.minimum(row.room, limits.get(row.criterion, np.inf)) for row in rows]
+    )
     states = states_of(pipe.count)
-    alive = _windows(rows, lattice, caps, states, search)
+    alive = _windows(rows, lattice, upper_bounds, states, search)
     if alive is None:
         return Found(False)
     reachable = np.logical_or.reduce(alive, axis=1)
@@ -135,7 +137,7 @@ def least_maximum(
     table = _table(alive, reachable, limits[minimise])
     floor = min(floor, np.finfo(float).max)
     steps = _steps(lattice)
-    lanes = _lanes(rows, lattice, caps, minimise)
+    lanes = _lanes(rows, lattice, upper_bounds, minimise)
     nets = Nets(*incidence_of(pipe.graph.pins, lattice.order))
     split = np.zeros((lattice.size if pipe.relayed else 0, lanes.net_weight.shape[1]))
     if pipe.relayed:
@@ -204,17 +206,17 @@ def _left(table: Table, now: Ints, ideal: int, devices: int) -> float:
 
 
 def _windows(
-    rows: list[Row], lattice: Lattice, caps: Floats, states: States, search: Stoppable
+    rows: list[Row], lattice: Lattice, upper_bounds: Floats, states: States, search: Stoppable
 ) -> Bools | None:
     """Return for each ideal and state whether the devices used, and those left, can do the work.
 
     Work is measured in each row and by each kind's times in turn; a device of another kind takes
-    as much of it as a fractional knapsack allows. Every device of a plan keeps to the caps, so
+    as much of it as a fractional knapsack allows. Every device of a plan keeps to the bounds, so
     an ideal that s devices hold has no more work than they can take together. None if the search
     must stop.
     """
     weights, takes = [], []
-    for row, cap in zip(rows, caps, strict=True):
+    for row, cap in zip(rows, upper_bounds, strict=True):
         cheapest = row.unit.min(axis=0)
         for times in row.unit:
             weight = np.where(np.isinf(times), cheapest, times)
@@ -253,11 +255,11 @@ def _knapsack(weight: Floats, size: Floats, room: float) -> float:
     return taken + float(share @ weight)
 
 
-def _lanes(rows: list[Row], lattice: Lattice, caps: Floats, minimise: Criterion) -> Lanes:
+def _lanes(rows: list[Row], lattice: Lattice, upper_bounds: Floats, minimise: Criterion) -> Lanes:
     """Return the rows by kind, without those that cannot bind."""
     lanes: list[tuple[int, float, Row]] = [
         (k, min(float(cap[k]), float(np.finfo(float).max)), row)
-        for row, cap in zip(rows, caps, strict=True)
+        for row, cap in zip(rows, upper_bounds, strict=True)
         for k in range(len(cap))
         if row.criterion == minimise or not row.unit[k].sum() + 2 * row.net[k].sum() <= cap[k]
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +15,12 @@ from stagecut import InputError, Iteration, Limits
 from stagecut.formulations.iteration.line import line
 from stagecut.formulations.iteration.orders import order_of
 from stagecut.formulations.task import pose
+from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.lattice import list_ideals
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.iteration.branch import branch
+from stagecut.solvers.iteration.branch import Branching, branch
+from stagecut.solvers.iteration.by_device.search import BestFirst, Root
+from stagecut.solvers.iteration.by_device.singles import Singles
 from stagecut.solvers.iteration.chain import Chain
 from stagecut.solvers.iteration.chain_dp import Cheapest
 from stagecut.solvers.iteration.divisible import divide
@@ -123,6 +126,18 @@ def test_a_stage_costs_every_chain_that_has_it_what_is_said(part: int) -> None:
     assert seen > 20
 
 
+def ended(steps: Generator[None, None, Branching]) -> Branching:
+    """Run to the end."""
+
+    def whole() -> Generator[None, None, None]:
+        found.append((yield from steps))
+
+    found: list[Branching] = []
+    for _ in whole():
+        pass
+    return found[0]
+
+
 @pytest.mark.parametrize("part", range(5))
 def test_bounds_of_a_number_of_stages_are_below_its_best_chain(part: int) -> None:
     """Divisible work, the least worst stage, the game, and branch and bound, which finds it."""
@@ -139,26 +154,58 @@ def test_bounds_of_a_number_of_stages_are_below_its_best_chain(part: int) -> Non
                 assert makespan >= best / ROUNDING or paths.line.problem.overlap, where
         reach = best if math.isfinite(best) else 100.0
         for target in (0.9 * reach, 1.3 * reach):
-            refute(plans, target, never())
+            list(refute(plans, target, never()))
             assert plans.bound <= max(best, 0.0) * ROUNDING, where
         if paths.line.problem.overlap:
             continue  # equation 1 is below the definition then
         for nodes in (3, 100_000):
-            target, met = 1.3 * reach, [math.inf]
+            met = [1.3 * reach]
 
             def take(
-                found: Cheapest, makespan: float, of: StagePaths = paths, met: list[float] = met,
-                target: float = target,
-            ) -> float:  # fmt: skip
+                found: Cheapest, makespan: float, of: StagePaths = paths, met: list[float] = met
+            ) -> None:
                 if of.fits(np.array(found.stages), np.array(found.kinds)):
                     met.append(makespan)
-                return min(target, *met)
 
-            out = branch(plans, target, take, never(), nodes)
+            def aim(met: list[float] = met) -> float:
+                return min(met)
+
+            out = ended(branch(plans, aim, take, never(), nodes))
             bound = out.target if out.complete else min(out.open_bound, out.target)
             assert bound <= best * ROUNDING, where
             if nodes > 3:
                 assert out.complete, where
-                assert min(met) == pytest.approx(best, rel=1e-9), where
+                assert min(met[1:], default=math.inf) == pytest.approx(best, rel=1e-9), where
     if part == 0:
         assert infeasible
+
+
+@pytest.mark.parametrize("part", [0, 1, 3, 4])
+def test_chains_of_single_stages_by_device_are_bounded_and_all_found(part: int) -> None:
+    seen = 0
+    for where, paths in cases(part, 60):
+        order = paths.chain.order
+        if len(order.tables) < order.stages or len(paths.line.kinds) > 1:
+            continue
+        best = min((makespan for _, makespan in chains(paths)), default=math.inf)
+        if math.isinf(best) or paths.line.problem.overlap:
+            continue
+        for target in (0.9 * best, 1.2 * best):
+            source = Singles(sized(paths), (0, 0))
+            bounds, met = [0.0], [math.inf]
+
+            def aim(target: float = target) -> float:
+                return target
+
+            def take(_: Ints, makespan: float, met: list[float] = met) -> None:
+                met.append(makespan)
+
+            search = BestFirst(aim, take, bounds.append)
+            search.push(0.0, Root(source, [source.plans.prices]))
+            while search.step():
+                assert max(bounds) <= best * ROUNDING, where
+            assert search.complete, where
+            assert search.closed >= best / ROUNDING, where
+        assert min(met) == pytest.approx(best, rel=1e-9), where
+        seen += 1
+    assert seen > 1

@@ -75,14 +75,12 @@ def best_of(workload: Workload, cluster: Cluster, problem: Iteration, stages: in
 
 def graphs(pairs: Pairs, target: float) -> Iterator[Graph]:
     """The pairs of each meeting ideal."""
-    last, size = pairs.paid.lattice.size - 1, pairs.devices
+    last = pairs.paid.lattice.size - 1
     forward, compute = pairs.paths.stages.ahead[:, -1].tolist()
     prices = divide(pairs.paths.chain, forward, compute).prices
+    every = np.ones((pairs.paths.chain.order.stages, len(pairs.keys)), np.bool_)
     for meet in range(1, last):
-        tables = np.concatenate(
-            (pairs.behind(prices, meet, 0), pairs.behind(prices, last, size)[1:])
-        )
-        graph = pairs.graph(meet, target, prices[None], tables[None], 100_000)
+        graph = pairs.graph(meet, target, prices[None], every, 100_000)
         assert graph is not None
         yield graph
 
@@ -128,14 +126,17 @@ def test_prices_bound_the_chains_of_a_graph_and_of_both_halves() -> None:
             if not len(every):
                 continue
             tree = Tree(graph, chain)
-            prices = np.zeros((chain.order.stages, 4))
-            for options in (every, *(tree.halves(every, prices) or ())):
+            paths, none = (
+                np.zeros((1, chain.order.stages, 4)),
+                np.zeros((0, pairs.devices), np.int64),
+            )
+            for options in (every, *(tree.halves(every, paths[0], none) or ())):
                 times = [makespan(graph, chain, own) for own in chains(graph, options)]
                 best = min(times, default=math.inf)
                 if not times or not len(options):
                     continue
                 target = best * 1.05
-                refined = tree.refine(options, prices, target, 8)
+                refined = tree.refine(options, paths, none, target, 8)
                 assert refined.bound <= best * ROUNDING, where
                 kept = [makespan(graph, chain, own) for own in chains(graph, refined.alive)]
                 assert sum(t < target for t in times) == sum(t < target for t in kept), where
@@ -150,7 +151,8 @@ def test_halves_of_options_are_all_of_them() -> None:
             if not len(every):
                 continue
             tree = Tree(graph, pairs.paths.chain)
-            halves = tree.halves(every, np.ones((pairs.paths.chain.order.stages, 4)))
+            none = np.zeros((0, pairs.devices), np.int64)
+            halves = tree.halves(every, np.ones((pairs.paths.chain.order.stages, 4)), none)
             if halves is None:  # all of a device's options take equally long
                 for own in np.split(graph.duration, graph.begin[1:-1]):
                     assert np.allclose(own, own[:1]), where

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from stagecut import InputError, Limits, Workload, load_plan, save, solve, verify
+from stagecut.formulations.mapping import bound
 from stagecut.formulations.mapping.blocks import find_blocks
 from stagecut.formulations.mapping.bound import fitting, stage_lower_bounds, threshold_bound
 from stagecut.formulations.mapping.costs import mapping_costs, stage_times
@@ -26,6 +27,7 @@ from stagecut.instances import (
     stage_costs,
     topology,
 )
+from stagecut.instances.common import kernel as kernels
 from stagecut.instances.model.layers import Layers
 from stagecut.instances.model.stage_costs import check_weights, parameter_bytes
 from stagecut.instances.topologies.generators import random_blocks
@@ -36,12 +38,19 @@ from stagecut.runtime.verify.report import MappingReport
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import search as mapping_search
 from stagecut.solvers.mapping.annealing.anneal_kernel import anneal
-from stagecut.solvers.mapping.annealing.state import new_moves, state_of
+from stagecut.solvers.mapping.annealing.stage_times import stage_times_cost
+from stagecut.solvers.mapping.annealing.state import state_of
 from stagecut.solvers.mapping.annealing.violations import best_routes, sampled_splits, violations
-from stagecut.solvers.mapping.first import even_ends, first_mapping
-from stagecut.solvers.mapping.layouts import cycle, layouts, matched, snake
-from stagecut.solvers.mapping.partition import balanced_partition
-from stagecut.solvers.mapping.programs.blocks import BlockTest
+from stagecut.solvers.mapping.layouts import (
+    cycle,
+    even_ends,
+    first_mapping,
+    layouts,
+    matched,
+    snake,
+)
+from stagecut.solvers.mapping.partition import balanced_partition, run_ends
+from stagecut.solvers.mapping.programs.counts import count_test
 from stagecut.solvers.mapping.segments import SegmentTest
 
 SHAPES = [(2, 2), (2, 3), (3, 2), (1, 4), (4, 1), (1, 1), (1, 5), (5, 1)]
@@ -151,12 +160,12 @@ def test_bounds_are_never_above_a_mapping(mode: str, seed: int) -> None:
         target = low * factor
         upper_bounds = sampled_splits(costs, lower_bounds, target)
         cost = violations(costs, order, costs.island, upper_bounds, target)
-        anneal(cost, state, new_moves(state), 20_000, turn, 0.35, 0.1)
+        anneal(cost, state, 20_000, turn, 0.35, 0.1)
         times = stage_times(costs, state.slots(), matched(costs, state.slots()))
         best = min(best, float(times.max()))
     search: Search[object] = Search(Limits(), lambda _: 0.0)
     assert threshold_bound(costs, lower_bounds, best, lambda: False) <= best
-    test = BlockTest(search, find_blocks(costs))
+    test = count_test(search, find_blocks(costs))
     assert test(costs, lower_bounds, best * (1 + 1e-9)) is not None
 
 
@@ -177,10 +186,52 @@ def test_block_bounds_are_never_above_the_optimum(seed: int, mode: str, collecti
     optimum = brute_force(stage, problem)
     lower_bounds = stage_lower_bounds(costs)
     search: Search[object] = Search(Limits(), lambda _: 0.0)
-    for test in (fitting, SegmentTest(costs, found), BlockTest(search, found)):
+    for test in (fitting, SegmentTest(costs, found), count_test(search, found)):
         assert test(costs, lower_bounds, optimum * (1 + 1e-9)) is not None
         bound = threshold_bound(costs, lower_bounds, 2 * optimum, lambda: False, test)
         assert bound <= optimum * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bounds_by_neighbours_are_no_higher(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of many devices, which are never matched, against those of few."""
+    problem = DeviceMapping(topology(f"uniform_dist:12@seed={seed}"), 3, 4, "both")
+    costs = mapping_costs(stage_costs(chain(seed, 3), np.arange(3), 3), problem)
+    exact = stage_lower_bounds(costs)
+    monkeypatch.setattr(bound, "MAX_MATCHED_DEVICES", 1)
+    weaker = stage_lower_bounds(costs)
+    for one, other in ((weaker.transfer, exact.transfer), (weaker.allreduce, exact.allreduce)):
+        assert (one <= other).all()
+        assert other.any() == one.any()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_annealing_is_the_same_interpreted_and_compiled(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = DeviceMapping(topology(f"random_blk_2:12@seed={seed}"), 3, 4, "both")
+    costs = mapping_costs(stage_costs(chain(seed, 3), np.arange(3), 3), problem)
+    lower_bounds, (slots, sends_to) = stage_lower_bounds(costs), next(iter(layouts(costs)))
+    target = 1.1 * float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
+    monkeypatch.setattr(kernels, "_taken", 0)
+    found = []
+    for turns in (kernels.TURNS, 0):
+        monkeypatch.setattr(kernels, "TURNS", turns)
+        monkeypatch.setattr(kernels, "TURNS_PER_BYTE", turns)
+        for cost in (
+            violations(
+                costs,
+                best_routes(costs),
+                find_blocks(costs),
+                sampled_splits(costs, lower_bounds, target),
+                target,
+            ),
+            stage_times_cost(costs, target),
+        ):
+            state = state_of(costs, slots, sends_to)
+            anneal(cost, state, 60, seed, 1.0, 0.1)
+            found.append((state.slot.tolist(), state.sends_to.tolist(), cost.current.tolist()))
+    assert found[:2] == found[2:]
 
 
 def test_blocks_are_found_in_the_links_whatever_the_islands_say() -> None:
@@ -373,6 +424,24 @@ def test_partition_equals_brute_force_on_chains(seed: int, coefficient: float) -
     found = balanced_partition(workload, 3, coefficient)
     assert found.objective == pytest.approx(best, rel=1e-5)
     assert found.bound <= best * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ends_of_runs_against_all_ends(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    total = np.concatenate([[0.0], np.cumsum(rng.integers(0, 5, 8))]).astype(np.float64)
+    cut = np.append(rng.integers(0, 3, 8), 0).astype(np.float64)
+    for stages, target in itertools.product((1, 2, 3, 5), range(1, 14)):
+        able = [
+            ends
+            for ends in itertools.combinations(range(1, 9), stages)
+            if ends[-1] == 8
+            and all(
+                total[j] - total[i] + cut[j] <= target for i, j in itertools.pairwise((0, *ends))
+            )
+        ]
+        found = run_ends(total, cut, float(target), stages)
+        assert tuple(found.tolist()) in able if able else not len(found)
 
 
 def test_partition_of_a_large_graph() -> None:

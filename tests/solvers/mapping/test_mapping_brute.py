@@ -11,11 +11,11 @@ import pytest
 from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
 
 from stagecut import Limits, solve, verify
-from stagecut.formulations.mapping.collectives import allreduce_time
+from stagecut.formulations.mapping.costs import allreduce_time
 from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
 from stagecut.runtime import evaluate
 from stagecut.runtime.verify.mapping import allreduce
-from stagecut.solvers.mapping.exact.set_trees import best_tree, set_trees
+from stagecut.solvers.mapping.set_tables import best_tree, set_trees
 
 SHAPES = [(1, 2), (1, 5), (2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (3, 2), (3, 3), (4, 1), (4, 2)]
 SHAPES += [(1, 3), (1, 6), (5, 1), (7, 1), (9, 1), (1, 4)]
@@ -118,8 +118,8 @@ def test_all_reduces_as_arrays_agree_with_the_definition(seed: int) -> None:
             size = float(rng.lognormal(10.0, 6.0))
             defined, _ = allreduce(message, problem, row.tolist(), size)
             inverse = 1 / routes.bytes_per_s
-            room = np.zeros(2 * replicas, np.int64)
-            fast = allreduce_time(routes.latency_s, inverse, place.island, row, size, room)
+            scratch = np.zeros(2 * replicas, np.int64)
+            fast = allreduce_time(routes.latency_s, inverse, place.island, row, size, scratch)
             assert fast == pytest.approx(defined, rel=1e-12)
 
 

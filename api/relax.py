@@ -1,0 +1,222 @@
+"""A formulation without whole numbers: what it proves at once, and how far that is from a plan."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyomo.common.gc_manager import PauseGC
+
+from ..formulations.program import quiet_pyomo
+from ..formulations.rules.reduce import only_case
+from ..formulations.stated import FORMULATIONS, Stated, set_partitioning, sets_of
+from ..formulations.task import Task, pose
+from ..instances import (
+    Cluster,
+    DeviceMapping,
+    InfeasibleError,
+    InputError,
+    Problem,
+    Sharding,
+    Workload,
+)
+from ..instances.common.arrays import Floats
+from ..instances.model.summary import Summarised
+from ..solvers.core.compiled_model import Compiled, compile_model
+from ..solvers.core.proofs.relaxation import relax as solve_linear
+from .solve import chosen
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What is 0 to a solver of linear programs.
+SMALL = 1e-7
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Relaxation(Summarised):
+    """An integer program with its whole numbers let go.
+
+    Parameters
+    ----------
+    formulation
+        Its name, of `relax`.
+    bound
+        The least objective without whole numbers, in the workload's time unit: no plan is better.
+    rows, columns, whole, entries
+        Size of the program: constraints, variables, how many of these must be whole numbers, and
+        coefficients that are not 0.
+    seconds
+        To state and to solve it.
+    statement
+        Symbols and equations, as Markdown.
+    shares
+        Which part of each node is where; an integer solution has nothing but 0 and 1.
+    values
+        Of all variables that are not 0, by their names in the model.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(2, cpus=0)
+    >>> found = stagecut.relax("gpt2-xl", cluster, stagecut.Throughput("noncontiguous"))
+    >>> found.formulation, found.shares.shape
+    ('compact', (98, 2))
+    """
+
+    formulation: str
+    bound: float
+    rows: int
+    columns: int
+    whole: int
+    entries: int
+    seconds: float
+    statement: str = field(repr=False)
+    shares: pd.DataFrame = field(repr=False)
+    values: pd.Series = field(repr=False)
+
+    @property
+    def fractional(self) -> float:
+        """The part of what is placed that lies in more than one place: 0 for a plan."""
+        most = self.shares.max(axis=1)
+        return float((most < 1 - 1e-6).mean()) if len(most) else 0.0
+
+    def summary(self) -> dict[str, object]:
+        """Return size and bound, as it shows itself."""
+        return {
+            "formulation": self.formulation,
+            "bound": self.bound,
+            "rows": self.rows,
+            "columns": self.columns,
+            "whole": self.whole,
+            "entries": self.entries,
+            "divided": f"{self.fractional:.0%}",
+            "seconds": self.seconds,
+        }
+
+
+def relax(
+    workload: Workload | str,
+    cluster: Cluster | None = None,
+    problem: Problem | None = None,
+    formulation: str | None = None,
+) -> Relaxation:
+    """State an integer program of a problem and solve it without whole numbers.
+
+    Parameters
+    ----------
+    workload, cluster, problem
+        As in `solve`.
+    formulation
+        Throughput: ``compact`` or, for up to 14 units, ``set-partitioning``, whose sets have at
+        most the load that is proved, or ``all-sets``, of any load. Iteration: ``actions``.
+        Latency: ``big-m`` or ``potentials``. Training: ``slots``. Mapping: ``joint``. Sharding:
+        ``compact`` or ``flows``. Default: the first.
+
+    Returns
+    -------
+    Relaxation
+        Bound, size, and the solution in parts. The bound is that of floating-point numbers, and no
+        certificate; `solve` gives those.
+
+    Raises
+    ------
+    InputError
+        If there is no such formulation, or it is too large.
+    InfeasibleError
+        If nothing fits, even in parts.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(2, cpus=0)
+    >>> weak = stagecut.relax("gpt2-xl", cluster, stagecut.Throughput("noncontiguous"), "compact")
+    >>> best = stagecut.solve("gpt2-xl", cluster, stagecut.Throughput("contiguous"), method="dp")
+    >>> weak.bound < best.objective, weak.fractional > 0.9  # nearly all lies on both devices
+    (True, True)
+    """
+    begin = time.monotonic()
+    loaded, devices, asked = chosen(workload, cluster, problem)
+    task = pose(loaded, devices, asked)
+    if not isinstance(asked, (DeviceMapping, Sharding)):  # which know no placement rules
+        task = only_case(task)
+    known = FORMULATIONS[asked.name]
+    name = formulation or next(iter(known))
+    if name not in known:
+        raise InputError(
+            f"formulation: no {name!r} for {asked.name}; use one of {', '.join(known)}"
+        )
+    with PauseGC(), quiet_pyomo():
+        if name == "set-partitioning":
+            return _least_limit(task, begin)
+        stated = known[name](task)
+        found = _solved(stated)
+    if found is None:
+        raise InfeasibleError(f"{loaded.name}: nothing fits, even in parts")
+    return _relaxation(name, stated, *found, begin=begin)
+
+
+def _least_limit(task: Task[Problem], begin: float) -> Relaxation:
+    """Return the relaxation over the sets of the least limit that leaves a solution.
+
+    T is a bound if sets of a load of at most T do not do, not even in parts.
+    """
+    loads = sorted({load for _, _, load in sets_of(task)[1]})
+    low, high, best = 0, len(loads) - 1, None
+    while low <= high:
+        middle = (low + high) // 2
+        stated = set_partitioning(task, loads[middle])
+        found = _solved(stated)
+        if found is None:
+            low = middle + 1
+        else:
+            high, best = middle - 1, (stated, *found)
+    if best is None:
+        raise InfeasibleError(f"{task.workload.name}: no sets of nodes fit, even in parts")
+    relaxation = _relaxation("set-partitioning", *best, begin=begin)
+    return replace(relaxation, bound=loads[high + 1])
+
+
+def _solved(stated: Stated) -> tuple[Compiled, Floats] | None:
+    """Return the program as arrays and an optimal point without whole numbers; None without one."""
+    compiled = compile_model(stated.model)
+    if compiled.linear is None:
+        return None
+    x = solve_linear(compiled.linear).x
+    return None if x is None else (compiled, x)
+
+
+def _relaxation(
+    name: str, stated: Stated, compiled: Compiled, x: Floats, *, begin: float
+) -> Relaxation:
+    """Return what the solution of a relaxation says."""
+    import pandas as pd
+
+    linear = compiled.linear
+    assert linear is not None
+    parts = stated.shares(lambda var: compiled.value(var, x))
+    rows, columns = (list(dict.fromkeys(keys)) for keys in zip(*parts, strict=True))
+    shares = pd.DataFrame(0.0, index=rows, columns=columns)
+    for (row, column), part in parts.items():
+        shares.loc[row, column] = part
+    used = np.flatnonzero(np.abs(x) > SMALL)
+    return Relaxation(
+        formulation=name,
+        bound=float(linear.cost @ x + linear.offset) * stated.scale,
+        rows=linear.matrix.shape[0],
+        columns=len(x),
+        whole=int(linear.integer.sum()),
+        entries=int(linear.matrix.nnz),
+        seconds=time.monotonic() - begin,
+        statement=_as_markdown(stated.said),
+        shares=shares.loc[:, (shares > SMALL).any()],
+        values=pd.Series(x[used], [compiled.columns[j].name for j in used.tolist()], name="value"),
+    )
+
+
+def _as_markdown(said: str) -> str:
+    """Return a module's text as Markdown: what numpydoc calls references becomes a heading."""
+    return re.sub(r"^References\n-+$", "**References**\n", said, flags=re.MULTILINE)

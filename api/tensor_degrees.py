@@ -1,0 +1,276 @@
+"""Layers that can be computed by several devices each: configurations per tensor degree.
+
+Every layer of a profiled model is cut out, and its operators sharded over t devices at least cost,
+with whole tensors at its ends; layers alike are sharded once. What `Training` then chooses from:
+
+    label            time of a microbatch            of the memory of one device
+    tensor           of the fastest sharding         what that holds
+    tensor-lean      of the fastest that holds at    what that holds
+                     most LEAN / t of one device's
+    … recompute      the forward pass again          as without tensor degree, of that sharding
+
+A layer's program is scaled to the profile's time for one device, measured or estimated; bytes are
+the profile's, times the part that a device has under the sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ..instances import (
+    DeviceMesh,
+    InfeasibleError,
+    InputError,
+    Layers,
+    Link,
+    Sharding,
+    Workload,
+    program_of,
+    program_workload,
+)
+from ..instances.common.options import check_counts
+from ..instances.common.units import TIME_UNITS
+from ..instances.generate.roofline import CPU_CORE, machine
+from ..instances.model.sharding.program import TensorProgram
+from ..instances.model.training_layers import training_layers
+from ..instances.pytorch.profile import Profile
+from ..instances.pytorch.tensors.layer import layer_program
+from ..runtime import evaluate
+from ..runtime.execution.split import PieceModule, split
+from ..runtime.verify.sharding import ShardingReport
+from ..solvers import Limits
+from .solve import solve
+
+#: What a configuration takes, in `Layers`.
+_NUMBERS = ("time", "weight_bytes", "bytes_per_microbatch", "fixed_bytes")
+
+#: Part of what one device holds, times the degree, that a lean sharding may hold.
+LEAN = 1.25
+
+#: Limits of the search for one layer and degree.
+LIMITS = Limits(seconds=30.0)
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A layer on several devices: its time, and parts of what one device would have."""
+
+    label: str
+    time: float
+    forward: float
+    parameters: float
+    activations: float
+
+
+def layers_by_degree(
+    done: Profile,
+    degrees: Sequence[int],
+    *,
+    estimate: str | None = None,
+    link: Link | None = None,
+) -> Workload:
+    """Return the layers of a profiled model with configurations for several tensor degrees.
+
+    Parameters
+    ----------
+    done
+        From `profile`, for training, its nodes layers.
+    degrees
+        Devices that a layer may be spread over. Those of 1 are as from `training_layers`.
+    estimate
+        The accelerator that was profiled for, if one was: whose roofline tells what splitting an
+        operator saves. Else that of a CPU core does.
+    link
+        Between the devices of a layer; default: that of the workload's cluster.
+
+    Returns
+    -------
+    Workload
+        For `Training`.
+
+    Raises
+    ------
+    InputError
+        If a degree is no whole number of at least 1, no link is known, or a layer cannot be traced
+        by itself.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.Linear(4096, 1024))
+    >>> done = stagecut.profile(
+    ...     model, (torch.zeros(4096, 1024),), training=True, estimate="h100", depth=1
+    ... )
+    >>> layers = stagecut.layers_by_degree(done, (1, 2), estimate="h100").layers
+    >>> sorted(set(layers.degree.tolist()))
+    [1, 2]
+    """
+    check_counts("degrees", tuple(degrees))
+    whole = training_layers(done.workload)
+    assert whole.layers is not None
+    rows = [t for t in sorted(set(degrees)) if t > 1]
+    if not rows:
+        return whole
+    link = link or _link(whole)
+    one = whole.layers.time[::2]
+    device = next((x.device for _, x in done.traced.parameters), torch.device("cpu"))
+    target = CPU_CORE if estimate is None else machine(estimate)
+    known: dict[object, list[list[_Split]]] = {}
+    found: list[list[list[_Split]]] = []
+    for v, piece in enumerate(_pieces(done, whole)):
+        made = [k for k, name in enumerate(piece.outputs) if name not in piece.inputs]
+        program = layer_program(
+            piece.module, [piece.values[name] for name in piece.inputs], made, target, device
+        )
+        program = _scaled(program, float(one[v]))
+        key = _structure(program)
+        if key not in known:
+            known[key] = [_splits(program, t, link, whole.time_unit) for t in rows]
+        found.append(known[key])
+    return replace(whole, layers=_with(whole.layers, rows, found, one=1 in degrees))
+
+
+def _pieces(done: Profile, whole: Workload) -> list[PieceModule]:
+    """Return a piece for each layer, in the order of the layers."""
+    number = {node: v for v, node in enumerate(whole.ids)}
+    pieces = split(done, [number.get(node, 0) for node in done.workload.ids])
+    by_layer = {number[done.workload.ids[piece.nodes[0]]]: piece for piece in pieces}
+    if len(pieces) != whole.n or len(by_layer) != whole.n:
+        raise InputError(
+            f"{whole.name}: its layers do not run one after the other; profile with another --depth"
+        )
+    return [by_layer[v] for v in range(whole.n)]
+
+
+def _link(workload: Workload) -> Link:
+    kinds = () if workload.cluster is None else workload.cluster.kinds
+    for kind in kinds:
+        if kind.link is not None and np.isfinite(kind.link.bytes_per_s):
+            return kind.link
+    raise InputError(f"{workload.name}: no link between its devices is known; give one")
+
+
+def _scaled(program: TensorProgram, time: float) -> TensorProgram:
+    """Return the program with times that add up to one on one device."""
+    total = sum(operator.time for operator in program.operators)
+    if total == 0:
+        return program
+    factor = time / total
+    return TensorProgram(
+        program.tensors,
+        tuple(
+            replace(o, fixed=o.fixed * factor, compute=o.compute * factor, memory=o.memory * factor)
+            for o in program.operators
+        ),
+    )
+
+
+def _structure(program: TensorProgram) -> object:
+    """Return what is the same for programs that differ in names alone."""
+    return (
+        tuple((t.shape, t.dtype) for t in program.tensors),
+        tuple(replace(o, name="") for o in program.operators),
+    )
+
+
+def _splits(program: TensorProgram, degree: int, link: Link, unit: str) -> list[_Split]:
+    """Return the fastest sharding, and the fastest lean one if that holds more."""
+    workload = program_workload(program, "layer", time_unit=unit)
+    single = _report(workload, Sharding(DeviceMesh((1,), (link,))), "replicate")
+    assert single is not None
+    problem = Sharding(DeviceMesh((degree,), (link,)))
+    fast = _report(workload, problem, "auto")
+    if fast is None:
+        return []
+    found = [_split("tensor", workload, single, fast)]
+    room = LEAN * single.memory_bytes / degree
+    if fast.memory_bytes > room:
+        lean = _report(workload, replace(problem, memory_bytes=room), "auto")
+        if lean is not None:
+            found.append(_split("tensor-lean", workload, single, lean))
+    return found
+
+
+def _report(workload: Workload, problem: Sharding, method: str) -> ShardingReport | None:
+    try:
+        plan = solve(workload, problem=problem, method=method, limits=LIMITS).plan
+    except InfeasibleError:
+        return None
+    if plan is None:
+        return None
+    report = evaluate(workload, plan.cluster, problem, plan.solution)
+    assert isinstance(report, ShardingReport)
+    return report
+
+
+def _split(
+    label: str, workload: Workload, single: ShardingReport, report: ShardingReport
+) -> _Split:
+    program = program_of(workload)
+    late = [operator.backward for operator in program.operators]
+    forward = sum(t for t, after in zip(report.times, late, strict=True) if not after)
+    for one in report.converted:
+        if not all(late[v] for v in one.readers):
+            forward += sum(step.seconds for step in one.steps) / TIME_UNITS[workload.time_unit]
+    return _Split(
+        label,
+        report.objective,
+        forward,
+        _part(report.parameter_bytes, single.parameter_bytes),
+        _part(report.activation_bytes, single.activation_bytes),
+    )
+
+
+def _part(some: float, whole: float) -> float:
+    return some / whole if whole > 0 else 1.0
+
+
+def _with(
+    before: Layers,
+    degrees: Sequence[int],
+    found: Sequence[Sequence[Sequence[_Split]]],
+    *,
+    one: bool,
+) -> Layers:
+    """Return the layers with the configurations found, layer by layer; those of degree 1 first."""
+    kept = [np.arange(2 * one) + 2 * v for v in range(len(found))]
+    rows: list[tuple[int, int, str, bool, float, float, float, float]] = []
+    for v, by_degree in enumerate(found):
+        plain, again = 2 * v, 2 * v + 1
+        rows += [_row(before, c) for c in kept[v].tolist()]
+        weights, activations = before.weight_bytes[plain], before.bytes_per_microbatch[plain]
+        resident = before.fixed_bytes[plain]
+        entering = before.bytes_per_microbatch[again]
+        for t, splits in zip(degrees, by_degree, strict=True):
+            for s in splits:
+                own, live = resident * s.parameters, activations * s.activations
+                rows += [
+                    (v, t, s.label, False, s.time, weights * s.parameters, live, own),
+                    (v, t, f"{s.label}-recompute", True, s.time + s.forward,
+                     weights * s.parameters, entering, own + live),
+                ]  # fmt: skip
+    node, degree, label, recomputes, time, weight, live, own = zip(*rows, strict=True)
+    return replace(
+        before,
+        node=np.array(node),
+        degree=np.array(degree),
+        label=label,
+        recomputes=np.array(recomputes),
+        time=np.array(time),
+        weight_bytes=np.array(weight),
+        bytes_per_microbatch=np.array(live),
+        fixed_bytes=np.array(own),
+        sync_bytes=({},) * len(rows),
+    )
+
+
+def _row(layers: Layers, c: int) -> tuple[int, int, str, bool, float, float, float, float]:
+    time, weights, live, own = (float(getattr(layers, key)[c]) for key in _NUMBERS)
+    return (
+        int(layers.node[c]), int(layers.degree[c]), layers.label[c], bool(layers.recomputes[c]),
+        time, weights, live, own,
+    )  # fmt: skip

@@ -1,0 +1,75 @@
+"""The pictures of the gallery: made by the commands that stand above them on the page.
+
+They are kept in `build/gallery` until the page or the code changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "gallery.md"
+#: What the commands find beside the page.
+GIVEN = ROOT / "docs" / "recorded"
+MADE = ROOT / "build" / "gallery"
+BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+#: `stagecut` as it is where it is installed; pictures that say the same are the same file.
+PRELUDE = 'set -eu\nstagecut() { "$PYTHON" -m stagecut "$@"; }\n'
+
+
+def made() -> dict[str, bytes]:
+    """Return the files that the page shows, by name; they are made where they are not known."""
+    text = PAGE.read_text(encoding="utf-8")
+    names = sorted(set(re.findall(r"\]\(gallery/([\w.]+)\)", text)))
+    names += re.findall(r"^<!-- ([\w.]+) -->$", text, re.MULTILINE)
+    stamp = MADE / f"{_state(text)}.stamp"
+    if not stamp.exists() or not all((MADE / name).exists() for name in names):
+        MADE.mkdir(parents=True, exist_ok=True)
+        for old in MADE.glob("*.stamp"):
+            old.unlink()
+        _run(text)
+        stamp.touch()
+    return {name: (MADE / name).read_bytes() for name in names}
+
+
+def with_outputs(text: str) -> str:
+    """Return the page with what its commands printed where it says so."""
+    return re.sub(
+        r"^<!-- ([\w.]+) -->$",
+        lambda found: f"```\n{(MADE / found[1]).read_text(encoding='utf-8').strip()}\n```",
+        text,
+        flags=re.MULTILINE,
+    )
+
+
+def _run(text: str) -> None:
+    """Run the blocks of the page, first to last, in one folder."""
+    given = MADE / "recorded"
+    if not given.is_symlink():
+        given.symlink_to(GIVEN)
+    env = {
+        **os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT / ".dev"), "COLUMNS": "84",
+        "SOURCE_DATE_EPOCH": "0", "MPLBACKEND": "agg",
+    }  # fmt: skip
+    for language, block in BLOCK.findall(text):
+        shell = (
+            ["bash", "-c", PRELUDE + block] if language == "sh" else [sys.executable, "-c", block]
+        )
+        done = subprocess.run(shell, cwd=MADE, env=env, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"gallery: {block.strip()}\n{done.stderr}")
+
+
+def _state(text: str) -> str:
+    """Return a name for the page and the code that it shows."""
+    digest = hashlib.sha256(text.encode())
+    rooms = ("api", "commands", "formulations", "instances", "runtime", "solvers")
+    sources = [p for room in rooms for p in (ROOT / room).rglob("*.py")]
+    for path in sorted([*sources, *(ROOT / "runtime").rglob("*.html"), *GIVEN.glob("*.json")]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,230 @@
+"""Bounds on shardings by potentials: what every operator and every conversion costs at least.
+
+A use r is an operator that reads a tensor T made by another: the maker makes T as a, the reader
+needs it as b. Potentials α_r(a) and β_r(b) of every use, any numbers that leave
+
+    Σ_r max(0, α_r(a) + β_r(b)) ≤ conversion_T(a, b)   for all T, a, b, r the uses of T      (6)
+
+give a bound on (1) of `costs.py`, as a conversion pays for all uses that share it:
+
+    Σ_v min_k φ_v(k),  φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)   (7)
+
+This is the dual of the strong program's relaxation (`milp.py`): the best potentials give the same
+bound. What is dearer than the bound at one operator is so for the whole: a plan with choice k of v
+costs at least
+
+    Σ_u min φ_u + φ_v(k) − min φ_v                                                               (8)
+
+so that choices for which (8) is above the cost of a known plan are in no better one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ...instances.common.arrays import Bools, Floats, Ints
+from .costs import ShardingCosts
+
+#: Potential of a property that no choice left has.
+GONE = -1e300
+
+
+class Flat(NamedTuple):
+    """A sharding problem in flat arrays; uses whose conversions are all free are left out.
+
+    Parameters
+    ----------
+    first, cost
+        Of each operator the place of its first choice, with the end; the cost of each choice.
+    entry, columns, conversion
+        Of each tensor the place of its table, and its columns; costs from each property that it is
+        made in (rows) to each that is needed (columns).
+    maker, reader, tensor, shared
+        Of each use; whether its tensor has others (0 or 1).
+    made, need
+        Of each use, where the classes of its maker's, and its reader's, choices begin in `group`.
+    rows, alpha_at, beta_at, width
+        Of each use: properties that its tensor is made in, where its potentials begin, and
+        properties that it needs.
+    column
+        Of each potential β: the column of its tensor's table.
+    group
+        Class of each choice: by the property made, or needed.
+    end_first, end_use, end_reads
+        Of each operator where its uses begin, with the end; each, and whether it reads (0 or 1).
+    """
+
+    first: Ints
+    cost: Floats
+    entry: Ints
+    columns: Ints
+    conversion: Floats
+    maker: Ints
+    reader: Ints
+    tensor: Ints
+    shared: Ints
+    made: Ints
+    need: Ints
+    rows: Ints
+    alpha_at: Ints
+    beta_at: Ints
+    width: Ints
+    column: Ints
+    group: Ints
+    end_first: Ints
+    end_use: Ints
+    end_reads: Ints
+
+
+class Potentials(NamedTuple):
+    """Potentials that fulfil (6), and what they have proved.
+
+    Parameters
+    ----------
+    alpha, beta
+        Of each use, by the property that its tensor is made in, and by the one needed.
+    used
+        The left side of (6), as `Flat.conversion`.
+    least
+        Of each choice: no plan with it costs less, (8).
+    """
+
+    alpha: Floats
+    beta: Floats
+    used: Floats
+    least: Floats
+
+
+def flatten(costs: ShardingCosts) -> Flat:
+    """Return a problem in flat arrays."""
+    entry: list[int] = []
+    columns: list[int] = []
+    tables: list[Floats] = []
+    column: list[Ints] = []
+    group: list[Ints] = []
+    uses: list[tuple[int, ...]] = []
+    at = {"entry": 0, "alpha": 0, "beta": 0, "group": 0}
+    for term in costs.terms:
+        states, row = np.unique(term.makes, return_inverse=True)
+        needed = np.unique(np.concatenate([use.needs for use in term.uses]))
+        table = term.cost[np.ix_(states, needed)]
+        made = at["group"]
+        if not table.any():
+            continue
+        group.append(row)
+        at["group"] += len(row)
+        for use in term.uses:
+            mine, classes = np.unique(use.needs, return_inverse=True)
+            own = np.searchsorted(needed, mine)
+            if not table[:, own].any():
+                continue
+            uses.append(
+                (term.maker, use.operator, len(entry), made, at["group"], len(states),
+                 at["alpha"], at["beta"], len(mine))
+            )  # fmt: skip
+            group.append(classes)
+            column.append(own)
+            at["group"] += len(classes)
+            at["alpha"] += len(states)
+            at["beta"] += len(mine)
+        entry.append(at["entry"])
+        columns.append(len(needed))
+        tables.append(table.ravel())
+        at["entry"] += table.size
+    return _assemble(costs, uses, (entry, columns), (tables, column, group))
+
+
+def _assemble(
+    costs: ShardingCosts,
+    uses: list[tuple[int, ...]],
+    tensors: tuple[list[int], list[int]],
+    parts: tuple[list[Floats], list[Ints], list[Ints]],
+) -> Flat:
+    sizes = [len(choices.cost) for choices in costs.choices]
+    each = np.array(uses, np.int64).reshape(-1, 9)
+    maker, reader, tensor, made, need, rows, alpha_at, beta_at, width = map(
+        np.ascontiguousarray, each.T
+    )
+    several = np.bincount(tensor, minlength=1) > 1
+    operator = np.concatenate([maker, reader])
+    order = np.argsort(operator, kind="stable")
+    count = len(uses)
+    tables, column, group = parts
+    whole = np.zeros(0, np.int64)
+    return Flat(
+        first=np.cumsum([0, *sizes]),
+        cost=np.concatenate([choices.cost for choices in costs.choices]),
+        entry=np.array(tensors[0], np.int64),
+        columns=np.array(tensors[1], np.int64),
+        conversion=np.concatenate([np.zeros(0), *tables]),
+        maker=maker,
+        reader=reader,
+        tensor=tensor,
+        shared=several[tensor].astype(np.int64),
+        made=made,
+        need=need,
+        rows=rows,
+        alpha_at=alpha_at,
+        beta_at=beta_at,
+        width=width,
+        column=np.concatenate([whole, *column]),
+        group=np.concatenate([whole, *group]),
+        end_first=np.searchsorted(operator[order], np.arange(len(sizes) + 1)),
+        end_use=order % max(count, 1),
+        end_reads=(order >= count).astype(np.int64),
+    )
+
+
+def no_potentials(flat: Flat) -> Potentials:
+    """Return potentials of 0, which prove nothing yet."""
+    return Potentials(
+        np.zeros(int(flat.rows.sum())),
+        np.zeros(len(flat.column)),
+        np.zeros(len(flat.conversion)),
+        np.full(len(flat.cost), -np.inf),
+    )
+
+
+def proved_bound(flat: Flat, at: Potentials) -> float:
+    """Return (7), less what rounding has let (6) be broken by; `used` is computed anew."""
+    phi = flat.cost.copy()
+    at.used[:] = 0.0
+    for r in range(len(flat.maker)):
+        alpha, beta = _of_use(flat, at, r)
+        for v, group, potentials in (
+            (flat.maker[r], flat.made[r], alpha),
+            (flat.reader[r], flat.need[r], beta),
+        ):
+            own = slice(flat.first[v], flat.first[v + 1])
+            phi[own] += potentials[flat.group[group : group + own.stop - own.start]]
+        t = flat.tensor[r]
+        columns = flat.columns[t]
+        table = at.used[flat.entry[t] : flat.entry[t] + len(alpha) * columns]
+        column = flat.column[flat.beta_at[r] : flat.beta_at[r] + len(beta)]
+        table.reshape(-1, columns)[:, column] += np.maximum(0.0, alpha[:, None] + beta[None, :])
+    total = float(np.minimum.reduceat(phi, flat.first[:-1]).sum())
+    return total - float(np.maximum(0.0, at.used - flat.conversion).sum())
+
+
+def _of_use(flat: Flat, at: Potentials, r: int) -> tuple[Floats, Floats]:
+    """Return the potentials of a use, as views."""
+    a, b = flat.alpha_at[r], flat.beta_at[r]
+    return at.alpha[a : a + flat.rows[r]], at.beta[b : b + flat.width[r]]
+
+
+def leave_out(flat: Flat, at: Potentials, kept: Bools) -> None:
+    """Leave only some choices, in place: others cost without end, and nothing is kept for them."""
+    flat.cost[~kept] = np.inf
+    for r in range(len(flat.maker)):
+        alpha, beta = _of_use(flat, at, r)
+        for v, group, potentials in (
+            (flat.maker[r], flat.made[r], alpha),
+            (flat.reader[r], flat.need[r], beta),
+        ):
+            own = kept[flat.first[v] : flat.first[v + 1]]
+            classes = flat.group[group : group + len(own)]
+            has = np.zeros(len(potentials), np.bool_)
+            has[classes[own]] = True
+            potentials[~has] = GONE

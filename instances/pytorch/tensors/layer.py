@@ -1,0 +1,132 @@
+"""A layer as a tensor program: forward and backward pass, whole tensors at its ends."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ...common.choices import Role
+from ...common.errors import InputError
+from ...generate.roofline import Machine
+from ...model.sharding.program import Operator, Signature, Tensor, TensorProgram
+from ...model.sharding.properties import COPIED
+from ..tracing.traced import reason_of
+from ..tracing.values import Value
+from .program import SAME, program_of_graph
+from .rules import name_of
+from .trace import TrainingGraph, named_graph
+
+#: Name of the operator that reads what leaves a layer.
+LEAVES = "leaves"
+
+
+def layer_program(
+    module: nn.Module,
+    inputs: Sequence[Value],
+    outputs: Sequence[int],
+    target: Machine,
+    device: torch.device,
+) -> TensorProgram:
+    """Return the program of a layer's forward and backward pass, priced by a machine's roofline.
+
+    Every device has the inputs and the gradients of the outputs whole, and must come to have the
+    outputs and the gradients of the inputs so: the operator `LEAVES` reads them as copies, and
+    takes no time. So the sharding of a layer does not depend on its neighbours'.
+
+    Parameters
+    ----------
+    module
+        Takes the inputs in order, and returns a tuple.
+    inputs
+        What enters it.
+    outputs
+        Numbers of what it returns that it makes itself; other tensors only pass through.
+    target
+        The machine.
+    device
+        That the model is on.
+
+    Raises
+    ------
+    InputError
+        If it cannot be traced: the reason.
+    """
+    graph, ends = _graph(module, inputs, outputs, device)
+    program = program_of_graph(graph, target)
+    number = {tensor.name: t for t, tensor in enumerate(program.tensors)}
+    read = sorted({number[name] for name in ends})
+    copied = Signature((COPIED,) * len(read), (COPIED,))
+    done = len(program.tensors)
+    leaves = Operator(LEAVES, tuple(read), (done,), (copied,))
+    return TensorProgram(
+        (*program.tensors, Tensor(LEAVES, ())),
+        (*map(_arriving_whole, program.operators), leaves),
+    )
+
+
+def _arriving_whole(one: Operator) -> Operator:
+    if one.role is not Role.INPUT:
+        return one
+    return replace(one, signatures=(Signature((), (COPIED,)),))
+
+
+def _graph(
+    module: nn.Module, inputs: Sequence[Value], outputs: Sequence[int], device: torch.device
+) -> tuple[TrainingGraph, list[str]]:
+    """Return the training graph, and the names of the tensors that leave the layer."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        given = [
+            torch.empty(x.shape, dtype=x.dtype, device=device, requires_grad=x.grad) for x in inputs
+        ]
+    weights = {name: mode.from_tensor(value.detach()) for name, value in module.named_parameters()}
+    for name, value in module.named_parameters():
+        weights[name].requires_grad_(value.requires_grad)
+    buffers = {name: mode.from_tensor(value) for name, value in module.named_buffers()}
+    trained = [name for name, value in weights.items() if value.requires_grad]
+
+    def forward(weights: Any, buffers: Any, given: Any) -> list[torch.Tensor]:
+        made = functional_call(module, {**weights, **buffers}, tuple(given))
+        return [made[k] for k in outputs]
+
+    def step(weights: Any, buffers: Any, given: Any, arriving: Any) -> tuple[Any, Any]:
+        made = forward(weights, buffers, given)
+        wanted = [x for x in given if x.requires_grad] + [weights[name] for name in trained]
+        learned = [x for x in made if x.requires_grad]
+        if not learned or not wanted:
+            return made, [None] * len(trained)
+        found = torch.autograd.grad(learned, wanted, arriving, allow_unused=True)
+        count = len(found) - len(trained)
+        return [*made, *(x for x in found[:count] if x is not None)], list(found[count:])
+
+    try:
+        with mode:
+            made = forward(weights, buffers, given)
+            arriving = [torch.empty_like(x) for x in made if x.requires_grad]
+            traced = make_fx(step)(weights, buffers, given, [x.detach() for x in arriving])
+    except Exception as error:  # the user's code may fail in any way
+        raise InputError(f"a layer cannot be traced: {reason_of(error, module)}") from None
+    graph = named_graph(traced.graph, weights, buffers, trained, (given, arriving))
+    after = list(graph.graph.nodes)
+    last = max(graph.losses[: len(made)], key=after.index)
+    ends = [_tensor_name(graph, node) for node in graph.losses]
+    return replace(graph, losses=(last,)), ends
+
+
+def _tensor_name(graph: TrainingGraph, node: fx.Node) -> str:
+    """Return the name that a node's tensor has in the program of its graph."""
+    while node.op == "call_function" and name_of(node) in SAME:
+        node = node.all_input_nodes[0]
+    if node.op == "placeholder":
+        return graph.names[node.name]
+    if node.target is operator.getitem:
+        return f"{node.args[0].name}.{node.args[1]}"
+    return str(node.name)

@@ -1,0 +1,55 @@
+"""The colours of all pictures, told apart also by people who do not see red or green as others do.
+
+Of each palette every two colours differ by at least 15 (CIE 1976, in Lab) to normal eyes and under
+simulated deuteranopia and protanopia; a test keeps that.
+"""
+
+from __future__ import annotations
+
+#: What a bar of a timeline shows, and what the legend calls it. What has a number in it is light
+#: enough for dark text.
+BARS = {
+    "F": ("#7fb2e5", "forward"),
+    "B": ("#f0a848", "backward"),
+    "I": ("#f0a848", "backward: inputs"),
+    "W": ("#f7ee9a", "backward: weights"),
+    "receive": ("#d6d6d6", "receive"),
+    "send": ("#9c9c9c", "send"),
+    "reduce": ("#914691", "all-reduce"),
+    "step": ("#557328", "optimizer step"),
+    "message": ("#9c9c9c", "transfer"),
+}
+
+#: The same for the collectives of a sharding.
+COLLECTIVES = {
+    "forward": ("#7fb2e5", "forward"),
+    "backward": ("#f0a848", "backward"),
+    "all-gather": ("#f7ee9a", "all-gather"),
+    "reduce-scatter": ("#557328", "reduce-scatter"),
+    "all-reduce": ("#914691", "all-reduce"),
+    "all-to-all": ("#9c9c9c", "all-to-all"),
+}
+
+#: All that bars of timelines show.
+COLOURS = BARS | COLLECTIVES
+
+#: Fills of devices and stages, light enough for dark text.
+FILLS = (
+    "#8cc4ee", "#f5b65a", "#cdbeaf", "#eb7373", "#9191eb", "#befaaf", "#dc73af", "#82fafa",
+)  # fmt: skip
+
+#: Lines; after Okabe and Ito.
+LINES = (
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000", "#d55e00", "#7a5230",
+)  # fmt: skip
+
+#: Of lines beyond the colours there are, and of the marks of methods.
+STYLES, MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
+
+#: What the devices of a plan do.
+COMPUTE, TRANSFER, SYNCHRONISE, MEMORY = "#3b6fb6", "#e08a3c", "#b65a8c", "#5a9e6f"
+
+
+def line_of(number: int) -> tuple[str, str]:
+    """Return colour and style of a line; they repeat after three times the colours."""
+    return LINES[number % len(LINES)], STYLES[number // len(LINES) % len(STYLES)]

@@ -1,0 +1,1 @@
+"""Several searches of one solve at a time: which they are, where they run, what they share."""

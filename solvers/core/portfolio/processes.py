@@ -1,0 +1,154 @@
+"""Processes on this machine, as an executor.
+
+They are started as programs and not forked, as threads of HiGHS or torch may be about, and not by
+`multiprocessing`, which would run the user's own program once more. They talk through pipes; a
+process ends when its pipe does, so that none is left when this one is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from typing import IO, Any
+
+from .channel import A, Body, Channel, Executor, R
+
+#: The last message to the thread that writes.
+_CLOSED = object()
+
+#: Times that an argument is pickled before that counts as failed; see `_pickled`.
+ATTEMPTS = 5
+
+
+class LocalProcesses(Executor):
+    """Processes on this machine.
+
+    Parameters
+    ----------
+    size
+        How many at a time.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def start(self, body: Body, argument: object) -> Channel:
+        """Start a function in a process of its own."""
+        return Process(body, argument)
+
+    def unordered(
+        self, function: Callable[[A], R], arguments: Sequence[A]
+    ) -> Iterator[tuple[A, R]]:
+        """Call a function that starts processes itself, from threads."""
+        with ThreadPoolExecutor(max_workers=self.size) as pool:
+            futures = {pool.submit(function, argument): argument for argument in arguments}
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Process(Channel):
+    """A function that runs in a process of its own, and the channel to it."""
+
+    def __init__(self, body: Body, argument: object) -> None:
+        # The child finds the package where this process found it; its numbers need one thread.
+        paths = os.pathsep.join(path for path in sys.path if path)
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.process_main"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **threads, "PYTHONPATH": paths},
+            start_new_session=True,  # Ctrl-C is for this process alone
+        )
+        self._out: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._out.put((body, argument))
+        threading.Thread(target=self._write, name="to a worker", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._child.pid
+
+    def send(self, message: object) -> None:
+        """Send a message."""
+        self._out.put(message)
+
+    def receive(self) -> Any:
+        """Return the next message; EOFError says how the process ended."""
+        assert self._child.stdout is not None
+        try:
+            return pickle.load(self._child.stdout)
+        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+            self._child.stdout.close()
+            raise EOFError(_end_of(self._child)) from None
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.kill()
+        self._child.wait()
+        self._out.put(_CLOSED)
+
+    def _write(self) -> None:
+        assert self._child.stdin is not None
+        with suppress(OSError), self._child.stdin as pipe:
+            while (message := self._out.get()) is not _CLOSED:
+                pipe.write(_pickled(message))
+                pipe.flush()
+
+
+def _pickled(message: object) -> bytes:
+    """Return a message as bytes.
+
+    A solver may add a cached property to the task while that is pickled; then it is done again.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return pickle.dumps(message)
+        except RuntimeError:
+            continue
+    return pickle.dumps(message)
+
+
+def _end_of(child: subprocess.Popen[bytes]) -> str:
+    """Say how a process ended that has closed its pipe."""
+    code = child.wait()
+    return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+
+
+class Pipes(Channel):
+    """The channel at the other end, in the process that runs the function."""
+
+    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self._lock = threading.Lock()
+
+    def send(self, message: object) -> None:
+        """Send a message; the process ends if nobody listens any more."""
+        try:
+            with self._lock:
+                pickle.dump(message, self._outgoing)
+                self._outgoing.flush()
+        except OSError:
+            self.close()
+
+    def receive(self) -> Any:
+        """Return the next message."""
+        return pickle.load(self._incoming)
+
+    def close(self) -> None:
+        """End this process at once, whatever its threads do."""
+        os._exit(1)

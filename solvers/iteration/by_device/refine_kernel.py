@@ -1,0 +1,216 @@
+"""The inner loop of the search by device: prices against chains."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....instances.common.kernel import inner, kernel
+from .. import kernels
+from .game import play
+
+execute = kernels.execute
+
+#: How close bound and value of the game must be.
+CLOSE = 5e-4
+
+
+@kernel
+def refine(graph, alive, actions, target, rounds, states, pool, out):
+    """Bound the chains of some options by prices, and say which options one below a target has.
+
+    A game of paths against chains, of those met so far: the cheapest chain at the mean of the best
+    mixture of paths, and the longest path of it and of the best mixture of chains, are added in
+    turn.
+
+    Parameters
+    ----------
+    graph
+        A `Graph`.
+    alive
+        Shape (A,): numbers of the options, increasing.
+    actions
+        `Actions`.
+    rounds, states
+        Rounds at most; states of a layer at most.
+    pool
+        Paths to begin with, one at least, shape (R, P, 4), of which each round adds two; chains to
+        begin with, as places in `alive`, shape (C, D), of which each adds one; weights of both in
+        the best mixtures, (R,) and (C,), to be set; and how many paths and chains there are, (2,).
+        Chains that can no longer be below the target are removed.
+    out
+        To be filled in: whether each option is kept, (A,); prices of the best bound, (P, 4); the
+        options of the best chain, (D,), of none −1; and its makespan, (1,).
+
+    Returns
+    -------
+    float
+        The bound; `inf` if no chain is left.
+    """
+    paths, chains, path_weight, chain_weight, sizes = pool
+    keep, best_prices, chosen, makespan = out
+    devices = len(graph.begin) - 1
+    stages = paths.shape[1]
+    keep[:] = True
+    chosen[:] = -1
+    makespan[0] = np.inf
+    rows, columns = sizes[0], sizes[1]
+    duration = np.zeros((len(chains), stages, 4))
+    payoff = np.zeros((len(paths), len(chains)))
+    for j in range(columns):
+        set_durations(graph, alive, chains[j], duration[j])
+        for i in range(rows):
+            payoff[i, j] = priced(paths[i], duration[j])
+    mean, mixed = np.zeros((stages, 4)), np.zeros((stages, 4))
+    ahead = np.empty((devices + 1, states))
+    behind = np.empty((devices + 1, states))
+    cost = np.empty(len(alive))
+    bound, above = -np.inf, np.inf
+    path_weight[0] = 1.0
+    for _ in range(rounds):
+        if columns > 0:
+            value = play(payoff, rows, columns, path_weight[:rows], chain_weight[:columns])
+            mix(duration, chain_weight, columns, mixed)
+            whole = execute(actions.first, actions.table, actions.microbatches, mixed, paths[rows])
+            above = min(above, whole)
+            if bound >= above * (1 - CLOSE):
+                break
+            if whole > value:
+                for j in range(columns):
+                    payoff[rows, j] = priced(paths[rows], duration[j])
+                rows += 1
+                play(payoff, rows, columns, path_weight[:rows], chain_weight[:columns])
+        mix(paths, path_weight, rows, mean)
+        value = sweep(graph, alive, keep, mean, cost, ahead, behind)
+        if value > bound:
+            bound = value
+            best_prices[:] = mean
+        if not value < target:
+            break
+        for i in range(len(alive)):
+            if keep[i]:
+                o = alive[i]
+                d = graph.layer[o]
+                least = ahead[d, graph.source[o]] + cost[i] + behind[d + 1, graph.sink[o]]
+                if not least < target:
+                    keep[i] = False
+        columns = without_dead(keep, chains, duration, payoff, rows, columns)
+        follow(graph, alive, keep, cost, behind, chains[columns])
+        set_durations(graph, alive, chains[columns], duration[columns])
+        alone = execute(
+            actions.first, actions.table, actions.microbatches, duration[columns], paths[rows]
+        )
+        rows += 1
+        columns += 1
+        for i in range(rows):
+            payoff[i, columns - 1] = priced(paths[i], duration[columns - 1])
+        for j in range(columns):
+            payoff[rows - 1, j] = priced(paths[rows - 1], duration[j])
+        above = min(above, alone)
+        if alone < makespan[0]:
+            makespan[0] = alone
+            for d in range(devices):
+                chosen[d] = alive[chains[columns - 1, d]]
+        if bound >= above * (1 - CLOSE):
+            break
+    sizes[0], sizes[1] = rows, columns
+    if columns > 0:
+        play(payoff, rows, columns, path_weight[:rows], chain_weight[:columns])
+    return bound
+
+
+@inner
+def mix(values, weight, count, mixed):
+    """Set the weighted sum of the first `count` values, shape (P, 4)."""
+    mixed[:] = 0.0
+    for i in range(count):
+        if weight[i] > 0:
+            for s in range(len(mixed)):
+                for a in range(4):
+                    mixed[s, a] += weight[i] * values[i, s, a]
+
+
+@inner
+def priced(path, duration):
+    """Return what the actions on a path take."""
+    total = 0.0
+    for s in range(len(path)):
+        for a in range(4):
+            total += path[s, a] * duration[s, a]
+    return total
+
+
+@inner
+def set_durations(graph, alive, chain, duration):
+    """Set the durations of a chain of options, given as places in `alive`."""
+    devices = len(chain)
+    for d in range(devices):
+        for c in range(graph.duration.shape[1]):
+            for a in range(4):
+                duration[c * devices + d, a] = graph.duration[alive[chain[d]], c, a]
+
+
+@inner
+def without_dead(keep, chains, duration, payoff, rows, columns):
+    """Remove chains with options that are not kept; return how many chains are left."""
+    left = 0
+    for j in range(columns):
+        alive = True
+        for d in range(chains.shape[1]):
+            alive = alive and keep[chains[j, d]]
+        if alive:
+            if left < j:
+                chains[left] = chains[j]
+                duration[left] = duration[j]
+                for i in range(rows):
+                    payoff[i, left] = payoff[i, j]
+            left += 1
+    return left
+
+
+@inner
+def sweep(graph, alive, keep, prices, cost, ahead, behind):
+    """Set the costs of options, and the least before and behind each state; return the least."""
+    devices = len(graph.begin) - 1
+    chunks = graph.duration.shape[1]
+    ahead[:] = np.inf
+    behind[:] = np.inf
+    ahead[0, 0] = 0.0
+    behind[devices, 0] = 0.0
+    for i in range(len(alive)):
+        if keep[i]:
+            o = alive[i]
+            d = graph.layer[o]
+            own = 0.0
+            for c in range(chunks):
+                for a in range(4):
+                    own += prices[c * devices + d, a] * graph.duration[o, c, a]
+            cost[i] = own
+            reached = ahead[d, graph.source[o]] + own
+            if reached < ahead[d + 1, graph.sink[o]]:
+                ahead[d + 1, graph.sink[o]] = reached
+    for i in range(len(alive) - 1, -1, -1):
+        if keep[i]:
+            o = alive[i]
+            d = graph.layer[o]
+            reached = behind[d + 1, graph.sink[o]] + cost[i]
+            if reached < behind[d, graph.source[o]]:
+                behind[d, graph.source[o]] = reached
+    return ahead[devices, 0]
+
+
+@inner
+def follow(graph, alive, keep, cost, behind, chain):
+    """Set the cheapest chain, as places in `alive`."""
+    state, d = 0, 0
+    least = np.inf
+    chain[:] = -1
+    for i in range(len(alive)):
+        o = alive[i]
+        if graph.layer[o] != d:
+            state, d = graph.sink[alive[chain[d]]], graph.layer[o]
+            least = np.inf
+        if keep[i] and graph.source[o] == state:
+            total = cost[i] + behind[d + 1, graph.sink[o]]
+            if total < least or chain[d] < 0:
+                least = total
+                chain[d] = i

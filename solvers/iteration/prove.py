@@ -1,0 +1,161 @@
+"""The search on the lattice of all ideals: bounds and plans of all numbers of stages.
+
+What is quick comes first: candidates, and the game of paths against chains. Then annealing, branch
+and bound from the last stage (`branch`), and best first over chains by device (`by_device`) take
+turns, each for as long as the others have had. They share the incumbent, and what is proved of each
+number of stages. So the one that suits a case best comes to its end in a small multiple of the time
+that it would take alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ...instances import Solution
+from ...instances.common.arrays import Ints
+from ..core.search import Search
+from ..core.share import Share
+from .annealing.boundaries import anneal, equal_parts
+from .branch import branch
+from .by_device.prove import by_device, chains_by_device
+from .chain_dp import Cheapest
+from .numbers import most_work, numbers_of_stages, try_candidates
+from .run import Run
+from .sized import Sized, leave_out, refute
+from .stage_paths import StagePaths
+
+ORIGIN = "paths of the schedule over chains of ideals"
+#: Executions of the first branch and bound, and by how much their number grows after each that
+#: did not come to its end.
+NODES, GROWTH = 2_000, 1.5
+#: Part of the time for candidates.
+SHARE = 0.2
+#: Annealings of a number of stages.
+ANNEALINGS = 10
+
+
+def prove(run: Run) -> None:
+    """Raise the bound, and offer plans, until both meet or the search must stop."""
+    search = run.search
+    with search.phase("list stages"):
+        numbers = numbers_of_stages(run, most_work(run), prove=True)
+    if numbers is None:
+        search.note("dp: too many stages to list in time; the plan is the best of some orders")
+        return
+
+    def raise_bound() -> None:
+        bound = min(plans.bound for plans in numbers)
+        if np.isfinite(bound):
+            search.raise_bound(bound, ORIGIN)
+
+    raise_bound()
+    until = Share(search, SHARE)
+    with search.phase("candidates"):
+        for plans in numbers:
+            if plans.bound < search.objective and not until.should_stop():
+                try_candidates(run, plans, until)
+        raise_bound()
+    turns = {}
+    if not (run.line.problem.order or run.line.rules):
+        turns["annealing"] = _anneal(run, numbers)
+        if run.line.problem.chunks_per_device > 1:
+            with search.phase("annealing"):
+                for _ in range(4):
+                    next(turns["annealing"], None)
+    with search.phase("paths against chains"):
+        for plans in sorted(numbers, key=lambda plans: plans.bound):
+            if plans.bound < search.objective and not search.should_stop():
+                leave_out(plans, search.objective)
+                for makespan, found in refute(plans, search.objective, search):
+                    run.offer(plans.paths, found, makespan)
+                raise_bound()
+    turns["branch and bound"] = _branch(run, numbers, raise_bound)
+    if by_device(run.line, numbers):
+        turns["chains by device"] = chains_by_device(run, numbers, raise_bound)
+    take_turns(search, turns)
+    if search.best is None and all(plans.bound == np.inf for plans in numbers):
+        under = " that keeps the placement rules" if run.line.rules else ""
+        search.prove_infeasible(
+            f"no contiguous split{under} fits into memory with the microbatches that this schedule "
+            "has in flight; give more memory or more devices, or take another schedule"
+        )
+
+
+def take_turns(search: Search[Solution], turns: dict[str, Iterator[None]]) -> None:
+    """Run searches in steps, next always the one that has had the least time, until all have ended.
+
+    Parameters
+    ----------
+    turns
+        By the name of their phase; they may end early.
+    """
+    left = dict(turns)
+    while left and not search.should_stop():
+        name = min(left, key=lambda name: search.phases.get(name, 0.0))
+        with search.phase(name):
+            try:
+                next(left[name])
+            except StopIteration:
+                del left[name]
+
+
+def _anneal(run: Run, numbers: list[Sized]) -> Iterator[None]:
+    """Offer what annealing makes of equal parts, and of the best chain so far."""
+    best: dict[int, tuple[float, Ints]] = {}
+    for seed in range(ANNEALINGS):
+        for plans in sorted(numbers, key=lambda plans: plans.bound):
+            start = equal_parts(run.line, run.lattice, plans.size)
+            if start is None or plans.bound >= run.search.objective:
+                continue
+            if seed % 2 and plans.size in best:
+                start = best[plans.size][1]
+            for kind in range(len(run.line.kinds)):
+                size = plans.size // run.line.problem.chunks_per_device
+                if run.line.count[kind] < size:
+                    continue
+                chain = plans.paths.chain
+                found = anneal(run.line, run.lattice, chain, (kind,) * size, start, seed)
+                if found is not None and found[0] < best.get(plans.size, (np.inf,))[0]:
+                    best[plans.size] = found
+                    run.offer_ideals(found[1], (kind,) * plans.size, found[0])
+                yield
+
+
+def _branch(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> Iterator[None]:
+    """Raise the bound of the number of stages that has the least, step by step.
+
+    A step is halved where branch and bound does not come to its end, and doubled where it does.
+    """
+    search = run.search
+    step = {plans.size: 1.0 for plans in numbers}
+    budget = NODES
+    while True:
+        plans = min(numbers, key=lambda plans: plans.bound)
+        if plans.bound >= run.aim():
+            return
+        target = run.aim()
+        if step[plans.size] < 1:
+            target = plans.bound + step[plans.size] * (target - plans.bound)
+        for makespan, found in refute(plans, target, search):
+            run.offer(plans.paths, found, makespan)
+            raise_bound()
+            yield
+
+        def offer(found: Cheapest, makespan: float, paths: StagePaths = plans.paths) -> None:
+            run.offer(paths, found, makespan)
+
+        def aim(target: float = target) -> float:
+            return min(target, run.aim())
+
+        out = yield from branch(plans, aim, offer, search, budget)
+        if out.complete:
+            plans.bound = max(plans.bound, out.target)
+            step[plans.size] = min(1.0, 2 * step[plans.size])
+        else:
+            plans.bound = max(plans.bound, min(out.open_bound, out.target))
+            step[plans.size] /= 2
+            budget = int(budget * GROWTH)
+        raise_bound()
+        yield

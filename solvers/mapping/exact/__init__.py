@@ -1,1 +1,0 @@
-"""Exact mapping to few devices, sets of devices as bits."""

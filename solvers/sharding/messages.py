@@ -1,0 +1,178 @@
+"""Message passing, and elimination over what it leaves: shardings of large programs and meshes.
+
+Operators are passed in order and back. Each takes what its uses' potentials can be raised by, finds
+which of its choices is cheapest then, and leaves what the others are dearer by to its uses on the
+way: the bound (7) never falls. A choice that (8) puts above the best known plan is left out. Over
+the choices that (8) puts at most δ above the bound, elimination finds the optimum of a program that
+is small while δ is: the best plan costs that, or bound + δ at least.
+
+See V. Kolmogorov, "Convergent tree-reweighted message passing for energy minimization", 2006.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...formulations.sharding.costs import ShardingCosts, sharding_costs
+from ...formulations.sharding.relaxation import (
+    Flat,
+    Potentials,
+    flatten,
+    leave_out,
+    no_potentials,
+    proved_bound,
+)
+from ...formulations.task import Task
+from ...instances import Sharding, Solution, TensorSharding
+from ...instances.common.arrays import Bools, Ints
+from ..core.search import Search, Stoppable
+from .baselines import first_plans
+from .elimination import cheapest_of_few
+from .least_memory import is_too_small
+from .message_kernel import sweep
+
+#: Passes there and back between two looks at the bound, and in a round at most; rounds at most.
+STEP, PASSES, ROUNDS = 8, 256, 12
+
+#: A step that closes a smaller part of the gap ends the passes of a round; a round, the rounds.
+PROGRESS = 0.02
+
+#: First δ, relative to the bound, and by what one is divided for which the tables are too large.
+FIRST, SMALLER = 1e-5, 4.0
+
+#: Pairs of choices of operators that share a tensor, over which elimination is tried.
+MOST_PAIRS = 200_000
+
+#: Entries of all tables that elimination over the choices left may have.
+MOST_ENTRIES = 20_000_000
+
+#: What rounding can make a bound too high by, relatively.
+ROUNDING = 1e-10
+
+
+def messages(task: Task[Sharding], search: Search[Solution]) -> None:
+    """Plan by message passing; a limit of memory is seen only as plans are judged."""
+    costs = sharding_costs(task)
+    if is_too_small(costs, search):
+        return
+    with search.phase("first plans"):
+        first_plans(costs, search)
+    better_by_messages(costs, search)
+
+
+def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> None:
+    """Raise the bound and better the incumbent until it is the best, or rounds are over."""
+    with search.phase("message passing"):
+        for bound, chosen in approach(costs, search):
+            search.raise_bound(bound, "message passing")
+            if chosen is not None:
+                search.offer(TensorSharding(costs.signature(chosen)))
+            if search.should_stop():
+                return
+
+
+def approach(
+    costs: ShardingCosts, search: Stoppable, start: Ints | None = None, enough: float = 0.0
+) -> Iterator[tuple[float, Ints | None]]:
+    """Yield bounds on the cost, memory aside, and the cheapest choices known: ever better ones.
+
+    Parameters
+    ----------
+    start
+        Choices that are known; None without.
+    enough
+        Relative gap at which to end.
+    """
+    flat = flatten(costs)
+    left = _Left(costs, flat, no_potentials(flat), start)
+    for _ in range(ROUNDS):
+        before = left.gap
+        left.passed(search)
+        yield left.bound, left.chosen
+        near = enough * abs(left.bound)
+        if left.gap > near:
+            left.eliminated(search)
+            yield left.bound, left.chosen
+        if left.gap <= near or before - left.gap < PROGRESS * left.gap or search.should_stop():
+            return
+        leave_out(flat, left.at, left.within(left.gap))
+
+
+class _Left:
+    """Potentials, the bound that they prove, the choices left by it, and the best known."""
+
+    def __init__(
+        self, costs: ShardingCosts, flat: Flat, at: Potentials, chosen: Ints | None
+    ) -> None:
+        self.costs, self.flat, self.at = costs, flat, at
+        self.bound = -math.inf
+        self.chosen: Ints | None = None
+        self.value, self.known = math.inf, -math.inf
+        self._take(chosen)
+
+    @property
+    def gap(self) -> float:
+        """What the best choices known cost above the bound."""
+        return self.value - self.bound
+
+    def _take(self, chosen: Ints | None) -> None:
+        if chosen is not None and (value := self.costs.objective(chosen)) < self.value:
+            self.chosen, self.value = chosen, value
+
+    def passed(self, search: Stoppable) -> None:
+        """Pass over the operators, there and back, as long as that closes the gap."""
+        flat = self.flat
+        most = int(max(np.diff(flat.first).max(), flat.rows.max(initial=0),
+                       flat.width.max(initial=0)))  # fmt: skip
+        room = np.zeros(most), np.zeros(most)
+        for _ in range(PASSES // STEP):
+            before = self.known
+            for k in range(2 * STEP):
+                self.known = sweep(flat, self.at, k % 2 == 0, self.known, *room)
+            gap = min(self.value - self.known, 0.1 * abs(self.known))
+            if search.should_stop() or self.known - before < PROGRESS * min(
+                gap, 0.1 * abs(self.known)
+            ):
+                break
+        proved = proved_bound(flat, self.at)
+        self.bound = max(self.bound, proved - ROUNDING * abs(proved))
+
+    def within(self, delta: float) -> Bools:
+        """Return the choices that plans of bound + δ at most can have, one each at least."""
+        least, first = self.at.least, self.flat.first
+        cheapest_each = np.minimum.reduceat(least, first[:-1])
+        slack = 10 * ROUNDING * abs(self.bound)
+        kept = least <= np.maximum(
+            self.bound + delta + slack, np.repeat(cheapest_each, np.diff(first))
+        )
+        return np.asarray(kept, np.bool_)
+
+    def eliminated(self, search: Stoppable) -> None:
+        """Find the best plan of bound + δ at most, for the largest δ that can be eliminated."""
+        base, done, delta = self.bound, 0.0, FIRST * abs(self.bound)
+        if self._best_within(delta, search):
+            done = delta
+        delta = self.value - base
+        while math.isfinite(delta) and delta > SMALLER * done and not search.should_stop():
+            if self._best_within(delta, search):
+                return
+            delta /= SMALLER
+
+    def _best_within(self, delta: float, search: Stoppable) -> bool:
+        """Find the best plan at most δ above the bound; False if the tables are too large."""
+        base, first = self.bound, self.flat.first
+        kept = self.within(delta)
+        count = np.add.reduceat(kept, first[:-1], dtype=np.int64)
+        if int(count[self.flat.maker] @ count[self.flat.reader]) > MOST_PAIRS:
+            return False
+        left = [np.flatnonzero(kept[a:b]) for a, b in itertools.pairwise(first.tolist())]
+        found = cheapest_of_few(self.costs.only(left), search, MOST_ENTRIES)
+        if found is None:
+            return False
+        self._take(np.array([k[one] for k, one in zip(left, found, strict=True)], np.int64))
+        self.bound = max(base, min(self.value, base + delta))
+        return True

@@ -1,0 +1,1 @@
+"""Multilevel: solve a coarse graph, then refine where its stages meet."""

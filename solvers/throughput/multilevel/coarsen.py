@@ -1,0 +1,112 @@
+"""Coarse units: neighbours in a topological order of the units become one.
+
+A *boundary* p lies between the units at positions p − 1 and p of the order; coarse units are what
+lies between boundaries. Their edges run forward along the order, so that they close no circle, and
+a contiguous split of coarse units is one of the units.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....formulations.throughput.hypergraph import Hypergraph
+from ....instances.common.arrays import Bools, Floats, Ints
+
+#: Part of an even share by which a boundary may be shifted to where less data crosses.
+SHIFT = 0.3
+
+#: Factor by which coarse units grow with their distance from the end of a stage.
+GROWTH = 1.5
+
+
+def crossing(graph: Hypergraph, weight: Floats, order: Ints) -> Floats:
+    """Return the weight of the nets with pins on both sides of each boundary; shape (U + 1,).
+
+    Parameters
+    ----------
+    weight
+        Shape (E,).
+    """
+    rank = np.empty(graph.size, np.int64)
+    rank[order] = np.arange(graph.size)
+    change = np.zeros(graph.size + 1)
+    if graph.pins:
+        lengths = np.array([len(net) for net in graph.pins])
+        at = rank[np.concatenate([np.array(net) for net in graph.pins])]
+        starts = np.cumsum(lengths) - lengths
+        np.add.at(change, np.minimum.reduceat(at, starts) + 1, weight)
+        np.add.at(change, np.maximum.reduceat(at, starts) + 1, -weight)
+    return np.cumsum(change)
+
+
+def touching(graph: Hypergraph, weight: Floats) -> Floats:
+    """Return the weight of the nets that each unit is a pin of; shape (U,)."""
+    pins = np.array([v for net in graph.pins for v in net], np.int64)
+    lengths = np.array([len(net) for net in graph.pins], np.int64)
+    found = np.bincount(pins, weights=np.repeat(weight, lengths), minlength=graph.size)
+    return found.astype(np.float64)
+
+
+def even(work: Floats, crosses: Floats, count: int) -> Ints:
+    """Return boundaries of about `count` coarse units of alike work, where little data crosses.
+
+    Parameters
+    ----------
+    work
+        Shape (U,): of the units in their order.
+    crosses
+        As of `crossing`.
+
+    Returns
+    -------
+    array
+        Increasing, from 0 to U.
+    """
+    size = len(work)
+    done = np.concatenate([[0.0], np.cumsum(work)])
+    share = done[-1] / count
+    found = [0]
+    for i in range(1, count):
+        low = int(np.searchsorted(done, (i - SHIFT) * share))
+        high = int(np.searchsorted(done, (i + SHIFT) * share, side="right"))
+        low, high = max(low, found[-1] + 1), min(high, size)
+        if low < high:
+            found.append(low + int(crosses[low:high].argmin()))
+        elif low < size:
+            found.append(low)
+    return np.array(sorted({*found, size}), np.int64)
+
+
+def around(stage: Ints, alone: Bools, most: int) -> Ints:
+    """Return boundaries that leave units as they are where stages meet, and merge what is inside.
+
+    Parameters
+    ----------
+    stage
+        Shape (U,): of the units in their order, none decreasing.
+    alone
+        Shape (U,): units that are merged with none.
+    most
+        Coarse units of a stage at most, twice: towards either end they get smaller.
+
+    Returns
+    -------
+    array
+        Increasing, from 0 to U.
+    """
+    size = len(stage)
+    ends = np.flatnonzero(np.diff(stage, prepend=-1, append=-1))
+    steps = np.unique((GROWTH ** np.arange(most)).astype(np.int64).cumsum())
+    single = np.flatnonzero(alone)
+    found = {0, size, *single.tolist(), *(single + 1).tolist()}
+    for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        inner = steps[steps <= (b - a) // 2].tolist()
+        found |= {a, b, *(a + s for s in inner), *(b - s for s in inner)}
+    return np.array(sorted(found), np.int64)
+
+
+def labels(order: Ints, boundaries: Ints) -> Ints:
+    """Return the coarse unit of each unit; shape (U,)."""
+    merged = np.empty(len(order), np.int64)
+    merged[order] = np.searchsorted(boundaries, np.arange(len(order)), side="right") - 1
+    return merged

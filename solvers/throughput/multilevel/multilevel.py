@@ -1,0 +1,152 @@
+"""Multilevel planning: for graphs whose units are too many for the methods that see them all.
+
+*Coarsen*: units next to each other in a topological order become one. *Solve*: the dynamic program
+finds the best contiguous plan of coarse units. *Refine*: units are left as they are where stages
+meet, coarser the farther from there, and the dynamic program is run again, until that brings
+nothing. For other splits pairs of devices then divide anew what they hold, of such units, by the
+neighbourhood search. Every step costs time near-linear in the graph.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....formulations.task import Task
+from ....formulations.throughput.hypergraph import Hypergraph, hypergraph, pipeline_units
+from ....formulations.throughput.ideals import topological_orders
+from ....formulations.throughput.infeasible import why_infeasible
+from ....instances import Placement, Solution, Throughput
+from ....instances.common.arrays import Floats, Ints
+from ...core.search import Search
+from ..column_generation.frontier import incidence
+from ..dp.dp import contracted_dp, few_ideals_dp
+from ..neighbourhood import Neighbourhood
+from .coarsen import around, crossing, even, labels, touching
+
+#: Coarse units of the first plan: at least, and for each device.
+LEAST, PER_DEVICE = 256, 16
+
+#: Sizes of coarse units between the end of a stage and its middle.
+SIZES = 12
+
+#: Rounds that better a plan by less than this, relatively, are the last.
+ENOUGH = 1e-4
+
+#: Moves of the neighbourhood search for each device, before units are made anew.
+MOVES = 10
+
+#: Rounds in a row that may bring nothing.
+PATIENCE = 3
+
+
+def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Plan on coarse units, and refine the plan where its stages meet."""
+    with search.phase("build"):
+        graph = hypergraph(task, pipeline_units(task))
+        reason = why_infeasible(task)
+        if reason is not None:
+            search.prove_infeasible(reason)
+            return
+        orders = topological_orders(graph)
+    for order in orders:
+        with search.phase("coarse"):
+            _coarse(task, graph, order, search)
+        before = math.inf
+        while search.objective < before * (1 - ENOUGH) and not search.should_stop():
+            before = search.objective
+            with search.phase("refine"):
+                contracted_dp(task, search, _near_ends(task, graph, order, search, by_stage=True))
+        if search.should_stop():
+            return
+    with search.phase("dp"):
+        few_ideals_dp(task, search)
+    if task.problem.split == "noncontiguous" and search.best is not None:
+        with search.phase("pairs"):
+            _pairs(task, graph, orders[0], search)
+
+
+def _coarse(
+    task: Task[Throughput], graph: Hypergraph, order: Ints, search: Search[Solution]
+) -> None:
+    count = max(LEAST, PER_DEVICE * task.cluster.size)
+    weight = _weight(task, graph)
+    boundaries = even(_load_alone(task, graph)[order], crossing(graph, weight, order), count)
+    contracted_dp(task, search, labels(order, boundaries)[graph.unit_of])
+
+
+def _weight(task: Task[Throughput], graph: Hypergraph) -> Floats:
+    """Return the weight of each net on the kind of the most devices; shape (E,)."""
+    weight: Floats = graph.weight[task.costs.count.argmax()].sum(axis=0)
+    return weight
+
+
+def _load_alone(task: Task[Throughput], graph: Hypergraph) -> Floats:
+    """Return the least load of a device that holds a unit alone; shape (U,)."""
+    time: Floats = graph.compute[task.costs.count > 0].sum(axis=1).min(axis=0)
+    return time + touching(graph, _weight(task, graph))
+
+
+def _near_ends(
+    task: Task[Throughput],
+    graph: Hypergraph,
+    order: Ints,
+    search: Search[Solution],
+    *,
+    by_stage: bool,
+) -> Ints:
+    """Return units that are merged but where devices of the best plan meet; shape (n,).
+
+    Parameters
+    ----------
+    by_stage
+        Whether the order is first sorted by the stages.
+    """
+    assert isinstance(search.best, Placement)
+    device = graph.restrict(search.best.device)
+    if by_stage:
+        order = order[np.argsort(_stages(task, graph, device)[order], kind="stable")]
+    load = _load_alone(task, graph)
+    alone = load > load.sum() / (LEAST + PER_DEVICE * task.cluster.size)
+    return labels(order, around(device[order], alone[order], SIZES))[graph.unit_of]
+
+
+def _stages(task: Task[Throughput], graph: Hypergraph, device: Ints) -> Ints:
+    """Return the place of each unit's device in a topological order of the devices; shape (U,).
+
+    All zeros where devices wait for each other, as in a start that is not contiguous.
+    """
+    import networkx as nx
+
+    stages: nx.DiGraph[int] = nx.DiGraph()
+    stages.add_nodes_from(range(task.cluster.size))
+    between = device[graph.edges]
+    stages.add_edges_from(np.unique(between[between[:, 0] != between[:, 1]], axis=0).tolist())
+    place = np.zeros(task.cluster.size, np.int64)
+    if nx.is_directed_acyclic_graph(stages):
+        place[list(nx.topological_sort(stages))] = np.arange(task.cluster.size)
+    return place[device]
+
+
+def _pairs(
+    task: Task[Throughput], graph: Hypergraph, order: Ints, search: Search[Solution]
+) -> None:
+    """Let pairs of devices divide anew what they hold, until that brings nothing for long.
+
+    `limits.nodes` counts rounds.
+    """
+    rng = np.random.default_rng(search.limits.seed)
+    idle = rounds = 0
+    while idle < PATIENCE and not search.should_stop():
+        if search.limits.nodes is not None and rounds >= search.limits.nodes:
+            search.stop_for("nodes")
+            return
+        rounds += 1
+        before = search.objective
+        assert isinstance(search.best, Placement)
+        coarse = hypergraph(task, _near_ends(task, graph, order, search, by_stage=False))
+        start = coarse.restrict(search.best.device)
+        walk = Neighbourhood(task, coarse, incidence(coarse), np.arange(coarse.size), start, rng)
+        walk.walk(search, MOVES * task.cluster.size)
+        idle = 0 if search.objective < before * (1 - ENOUGH) else idle + 1

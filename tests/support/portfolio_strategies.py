@@ -1,0 +1,83 @@
+"""Strategies for tests of portfolios; in a module, so that other processes find them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+
+from stagecut.formulations.task import Task
+from stagecut.instances import Placement, Solution, Throughput
+from stagecut.solvers import Search
+from stagecut.solvers.core.portfolio.channel import Channel
+
+
+def all_on(device: int, task: Task[Throughput]) -> Placement:
+    """The plan that has all nodes on one device."""
+    return Placement(np.full(task.workload.n, device))
+
+
+def waits(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Offer a plan, then wait for others until told to stop."""
+    search.offer(all_on(0, task))
+    while not search.should_stop():
+        time.sleep(0.005)
+
+
+def waits_alone(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Offer a plan, then wait until no other process is left that was there."""
+    search.offer(all_on(0, task))
+    seen = False
+    while not search.should_stop() and (any(search.beside) or not seen):
+        seen = seen or any(search.beside)
+        time.sleep(0.005)
+
+
+def answers(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Wait for a plan, offer a better one, and call it optimal."""
+    while search.best is None and not search.should_stop():
+        time.sleep(0.005)
+    search.offer(halves(task))
+    search.raise_bound(search.objective, "an answer", {"by": "a worker"})
+
+
+def halves(task: Task[Throughput]) -> Placement:
+    """The plan that has the first half of the nodes on one device, the others on the next."""
+    return Placement((np.arange(task.workload.n) * 2 >= task.workload.n).astype(np.int64))
+
+
+def dies(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Offer a better plan, then be killed."""
+    search.offer(halves(task))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fails(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Offer a better plan, then fail."""
+    search.offer(halves(task))
+    raise ArithmeticError("on purpose")
+
+
+def does_not_listen(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Offer a better plan, then never look up again."""
+    search.offer(halves(task))
+    while True:
+        time.sleep(0.1)
+
+
+def begins_twice(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Offer the better plan and wait; where another had found it before, call it optimal."""
+    while search.best is None and not search.should_stop():
+        time.sleep(0.005)
+    if search.offer(halves(task)):
+        does_not_listen(task, search)
+    search.raise_bound(search.objective, "a second life")
+
+
+def sleeps(_argument: object, channel: Channel) -> None:
+    """Tell the process's number, and stay."""
+    channel.send(os.getpid())
+    channel.receive()
+    time.sleep(1000)
