@@ -21,12 +21,12 @@ from ...instances import Iteration, Solution
 from ..core.lattice import chain, list_ideals
 from ..core.search import Search
 from ..core.share import Share
+from .bounds.stage_paths import OutOfTime
 from .first_plans import first_plans
 from .numbers import most_work, numbers_of_stages, try_candidates
 from .prove import prove
 from .run import Run
 from .sized import SLACK
-from .stage_paths import OutOfTime
 
 #: Ideals at most.
 IDEALS = 300_000

@@ -8,12 +8,12 @@ from ...formulations.iteration.line import most_between
 from ...formulations.iteration.orders import order_of
 from ..core.search import Stoppable
 from .annealing.climb import Chains, climb
+from .bounds.stage_paths import StagePaths
 from .chain import Chain
 from .chain_dp import Cheapest
 from .run import Run, ideals_of
 from .sized import Sized, candidates, durations_of, sized
 from .stage_list import StageList, list_stages
-from .stage_paths import StagePaths
 
 #: Candidates of a number of stages whose boundaries are moved.
 CLIMBS = 2

@@ -18,13 +18,13 @@ from ...instances.common.arrays import Ints
 from ..core.search import Search
 from ..core.share import Share
 from .annealing.boundaries import anneal, equal_parts
+from .bounds.stage_paths import StagePaths
 from .branch import branch
 from .by_device.prove import by_device, chains_by_device
 from .chain_dp import Cheapest
 from .numbers import most_work, numbers_of_stages, try_candidates
 from .run import Run
 from .sized import Sized, leave_out, refute
-from .stage_paths import StagePaths
 
 ORIGIN = "paths of the schedule over chains of ideals"
 #: Executions of the first branch and bound, and by how much their number grows after each that

@@ -19,10 +19,10 @@ import numpy as np
 
 from ...instances.common.arrays import Bools, Floats
 from ..core.search import Stoppable
+from .bounds.divisible import divide
+from .bounds.paths_lp import mix
+from .bounds.stage_paths import StagePaths
 from .chain_dp import Cheapest, cheapest_chain
-from .divisible import divide
-from .paths_lp import mix
-from .stage_paths import StagePaths
 
 #: Rounds of the game at most, and of its inner linear program.
 ROUNDS, INNER = 60, 40

@@ -20,8 +20,8 @@ import numpy as np
 
 from ....formulations.iteration.line import most_between
 from ....instances.common.arrays import Bools, Floats, Ints
+from ..bounds.stage_paths import HEAVY, LIGHT, StagePaths
 from ..stage_list import StageList, bits
-from ..stage_paths import HEAVY, LIGHT, StagePaths
 from .graph import Graph
 from .pair_kernel import list_pairs
 

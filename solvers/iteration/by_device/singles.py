@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....instances.common.arrays import Floats, Ints
+from ..bounds.stage_paths import StagePaths
 from ..sized import SLACK, Sized
-from ..stage_paths import StagePaths
 from .graph import Graph
 
 

@@ -18,15 +18,15 @@ from stagecut.formulations.task import pose
 from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.lattice import list_ideals
 from stagecut.solvers.core.search import Search
+from stagecut.solvers.iteration.bounds.divisible import divide
+from stagecut.solvers.iteration.bounds.stage_paths import StagePaths
 from stagecut.solvers.iteration.branch import Branching, branch
 from stagecut.solvers.iteration.by_device.search import BestFirst, Root
 from stagecut.solvers.iteration.by_device.singles import Singles
 from stagecut.solvers.iteration.chain import Chain
 from stagecut.solvers.iteration.chain_dp import Cheapest
-from stagecut.solvers.iteration.divisible import divide
 from stagecut.solvers.iteration.sized import candidates, durations_of, refute, sized
 from stagecut.solvers.iteration.stage_list import list_stages
-from stagecut.solvers.iteration.stage_paths import StagePaths
 
 ROUNDING = 1 + 1e-9
 

@@ -17,13 +17,13 @@ from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.lattice import Lattice, list_ideals
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.iteration.annealing.boundaries import anneal, equal_parts
+from stagecut.solvers.iteration.bounds.divisible import divide
+from stagecut.solvers.iteration.bounds.stage_paths import StagePaths
 from stagecut.solvers.iteration.by_device.graph import Graph
 from stagecut.solvers.iteration.by_device.pairs import Pairs
 from stagecut.solvers.iteration.by_device.tree import Tree
 from stagecut.solvers.iteration.chain import Chain
-from stagecut.solvers.iteration.divisible import divide
 from stagecut.solvers.iteration.stage_list import StageList, list_stages
-from stagecut.solvers.iteration.stage_paths import StagePaths
 
 ROUNDING = 1 + 1e-9
 CASES = 24

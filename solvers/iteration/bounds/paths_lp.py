@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...formulations.linear_program import Entries, least_cost
-from ...instances.common.arrays import Floats
+from ....formulations.linear_program import Entries, least_cost
+from ....instances.common.arrays import Floats
 
 
 class Mixture(NamedTuple):

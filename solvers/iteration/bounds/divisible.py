@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances.common.arrays import Floats
-from .chain import Chain
+from ....instances.common.arrays import Floats
+from ..chain import Chain
 from .paths_lp import mix
 from .stage_paths import per_pass
 

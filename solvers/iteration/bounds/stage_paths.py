@@ -7,12 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from ...formulations.iteration.line import Line
-from ...instances.common.arrays import Bools, Floats, Ints
-from ..core.search import Stoppable
-from .chain import Chain
-from .kept_rules import keep_pins, keeps
-from .stage_list import StageList
+from ....formulations.iteration.line import Line
+from ....instances.common.arrays import Bools, Floats, Ints
+from ...core.search import Stoppable
+from ..chain import Chain
+from ..kept_rules import keep_pins, keeps
+from ..stage_list import StageList
 
 #: Forward and backward time of one stage, against `LIGHT` of all others, on which paths are found.
 HEAVY = ((1.0, 1.0), (1.0, 0.1), (0.1, 1.0))

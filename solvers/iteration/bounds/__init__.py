@@ -1,0 +1,1 @@
+"""Bounds of an iteration by the paths of its schedule."""
