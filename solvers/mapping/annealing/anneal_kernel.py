@@ -13,8 +13,8 @@ import math
 from types import FunctionType
 from typing import Any
 
-from ....instances.common.kernel import Kernel
-from .random_kernel import UNCOUNTED, generator, uncounted, uniform
+from ....instances.common.kernel import UNCOUNTED, Kernel, uncounted
+from .random_kernel import generator, uniform
 from .state import State, apply_move
 
 #: By type of cost: the loop with its kernels.

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....instances.common.arrays import Floats, Ints
+from ....instances.common.kernel import uncounted
 from .anneal_kernel import for_cost
-from .random_kernel import below, uncounted, uniform
+from .random_kernel import below, uniform
 from .state import (
     EXCHANGE,
     RECEIVERS,

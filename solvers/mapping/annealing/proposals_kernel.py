@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .random_kernel import below, uncounted, uniform
+from ....instances.common.kernel import uncounted
+from .random_kernel import below, uniform
 from .state import EXCHANGE, RECEIVERS, REVERSE, edge_ends, write_move
 from .violations_kernel import best_split, edge_cost, pair_cost
 

@@ -1,4 +1,4 @@
-"""How kernels of the annealing are compiled, and their random numbers (xorshift64*).
+"""Random numbers of the annealing's kernels (xorshift64*).
 
 The numbers are the same whether kernels are interpreted or compiled; numba's own are not NumPy's.
 
@@ -8,25 +8,10 @@ generators, scrambled*, 2016.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import FunctionType
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances.common.kernel import Kernel
-
-#: Each use of a field of a named tuple counts a reference to its array, atomically; that took six
-#: sevenths of the time of annealing. These options of numba's leave the counting out.
-UNCOUNTED = {"_nrt": False, "error_model": "numpy"}
-
-
-def uncounted(function: Callable[..., Any]) -> Kernel:
-    """Make a function a kernel that kernels alone call, without that counting."""
-    assert isinstance(function, FunctionType)
-    return Kernel(function, inner=True, options=UNCOUNTED)
-
+from ....instances.common.kernel import uncounted
 
 #: Shifts of the generator, and the shift and factor that make a number of its state.
 _FIRST, _SECOND, _THIRD = np.uint64(12), np.uint64(25), np.uint64(27)

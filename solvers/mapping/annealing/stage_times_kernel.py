@@ -12,8 +12,9 @@ import numpy as np
 
 from ....formulations.mapping.costs import allreduce_time
 from ....instances.common.arrays import Bools, Floats, Ints
+from ....instances.common.kernel import uncounted
 from .anneal_kernel import for_cost, touch_stage
-from .random_kernel import below, uncounted, uniform
+from .random_kernel import below, uniform
 from .state import EXCHANGE, RECEIVERS, apply_move, touched_edges, write_move
 
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.common.arrays import Ints
-from .random_kernel import generator, uncounted
+from ....instances.common.kernel import uncounted
+from .random_kernel import generator
 
 #: Moves: two devices d, e exchange their slots; replicas i, j of stage s exchange their receivers;
 #: `length` positions of the ring of stage s from `first` on are reversed, receivers with them.

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....instances.common.arrays import Bools, Floats, Ints
+from ....instances.common.kernel import uncounted
 from .anneal_kernel import end_step, touch_stage
-from .random_kernel import uncounted
 from .state import apply_move, touched_edges
 
 
