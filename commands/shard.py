@@ -59,8 +59,8 @@ def shard(
     method: Annotated[
         str,
         typer.Option(
-            help="auto, elimination, milp, milp-compact, local-search, or a rule: data-parallel, "
-            "fully-sharded, megatron, replicate, communication-only."
+            help="auto, messages, elimination, milp, milp-compact, local-search, or a rule: "
+            "data-parallel, fully-sharded, megatron, replicate, communication-only."
         ),
     ] = "auto",
     time_limit: options.TimeLimit = DEFAULT_SECONDS,
@@ -69,6 +69,9 @@ def shard(
         typer.Option(help="Stop at this gap; default: 0.01 (1 %), or 0.0001 while that is cheap."),
     ] = None,
     seed: options.Seed = 0,
+    workers: options.WorkerCount = None,
+    deterministic: options.Deterministic = False,
+    scheduler: options.Scheduler = None,
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
     output: options.PlanOutput = None,
     plot: Annotated[
@@ -82,6 +85,7 @@ def shard(
     """
     from ..instances.formats.files import load, load_plan
     from ..runtime import ShardingReport
+    from ..solvers import Workers
     from .show.sharding import answer, print_sharding
 
     check_outputs(output, pictures=[plot], inputs=[workload, start])
@@ -100,7 +104,14 @@ def shard(
     limits = limits_for("sharding", time_limit, gap, seed=seed)
     first = None if start is None else load_plan(start, loaded)
     result, report = solve_and_save(
-        loaded, None, problem, output, method=method, limits=limits, start=first
+        loaded,
+        None,
+        problem,
+        output,
+        method=method,
+        limits=limits,
+        start=first,
+        workers=Workers(workers, deterministic, scheduler),
     )
     assert report is None or isinstance(report, ShardingReport)
     if plot is not None and result.plan is not None:

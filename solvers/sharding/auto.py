@@ -28,6 +28,9 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
     costs = sharding_costs(task)
     if is_too_small(costs, search):
         return
+    for axis, size in enumerate(costs.problem.mesh.shape):
+        if not _is_divided(costs, axis):
+            search.note(f"nothing divides by the {size} devices of axis {axis}: all do the same")
     search.method = "rules"
     with search.phase("first plans"):
         first_plans(costs, search)
@@ -51,6 +54,16 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
 
         search.method = "milp"
         milp(task, search)
+
+
+def _is_divided(costs: ShardingCosts, axis: int) -> bool:
+    """Whether any operator has a choice that divides its work along an axis."""
+    operators = zip(costs.program.operators, costs.choices, strict=True)
+    return costs.problem.mesh.shape[axis] == 1 or any(
+        operator.signatures[k].extent > 1
+        for operator, choices in operators
+        for k in set(choices.signature[:, axis].tolist())
+    )
 
 
 def pairs(costs: ShardingCosts) -> int:

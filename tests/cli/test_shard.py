@@ -86,6 +86,14 @@ def test_bad_input_is_one_line(
     assert words in said(capsys, 2, "shard", program, *arguments)
 
 
+def test_a_mesh_that_divides_nothing_is_said(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = said(capsys, 0, "shard", program, "--mesh", "1009", "--links", "1us:1GB/s")
+    assert "nothing divides by the 1009 devices of axis 0" in out
+    assert "nothing divides" not in said(capsys, 0, "shard", program, *GOOD)
+
+
 def test_too_little_memory_says_how_much(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     error = said(capsys, 3, "shard", program, *GOOD, "--memory", "10")
     assert "no sharding over 2 devices fits into 10 bytes" in error
