@@ -18,7 +18,7 @@ from ..instances import (
     Workload,
 )
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
-from .common import options
+from .common import names, options
 from .common.console import (
     check_outputs,
     end_with,
@@ -59,8 +59,8 @@ def shard(
     method: Annotated[
         str,
         typer.Option(
-            help="auto, messages, elimination, milp, milp-compact, local-search, or a rule: "
-            "data-parallel, fully-sharded, megatron, replicate, communication-only."
+            help="auto chooses and says what it chose. " + names.methods_help("sharding"),
+            autocompletion=names.SHARDING_METHOD,
         ),
     ] = "auto",
     time_limit: options.TimeLimit = DEFAULT_SECONDS,

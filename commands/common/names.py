@@ -15,8 +15,8 @@ Complete = Callable[[str], list[str]]
 #: Problem → names of its methods.
 METHODS = {
     "throughput": (
-        "auto", "dp", "linear-dp", "pipedream", "milp", "column-generation", "greedy",
-        "local-search", "random", "learned", "single", "metis",
+        "auto", "dp", "linear-dp", "multilevel", "pipedream", "milp", "column-generation",
+        "greedy", "local-search", "random", "learned", "single", "metis",
     ),
     "iteration": (
         "auto", "dp", "milp", "learned", "megatron", "vllm", "torchtitan", "deepspeed-uniform",
@@ -28,8 +28,8 @@ METHODS = {
     ),
     "mapping": ("auto", "layouts", "milp", "joint"),
     "sharding": (
-        "auto", "elimination", "milp", "milp-compact", "local-search", "data-parallel",
-        "fully-sharded", "megatron", "replicate", "communication-only",
+        "auto", "elimination", "messages", "milp", "milp-compact", "local-search",
+        "data-parallel", "fully-sharded", "megatron", "replicate", "communication-only",
     ),
 }  # fmt: skip
 #: Problems of `solve` and `compare`.
@@ -91,6 +91,7 @@ def _once(tables: Iterable[Iterable[str]]) -> list[str]:
 OBJECTIVE = one_of(*SOLVED)
 METHOD = one_of(*_once(METHODS[problem] for problem in SOLVED))
 MAPPING_METHOD = one_of(*METHODS["mapping"])
+SHARDING_METHOD = one_of(*METHODS["sharding"])
 SIMULATED_SCHEDULE = one_of(*SIMULATED)
 SCHEDULE = one_of(*_once((NAMED_SCHEDULES, TrainingSchedule, ["all"])))
 RUN_SCHEDULE = one_of(*NAMED_SCHEDULES, "pipedream", "2bw")
