@@ -5,7 +5,8 @@ used, so that ``import stagecut`` costs nothing.
 
 =================  ================================================================================
 workloads, files   `Workload`, `load`, `save`, `dumps`, `from_networkx`, `from_pandas`,
-                   `training_layers`, `tied_as`; of a model `profile`, `counted_by_torch`
+                   `training_layers`, `tied_as`; of a model `profile`,
+                   `counted_by_torch`, `layers_by_degree`
 devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_and_cpus`,
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
                    `measure`, `to_cluster`
