@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import queue
+import socket
 import threading
 import time
 import uuid
@@ -20,12 +21,17 @@ from typing import Any
 
 from distributed import Client, Future, Queue, Variable
 from distributed import as_completed as as_finished
+from distributed.comm.addressing import parse_address, parse_host_port
+from distributed.comm.registry import get_backend
 
 from ....instances import InputError
 from ....instances.common.errors import quote
 from .channel import A, Body, Channel, Executor, R
 from .messages import Found, Moved, Proved, Withdrawn
 from .processes import Process
+
+#: Seconds in which a scheduler must answer.
+CONNECT_S = 20.0
 
 #: Seconds between two looks at what is new, on either side.
 PERIOD_S = 0.25
@@ -56,8 +62,9 @@ class DaskCluster(Executor):
 
     def __init__(self, address: str) -> None:
         try:
-            self._client = Client(address, timeout="20s", set_as_default=False)
-        except (OSError, TimeoutError, ValueError, AssertionError) as error:  # it asserts addresses
+            _check_reachable(address)
+            self._client = Client(address, timeout=CONNECT_S, set_as_default=False)
+        except (OSError, OverflowError, ValueError, AssertionError) as error:
             reason = str(error) or type(error).__name__
             raise InputError(
                 f"--scheduler: no Dask scheduler answers at {quote(address)}: {reason}"
@@ -83,6 +90,19 @@ class DaskCluster(Executor):
     def close(self) -> None:
         """Leave the cluster; tasks that still run end."""
         self._client.close()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise unless somebody listens at an address.
+
+    A `Client` that could not connect is closed by the collector of garbage, in whatever thread
+    that runs, and has been seen to wait there for ever on a lock that the thread holds. So none is
+    made for an address that is wrong.
+    """
+    scheme, where = parse_address(address)
+    get_backend(scheme)
+    if scheme != "inproc":
+        socket.create_connection(parse_host_port(where), timeout=CONNECT_S).close()
 
 
 class _Task(Channel):
