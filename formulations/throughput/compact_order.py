@@ -29,10 +29,7 @@ import pyomo.environ as pyo
 from ...instances.model.contiguity import pipeline_edges
 from ..program import at
 from .compact_data import CompactData
-from .compact_slots import heaviest_first
-
-#: Units up to which the order of devices is stated; with more, the rows cost more than they save.
-SYMMETRY_UNITS = 20
+from .compact_slots import SYMMETRY_UNITS, heaviest_first
 
 
 def convex_per_device(m: pyo.ConcreteModel, data: CompactData) -> None:

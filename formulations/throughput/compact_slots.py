@@ -13,6 +13,9 @@ from ...instances.model.contiguity import pipeline_edges
 from ..task import Task
 from .hypergraph import Hypergraph
 
+#: Units up to which the order of devices is stated; with more, the rows cost more than they save.
+SYMMETRY_UNITS = 20
+
 
 @dataclass(frozen=True)
 class Slot:

@@ -27,8 +27,7 @@ from ...instances.common.arrays import Floats, Ints, rows
 from ..linear import Linear, LinearBuilder
 from ..task import Task
 from .certificate import PROOF_MARGIN
-from .compact_order import SYMMETRY_UNITS
-from .compact_slots import heaviest_first
+from .compact_slots import SYMMETRY_UNITS, heaviest_first
 from .hypergraph import Hypergraph
 
 #: By which part of the limit a time may exceed it, for rounding.

@@ -8,8 +8,6 @@ from ...formulations.task import Task
 from ...instances import Solution, Throughput
 from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
-from .relaxation import pays, relaxation
-from .set_partitioning import SPLITS, splits
 
 
 def beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
@@ -23,6 +21,9 @@ def beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
 
 def beside_set_partitioning(task: Task[Throughput]) -> Sequence[Strategy]:
     """Return what runs beside set partitioning, which is left with the bounds."""
+    from .relaxation import pays, relaxation  # only here: other splits wait for neither
+    from .set_partitioning import SPLITS, splits
+
     first = (Strategy("relaxation", relaxation),) if pays(task) else ()
     return (*first, Strategy(SPLITS, splits, seeded=True))
 
