@@ -238,3 +238,15 @@ def _fits(
                 hold(t, how)
     total += sum(4 * (_part(program.tensors[t], how, mesh) or 0) for t, how in held)
     return total <= problem.memory_bytes * (1 + 1e-9)
+
+
+def cases(first: int, count: int, *, stream: int) -> list[tuple[Workload, Sharding, float]]:
+    """Return random programs and problems with their optimum; a stream has seeds of its own."""
+    found = []
+    for seed in range(first, first + count):
+        rng = np.random.default_rng([seed, stream])
+        workload, problem = random_program(rng), random_problem(rng)
+        optimum = least_cost(workload, problem)
+        if optimum is not None:
+            found.append((workload, problem, optimum))
+    return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from brute_sharding import least_cost, random_problem, random_program
+from brute_sharding import cases, least_cost
 from sharded_models import Language
 
 from stagecut import (
@@ -47,18 +47,6 @@ def posed(workload: Workload, problem: Sharding) -> ShardingCosts:
     return sharding_costs(pose(workload, accelerators_and_cpus(problem.mesh.size), problem))
 
 
-def cases(first: int, count: int) -> list[tuple[Workload, Sharding, float]]:
-    """Programs and problems with their optimum."""
-    found = []
-    for seed in range(first, first + count):
-        rng = np.random.default_rng([seed, 77])
-        workload, problem = random_program(rng), random_problem(rng)
-        optimum = least_cost(workload, problem)
-        if optimum is not None:
-            found.append((workload, problem, optimum))
-    return found
-
-
 def passed(costs: ShardingCosts, passes: int) -> tuple[Potentials, float]:
     """Return potentials after some passes, and the bound that the last one said."""
     flat = flatten(costs)
@@ -74,7 +62,7 @@ def passed(costs: ShardingCosts, passes: int) -> tuple[Potentials, float]:
 
 @pytest.mark.parametrize("chunk", range(4))
 def test_it_finds_and_proves_the_optimum(chunk: int) -> None:
-    for workload, problem, optimum in cases(65 * chunk, 65):
+    for workload, problem, optimum in cases(65 * chunk, 65, stream=77):
         result = solve(workload, problem=problem, method="messages", limits=LIMITS)
         assert result.objective == pytest.approx(optimum, rel=1e-6, abs=1e-9), result.notes
         assert result.status == "optimal"
@@ -84,7 +72,7 @@ def test_it_finds_and_proves_the_optimum(chunk: int) -> None:
 
 
 def test_potentials_never_prove_too_much() -> None:
-    for workload, problem, optimum in cases(500, 40):
+    for workload, problem, optimum in cases(500, 40, stream=77):
         costs = posed(workload, problem)
         flat = flatten(costs)
         for passes in (1, 2, 5, 12):
@@ -101,7 +89,7 @@ def test_potentials_never_prove_too_much() -> None:
 
 
 def test_what_is_left_out_raises_the_bound_and_keeps_the_best_plan() -> None:
-    for workload, problem, optimum in cases(600, 30):
+    for workload, problem, optimum in cases(600, 30, stream=77):
         costs = posed(workload, problem)
         flat = flatten(costs)
         at = no_potentials(flat)
@@ -119,7 +107,7 @@ def test_what_is_left_out_raises_the_bound_and_keeps_the_best_plan() -> None:
 @pytest.mark.parametrize("chunk", range(2))
 def test_memory_that_binds(chunk: int) -> None:
     met = 0
-    for k, (workload, problem, _) in enumerate(cases(1000 + 40 * chunk, 40)):
+    for k, (workload, problem, _) in enumerate(cases(1000 + 40 * chunk, 40, stream=77)):
         free = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
         assert free is not None
         report = evaluate(workload, free.cluster, problem, free.solution)
@@ -139,7 +127,7 @@ def test_memory_that_binds(chunk: int) -> None:
 
 def test_bytes_are_counted_at_most_and_at_least() -> None:
     exact = 0
-    for workload, problem, optimum in cases(2000, 30):
+    for workload, problem, optimum in cases(2000, 30, stream=77):
         costs = posed(workload, problem)
         rng = np.random.default_rng(7)
         free = replace(
@@ -167,7 +155,7 @@ def test_bytes_are_counted_at_most_and_at_least() -> None:
 
 def test_parts_of_two_plans_fit() -> None:
     mixed = 0
-    for workload, problem, _ in cases(3000, 40):
+    for workload, problem, _ in cases(3000, 40, stream=77):
         costs = posed(workload, problem)
         rng = np.random.default_rng(9)
         one, other = (
@@ -220,7 +208,7 @@ def test_a_traced_transformer_on_two_axes(
 
 def test_tables_that_are_too_large_leave_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MOST_PAIRS", 0)
-    for workload, problem, optimum in cases(4000, 10):
+    for workload, problem, optimum in cases(4000, 10, stream=77):
         result = solve(workload, problem=problem, method="messages", limits=LIMITS)
         assert result.objective is not None
         assert result.bound <= optimum * (1 + 1e-9) + 1e-9

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from brute_sharding import least_cost, random_problem, random_program
+from brute_sharding import cases, least_cost
 
 from stagecut import (
     DeviceMesh,
@@ -20,7 +20,6 @@ from stagecut import (
     Tensor,
     TensorSharding,
     VerificationError,
-    Workload,
     evaluate,
     load,
     load_plan,
@@ -37,21 +36,9 @@ from stagecut.solvers import METHODS
 LIMITS = Limits(seconds=120, nodes=5000)
 
 
-def cases(first: int, count: int) -> list[tuple[Workload, Sharding, float]]:
-    """Programs and problems with their optimum."""
-    found = []
-    for seed in range(first, first + count):
-        rng = np.random.default_rng([seed, 18])
-        workload, problem = random_program(rng), random_problem(rng)
-        optimum = least_cost(workload, problem)
-        if optimum is not None:
-            found.append((workload, problem, optimum))
-    return found
-
-
 @pytest.mark.parametrize("chunk", range(4))
 def test_elimination_and_programs_find_the_optimum(chunk: int) -> None:
-    met = cases(60 * chunk, 60)
+    met = cases(60 * chunk, 60, stream=18)
     assert len(met) > 30
     for workload, problem, optimum in met:
         for method in ("elimination", "milp", "auto"):
@@ -64,7 +51,7 @@ def test_elimination_and_programs_find_the_optimum(chunk: int) -> None:
 
 
 def test_the_compact_program_states_the_same() -> None:
-    for workload, problem, optimum in cases(1000, 25):
+    for workload, problem, optimum in cases(1000, 25, stream=18):
         result = solve(workload, problem=problem, method="milp-compact", limits=LIMITS)
         assert result.objective == pytest.approx(optimum, rel=1e-6, abs=1e-9)
 
@@ -72,7 +59,7 @@ def test_the_compact_program_states_the_same() -> None:
 @pytest.mark.parametrize("chunk", range(2))
 def test_with_a_memory_that_binds(chunk: int) -> None:
     words = set()
-    for workload, problem, _ in cases(2000 + 60 * chunk, 40):
+    for workload, problem, _ in cases(2000 + 60 * chunk, 40, stream=18):
         free = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
         assert free is not None
         report = evaluate(workload, free.cluster, problem, free.solution)
@@ -93,7 +80,7 @@ def test_with_a_memory_that_binds(chunk: int) -> None:
 
 
 def test_no_method_is_better_than_the_optimum_and_each_has_a_plan() -> None:
-    for workload, problem, optimum in cases(3000, 20):
+    for workload, problem, optimum in cases(3000, 20, stream=18):
         for method in METHODS["sharding"]:
             if method.startswith("milp"):
                 continue
@@ -105,7 +92,7 @@ def test_no_method_is_better_than_the_optimum_and_each_has_a_plan() -> None:
 
 def test_every_mutated_plan_is_refused() -> None:
     refused = 0
-    for workload, problem, optimum in cases(4000, 30):
+    for workload, problem, optimum in cases(4000, 30, stream=18):
         plan = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
         assert plan is not None
         program = workload.program
@@ -143,7 +130,7 @@ def test_every_mutated_plan_is_refused() -> None:
 
 
 def test_what_is_fixed_stays_and_what_cannot_be_is_refused() -> None:
-    for workload, problem, optimum in cases(5000, 20):
+    for workload, problem, optimum in cases(5000, 20, stream=18):
         program = workload.program
         assert program is not None
         last = program.operators[-1]
@@ -162,7 +149,7 @@ def test_what_is_fixed_stays_and_what_cannot_be_is_refused() -> None:
 
 
 def test_a_plan_file_keeps_the_sharding(tmp_path: Path) -> None:
-    for workload, problem, _ in cases(6000, 10):
+    for workload, problem, _ in cases(6000, 10, stream=18):
         plan = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
         assert plan is not None
         save(workload, tmp_path / "program.json")
@@ -176,7 +163,7 @@ def test_a_plan_file_keeps_the_sharding(tmp_path: Path) -> None:
 
 
 def test_the_timeline_of_a_sharding_ends_at_its_objective() -> None:
-    for workload, problem, _ in cases(7000, 20):
+    for workload, problem, _ in cases(7000, 20, stream=18):
         if problem.objective == "distpar":
             continue
         plan = solve(workload, problem=problem, method="data-parallel", limits=LIMITS).plan
