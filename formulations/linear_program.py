@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..instances.common.arrays import Floats, Ints
+
+if TYPE_CHECKING:
+    import highspy
 
 
 class Entries(NamedTuple):
@@ -76,7 +79,7 @@ def least_cost(
         highs.setOptionValue(option, value)
     if highs.passModel(lp) != highspy.HighsStatus.kOk:
         return None
-    highs.run()
+    run_here(highs)
     if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     found = highs.getSolution()
@@ -85,3 +88,16 @@ def least_cost(
         np.array(found.col_value),
         np.array(found.row_dual),
     )
+
+
+def run_here(highs: highspy.Highs) -> None:
+    """Solve a linear program in the caller's thread, whatever else used HiGHS there.
+
+    HiGHS keeps one scheduler per thread and refuses to run with another number of threads than the
+    first call asked for, which may have been the user's own.
+    """
+    import highspy
+
+    if highs.run() == highspy.HighsStatus.kError:
+        highs.setOptionValue("threads", 0)  # as many as there are
+        highs.run()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import highspy
 import numpy as np
 import pytest
 from brute import best_max_load
@@ -75,6 +77,29 @@ def test_work_counts_what_small_memories_send_to_slow_cores() -> None:
     cluster = accelerators_and_cpus(2, 1, memory_bytes=2.0)
     found = bounds(workload, cluster, Throughput(split="noncontiguous"))
     assert found["total work over all devices"] == pytest.approx(30.0, rel=1e-6)
+
+
+def test_other_threads_settings_of_highs_take_no_bound_away() -> None:
+    """HiGHS refuses to run with another number of threads than the thread's first caller set."""
+    workload = chain([1.0] * 10, [1.0] * 10, [5.0] * 10)
+    cluster = accelerators_and_cpus(2, 1, memory_bytes=2.0)
+    problem = Throughput(split="noncontiguous")
+    found: dict[str, float] = {}
+    gaps: list[float] = []
+
+    def after_another_user() -> None:
+        other = highspy.Highs()
+        other.setOptionValue("output_flag", False)
+        other.setOptionValue("threads", 2)
+        other.run()
+        found.update(bounds(workload, cluster, problem))
+        gaps.append(solve(workload, cluster, problem, method="column-generation").gap)
+
+    thread = threading.Thread(target=after_another_user)
+    thread.start()
+    thread.join()
+    assert found["total work over all devices"] == pytest.approx(30.0, rel=1e-6)
+    assert gaps == [pytest.approx(0.0, abs=1e-3)]
 
 
 def test_work_is_shared_by_unequal_devices_as_well_as_can_be() -> None:

@@ -5,13 +5,13 @@ Nothing here is a proof: `safe_bound` makes one of the multipliers, `exact_basis
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, replace
 
 import highspy
 import numpy as np
 
 from ....formulations.linear import Linear
+from ....formulations.linear_program import run_here
 from ....instances.common.arrays import Bools, Floats
 from ..highs import load
 
@@ -71,10 +71,7 @@ def relax(linear: Linear) -> Relaxation:
             "simplex_iteration_limit": PIVOTS,
         },
     )
-    # In a thread, because HiGHS keeps its scheduler per thread: see `highs`.
-    worker = threading.Thread(target=highs.run, name="HiGHS relaxation")
-    worker.start()
-    worker.join()
+    run_here(highs)
     status, basis = highs.getModelStatus(), highs.getBasis()
     basic = highspy.HighsBasisStatus.kBasic
     x = multipliers = None

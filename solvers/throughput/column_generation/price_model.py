@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from ....formulations.linear_program import run_here
 from ....formulations.throughput.certificate import Prices
 from ....instances.common.arrays import Bools, Floats
 
@@ -115,7 +116,7 @@ class PriceModel:
         self._lp.changeColsBounds(len(index), index.astype(np.int32), lower, upper)
         if np.isfinite(seconds):
             self._lp.setOptionValue("time_limit", self._lp.getRunTime() + seconds)
-        self._lp.run()
+        run_here(self._lp)
         if self._lp.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         found = np.array(self._lp.getSolution().col_value)
