@@ -154,20 +154,22 @@ class _Task(Channel):
         beat, count, said, begun = 0.0, 0, b"", 0
         while True:
             closed = self._closed.is_set()
+            came = [pickle.loads(blob) for blob in self._queue.get(batch=True)]
+            for message in came:
+                if not isinstance(message, EOFError | Moved):
+                    self.send(message)  # before the solve hears it: who begins again must know it
             with self._lock:
                 known = pickle.dumps(list(self._known.values()))
             if closed or known != said or time.monotonic() - beat > BEAT_S:
                 count, said, beat = count + 1, known, time.monotonic()
                 self._state.set((count, _STOP if closed else known))
-            for blob in self._queue.get(batch=True):
-                message = pickle.loads(blob)
+            for message in came:
                 if isinstance(message, EOFError):
                     return str(message)
                 if isinstance(message, Moved):
                     begun += 1
                     if begun == 1:
                         continue
-                self.send(message)  # one who begins again must know it
                 self._inbox.put(message)
             if closed:
                 self._future.cancel()

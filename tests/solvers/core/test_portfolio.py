@@ -237,6 +237,7 @@ def test_a_cluster_goes_on_when_a_machine_leaves(asked: Asked) -> None:
                     )
                     killed.set()
                     os.kill(nanny.pid, signal.SIGKILL)
+                    search.raise_bound(strategies.AFTER_THE_KILL, "the kill")
                 time.sleep(0.01)
 
         result = asked(
