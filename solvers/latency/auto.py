@@ -22,21 +22,27 @@ START_SHARE, BOUND_SHARE = 0.2, 0.4
 def auto(task: Task[Latency], search: Search[Solution]) -> None:
     """Plan by the size of the graph.
 
-    First plans, for which nothing is compiled, are the CPUs and filled accelerators. Greedy, the
-    best split for throughput and the label DP on one order give a better one; the label DP proves
-    the best one. On graphs of more than 1500 units the path-interval bound stands in for the proof,
-    and comes before the DP on one order; then local search improves the plan. So it does where the
-    DP ends without proof, and there the integer program follows if it is small.
+    First plans, for which nothing is compiled, are the CPUs and filled accelerators. Where the
+    path-interval bound does not prove the best of them, the best split for throughput and the label
+    DP on one order give better ones, and the label DP proves the best. On graphs of more than 1500
+    units local search improves the plan instead. So it does where the DP ends without proof, and
+    there the integer program follows if it is small.
     """
     with search.phase("first plans"):
         search.method = "greedy"
         first_plans(task, search)
         greedy(task, search)
-        search.method = "max-load"
-        max_load(task, search, START_SHARE)
     graph = latency_graph(task, whole_colours=task.problem.calls == 1)
+
+    def split_for_throughput() -> None:
+        method, search.method = search.method, "max-load"
+        with search.phase("first plans"):
+            max_load(task, search, START_SHARE)
+        search.method = method
+
     large = graph.size > MOST_UNITS
     if large:
+        split_for_throughput()
         search.note(f"auto: {graph.size} units are too many for the label DP")
         with search.phase("bound"):
             until = search.seconds + BOUND_SHARE * search.seconds_left
@@ -46,14 +52,14 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
                 graph,
                 lambda: search.should_stop() or search.seconds > until,
             )
-    search.method = "linear"
-    with search.phase("start"):
-        linear(task, search)
-    if not large:
+        search.method = "linear"
+        with search.phase("start"):
+            linear(task, search)
+    else:
         search.method = "dp"
-        label_dp(task, search)
+        label_dp(task, search, split_for_throughput)
         if search.status == "optimal" or search.infeasible_because is not None:
-            search.note("auto: the label DP settled it")
+            search.note("auto: proved before any local search")
             return
     if search.should_stop():
         return
