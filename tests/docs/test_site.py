@@ -51,6 +51,8 @@ def test_equations_are_mathematics(site: Path) -> None:
 def test_every_formulation_has_its_table_of_symbols(site: Path) -> None:
     for path in (site / "formulations").glob("*.html"):
         assert "<th>in the model</th>" in path.read_text(), path.name
+    text = (site / "formulations" / "schedule.html").read_text()
+    assert "gives back when it ends</td>" in text  # a meaning that is wider than its column
 
 
 def test_every_picture_is_there_and_says_what_it_shows(site: Path) -> None:
