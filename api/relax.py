@@ -55,7 +55,8 @@ class Relaxation(Summarised):
         Symbols and equations, as Markdown.
     shares
         Which part of each node is where; an integer solution has nothing but 0 and 1. Of a
-        schedule: which part of each pair of passes is in which order.
+        sharding: which part of each operator's output lies how; of a schedule: which part of each
+        pair of passes is in which order.
     values
         Of all variables that are not 0, by their names in the model.
     passes

@@ -175,11 +175,23 @@ def _joint(task: Task[Any]) -> Stated:
 
 
 def _sharding(task: Task[Any], *, strong: bool) -> Stated:
+    from ..instances.model.sharding.properties import property_text
     from .sharding.costs import sharding_costs
     from .sharding.milp import sharding_model
 
-    stated = sharding_model(sharding_costs(task), 1.0, strong=strong)
-    return Stated(stated.model, 1.0, "sharding.milp", lambda _: {})
+    costs = sharding_costs(task)
+    stated = sharding_model(costs, 1.0, strong=strong)
+
+    def shares(value: Value) -> Shares:
+        found: Shares = defaultdict(float)
+        for (v, k), var in stated.model.x.items():
+            operator = costs.program.operators[v]
+            made = zip(operator.outputs, costs.choices[v].makes, strict=True)
+            lies = ",".join(property_text(costs.conversions[t].states[a[k]]) for t, a in made)
+            found[operator.name, lies or "makes nothing"] += value(var)
+        return found
+
+    return Stated(stated.model, 1.0, "sharding.milp", shares)
 
 
 def passes(instance: ScheduleInstance, horizon: float) -> Stated:

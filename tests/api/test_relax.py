@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from brute_sharding import random_problem, random_program
 
 import stagecut
 from stagecut import InfeasibleError, InputError, Latency, Limits, Throughput
@@ -79,6 +80,21 @@ def test_training_and_mapping_have_relaxations() -> None:
     objective = stagecut.solve("semantic-fpn-training", problem=mapping, method="joint").objective
     assert objective is not None
     assert 0 < joint.bound <= objective * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_relaxations_of_shardings_are_bounds_in_their_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    workload, problem = random_program(rng), random_problem(rng)
+    best = stagecut.solve(workload, problem=problem, method="elimination").objective
+    assert best is not None
+    compact, flows = (
+        stagecut.relax(workload, problem=problem, formulation=name) for name in ("compact", "flows")
+    )
+    assert compact.bound <= flows.bound * (1 + 1e-6) + 1e-12
+    assert flows.bound <= best * (1 + 1e-6) + 1e-12
+    for found in (compact, flows):
+        assert found.shares.sum(axis=1).to_numpy() == pytest.approx(np.ones(len(found.shares)))
 
 
 def test_what_cannot_be_relaxed_is_said() -> None:
