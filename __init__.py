@@ -69,9 +69,9 @@ if TYPE_CHECKING:
     from .api.plan_model import plan as plan
     from .api.planned_model import PlannedModel as PlannedModel
     from .api.rank_schedules import rank_schedules as rank_schedules
-    from .api.relax import Relaxation as Relaxation
-    from .api.relax import relax as relax
-    from .api.relax_schedule import relax_schedule as relax_schedule
+    from .api.relax.relax import Relaxation as Relaxation
+    from .api.relax.relax import relax as relax
+    from .api.relax.relax_schedule import relax_schedule as relax_schedule
     from .api.run import run as run
     from .api.solve import solve as solve
     from .api.splits import plan_from_split as plan_from_split
@@ -212,8 +212,8 @@ _MODULES = {
     "api.plan_model": "plan",
     "api.planned_model": "PlannedModel",
     "api.rank_schedules": "rank_schedules",
-    "api.relax": "Relaxation relax",
-    "api.relax_schedule": "relax_schedule",
+    "api.relax.relax": "Relaxation relax",
+    "api.relax.relax_schedule": "relax_schedule",
     "api.run": "run",
     "api.solve": "solve",
     "api.splits": "plan_from_split",

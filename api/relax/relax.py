@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
-from ..formulations.program import quiet_pyomo
-from ..formulations.rules.reduce import only_case
-from ..formulations.stated import FORMULATIONS, Stated, set_partitioning, sets_of
-from ..formulations.task import Task, pose
-from ..instances import (
+from ...formulations.program import quiet_pyomo
+from ...formulations.rules.reduce import only_case
+from ...formulations.stated import FORMULATIONS, Stated, set_partitioning, sets_of
+from ...formulations.task import Task, pose
+from ...instances import (
     Cluster,
     DeviceMapping,
     InfeasibleError,
@@ -23,11 +23,11 @@ from ..instances import (
     Sharding,
     Workload,
 )
-from ..instances.common.arrays import Floats
-from ..instances.model.summary import Summarised
-from ..solvers.core.compiled_model import Compiled, compile_model
-from ..solvers.core.proofs.relaxation import relax as solve_linear
-from .solve import chosen
+from ...instances.common.arrays import Floats
+from ...instances.model.summary import Summarised
+from ...solvers.core.compiled_model import Compiled, compile_model
+from ...solvers.core.proofs.relaxation import relax as solve_linear
+from ..solve import chosen
 
 if TYPE_CHECKING:
     import pandas as pd

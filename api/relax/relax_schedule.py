@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from pyomo.common.gc_manager import PauseGC
 
-from ..formulations.program import quiet_pyomo
-from ..formulations.stated import passes
-from ..instances import InfeasibleError
-from ..runtime.simulate.stages import StageGraph
-from .best_schedule import schedule_instance, usual_orders
+from ...formulations.program import quiet_pyomo
+from ...formulations.stated import passes
+from ...instances import InfeasibleError
+from ...runtime.simulate.stages import StageGraph
+from ..best_schedule import schedule_instance, usual_orders
 from .relax import Relaxation, relaxation_of, solved
 
 
