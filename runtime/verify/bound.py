@@ -39,9 +39,7 @@ from ...instances import (
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.errors import quote
 from ...instances.formats.certificate import (
-    ELIMINATED,
     MULTIPLIERS,
-    PASSED,
     PRICES,
     multiplier_certificate,
     price_certificate,
@@ -81,8 +79,8 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     workload
         What the plan was made for.
     plan
-        By ``column-generation`` or ``auto``, for the throughput of a non-contiguous split; or by
-        ``auto``, ``elimination`` or ``messages``, for a sharding.
+        By ``column-generation`` or ``auto``, for the throughput of a non-contiguous split; or of a
+        sharding.
 
     Returns
     -------
@@ -107,7 +105,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     """
     plan.check_made_for(workload)
     problem, origin = plan.problem, plan.certificate.get("origin")
-    if isinstance(problem, Sharding) and origin in (PASSED, ELIMINATED):
+    if isinstance(problem, Sharding) and not math.isinf(plan.bound):
         return check_sharding_bound(workload, plan, problem)
     if origin not in (PRICES, MULTIPLIERS) or not isinstance(problem, Throughput):
         said = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
@@ -115,8 +113,8 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
             said = "it does not say where its bound comes from"
         raise InputError(
             f"plan: {said}, without a certificate that can be checked; only column-generation "
-            "and auto give one, for the throughput of non-contiguous splits, and auto, elimination "
-            "and messages, for shardings"
+            "and auto give one, for the throughput of non-contiguous splits, and the methods for "
+            "shardings"
         )
     costs = without_links(price(workload, plan.cluster), returning=False)
     if origin == MULTIPLIERS:

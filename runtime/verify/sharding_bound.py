@@ -25,9 +25,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances import Plan, Sharding, VerificationError, Workload, program_of
+from ...instances import InputError, Plan, Sharding, VerificationError, Workload, program_of
 from ...instances.common.arrays import Bools, Floats
-from ...instances.formats.certificate import PotentialCertificate, potential_certificate
+from ...instances.common.errors import quote
+from ...instances.formats.certificate import (
+    ELIMINATED,
+    PASSED,
+    PotentialCertificate,
+    potential_certificate,
+)
 from .bound_check import BoundCheck, check_target
 from .elimination import Factor, least_sum
 from .sharding_ways import Tensors, Use, Ways, priced_ways
@@ -43,10 +49,22 @@ MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
 
 
 def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> BoundCheck:
-    """Check that the certificate of a sharding's bound proves it; see `bound.check_bound`."""
-    given = potential_certificate(plan.certificate)
+    """Check that a sharding's bound holds; see `bound.check_bound`.
+
+    A bound whose certificate has no potentials is held against what can be proved without.
+    """
+    origin = plan.certificate.get("origin")
+    if origin in (PASSED, ELIMINATED):
+        given = potential_certificate(plan.certificate)
+    else:
+        given = PotentialCertificate(ELIMINATED, plan.bound, 1.0, [], [])
     check_target(plan, given.target)
     proved = proved_by(workload, problem, given)
+    if not proved >= given.target and origin not in (PASSED, ELIMINATED):
+        raise InputError(
+            f"plan: its bound comes from {quote(origin)}, without a certificate that can be "
+            f"checked; of any sharding {proved!r} is proved, and not {given.target!r}"
+        )
     if not proved >= given.target:
         raise VerificationError(
             f"certificate: its potentials prove {proved!r}, and not {given.target!r}"

@@ -132,10 +132,16 @@ def test_a_use_that_is_none_or_counted_twice_is_refused(language: tuple[Workload
             check_bound(workload, replace(plan, certificate=certificate))
 
 
-def test_a_plan_whose_bound_has_no_certificate_says_so(language: tuple[Workload, Plan]) -> None:
-    workload, plan = language
-    with pytest.raises(InputError, match="without a certificate that can be checked"):
-        check_bound(workload, replace(plan, certificate={"origin": "priced memory"}))
+def test_a_bound_without_potentials_is_held_against_what_is_proved_without() -> None:
+    for workload, problem, optimum in cases(300, 20, stream=81):
+        plan = solve(workload, problem=problem, method="replicate", limits=LIMITS).plan
+        assert plan is not None
+        assert plan.certificate["origin"] == "cheapest signatures"
+        check_bound(workload, plan)
+        above = optimum * (1 + 1e-6) + 1e-6
+        high = replace(plan, bound=above, certificate={"origin": "priced memory"})
+        with pytest.raises(InputError, match="without a certificate that can be checked"):
+            check_bound(workload, high)
 
 
 @pytest.mark.parametrize("seed", range(20))
