@@ -105,19 +105,26 @@ def test_of_a_traced_model_after_a_file(language: tuple[Workload, Plan], tmp_pat
         check_bound(workload, replace(plan, bound=above))
 
 
+@pytest.fixture(scope="module")
+def small() -> tuple[Workload, Plan]:
+    """A plan of a few operators by message passing, with potentials."""
+    found = ((workload, plan) for workload, plan, _ in proved(0, 40) if plan.certificate["uses"])
+    return next(found)
+
+
 @pytest.mark.parametrize("key", ["target", "unit", "properties", "uses"])
 @pytest.mark.parametrize("wrong", ODD, ids=repr)
 def test_a_damaged_certificate_is_refused(
-    key: str, wrong: object, language: tuple[Workload, Plan]
+    key: str, wrong: object, small: tuple[Workload, Plan]
 ) -> None:
-    workload, plan = language
+    workload, plan = small
     above = plan.objective * (1 + 1e-6)
     certificate = {**plan.certificate, "target": above, key: wrong}
     assert is_refused(workload, replace(plan, bound=above, certificate=certificate))
 
 
-def test_a_use_that_is_none_or_counted_twice_is_refused(language: tuple[Workload, Plan]) -> None:
-    workload, plan = language
+def test_a_use_that_is_none_or_counted_twice_is_refused(small: tuple[Workload, Plan]) -> None:
+    workload, plan = small
     uses = plan.certificate["uses"]
     assert isinstance(uses, list)
     for use, message in (
