@@ -178,14 +178,6 @@ def test_copies_and_parts_are_written_for_torchtitan_and_the_rest_refused(
     assert not Path(written).exists()
 
 
-def test_no_bound_of_a_sharding_has_a_certificate(
-    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = str(tmp_path / "plan.json")
-    said(capsys, 0, "shard", program, *GOOD, "-o", plan)
-    assert "plan: its bound comes from" in said(capsys, 2, "verify", "--bound", program, plan)
-
-
 def test_methods_of_shardings_are_compared() -> None:
     workload = task("sharding").workload
     problem = Sharding(DeviceMesh((2,), (Link(1e-6, 1e9),)))
