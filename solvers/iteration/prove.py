@@ -35,7 +35,7 @@ NODES, GROWTH = 2_000, 1.5
 AHEAD_S = {"branch and bound": 1.5}
 #: By how much the time of searches counts more where devices hold two stages: branch and bound from
 #: the last stage does not see what the first stage of a device costs, and annealing finds early.
-SLOWER = {"annealing": 3.0, "branch and bound": 12.0}
+SLOWER = {"annealing": 2.0, "branch and bound": 12.0}
 #: Part of the time for candidates.
 SHARE = 0.2
 #: Annealings of a number of stages.
