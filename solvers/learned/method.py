@@ -14,7 +14,8 @@ from ..core.search import Search
 from .policy import Drawn, draw_placements, one_thread
 from .policy_file import policy_of, read_policy
 from .ppo import Settings
-from .rewards import Subject, subject
+from .rewards import subject
+from .subject import Subject
 from .train import new_training, targets, train_step
 
 #: Placements of a batch, and of a search that nothing else ends.
@@ -56,7 +57,7 @@ def _learned(task: Task[Problem], search: Search[Solution]) -> None:
             if left <= 0:
                 search.stop_for("nodes")
                 return
-            aims = _aims(offer.best, min(BATCH, int(min(left, BATCH))), number, rng)
+            aims = _aims(of, offer.best, min(BATCH, int(min(left, BATCH))), number, rng)
             try:
                 offer(draw_placements(policy, of, aims, rng, check=offer.check))
             except _Stopped:
@@ -64,9 +65,9 @@ def _learned(task: Task[Problem], search: Search[Solution]) -> None:
             number += 1
 
 
-def _aims(best: float, count: int, number: int, rng: np.random.Generator) -> Floats:
+def _aims(of: Subject, best: float, count: int, number: int, rng: np.random.Generator) -> Floats:
     if math.isinf(best) or number % FREE_AIM == 0:
-        return targets(count, rng)
+        return targets(of, count, rng)
     return best * rng.uniform(LOWEST_AIM, HIGHEST_AIM, count)
 
 
