@@ -226,11 +226,8 @@ def _certified(
         result = solve(task.workload, task.cluster, task.problem, limits=limits)
         if result.plan is None or result.gap is None or result.gap > CERTIFIED:
             continue
-        graph, scale = of.scene.graph, of.scene.even_load
-        if isinstance(task.problem, Iteration):
-            scale *= task.problem.microbatches
-        group = graph.restrict(_group_of(result.plan)).tolist()
-        yield number, group, result.plan.objective / scale
+        group = of.scene.graph.restrict(_group_of(result.plan)).tolist()
+        yield number, group, result.plan.objective / of.unit
 
 
 def _group_of(plan: Plan) -> Ints:

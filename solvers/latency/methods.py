@@ -63,6 +63,7 @@ def _max_load(task: Task[Latency], search: Search[Solution]) -> None:
 def _learned(task: Task[Latency], search: Search[Solution]) -> None:
     from ..learned.method import learned
 
+    _greedy(task, search)
     learned(task, search)
 
 

@@ -50,6 +50,7 @@ def latency_subject(task: Task[Latency]) -> Subject:
         most=np.where(host, ANY_NUMBER, calls),
         values=values,
         solution=lambda group, device: _calls(task, plans, graph, group, device),
+        unit=seen.even_load,
         one_after_another=True,
     )
 

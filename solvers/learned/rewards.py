@@ -58,6 +58,7 @@ def _throughput(task: Task[Throughput]) -> Subject:
             task, seen, np.take_along_axis(device, group, axis=1)
         ),
         solution=lambda group, device: Placement(graph.expand(device[group])),
+        unit=seen.even_load,
     )
 
 
@@ -95,6 +96,7 @@ def _iteration(task: Task[Iteration]) -> Subject:
         most=np.full(task.cluster.size, ANY_NUMBER if given else 1),
         values=_Makespans(task, of, seen, devices),
         solution=lambda group, device: _pipeline(of.graph, group, devices(group, device)),
+        unit=seen.even_load * task.problem.microbatches,
     )
 
 
@@ -158,6 +160,5 @@ class _Makespans:
         room = np.take(self.line.room, kind[: len(held)]).reshape(1, -1)
         lacking = np.full(1, (member * self._lacking[kind]).sum())
         broken = excess(held[None], room) + lacking
-        microbatches = self.task.problem.microbatches
-        value = np.array([span / self.seen.even_load / microbatches])
+        value = np.array([span / self.seen.even_load / self.task.problem.microbatches])
         return float(with_penalty(value, broken, stages).item())

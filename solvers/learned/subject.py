@@ -34,6 +34,8 @@ class Subject:
     values
         The objectives of B placements, relative to an even load: of the groups of units, (B, U),
         and the devices of groups, (B, G).
+    unit
+        What an objective of 1 is in the workload's unit.
     one_after_another
         Groups run one after the other, so that objectives reach that of one device alone.
     solution
@@ -45,6 +47,7 @@ class Subject:
     most: Ints
     values: Values
     solution: Callable[[Ints, Ints], Solution]
+    unit: float
     one_after_another: bool = False
 
 
