@@ -24,6 +24,7 @@ from stagecut.instances import Problem  # noqa: E402
 from stagecut.instances.generate.graph_family import FAMILIES, family_graph  # noqa: E402
 from stagecut.runtime import evaluate  # noqa: E402
 from stagecut.solvers.learned.encoder import encode  # noqa: E402
+from stagecut.solvers.learned.fine_tune import ELITE, FineTuning  # noqa: E402
 from stagecut.solvers.learned.groups import Groups, Rules  # noqa: E402
 from stagecut.solvers.learned.partitioner import (  # noqa: E402
     partition,
@@ -205,6 +206,35 @@ def test_fine_tuning_offers_what_it_draws(problem: Problem) -> None:
     assert result.plan is not None
     assert result.phases["fine-tune"] > 0
     assert result.bound <= result.plan.objective
+
+
+def test_fine_tuning_makes_what_was_best_likelier() -> None:
+    of, policy = posed(Throughput("contiguous")), new_policy(0)
+    drawn = drawn_from(of)
+    best = drawn.take(np.argsort(drawn.values, kind="stable")[:ELITE])
+    before, _ = log_probabilities(policy, of, best)
+    tuning = FineTuning(policy, of)
+    for _ in range(5):
+        tuning.learn_from(drawn)
+    after, _ = log_probabilities(policy, of, best)
+    assert after.sum() > before.sum()
+
+
+@pytest.mark.parametrize("problem", [Throughput(), Throughput("contiguous"), Latency()], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fine-tune": "1e6"}], ids=["zero-shot", "fine-tuned"])
+def test_never_behind_greedy(problem: Problem, options: dict[str, str]) -> None:
+    from stagecut.api.solve import solve_with
+
+    workload, cluster = graph_for(problem), SMALL if isinstance(problem, Latency) else None
+    greedy, found = (
+        solve_with(
+            workload, cluster, problem, method=method, limits=Limits(nodes=1), options=given
+        ).objective
+        for method, given in (("greedy", {}), ("learned", options))
+    )
+    assert greedy is not None
+    assert found is not None
+    assert found <= greedy
 
 
 def test_zero_shot_is_near_the_optimum_on_a_family_that_it_has_not_seen() -> None:
