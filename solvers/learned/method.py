@@ -43,7 +43,7 @@ def learned(task: Task[Problem], search: Search[Solution]) -> None:
 
 def _learned(task: Task[Problem], search: Search[Solution]) -> None:
     with search.phase("load"):
-        policy = policy_of(read_policy(task.options.get("policy"), task.problem))
+        policy = policy_of(read_policy(task.options.get("policy")))
         of = subject(task)
     if not of.rules:
         return

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...instances import InputError, Latency, Problem
+from ...instances import InputError
 from ...instances.common.arrays import Floats
 from ...instances.common.errors import quote
 from ...instances.formats.writing import write_whole
@@ -25,8 +25,8 @@ from .ppo import Settings
 from .train import Training, new_training
 
 FORMAT, VERSION = "stagecut policy", 1
-#: The policies that the package brings: of most problems, and of latency.
-SHIPPED, FOR_LATENCY = "policy.npz", "policy_latency.npz"
+#: The policy that the package brings.
+SHIPPED = "policy.npz"
 #: Widths that a policy may have.
 WIDEST = 1024
 
@@ -90,19 +90,18 @@ def _state(training: Training) -> dict[str, object]:
     }
 
 
-def read_policy(path: str | Path | None, problem: Problem | None = None) -> PolicyFile:
-    """Read a policy file; None for the one that the package brings for a problem.
+def read_policy(path: str | Path | None) -> PolicyFile:
+    """Read a policy file; None for the one that the package brings.
 
     Raises
     ------
     InputError
         If it cannot be read, is damaged, or is of another version or feature set.
     """
-    shipped = FOR_LATENCY if isinstance(problem, Latency) else SHIPPED
-    name = str(path or f"the policy that the package brings ({shipped})")
+    name = str(path or f"the policy that the package brings ({SHIPPED})")
     try:
         data = (
-            files(__package__).joinpath(shipped).read_bytes()
+            files(__package__).joinpath(SHIPPED).read_bytes()
             if path is None
             else Path(path).read_bytes()
         )
