@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from project import ROOT
 
 pytest.importorskip("torch")
 
@@ -42,7 +43,12 @@ def test_the_same_seed_draws_the_same_samples_in_another_process() -> None:
     said = [
         subprocess.run(
             [sys.executable, "-c", PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT / ".dev"),
+                "PYTHONHASHSEED": seed,
+                "OMP_NUM_THREADS": threads,
+            },
             capture_output=True,
             text=True,
             check=True,
