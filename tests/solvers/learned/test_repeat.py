@@ -32,7 +32,7 @@ for problem in (Throughput(), Throughput("contiguous"), Iteration(4), Latency())
     trains = isinstance(problem, Iteration)
     workload = next(graph for graph in graphs if graph.backward.any() == trains)
     found = solve_with(
-        workload, problem=problem, method="learned", limits=Limits(nodes=400, seed=3),
+        workload, problem=problem, method="learned", limits=Limits(nodes=200, seed=3),
         options={"fine-tune": "1e6"},
     )
     print(problem.name, found.objective, digest.hexdigest())
