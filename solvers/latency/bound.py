@@ -45,6 +45,9 @@ from .paths import path_cpu, path_transfer
 #: Largest number of path positions for which all intervals are cut, not only those that matter.
 ALL_INTERVALS = 300
 
+#: Rounds in which the shortest chain is cut to see whether the bound proves the first plan.
+ROUNDS = 10
+
 
 @dataclass(frozen=True, eq=False)
 class PathBound:
@@ -119,13 +122,14 @@ def path_bound(
     calls: int,
     should_stop: Callable[[], bool] = lambda: False,
     *,
-    sharp: bool = False,
+    enough: float | None = None,
 ) -> PathBound:
     """Return the bound along `path` with at most `calls` calls in all.
 
-    Intervals off the shortest chain of intervals do not matter for its value, and keep a weaker
-    bound on their load: the computing time of what is forced in, and the transfers of the path at
-    its ends. `sharp` has them cut too, unless the path is long, until told to stop.
+    On long paths, and when told to stop, intervals off the shortest chain of intervals keep a
+    weaker bound on their load: the computing time of what is forced in, and the transfers of the
+    path at its ends. With `enough` all do at first, and only those on the shortest chain are cut,
+    until the bound is at least `enough` or some rounds have passed.
     """
     size = len(path)
     load = np.full((size, size), np.inf)
@@ -157,22 +161,21 @@ def path_bound(
             load[a, b] = max(load[a, b], cut)
         exact[a, b] = True
 
-    largest = float(data.capacity.max(initial=0.0))
+    for a in range(size if enough is None and size <= ALL_INTERVALS else 0):
+        if should_stop():
+            break
+        for b in range(a, size):
+            sharpen(a, b)
+    largest, rounds = float(data.capacity.max(initial=0.0)), 0
     while True:
         rest, value, choice, split = _rest(load, cpu, calls, inner, before, largest)
         rough = [ab for ab in _chain(choice, split, calls) if not exact[ab]]
-        if not rough or should_stop():
-            break
+        quickly = enough is not None and (value >= enough or rounds >= ROUNDS)
+        if not rough or quickly or should_stop():
+            return PathBound(path, load, rest, value)
         for a, b in rough:
             sharpen(a, b)
-    if sharp and size <= ALL_INTERVALS:
-        for a in range(size):
-            if should_stop():
-                break
-            for b in range(a, size):
-                sharpen(a, b)
-        rest, value, _, _ = _rest(load, cpu, calls, inner, before, largest)
-    return PathBound(path, load, rest, value)
+        rounds += 1
 
 
 def _inside_colours(colour: Ints) -> Bools | None:

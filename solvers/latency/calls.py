@@ -53,17 +53,20 @@ def several_calls(task: Task[Latency], search: Search[Solution], start: Callable
     divided = calls == 2
     free = graph if divided else replace(graph, group=np.full(graph.size, -1))
     core = core_of(task, free)
-    with search.phase("bound"):
-        lines, stop = heavy_paths(graph), search.should_stop
-        about = task, core, graph, cut_data(task, graph), lines, sum(counts), stop
-        paths = core_paths(*about, sharp=False)
-    proved = max((path.value for path in paths), default=0.0)
-    if math.isinf(proved):
-        search.prove_infeasible(explain(task))
-        return
-    search.raise_bound(proved, PATH_BOUND)
-    if search.gap > CLOSE:
-        start()
+    lines, stop = heavy_paths(graph), search.should_stop
+    about = task, core, graph, cut_data(task, graph), lines, sum(counts), stop
+    for enough in (search.objective * (1 - MARGIN), None):
+        with search.phase("bound"):
+            paths = core_paths(*about, enough=enough)
+        proved = max((path.value for path in paths), default=0.0)
+        if math.isinf(proved):
+            search.prove_infeasible(explain(task))
+            return
+        search.raise_bound(proved, PATH_BOUND)
+        if enough is not None and search.gap > CLOSE:
+            start()
+        if search.gap <= CLOSE:
+            return
 
     with search.phase("one call each"):
         one_call(
@@ -74,11 +77,8 @@ def several_calls(task: Task[Latency], search: Search[Solution], start: Callable
             lambda bound, origin: False,  # noqa: ARG005  # a bound on less than what is asked
             lambda because: None,  # noqa: ARG005
         )
-    too_many = math.prod(c + 1 for c in counts) > MOST_CODES
-    if too_many or search.should_stop() or search.gap <= CLOSE:
+    if math.prod(c + 1 for c in counts) > MOST_CODES or search.should_stop():
         return
-    with search.phase("bound"):
-        paths = core_paths(*about, sharp=True)
     kernel = kernel_graph(task, core, counts, paths, divided=divided)
     proved, most = max(search.bound, 0.0), ceiling(task, graph)
     with search.phase("solve"):

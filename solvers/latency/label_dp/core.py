@@ -92,17 +92,20 @@ def core_paths(
     calls: int,
     should_stop: Callable[[], bool],
     *,
-    sharp: bool,
+    enough: float | None = None,
 ) -> list[PathBound]:
-    """Bound the parts of `paths`, through units of `graph`, that lie in the core: `path_bound`."""
+    """Bound the parts of `paths`, through units of `graph`, that lie in the core.
+
+    With `enough` quickly, as in `path_bound`, and no more of them once a bound is that much.
+    """
     inside = np.zeros(core.graph.size, np.bool_)
     inside[core.units] = True
     trimmed = [path[inside[path]] for path in paths]
-    return [
-        path_bound(task, graph, data, path, calls, should_stop, sharp=sharp)
-        for path in trimmed
-        if len(path)
-    ]
+    found: list[PathBound] = []
+    for path in trimmed:
+        if len(path) and not (enough is not None and found and found[-1].value >= enough):
+            found.append(path_bound(task, graph, data, path, calls, should_stop, enough=enough))
+    return found
 
 
 def codes(counts: Sequence[int]) -> tuple[Ints, Ints]:

@@ -77,17 +77,20 @@ def one_call(
     counts = [min(int(c), graph.size) for c in graph.count]
     core = core_of(task, graph)
     about = task, core, graph, cut_data(task, graph), heavy_paths(graph), sum(counts), should_stop
-    paths = core_paths(*about, sharp=False)
-    proved = max((path.value for path in paths), default=0.0)
-    if math.isinf(proved):
-        prove_infeasible(explain(task))
+    for enough in (best() * (1 - MARGIN), None):
+        paths = core_paths(*about, enough=enough)
+        proved = max((path.value for path in paths), default=0.0)
+        if math.isinf(proved):
+            prove_infeasible(explain(task))
+            return
+        raise_bound(proved, PATH_BOUND)
+        if enough is not None and best() > proved * (1 + 2 * MARGIN):
+            start()
+        if best() <= proved * (1 + 2 * MARGIN):
+            return
+    if math.prod(c + 1 for c in counts) > MOST_CODES:
         return
-    raise_bound(proved, PATH_BOUND)
-    if best() > proved * (1 + 2 * MARGIN):
-        start()
-    if best() <= proved * (1 + 2 * MARGIN) or math.prod(c + 1 for c in counts) > MOST_CODES:
-        return
-    kernel = kernel_graph(task, core, counts, core_paths(*about, sharp=True))
+    kernel = kernel_graph(task, core, counts, paths)
     most = ceiling(task, graph)
     while not should_stop() and best() > proved * (1 + 2 * MARGIN):
         target = min(next_target(proved, most), best())
