@@ -103,6 +103,9 @@ class ShardingReport(Report):
         """That all conversions send, over all devices."""
         return math.fsum(step.bytes for one in self.converted for step in one.steps)
 
+    def _rows(self) -> tuple[Converted, ...]:
+        return self.converted
+
 
 def check(
     workload: Workload, _: Cluster, problem: Sharding, solution: TensorSharding
