@@ -1,1 +1,1 @@
-"""Graphs that are a series of regions between separators: a bound and plans, near-linear in size."""
+"""Latency of graphs that are a series of regions: a bound and plans, near-linear in size."""

@@ -1,4 +1,4 @@
-"""All ways to divide a region between a call that ends in it, CPUs, and a call that begins in it."""
+"""The ways to divide a region between a call that ends in it, CPUs, and one that begins in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENDS, CPUS, BEGINS = 0, 1, 2
 
 @inner
 def _cost(level, finish, last, compute, nets, weight, start, pins):
-    """Time from the first call's computing its last separator to the second's doing so."""
+    """What both calls compute and move here, and how long the CPUs take between them."""
     total = 0.0
     for u in range(1, last):
         if level[u] != CPUS:
@@ -29,12 +29,12 @@ def _cost(level, finish, last, compute, nets, weight, start, pins):
     longest = 0.0
     for u in range(1, last):
         longest = max(longest, finish[u])
-    return total + longest
+    return total, longest
 
 
 @inner
 def _place(level, finish, u, compute, cpu, before_start, before):
-    """Finish of `u` on CPUs, counted from when the first call ends; `inf` if it may not go there."""
+    """Write when `u` ends on CPUs, from the end of the first call; whether it may be there."""
     if level[u] != CPUS:
         finish[u] = 0.0
         return compute[u] < np.inf
@@ -61,8 +61,9 @@ def divisions(region, ends, begins, capacity, most, levels, value):
     most
         Ways after which it gives up.
     levels, value
-        Written: shape (most, n+2), and (most, 3): bytes of the first call and the second in the
-        region, and the time that the region takes.
+        Written: shape (most, n+2), and (most, 4): bytes of the first call and the second in the
+        region; the time from when the first has computed s_i until the second computes s_{i+1}; and
+        the part of it between the calls, on CPUs.
 
     Returns
     -------
@@ -84,20 +85,21 @@ def divisions(region, ends, begins, capacity, most, levels, value):
     for u in range(1, last):
         good &= _place(level, finish, u, compute, cpu, before_start, before)
     if good:
-        top = _cost(level, finish, last, compute, nets, weight, start, pins)
+        moved, longest = _cost(level, finish, last, compute, nets, weight, start, pins)
+        top = moved + longest
     highest = BEGINS if begins else CPUS
     count, u = 0, 1
     level[1] = -1
     while u > 0:
         if u == last:
-            cost = _cost(level, finish, last, compute, nets, weight, start, pins)
-            if cost <= top:
+            moved, longest = _cost(level, finish, last, compute, nets, weight, start, pins)
+            if moved + longest <= top:
                 if count == most:
                     return -1
                 for y in range(last + 1):  # a slice takes seconds to compile
                     levels[count, y] = level[y]
                 value[count, 0], value[count, 1] = held[u - 1, 0], held[u - 1, 1]
-                value[count, 2] = cost
+                value[count, 2], value[count, 3] = moved + longest, longest
                 count += 1
             u -= 1
             continue
@@ -127,3 +129,29 @@ def divisions(region, ends, begins, capacity, most, levels, value):
         if u < last:
             level[u] = -1
     return count
+
+
+@kernel
+def combine(first, second, total, choice):
+    """Add the parts of two components, cell by cell of a grid of memory.
+
+    Parameters
+    ----------
+    first, second
+        Shape (G, H): least time of a component in each cell, `inf` without.
+    total, choice
+        Written: the least sums, and the cell of the second, of G · H in all, that it is from.
+    """
+    rows, columns = first.shape
+    total[:] = np.inf
+    choice[:] = -1
+    for i in range(rows):
+        for j in range(columns):
+            if first[i, j] == np.inf:
+                continue
+            for y in range(rows - i):
+                for z in range(columns - j):
+                    time = first[i, j] + second[y, z]
+                    if time < total[i + y, j + z]:
+                        total[i + y, j + z] = time
+                        choice[i + y, j + z] = y * columns + z

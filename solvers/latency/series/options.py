@@ -2,10 +2,11 @@
 
 A call that begins in region i and ends in region j holds s_{i+1} … s_j, all between, the units of
 R_i that are above, and the units of R_j that are below. So a region is a list of *divisions*: bytes
-that the call which ends there takes, bytes that the call which begins there takes, and the time from
-s_i to s_{i+1}; of each the ones that others do not dominate. Where the divisions are too many to be
-listed, the path through the region alone counts for the bound, and for plans divisions along one
-order.
+that the call which ends there takes, bytes that the call which begins there takes, and the time
+from s_i to s_{i+1}; of each the ones that others do not dominate. Where the divisions are too many
+to be listed, they are found by components of the region (`components.py`); where even those are too
+large, the path through the region alone counts for the bound, and divisions along one order for
+plans.
 
 For a bound, divisions that take nearly the same memory are taken together, with the least memory
 and the least time; for plans the fastest of them stays.
@@ -18,13 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....instances.common.arrays import Bools, Floats, Ints
-from .divisions_kernel import BEGINS, CPUS, ENDS, divisions
+from .arrays import RegionArrays, arrays_of
+from .components import by_components, list_divisions
+from .divisions_kernel import BEGINS, CPUS, ENDS
 from .regions import Series
 
 #: Divisions of a region that are listed at most, and units of one that is tried.
 MOST, MOST_UNITS = 60_000, 60
-#: Into how many parts the memory of a region is divided where two calls meet in it.
-PARTS = 16
+#: Cells of memory, of all regions together, in which two calls may meet.
+MOST_CELLS = 130_000
 #: Divisions along one order that plans consider in a region with too many.
 ALONG = 100
 
@@ -71,91 +74,54 @@ class Region:
 def regions_of(series: Series, i: int) -> tuple[Region, Region]:
     """Return the divisions of region i for bounds, and ones that can be executed, for plans."""
     left, right = i > 0, i < len(series.separators)
-    arrays = _arrays(series, i)
-    compute, cpu = arrays[0][1:-1], arrays[1][1:-1]
+    arrays = arrays_of(series, i)
+    compute, cpu = arrays.compute[1:-1], arrays.cpu[1:-1]
     through = _longest(arrays, cpu)
     inner = _longest(arrays, np.minimum(compute, cpu))
     none = Divisions(np.zeros((0, 3)), np.zeros((0, len(compute)), np.int64))
-    lower, upper = [], []
+    lower: list[Divisions] = []
+    upper: list[Divisions] = []
     for ends, begins in ((True, False), (False, True), (True, True)):
-        if (ends and not left) or (begins and not right):
-            listed = (none, none)
-        elif (found := _all_divisions(series, arrays, ends, begins)) is not None:
-            listed = (found, found)
-        else:
-            listed = (
-                _along_path(series, i, ends, begins),
-                _along_order(series, i, arrays, ends, begins),
-            )
-        if ends and begins:
-            lower.append(_spread(listed[0], lower=True))
-            upper.append(_spread(listed[1], lower=False))
-        else:
-            lower.append(_undominated(listed[0]))
-            upper.append(lower[-1] if listed[0] is listed[1] else _undominated(listed[1]))
+        possible = (left or not ends) and (right or not begins)
+        both = _divisions(series, i, arrays, ends, begins) if possible else (none, none)
+        for listed, into in zip(both, (lower, upper), strict=True):
+            if ends and begins:
+                into.append(_spread(listed, cells_of(series), lower=into is lower))
+            else:
+                into.append(_undominated(listed))
     return Region(through, inner, *lower), Region(through, np.inf, *upper)
 
 
-def _arrays(series: Series, i: int) -> tuple[np.ndarray, ...]:
-    """Return what `divisions` reads of a region."""
-    graph, units = series.graph, series.regions[i]
-    left = int(series.separators[i - 1]) if i else -1
-    right = int(series.separators[i]) if i < len(series.separators) else -1
-    local = {unit: place for place, unit in enumerate(units, 1)}
-    last = len(units) + 1
-    times = np.zeros((3, last + 1))
-    here = list(units)
-    times[:, 1:last] = series.compute[here], series.cpu[here], series.memory[here]
-    before = [[], *([local[x] for x in graph.predecessors[u] if x in local] for u in units), []]
-    if right >= 0:
-        local[right] = last
-    nets: list[int] = []
-    weight: list[float] = []
-    pins: list[list[int]] = []
-    successors, unit_of = series.task.workload.successors, graph.unit_of
-    for place, unit in enumerate([left, *units]):
-        for v in graph.members[unit] if unit >= 0 else ():
-            fed = {local[y] for x in successors[v] if (y := int(unit_of[x])) in local and y != unit}
-            if fed and series.transfer[v] > 0:
-                nets.append(place)
-                weight.append(float(series.transfer[v]))
-                pins.append(sorted(fed))
-    return (
-        times[0], times[1], times[2], *_rows(before),
-        np.array(nets, np.int64), np.array(weight), *_rows(pins),
-    )  # fmt: skip
+def cells_of(series: Series) -> int:
+    """Into how many parts the memory of a region is divided where two calls meet in it."""
+    return int(np.clip(np.sqrt(MOST_CELLS / len(series.regions)), 4, 32))
 
 
-def _rows(rows: list[list[int]]) -> tuple[Ints, Ints]:
-    start = np.cumsum([0, *map(len, rows)])
-    return start.astype(np.int64), np.array([x for row in rows for x in row], np.int64)
+def _divisions(
+    series: Series, i: int, arrays: RegionArrays, ends: bool, begins: bool
+) -> tuple[Divisions, Divisions]:
+    """Return divisions for bounds and for plans: all if they are few, else by components."""
+    room = series.capacity
+    if len(arrays.compute) <= MOST_UNITS:
+        listed = list_divisions(arrays, ends, begins, room, MOST)
+        if listed is not None:
+            found = Divisions(listed[0][:, :3], listed[1][:, 1:-1])
+            return found, found
+    grid = by_components(arrays, ends, begins, room, cells_of(series))
+    if grid is None:
+        return _along_path(series, i, ends, begins), _along_order(arrays, ends, begins, room)
+    value, levels = grid
+    return Divisions(value, levels), _counted(arrays, levels, ends, begins, room)
 
 
-def _longest(arrays: tuple[np.ndarray, ...], time: Floats) -> float:
+def _longest(arrays: RegionArrays, time: Floats) -> float:
     """The longest chain through a region by some times of its units."""
     until = [0.0] * (len(time) + 2)
-    start, before = arrays[3], arrays[4]
+    start, before = arrays.before_start.tolist(), arrays.before.tolist()
     for u in range(1, len(time) + 1):
         ready = max((until[x] for x in before[start[u] : start[u + 1]]), default=0.0)
         until[u] = ready + float(time[u - 1])
     return max(until)
-
-
-def _all_divisions(
-    series: Series, arrays: tuple[np.ndarray, ...], ends: bool, begins: bool
-) -> Divisions | None:
-    """Return all divisions that matter, None if there are too many."""
-    size = len(arrays[0])
-    if size - 2 > MOST_UNITS:
-        return None
-    room = 256
-    while room <= MOST:
-        levels, value = np.empty((room, size), np.int64), np.empty((room, 3))
-        count = divisions(arrays, ends, begins, series.capacity, room, levels, value)
-        if count >= 0:
-            return Divisions(value[:count].copy(), levels[:count, 1:-1].copy())
-        room *= 6
-    return None
 
 
 def _along_path(series: Series, i: int, ends: bool, begins: bool) -> Divisions:
@@ -190,28 +156,31 @@ def _along_path(series: Series, i: int, ends: bool, begins: bool) -> Divisions:
     return Divisions(value[fits], np.zeros((int(fits.sum()), len(units)), np.int64))
 
 
-def _along_order(
-    series: Series, i: int, arrays: tuple[np.ndarray, ...], ends: bool, begins: bool
-) -> Divisions:
+def _along_order(arrays: RegionArrays, ends: bool, begins: bool, room: float) -> Divisions:
     """Return divisions along the topological order: first units, CPUs, last units."""
-    count = len(series.regions[i])
+    count = len(arrays.compute) - 2
     cuts = np.unique(np.linspace(0, count, ALONG if ends != begins else 12).astype(np.int64))
-    pairs = [
-        (a, b)
+    place = np.arange(count)
+    levels = [
+        np.where(place < a, ENDS, np.where(place < b, CPUS, BEGINS))
         for a in (cuts.tolist() if ends else (0,))
         for b in (cuts.tolist() if begins else (count,))
         if a <= b
     ]
-    place = np.arange(count)
-    levels = np.array([np.where(place < a, ENDS, np.where(place < b, CPUS, BEGINS))
-                       for a, b in pairs]).reshape(len(pairs), count)  # fmt: skip
-    value = np.array([_value(arrays, row, ends, begins) for row in levels])
-    fits = np.isfinite(value[:, 2]) & (value[:, :2] <= series.capacity).all(axis=1)
+    return _counted(arrays, np.array(levels, np.int64), ends, begins, room)
+
+
+def _counted(
+    arrays: RegionArrays, levels: Ints, ends: bool, begins: bool, room: float
+) -> Divisions:
+    """Return divisions with their exact values, those that fit."""
+    value = np.array([_value(arrays, row, ends, begins) for row in levels]).reshape(len(levels), 3)
+    fits = np.isfinite(value[:, 2]) & (value[:, :2] <= room).all(axis=1)
     return Divisions(value[fits], levels[fits])
 
 
 def _value(
-    arrays: tuple[np.ndarray, ...], levels: Ints, ends: bool, begins: bool
+    arrays: RegionArrays, levels: Ints, ends: bool, begins: bool
 ) -> tuple[float, float, float]:
     """Bytes and time of one division."""
     compute, cpu, memory, _, _, nets, weight, start, pins = arrays
@@ -239,20 +208,20 @@ def _undominated(found: Divisions) -> Divisions:
     return found.chosen(order[time < before])
 
 
-def _spread(found: Divisions, *, lower: bool) -> Divisions:
+def _spread(found: Divisions, parts: int, *, lower: bool) -> Divisions:
     """Return one division for each cell of a grid of both calls' memory."""
     if not len(found.value):
         return found
     held = found.value[:, :2]
-    width = np.maximum(held.max(axis=0), 1e-300) / PARTS
-    cell = np.minimum((held / width).astype(np.int64), PARTS - 1) @ [PARTS, 1]
+    width = np.maximum(held.max(axis=0), 1e-300) / parts
+    cell = np.minimum((held / width).astype(np.int64), parts - 1) @ [parts, 1]
     order = np.lexsort((found.value[:, 2], cell))
     first = order[_firsts(cell[order])]
     best = found.chosen(first)
     if not lower:
         return best
     for part in range(2):
-        least = np.full(PARTS * PARTS, np.inf)
+        least = np.full(parts * parts, np.inf)
         np.minimum.at(least, cell, held[:, part])
         best.value[:, part] = least[cell[first]]
     return best

@@ -1,7 +1,7 @@
 """Tables of a series for the recursion, and the plan that its values stand for.
 
-With F[r][x] the least time from when s_r has ended on CPUs, x calls left, and W[r][y][x] from when a
-call begins that holds y bytes of region r (its own place among the x):
+With F[r][x] the least time from when s_r has ended on CPUs, x calls left, and W[r][y][x] from when
+a call begins that holds y bytes of region r, its own place among the x:
 
     F[r][x] = min( all of R_r on CPUs:        time + q of s_{r+1} + F[r+1][x],
                    a call begins in R_r:      time + W[r][y][x] )
@@ -15,6 +15,7 @@ one call.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -131,22 +132,23 @@ def _tables(series: Series, regions: list[Region]) -> tuple[Tables, list[tuple[s
         origin += [names[k] for k in order]
         offset += len(levels)
     cpu = np.append(series.cpu[seps], 0.0)
-    return Tables(
-        sums[0], sums[1], sums[2], sums[3], blocked,
+    columns = [
+        *sums, blocked,
         np.array([region.through for region in regions]),
         np.array([region.inner for region in regions]),
         cpu,
         _starts(starts), np.concatenate(starts),
         _starts([h for h, _, _ in heads]), *_joined(heads),
         _starts([m for m, _, _, _ in ends]), *_joined(ends),
-    ), origin  # fmt: skip
+    ]  # fmt: skip
+    return Tables._make(columns), origin
 
 
 def _starts(rows: list[np.ndarray]) -> Ints:
     return np.cumsum([0, *map(len, rows)]).astype(np.int64)
 
 
-def _joined(rows: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+def _joined(rows: Sequence[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     return [np.concatenate(column) for column in zip(*rows, strict=True)]
 
 
@@ -198,7 +200,9 @@ def _next_end(table: Tables, solved: Solved, r: int, start: int, x: int) -> tupl
         if free < 0:
             break
         first = int(table.end_at[j])
-        last = first + int(np.searchsorted(table.end_memory[first : table.end_at[j + 1]], free, "right"))
+        last = first + int(
+            np.searchsorted(table.end_memory[first : table.end_at[j + 1]], free, "right")
+        )
         if last == first:
             continue
         value = table.compute[j] - table.skipped[r] + solved.best[last - 1, x]

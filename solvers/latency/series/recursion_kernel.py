@@ -9,7 +9,7 @@ from ....instances.common.kernel import inner, kernel
 
 @inner
 def _within(end_memory, low, high, room):
-    """The last of the ends low … high−1, by increasing memory, that fits into `room`; low−1 if none."""
+    """The last of the ends low … high−1, by memory, that fits into `room`; low−1 if none does."""
     while low < high:
         middle = (low + high) // 2
         if end_memory[middle] <= room:

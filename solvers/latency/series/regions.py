@@ -1,7 +1,7 @@
 """A graph as a series: units that all others come before or after, and regions between them.
 
 Take a path v_0 … v_{L−1} through the units. A unit u off it has a last v_a that leads to u, and a
-first v_b that u leads to. It lies beside v_{a+1} … v_{b−1}; every other v_i comes before it or after
+first v_b that u leads to. It lies beside v_{a+1} … v_{b−1}; every other v_i comes before or after
 it. So a v_i that no unit lies beside is a *separator*, and the units between two separators, with
 those of the path, are a *region*. A place that an edge passes by is not taken, so that what a unit
 moves concerns one region; long edges are left out.
@@ -80,7 +80,7 @@ class Series:
 
 
 def series_of(task: Task[Latency], graph: LatencyGraph) -> Series:
-    """Return the series along the path that takes longest on CPUs; O(n + m) for n nodes, m edges."""
+    """Return the series along the path that takes longest on CPUs; n nodes, m edges: O(n + m)."""
     path = heavy_paths(graph, count=1)[-1]
     up, down = _beside(graph, path)
     least = graph.unit_compute.min(axis=0, initial=np.inf)

@@ -12,6 +12,7 @@ from ....formulations.task import Task
 from ....instances import CallPlacement, Latency, Solution
 from ....instances.common.arrays import Ints
 from ...core.search import Search
+from ..label_dp.dp import explain
 from .options import regions_of
 from .recursion import call_of_units, solve_series
 from .regions import Series, series_of
@@ -33,7 +34,11 @@ def solve_by_series(task: Task[Latency], search: Search[Solution], graph: Latenc
         lower.append(for_bound)
         upper.append(for_plan)
     calls = min(task.problem.calls * accelerators, graph.size)
-    search.raise_bound(solve_series(series, lower, calls).value * (1 - MARGIN), SERIES_BOUND)
+    bound = solve_series(series, lower, calls).value
+    if np.isinf(bound):
+        search.prove_infeasible(explain(task))
+        return
+    search.raise_bound(bound * (1 - MARGIN), SERIES_BOUND)
     if len(graph.kinds) == 1:
         solved = solve_series(series, upper, min(accelerators, graph.size))
         if np.isfinite(solved.value):
