@@ -21,7 +21,7 @@ MOST_CHOICES = 3000
 MOST_PATH_UNITS = 10_000
 #: Gap above which a plan is no start.
 POOR = 0.5
-#: Gap up to which nothing but local search is tried on a large graph, once it is planned by regions.
+#: Gap up to which a large graph that is planned by regions needs no other start.
 GOOD = 0.03
 #: Parts of the time left that the split for throughput, the bound of a large graph, and the label
 #: DP may take if something is to follow.
