@@ -27,7 +27,7 @@ from .regions import Series
 #: Divisions of a region that are listed at most, and units of one that is tried.
 MOST, MOST_UNITS = 60_000, 60
 #: Cells of memory, of all regions together, in which two calls may meet.
-MOST_CELLS = 130_000
+MOST_CELLS = 150_000
 #: Divisions along one order that plans consider in a region with too many.
 ALONG = 100
 
@@ -94,7 +94,7 @@ def regions_of(series: Series, i: int) -> tuple[Region, Region]:
 
 def cells_of(series: Series) -> int:
     """Into how many parts the memory of a region is divided where two calls meet in it."""
-    return int(np.clip(np.sqrt(MOST_CELLS / len(series.regions)), 4, 32))
+    return int(np.clip(np.sqrt(MOST_CELLS / len(series.regions)), 4, 64))
 
 
 def _divisions(
