@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
 from ...instances import Latency, Solution
 from ..core.search import Search
+from ..core.share import Share
 from .calls import several_calls
 from .label_dp.dp import one_call
 from .lns import linear
+from .series.series import solve_by_series
 
 
-def label_dp(task: Task[Latency], search: Search[Solution]) -> None:
+def label_dp(task: Task[Latency], search: Search[Solution], part: float = 1.0) -> None:
     """Prove the least latency: with one call per accelerator exactly, else as far as can be.
 
-    With more calls see `several_calls`. A plan from `linear` comes first, if there is none.
+    With more calls see `several_calls`. A plan from `linear` comes first, if there is none, and
+    where the label DP takes long, it begins again above the bound by regions.
+
+    Parameters
+    ----------
+    part
+        Of the time left that it may take, with one call.
     """
     if search.best is None:
         with search.phase("start"):
@@ -21,12 +30,18 @@ def label_dp(task: Task[Latency], search: Search[Solution]) -> None:
     if task.problem.calls > 1:
         several_calls(task, search)
         return
+
+    def by_series() -> float:
+        solve_by_series(task, search, latency_graph(task, whole_colours=True))
+        return search.bound
+
     with search.phase("solve"):
         one_call(
             task,
-            search.should_stop,
+            Share(search, part).should_stop,
             lambda: search.objective,
             search.offer,
             search.raise_bound,
             search.prove_infeasible,
+            by_series,
         )
