@@ -154,7 +154,7 @@ def compare(
         time_limit,
         objective=objective,
         cluster=cluster,
-        given="\n".join((*(asked.actions or ()), *([fixed.read_text()] if fixed else []))),
+        given="\n".join((*(asked.actions or ()), *([fixed.read_text("utf-8")] if fixed else []))),
     )
     result = _run(todo, output, jobs or 1, scheduler)
     units = {case.name: loaded[case.workload].time_unit for case in todo}
