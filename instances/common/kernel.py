@@ -21,10 +21,12 @@ from contextlib import contextmanager, suppress
 from functools import cached_property, update_wrapper
 from operator import length_hint
 from pathlib import Path
-from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import numpy as np
+
+from .ingredients import ingredients
 
 #: Turns of loops that are interpreted before anything is compiled or loaded: some 0.2 s, half of
 #: what importing numba takes.
@@ -204,7 +206,7 @@ class Kernel:
         """
         digest = hashlib.sha256()
         for part in _parts(self):
-            for item in _ingredients(part):
+            for item in ingredients(part.function, part.options):
                 digest.update(repr(item).encode())
         return f"{self.function.__qualname__}_{digest.hexdigest()[:16]}"
 
@@ -282,29 +284,6 @@ def _parts(kernel: Kernel) -> dict[Kernel, None]:
         parts |= met
         todo += met
     return parts
-
-
-def _ingredients(kernel: Kernel) -> Iterator[object]:
-    """Return what a kernel's results depend on, apart from its arguments and what it calls."""
-    yield sorted(kernel.options.items())
-    space, codes = kernel.function.__globals__, [kernel.function.__code__]
-    while codes:
-        code = codes.pop()
-        yield code.co_code, code.co_varnames, code.co_names
-        codes += [item for item in code.co_consts if isinstance(item, CodeType)]
-        yield [item for item in code.co_consts if not isinstance(item, CodeType)]
-        for name in code.co_names:
-            value = space.get(name)
-            if isinstance(value, ModuleType):  # its constants, taken as attributes
-                yield from ((n, vars(value)[n]) for n in code.co_names if _constant(value, n))
-            elif isinstance(value, type):
-                yield name, getattr(value, "_fields", ())
-            elif not callable(value):
-                yield name, value
-
-
-def _constant(module: ModuleType, name: str) -> bool:
-    return isinstance(vars(module).get(name), int | float | tuple)
 
 
 def _remove_files(kernels: Iterable[Kernel]) -> None:
