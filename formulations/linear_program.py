@@ -53,8 +53,9 @@ class LinearOptimum(NamedTuple):
 
 def least_cost(
     cost: Floats, lower: Floats, entries: Entries, row_lower: Floats, row_upper: Floats
-) -> LinearOptimum:
-    """Return the optimum of min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x, which has one.
+) -> LinearOptimum | None:
+    """Return the optimum of min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x; None if nothing
+    keeps all rows.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ def least_cost(
     Raises
     ------
     SolverError
-        If HiGHS does not find it.
+        If HiGHS finds neither an optimum nor that there is none.
     """
     import highspy
 
@@ -89,7 +90,10 @@ def least_cost(
         highs.setOptionValue(option, value)
     if highs.passModel(lp) == highspy.HighsStatus.kError:
         raise SolverError("HiGHS refuses a linear program")
-    if (status := run_here(highs)) != highspy.HighsModelStatus.kOptimal:
+    status, ends = run_here(highs), highspy.HighsModelStatus
+    if status in (ends.kInfeasible, ends.kUnboundedOrInfeasible):
+        return None
+    if status != ends.kOptimal:
         raise SolverError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
     found = highs.getSolution()
     return LinearOptimum(

@@ -103,6 +103,8 @@ def _work(
     if kinds == 1:
         return best
     found = _multipliers(time, heaviest, memory_bytes, room, count)
+    if found is None:
+        return best
     return max(best, _proved(time, heaviest, memory_bytes, room, count, *found))
 
 
@@ -129,8 +131,11 @@ def _proved(
 
 def _multipliers(
     time: Floats, heaviest: Floats, memory_bytes: Floats, room: Floats, count: Floats
-) -> tuple[Floats, Floats]:
-    """Return multipliers λ of shape (K, B) and μ (K,) from the linear program."""
+) -> tuple[Floats, Floats] | None:
+    """Return multipliers λ of shape (K, B) and μ (K,) from the linear program.
+
+    None where memory seems not to suffice, which the tolerances of the program do not prove.
+    """
     kinds, passes, size = time.shape
     able = np.isfinite(time).all(axis=1)  # (K, U)
     kind, unit = np.nonzero(able)
@@ -163,6 +168,8 @@ def _multipliers(
         np.where(np.arange(height + size) < height, -np.inf, sides),
         sides,
     )
+    if found is None:
+        return None
     duals = -found.row_duals[:height]
     on_memory = np.zeros(kinds)
     on_memory[limited] = duals[kinds * passes :] * scale / bytes_scale

@@ -59,7 +59,7 @@ def mix(rows: Floats, equal: Floats) -> Mixture:
         np.append(np.full(paths, -np.inf), np.ones(len(equal))),
         sides,
     )
-    weights = np.maximum(-found.row_duals[:paths], 0.0)
-    if weights.sum() <= 0:  # they add up to 1 at an optimum
-        raise SolverError("HiGHS gave a linear program no duals")
+    weights = np.zeros(paths) if found is None else np.maximum(-found.row_duals[:paths], 0.0)
+    if found is None or weights.sum() <= 0:  # it has an optimum, where they add up to 1
+        raise SolverError("HiGHS finds no optimum of a mixture of paths")
     return Mixture(found.value, found.x[:variables], weights / weights.sum())
