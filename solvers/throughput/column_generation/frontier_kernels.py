@@ -56,7 +56,8 @@ def build(
 ) -> tuple[Ints, Ints, Floats, Floats, bool]:
     """Build the states that can arise between the units of an order, and what each step costs.
 
-    A state holds two bits for each open net: whether a pin is on A, and whether one is on B.
+    A state holds two bits for each open net: whether a pin is on A, and whether one is on B. Nets
+    of which only one unit is placed share its bits, so that a unit of many nets takes one slot.
     Step 1 puts a unit on A, step 0 on B. A net costs A its `weight_in` once it has a pin on A and
     one elsewhere, and B its `weight_out` once it has a pin on B and one elsewhere.
 
@@ -100,7 +101,8 @@ def build(
         bits, paid = np.empty((2, 2, 2 * width), np.uint64), np.empty((2, 2 * width))
         bits[:, 0, 0] = paid[0, 0] = 0
         room_for = Scratch(
-            np.full(len(nets.pins_left), -1), np.full(SLOTS, -1), bits[0], bits[1], paid,
+            np.full(len(nets.pins_left), -1), np.full(SLOTS, -1), np.zeros(SLOTS, np.int64),
+            np.zeros((3, SLOTS)), bits[0], bits[1], paid,
             np.empty(places, np.int64), np.empty(2 * width, np.int64),
         )  # fmt: skip
         code, exact = _build(
@@ -117,7 +119,9 @@ class Scratch(NamedTuple):
     """What `_build` works in."""
 
     slot_of: Ints  # of each net; −1: none, −2: given up
-    net_of: Ints  # of each slot
+    net_of: Ints  # of each slot; any of them where nets share it
+    users: Ints  # nets of each slot
+    shared: Floats  # (3, SLOTS): what nets cost A and B that leave a slot and end; sum of weights
     bits_a: NDArray[np.uint64]  # of the states of two layers in turn, shape (2, 2·width)
     bits_b: NDArray[np.uint64]
     paid: Floats  # at least, to reach them
@@ -135,15 +139,15 @@ def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
     both, most, width, room, relax = options
     layer_ptr, step, cost_in, cost_out = made
     bits_a, bits_b, least_paid = scratch.bits_a, scratch.bits_b, scratch.paid
-    slot_of, net_of, places = scratch.slot_of, scratch.net_of, 4096
+    net_of, shared, places = scratch.net_of, scratch.shared, 4096
     away = np.uint64(0)  # slots of open nets with a pin outside
     exact = True
     on_a, on_b, paid = bits_a[0, :1], bits_b[0, :1], least_paid[0, :1]
     for i in range(len(order)):
         first, count = layer_ptr[i], layer_ptr[i + 1] - layer_ptr[i]
         begin, end = unit_ptr[order[i]], unit_ptr[order[i] + 1]
-        touched, closed, away, all_open = _open(
-            unit_nets, begin, end, nets, slot_of, net_of, away, on_a, on_b
+        touched, closed, left, away, all_open = _open(
+            unit_nets, begin, end, nets, scratch, away, on_a, on_b
         )
         exact &= all_open
         if not all_open and not relax:
@@ -156,9 +160,9 @@ def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
         after = (i + 1) % 2
         later = (bits_a[after], bits_b[after], least_paid[after])
         found = _take(
-            first, (on_a, on_b, paid), (touched, closed, away),
-            (net_of, nets.weight_in, nets.weight_out), (step, cost_in, cost_out), table, later,
-            both, most,
+            first, (on_a, on_b, paid), (touched, closed, left, away),
+            (net_of, nets.weight_in, nets.weight_out, shared), (step, cost_in, cost_out), table,
+            later, both, most,
         )  # fmt: skip
         away = _close(net_of, closed, away)
         if found > width:
@@ -166,7 +170,7 @@ def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
                 return TOO_MANY, False
             exact = False
             found = _give_up(
-                first, count, step, table, later, found, net_of, nets, width, scratch.merged
+                first, count, step, table, later, found, net_of, shared, width, scratch.merged
             )
         begin = layer_ptr[i + 1]
         for x in range(first, first + count):
@@ -181,53 +185,88 @@ def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
 
 
 @inner
-def _open(unit_nets, begin, end, nets, slot_of, net_of, away, on_a, on_b):
+def _open(unit_nets, begin, end, nets, scratch, away, on_a, on_b):
     """Give each net of a unit a slot, if it has none; a net without a free one is given up.
 
-    Returns the bits of its nets, of those that end with it, and of those with a pin outside; and
-    whether no net was given up.
+    Returns the bits of its nets, of those that end with it, of slots that nets leave which end
+    with it, and of nets with a pin outside; and whether no net was given up.
     """
-    pins_left, fixed, outside, _weight_in, _weight_out = nets
+    pins_left, fixed, outside, weight_in, weight_out = nets
+    slot_of, net_of, users, shared = (
+        scratch.slot_of, scratch.net_of, scratch.users, scratch.shared
+    )  # fmt: skip
     one = np.uint64(1)
-    touched, closed = np.uint64(0), np.uint64(0)
+    touched, closed, left = np.uint64(0), np.uint64(0), np.uint64(0)
     all_open = True
+    common = -1  # slot of the nets that begin with this unit
     for j in range(begin, end):
         e = unit_nets[j]
         s = slot_of[e]
-        if s == -1:
+        pins_left[e] -= 1
+        if s == -2:
+            continue
+        source = -1
+        if s >= 0 and users[s] > 1:
+            source = s
+            users[s] -= 1
+            shared[2, s] -= weight_in[e]
+            if pins_left[e] == 0:
+                bit = one << np.uint64(s)
+                if not left & bit:
+                    shared[0, s] = 0.0
+                    shared[1, s] = 0.0
+                left |= bit
+                shared[0, s] += weight_in[e]
+                shared[1, s] += weight_out[e]
+                continue
+            s = -1
+        if s >= 0:
+            net_of[s] = e
+        else:
+            plain = source < 0 and fixed[e] == 0 and not outside[e]
+            if plain and pins_left[e] == 0:
+                continue
+            if plain and common >= 0:
+                slot_of[e] = common
+                users[common] += 1
+                shared[2, common] += weight_in[e]
+                continue
             s = 0
             while s < SLOTS and net_of[s] >= 0:
                 s += 1
             if s == SLOTS:
                 slot_of[e] = -2
                 all_open = False
-                pins_left[e] -= 1
                 continue
             slot_of[e] = s
             net_of[s] = e
+            users[s] = 1
+            shared[2, s] = weight_in[e]
+            if plain:
+                common = s
             bit = one << np.uint64(s)
             if outside[e]:
                 away |= bit
             for x in range(len(on_a)):
+                if source >= 0:
+                    on_a[x] |= (on_a[x] >> np.uint64(source) & one) << np.uint64(s)
+                    on_b[x] |= (on_b[x] >> np.uint64(source) & one) << np.uint64(s)
                 if fixed[e] & 1:
                     on_a[x] |= bit
                 if fixed[e] & 2:
                     on_b[x] |= bit
-        pins_left[e] -= 1
-        if s < 0:
-            continue
         touched |= one << np.uint64(s)
         if pins_left[e] == 0:
             closed |= one << np.uint64(s)
-    return touched, closed, away, all_open
+    return touched, closed, left, away, all_open
 
 
 @inner
 def _take(first, states, bits, costs, steps, table, later, both, most):
     """Take the steps from the states of a layer, and write those they lead to; return how many."""
     on_a, on_b, paid = states
-    touched, closed, away = bits
-    net_of, weight_in, weight_out = costs
+    touched, closed, left, away = bits
+    net_of, weight_in, weight_out, shared = costs
     step, cost_in, cost_out = steps
     next_a, next_b, next_paid = later
     one, mask = np.uint64(1), np.uint64(len(table) - 1)
@@ -256,6 +295,14 @@ def _take(first, states, bits, costs, steps, table, later, both, most):
             while fresh:
                 if fresh & one:
                     total_out += weight_out[net_of[s]]
+                fresh >>= one
+                s += 1
+            fresh = left & (b0 & ~a0 if choice == 1 else a0 & ~b0)
+            s = 0
+            while fresh:
+                if fresh & one:
+                    total_in += shared[0, s]
+                    total_out += shared[1, s]
                 fresh >>= one
                 s += 1
             cost_in[first + x, choice] = total_in
@@ -290,10 +337,9 @@ def _close(net_of, closed, away):
 
 
 @inner
-def _give_up(first, count, step, table, later, found, net_of, nets, width, merged):
+def _give_up(first, count, step, table, later, found, net_of, shared, width, merged):
     """Merge states that differ in the cheapest nets alone, until they are few; return how many."""
     next_a, next_b, next_paid = later
-    weight_in = nets.weight_in
     one, mask = np.uint64(1), np.uint64(len(table) - 1)
     given_up = np.uint64(0)
     while found > width:
@@ -301,7 +347,7 @@ def _give_up(first, count, step, table, later, found, net_of, nets, width, merge
         for s in range(SLOTS):
             if net_of[s] < 0 or (given_up >> np.uint64(s)) & one:
                 continue
-            if least < 0 or weight_in[net_of[s]] < weight_in[net_of[least]]:
+            if least < 0 or shared[2, s] < shared[2, least]:
                 least = s
         bit = one << np.uint64(least)
         given_up |= bit
