@@ -36,10 +36,10 @@ from .least_load_kernel import Labels, extend
 ORIGIN = "least load of a share of the work"
 
 #: Most states between two units.
-WIDTH = 100
+WIDTH = 48
 
 #: Classes of transfers: at first, in each round after as many times more, and at most.
-CLASSES, FINER, FINEST = 64, 4, 4096
+CLASSES, FINER, FINEST = 128, 4, 2048
 
 #: Intervals of a class, and how near they must be to become one, as part of the limit.
 INTERVALS, NEAR = 4, 0.01
