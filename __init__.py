@@ -25,7 +25,7 @@ choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedul
 models             of PyTorch: `plan` makes a `PlannedModel`, whose stages are `StageModule`
 solving            `solve`, `Limits`, `Workers`, `METHODS`, `Result`; `compare`, `pareto`,
                    `rank_schedules`; `explain` gives an `Explanation`; a formulation without
-                   whole numbers: `relax` gives a `Relaxation`
+                   whole numbers: `relax` gives a `Relaxation`, and so does `relax_schedule`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
                    `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
                    `ReplicaPlacement`, `TensorSharding`
@@ -37,8 +37,8 @@ schedules          `Schedule`, `SCHEDULES`, `make_schedule`, `best_schedule` (`B
 simulating         `simulate`, `Simulation`; without a plan `simulate_stages`, `StageGraph`,
                    `chain`; `HostMemory`, `Links`, `shared`
 pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `draw_comparison`,
-                   `draw_measurement`, `plot_front`, `plot_shares`, `plot_traces`,
-                   `write_html`
+                   `draw_measurement`, `plot_front`, `plot_passes`, `plot_shares`,
+                   `plot_traces`, `write_html`
 running            `run`, `split_model`; with torch's schedules `stage_modules`,
                    `tied_gradients`, `clip_gradients`; of one's own `Loop`, `stage_chain`,
                    `training_pieces`, `guarded`; afterwards `merge_checkpoint`,
@@ -69,8 +69,9 @@ if TYPE_CHECKING:
     from .api.plan_model import plan as plan
     from .api.planned_model import PlannedModel as PlannedModel
     from .api.rank_schedules import rank_schedules as rank_schedules
-    from .api.relax import Relaxation as Relaxation
-    from .api.relax import relax as relax
+    from .api.relax.relax import Relaxation as Relaxation
+    from .api.relax.relax import relax as relax
+    from .api.relax.relax_schedule import relax_schedule as relax_schedule
     from .api.run import run as run
     from .api.solve import solve as solve
     from .api.splits import plan_from_split as plan_from_split
@@ -174,6 +175,7 @@ if TYPE_CHECKING:
     from .runtime.pictures.graph import draw_graph as draw_graph
     from .runtime.pictures.html_page import write_html as write_html
     from .runtime.pictures.load_chart import draw_loads as draw_loads
+    from .runtime.pictures.passes import plot_passes as plot_passes
     from .runtime.pictures.shares import plot_shares as plot_shares
     from .runtime.pictures.topology import draw_mapping as draw_mapping
     from .runtime.schedules import SCHEDULES as SCHEDULES
@@ -210,7 +212,8 @@ _MODULES = {
     "api.plan_model": "plan",
     "api.planned_model": "PlannedModel",
     "api.rank_schedules": "rank_schedules",
-    "api.relax": "Relaxation relax",
+    "api.relax.relax": "Relaxation relax",
+    "api.relax.relax_schedule": "relax_schedule",
     "api.run": "run",
     "api.solve": "solve",
     "api.splits": "plan_from_split",
@@ -255,6 +258,7 @@ _MODULES = {
     "runtime.pictures.graph": "draw_graph",
     "runtime.pictures.html_page": "write_html",
     "runtime.pictures.load_chart": "draw_loads",
+    "runtime.pictures.passes": "plot_passes",
     "runtime.pictures.shares": "plot_shares",
     "runtime.pictures.topology": "draw_mapping",
     "runtime.schedules": "SCHEDULES Schedule WeightVersions make_schedule read_csv write_csv",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..formulations.schedule.milp import Operation, ScheduleInstance
 from ..instances import InputError, Status, gap_between
@@ -13,7 +13,7 @@ from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
 from ..runtime.simulate.stages import StageGraph
 from ..solvers import Limits
-from ..solvers.core.search import Search
+from ..solvers.core.search import Point, Search
 from ..solvers.schedule.milp import Orders, schedule_milp
 
 #: What the search begins with, where it keeps the memory.
@@ -36,6 +36,8 @@ class BestSchedule(Summarised):
         Makespan of each heuristic, `inf` where it needs more memory than there is.
     seconds
         Of the search.
+    trace
+        Each moment when a better schedule or bound was found.
 
     Examples
     --------
@@ -51,17 +53,23 @@ class BestSchedule(Summarised):
     status: Status
     heuristics: dict[str, float]
     seconds: float
+    trace: tuple[Point, ...] = field(repr=False)
+
+    @property
+    def objective(self) -> float:
+        """The makespan."""
+        return self.simulation.makespan
 
     @property
     def gap(self) -> float:
         """(makespan − bound) / makespan."""
-        return gap_between(self.simulation.makespan, self.bound)
+        return gap_between(self.objective, self.bound)
 
     def summary(self) -> dict[str, object]:
         """Return how good the schedule is, as it shows itself."""
         return {
             "status": self.status,
-            "makespan": self.simulation.makespan,
+            "makespan": self.objective,
             "bound": self.bound,
             "gap": f"{self.gap:.3%}",
             "microbatches": self.schedule.microbatches,
@@ -115,23 +123,12 @@ def best_schedule(
     >>> stagecut.best_schedule(stages, microbatches=2, split=False).simulation.makespan
     9.0
     """
-    if any(len(devices) > 1 for devices in stages.replicas):
-        raise InputError("best schedule: the stages have replicas; plan without replication")
-    if activation_bytes is None:
-        used = [0.0] * len(stages.devices)
-        for s, (d,) in enumerate(stages.replicas):
-            used[d] += float(stages.weight_bytes[s])
-        pairs = zip(stages.capacity_bytes.tolist(), used, strict=True)
-        activation_bytes = [max(0.0, capacity - taken) for capacity, taken in pairs]
-    instance, actions = _instance(stages, microbatches, split, tuple(activation_bytes))
-    number = {action: i for i, action in enumerate(actions)}
+    instance, actions = schedule_instance(stages, microbatches, activation_bytes, split=split)
     search: Search[Orders] = Search(limits or Limits(), instance.makespan)
     heuristics = {}
-    for name in STARTS:
-        orders = _orders(make_schedule(name, stages, microbatches), number)
-        if orders is not None:
-            heuristics[name] = instance.makespan(orders)
-            search.offer(orders)
+    for name, orders in usual_orders(stages, microbatches, actions).items():
+        heuristics[name] = instance.makespan(orders)
+        search.offer(orders)
     schedule_milp(instance, search)
     if search.best is None:
         raise InputError(
@@ -150,12 +147,32 @@ def best_schedule(
         status=search.status,
         heuristics=heuristics,
         seconds=search.seconds,
+        trace=tuple(search.trace),
     )
 
 
-def _instance(
-    stages: StageGraph, microbatches: int, split: bool, capacity: tuple[float, ...]
+def schedule_instance(
+    stages: StageGraph,
+    microbatches: int,
+    activation_bytes: Sequence[float] | None,
+    *,
+    split: bool,
 ) -> tuple[ScheduleInstance, list[Action]]:
+    """Return what is to be ordered, and the action that each operation is; as `best_schedule`.
+
+    Raises
+    ------
+    InputError
+        If a stage has replicas.
+    """
+    if any(len(devices) > 1 for devices in stages.replicas):
+        raise InputError("best schedule: the stages have replicas; plan without replication")
+    if activation_bytes is None:
+        used = [0.0] * len(stages.devices)
+        for s, (d,) in enumerate(stages.replicas):
+            used[d] += float(stages.weight_bytes[s])
+        pairs = zip(stages.capacity_bytes.tolist(), used, strict=True)
+        activation_bytes = [max(0.0, capacity - taken) for capacity, taken in pairs]
     actions: list[Action] = []
     operations: list[Operation] = []
     back = Kind.I if split else Kind.B
@@ -185,7 +202,16 @@ def _instance(
             first = Action(a // 2, back if a % 2 else Kind.F, j)
             second = Action(b // 2, back if b % 2 else Kind.F, j)
             before.append((number[first], number[second]))
-    return ScheduleInstance(tuple(operations), tuple(before), capacity), actions
+    return ScheduleInstance(tuple(operations), tuple(before), tuple(activation_bytes)), actions
+
+
+def usual_orders(
+    stages: StageGraph, microbatches: int, actions: Sequence[Action]
+) -> dict[str, Orders]:
+    """Return the orders of the heuristics, by name; those that `actions` can express."""
+    number = {action: i for i, action in enumerate(actions)}
+    found = {name: _orders(make_schedule(name, stages, microbatches), number) for name in STARTS}
+    return {name: orders for name, orders in found.items() if orders is not None}
 
 
 def _orders(schedule: Schedule, number: dict[Action, int]) -> Orders | None:

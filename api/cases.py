@@ -29,7 +29,7 @@ from .compare import Row, tabulate, why_no_plan
 if TYPE_CHECKING:
     import pandas as pd
 
-OBJECTIVE = "--objective"
+OBJECTIVE, MESH = "--objective", "--mesh"
 
 #: Seconds that a case may run past its time limit before its process is killed.
 GRACE_S = 30.0
@@ -37,7 +37,7 @@ GRACE_S = 30.0
 
 @dataclass(frozen=True)
 class Case:
-    """One workload, one method, one set of options of `stagecut solve`.
+    """One workload, one method, one set of options of `stagecut solve`, with a mesh of `shard`.
 
     Parameters
     ----------
@@ -70,7 +70,9 @@ class Case:
 
     @property
     def problem(self) -> str:
-        """The objective that its options name."""
+        """The objective that its options name, of a sharding its mesh."""
+        if MESH in self.options:
+            return f"sharding, mesh={self.options[self.options.index(MESH) + 1]}"
         if OBJECTIVE not in self.options:
             return "throughput"
         return self.options[self.options.index(OBJECTIVE) + 1]
@@ -95,7 +97,7 @@ def cases(
     options, time_limit
         Of every case.
     objective
-        Of `stagecut solve`, of every case.
+        Of `stagecut solve`, of every case; ``sharding`` with a mesh among the options.
     cluster
         A cluster file for all; default: what each workload suggests.
     given
@@ -111,7 +113,7 @@ def cases(
         raise InputError("compare: give at least one workload and one method")
     for method in methods:
         method_of(objective.removesuffix("-batch"), method)  # raises if there is none
-    if objective != "throughput":
+    if objective not in ("throughput", "sharding"):
         options = [*options, OBJECTIVE, objective]
     devices = f" under {hashlib.sha256(given.encode()).hexdigest()}" if given else ""
     if cluster is not None:
@@ -148,7 +150,8 @@ def unique_names(workloads: Sequence[str]) -> dict[str, str]:
 
 def run_case(case: Case) -> Row:
     """Run one case in a process of its own and return its row; a crash is an outcome too."""
-    command = [sys.executable, "-m", "stagecut", "solve", case.workload, "--json", "--trace"]
+    verb = "shard" if MESH in case.options else "solve"
+    command = [sys.executable, "-m", "stagecut", verb, case.workload, "--json", "--trace"]
     command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
     command += ["--workers", "1"]  # methods are compared, and cases run beside each other
     # The child finds the package where this process found it.
@@ -219,9 +222,14 @@ def run_cases(
                 "their cases run again"
             )
     rows = {case.key: known[case.key] for case in todo if case.key in known}
-    for row in rows.values():
+
+    def tell(case: Case) -> None:
         if on_row is not None:
-            on_row(row)
+            on_row({"problem": case.problem, **rows[case.key]})
+
+    for case in todo:
+        if case.key in rows:
+            tell(case)
     missing = [case for case in todo if case.key not in rows]
     with (
         record.open("a", encoding="utf-8") as file,
@@ -232,8 +240,7 @@ def run_cases(
             file.write(line((case.key, row)))
             file.flush()
             os.fsync(file.fileno())
-            if on_row is not None:
-                on_row(row)
+            tell(case)
     table = tabulate([{"problem": case.problem, **rows[case.key]} for case in todo])
     unfinished = output.with_name(output.name + ".part")
     table.drop(columns="trace").map(csv).to_csv(unfinished, index=False)

@@ -8,7 +8,16 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..instances import Cluster, InputError, Problem, StagecutError, Throughput, Training, Workload
+from ..instances import (
+    Cluster,
+    DeviceMesh,
+    InputError,
+    Problem,
+    StagecutError,
+    Throughput,
+    Training,
+    Workload,
+)
 from ..instances.formats.files import load
 from ..instances.model.plan import gap_between
 from ..runtime import evaluate
@@ -151,6 +160,7 @@ def _described(problem: Problem) -> str:
     words = [problem.name]
     for field in fields(problem):
         value = getattr(problem, field.name)
+        value = value.text if isinstance(value, DeviceMesh) else value
         if isinstance(value, str | int | float) and (
             field.default is MISSING or value != field.default
         ):
@@ -199,13 +209,15 @@ def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto
     ['gpt2-xl: greedy 17.94 ms, 73.6 % faster than single, the best other method']
     """
     lines = []
-    for (workload, _), rows in table.groupby(["workload", "problem"], sort=False):
+    several = table.groupby("workload")["problem"].nunique() > 1
+    for (workload, problem), rows in table.groupby(["workload", "problem"], sort=False):
         found = rows[rows["objective"].notna()]
         mine, others = found[found["method"] == method], found[found["method"] != method]
         if mine.empty or len(rows) < 2:
             continue
         time = float(mine["objective"].min())
-        line = f"{workload}: {method} {time:.4g} {units[str(workload)]}"
+        name = f"{workload}, {problem}" if several[workload] else workload
+        line = f"{name}: {method} {time:.4g} {units[str(workload)]}"
         if others.empty:
             lines.append(f"{line}; no other method has a plan")
             continue

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from ..formulations.task import Task, pose
-from ..instances import InputError, Iteration, Problem, Workload
+from ..instances import CallPlacement, InputError, Iteration, Latency, Plan, Problem, Workload
+from ..instances.common.arrays import Ints
 from ..instances.formats.files import load
 from ..instances.generate.graph_family import family_graph
 from ..solvers import Limits
@@ -19,7 +20,8 @@ from ..solvers.learned.imitation import Example, imitate_step
 from ..solvers.learned.policy import new_policy, one_thread
 from ..solvers.learned.policy_file import read_policy, training_of, write_policy
 from ..solvers.learned.ppo import Settings
-from ..solvers.learned.rewards import Subject, subject
+from ..solvers.learned.rewards import subject
+from ..solvers.learned.subject import Subject
 from ..solvers.learned.train import Training, new_training, train_step
 from .solve import solve
 
@@ -51,8 +53,7 @@ class TrainingSet:
             pose(workload, workload.cluster, problem)
             for workload in self.workloads
             for problem in self.problems
-            if workload.cluster is not None
-            and (not isinstance(problem, Iteration) or workload.backward.any())
+            if workload.cluster is not None and _fits(workload, problem)
         )
         return tuple(task for task in posed if subject(task).rules)
 
@@ -137,6 +138,13 @@ def workload_set(names: Sequence[str]) -> tuple[Workload, ...]:
     return found
 
 
+def _fits(workload: Workload, problem: Problem) -> bool:
+    """Say whether iterations have a backward pass, and requests none."""
+    if isinstance(problem, Latency):
+        return not workload.backward.any()
+    return not isinstance(problem, Iteration) or bool(workload.backward.any())
+
+
 def learn(
     on: TrainingSet,
     output: Path,
@@ -218,8 +226,16 @@ def _certified(
         result = solve(task.workload, task.cluster, task.problem, limits=limits)
         if result.plan is None or result.gap is None or result.gap > CERTIFIED:
             continue
-        graph, scale = of.scene.graph, of.scene.even_load
-        if isinstance(task.problem, Iteration):
-            scale *= task.problem.microbatches
-        group = graph.restrict(result.plan.placement).tolist()
-        yield number, group, result.plan.objective / scale
+        group = of.scene.graph.restrict(_group_of(result.plan)).tolist()
+        yield number, group, result.plan.objective / of.unit
+
+
+def _group_of(plan: Plan) -> Ints:
+    """Return a number for the device of each node, or for its call; shape (n,)."""
+    solution = plan.solution
+    if isinstance(solution, CallPlacement):
+        _, group = np.unique(
+            np.stack((solution.device, solution.call)), axis=1, return_inverse=True
+        )
+        return np.asarray(group, np.int64).ravel()
+    return plan.placement

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from ..instances import InputError, Plan, VerificationError, Workload
-from ..instances.formats.certificate import MULTIPLIERS, PRICES
+from ..instances.formats.certificate import CHECKED
 from ..instances.formats.files import load, load_plan_with_form, save
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import write_whole
@@ -194,7 +194,7 @@ def submit_record(
         )
     workload, plan, path = found
     verify(workload, plan)
-    proved = plan.certificate.get("origin") in (PRICES, MULTIPLIERS)
+    proved = plan.certificate.get("origin") in CHECKED
     if proved:
         check_bound(workload, plan)
     old = next(

@@ -1,100 +1,197 @@
-"""Learned placement against the certified optimum: ratios after 1, 5 and 30 s, as a Markdown table.
+"""Learned placement against certified bounds over CPU time: tables, and a plot per problem.
 
-    PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned.py [--workloads NAME …]
-        [--split contiguous] [--seconds 1 5 30] [--seeds 0] [--benchmarks FOLDER]
+    PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned.py measure CASE … --records FILE
+        [--seconds 1 2 4] [--seeds 0 1 2]
+    PYTHONPATH=.dev python benchmarks/learned.py report FILE … [--plots FOLDER]
 
-Each arm is one search with the longest limit; its trace says what it had after each of the seconds.
-They count what loading takes. `zero-shot` draws from the policy of the package, that has seen none
-of the workloads; `fine-tuned` trains it on the workload half of the time; `from scratch` does so
-with a policy of random weights. The ratio is to the best bound that any arm proves, or to the best
-known plan of the catalogue.
+A case is PROBLEM:WORKLOAD, such as noncontiguous:resnet50 or latency:FILE; none of the workloads is
+in the training set of a policy of the package. Each arm is one search, whose trace says what it had
+after each of the seconds; they are CPU seconds of this process (its clock is replaced). A run on a
+small graph comes first, so that imports are not counted in. `zero-shot` draws from the policy of
+the package, `fine-tuned` has it learn from what it draws all the time, and both begin with the plan
+of `greedy`. The ratio is to the best bound that any arm proves; the exact methods have --bound CPU
+seconds more for it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
-import tempfile
-from collections.abc import Iterator
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from stagecut import Limits, Result, Throughput, load
-from stagecut.api.solve import solve_with
-from stagecut.instances.generate.catalogue import CATALOGUE
-from stagecut.solvers.learned.policy import new_policy
-from stagecut.solvers.learned.policy_file import write_policy
-from stagecut.solvers.learned.ppo import Settings
-from stagecut.solvers.learned.train import new_training
+from matplotlib.figure import Figure
 
-#: Shipped workloads that are asked by default.
-WORKLOADS = ("gpt2-xl", "resnet50", "bert-large", "unet", "resnet50-training", "gpt2-xl-training")
+from stagecut import Iteration, Latency, Limits, Throughput, load
+from stagecut.api.solve import solve_with
+from stagecut.instances import Problem
+from stagecut.instances.generate.graph_family import family_graph
+from stagecut.solvers import METHODS
+
+PROBLEMS: dict[str, Problem] = {
+    "contiguous": Throughput("contiguous"),
+    "noncontiguous": Throughput(),
+    "iteration": Iteration(8),
+    "latency": Latency(),
+}
+#: Each arm: method by problem (absent: none), options, whether seeds make a difference.
+ARMS: dict[str, tuple[Mapping[str, str], dict[str, str], bool]] = {
+    "zero-shot": (dict.fromkeys(PROBLEMS, "learned"), {}, True),
+    "fine-tuned": (dict.fromkeys(PROBLEMS, "learned"), {"fine-tune": "1e6"}, True),
+    "random": (dict.fromkeys(("contiguous", "noncontiguous"), "random"), {}, True),
+    "greedy": (
+        {**dict.fromkeys(PROBLEMS, "greedy"), "iteration": "megatron"},
+        {},
+        False,
+    ),
+    "local search": ({"noncontiguous": "local-search", "latency": "lns"}, {}, True),
+    "exact": (dict.fromkeys(PROBLEMS, "auto"), {}, False),
+}
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, or report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workloads", nargs="+", default=WORKLOADS)
-    parser.add_argument("--benchmarks", type=Path, help="Published workloads in it are asked too.")
-    parser.add_argument("--split", default="contiguous")
-    parser.add_argument("--seconds", nargs="+", type=float, default=(1.0, 5.0, 30.0))
-    parser.add_argument("--seeds", nargs="+", type=int, default=(0,))
+    parser.add_argument("what", choices=("measure", "report"))
+    parser.add_argument("given", nargs="+", help="Cases to measure, or records to report.")
+    parser.add_argument("--records", type=Path, default=Path("learned.jsonl"))
+    parser.add_argument("--seconds", nargs="+", type=float, default=(1.0, 2.0, 4.0))
+    parser.add_argument("--bound", type=float, default=6.0)
+    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    parser.add_argument("--plots", type=Path)
     options = parser.parse_args()
-    names = [*options.workloads]
-    if options.benchmarks is not None:
-        names += sorted(map(str, options.benchmarks.rglob("*.json")))
-    columns = [f"{arm} {s:g} s" for arm in arms("", 0.0) for s in options.seconds]
-    print("| workload | " + " | ".join(columns) + " |\n|---" + "|---" * len(columns) + "|")
-    ratios: list[list[float]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        random_policy = Path(folder) / "policy.npz"
-        for name in names:
-            for seed in options.seeds:
-                training = new_training(new_policy(seed), Settings(), seed)
-                write_policy(random_policy, training, seed, {}, resumable=False)
-                row = list(measured(name, options.split, options.seconds, seed, random_policy))
-                ratios.append(row)
-                print(f"| {name} | {' | '.join(shown(ratio) for ratio in row)} |", flush=True)
-    medians = [statistics.median(column) for column in zip(*ratios, strict=True)]
-    print(f"| median | {' | '.join(shown(ratio) for ratio in medians)} |")
+    if options.what == "report":
+        report([Path(path) for path in options.given], options.plots)
+        return
+    time.monotonic = time.process_time
+    for kind in {case.partition(":")[0] for case in options.given}:
+        _warm(kind)
+    for case in options.given:
+        for record in measured(case, options.seconds, options.seeds, options.bound):
+            with options.records.open("a") as stream:
+                stream.write(json.dumps(record) + "\n")
 
 
-def arms(policy: str, seconds: float) -> dict[str, tuple[str, dict[str, str]]]:
-    """Return each arm: method and options."""
-    half = f"{seconds / 2:g}"
-    return {
-        "zero-shot": ("learned", {}),
-        "fine-tuned": ("learned", {"fine-tune": half}),
-        "from scratch": ("learned", {"policy": policy, "fine-tune": half}),
-        "random": ("random", {}),
-        "local search": ("local-search", {}),
-        "exact": ("auto", {}),
-    }
+def _warm(kind: str) -> None:
+    """Run every method once, so that what it imports and compiles first is there."""
+    graphs = (family_graph("residual", seed) for seed in range(20))
+    small = next(graph for graph in graphs if graph.backward.any() == (kind == "iteration"))
+    for methods, options, _ in ARMS.values():
+        if methods.get(kind) in METHODS[PROBLEMS[kind].name]:
+            solve_with(
+                small, problem=PROBLEMS[kind], method=methods[kind], options=options,
+                limits=Limits(seconds=2.0, nodes=200),
+            )  # fmt: skip
 
 
 def measured(
-    name: str, split: str, seconds: tuple[float, ...], seed: int, policy: Path
-) -> Iterator[float]:
-    """Yield ratios to the bound, for each arm after each of the seconds; `inf` without a plan."""
-    workload = load(name)
-    problem = Throughput(split=split)
-    limits = Limits(seconds=max(seconds), seed=seed, gap=1e-4)
-    results: list[Result] = [
-        solve_with(workload, problem=problem, method=method, limits=limits, options=options)
-        for method, options in arms(str(policy), max(seconds)).values()
-    ]
-    bound = max(result.bound for result in results)
-    if name in CATALOGUE and split == "contiguous":
-        bound = max(bound, CATALOGUE[name].bound_ms or -math.inf)
-    for result in results:
-        for s in seconds:
-            found = [point.objective for point in result.trace if point.seconds <= s]
-            yield min(found, default=math.inf) / bound
+    case: str, seconds: Sequence[float], seeds: Sequence[int], more: float
+) -> Iterator[dict[str, object]]:
+    """Yield a record for each arm and seed: objectives after each of the seconds, and bounds."""
+    kind, _, name = case.partition(":")
+    workload, problem = load(name), PROBLEMS[kind]
+    for arm, (methods, options, random) in ARMS.items():
+        if methods.get(kind) not in METHODS[problem.name]:
+            continue
+        most = max(seconds) + (more if arm == "exact" else 0)
+        for seed in seeds if random else seeds[:1]:
+            result = solve_with(
+                workload, problem=problem, method=methods[kind], options=options,
+                limits=Limits(seconds=most, seed=seed, gap=1e-4),
+            )  # fmt: skip
+            found = [
+                min((p.objective for p in result.trace if p.seconds <= s), default=math.inf)
+                for s in seconds
+            ]
+            yield {
+                "problem": kind, "workload": workload.name, "arm": arm, "seed": seed,
+                "seconds": list(seconds), "objectives": found, "bound": result.bound,
+            }  # fmt: skip
 
 
-def shown(ratio: float) -> str:
-    """Return a ratio as the table has it."""
-    return "–" if math.isinf(ratio) else f"{ratio:.3f}"
+def report(files: Sequence[Path], plots: Path | None) -> None:
+    """Print a table of each problem, and write its plot."""
+    records = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    for kind in PROBLEMS:
+        own = [record for record in records if record["problem"] == kind]
+        if not own:
+            continue
+        ratios = ratios_of(own)
+        seconds = own[0]["seconds"]
+        names = sorted({record["workload"] for record in own})
+        arms = [arm for arm in ARMS if any(record["arm"] == arm for record in own)]
+        print(
+            f"\n{kind}\n\n| workload | after | {' | '.join(arms)} |\n|---|---{'|---' * len(arms)}|"
+        )
+        for i, s in enumerate(seconds):
+            for name in names:
+                row = [shown([run[i] for run in ratios[arm, name]]) for arm in arms]
+                print(f"| {name} | {s:g} s | {' | '.join(row)} |")
+            row = [f"{median(ratios, arm, names, i):.3f}" for arm in arms]
+            print(f"| median | {s:g} s | {' | '.join(row)} |")
+        if plots is not None:
+            plot(plots / f"learned_{kind}.png", kind, seconds, arms, names, ratios)
+
+
+def ratios_of(records: Sequence[dict[str, object]]) -> dict[tuple[str, str], list[list[float]]]:
+    """Return the ratios to the best bound after each of the seconds, of the runs of each arm."""
+    bound: dict[object, float] = defaultdict(float)
+    for record in records:
+        bound[record["workload"]] = max(bound[record["workload"]], float(str(record["bound"])))
+    found: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
+    for record in records:
+        values = record["objectives"]
+        assert isinstance(values, list)
+        key = str(record["arm"]), str(record["workload"])
+        found[key].append([value / bound[record["workload"]] for value in values])
+    return found
+
+
+def median(
+    ratios: Mapping[tuple[str, str], list[list[float]]], arm: str, names: Sequence[str], i: int
+) -> float:
+    """Return the median over workloads of the medians over seeds, after the i-th of the seconds."""
+    return statistics.median(
+        statistics.median(run[i] for run in ratios[arm, name])
+        for name in names
+        if ratios[arm, name]
+    )
+
+
+def shown(values: Sequence[float]) -> str:
+    """Return the median of some ratios, and their spread if there is one."""
+    if not values or math.isinf(statistics.median(values)):
+        return "–"
+    low, middle, high = min(values), statistics.median(values), max(values)
+    spread = f" ({low:.3f}–{high:.3f})" if high - low > 5e-4 and not math.isinf(high) else ""
+    return f"{middle:.3f}{spread}"
+
+
+def plot(
+    path: Path,
+    kind: str,
+    seconds: Sequence[float],
+    arms: Sequence[str],
+    names: Sequence[str],
+    ratios: Mapping[tuple[str, str], list[list[float]]],
+) -> None:
+    """Draw medians over time, as far as they are below three times the bound."""
+    figure = Figure(figsize=(5, 3), layout="constrained")
+    axes = figure.subplots()
+    for arm in arms:
+        curve = [median(ratios, arm, names, i) for i in range(len(seconds))]
+        axes.plot(seconds, [y if y < 3 else math.nan for y in curve], marker="o", label=arm)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(list(seconds), [f"{s:g}" for s in seconds])
+    axes.set_xlabel("CPU seconds")
+    axes.set_ylabel("objective / proven bound")
+    axes.set_title(f"{kind}: median of {len(names)} workloads", fontsize=10)
+    axes.legend(fontsize=7)
+    figure.savefig(path, dpi=90)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
 from .common import names, options
 from .common.console import ERR, OUT, check_outputs, parse_bytes, tell_written
+from .common.mesh_cases import USUAL, sharding_cases
 from .common.pose import (
     choose_cluster,
     choose_objective,
@@ -82,6 +83,13 @@ def compare(
     cpus: options.Cpus = None,
     memory: options.Memory = None,
     cluster: options.ClusterFile = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option(help="Compare shardings over devices: 4, 2x2, or several: 4,2x2,8."),
+    ] = None,
+    links: Annotated[
+        str | None, typer.Option(help="With --mesh: of each axis, or one for all; as for shard.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="Cases at a time; default: 1.", min=1)] = None,
     scheduler: Annotated[
         str | None, typer.Option(help="Address of a Dask scheduler that runs the cases.")
@@ -101,6 +109,21 @@ def compare(
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
     loaded = {name: load(name) for name in workloads}
+    if mesh is not None or links is not None:
+        others = {
+            "objective": objective, "microbatches": microbatches, "schedule": schedule,
+            "chunks": chunks, "pin": pin, "together": together, "apart": apart, "fixed": fixed,
+            "max_stages": max_stages, "split": split, "accelerators": accelerators, "cpus": cpus,
+            "cluster": cluster,
+        }  # fmt: skip
+        _refuse_beside_mesh(mesh, [key for key, value in others.items() if value is not None])
+        typed = ["--seed", str(seed), *_typed({"gap": gap, "memory": memory})]
+        limits_for("sharding", time_limit, gap, seed=seed)
+        todo = sharding_cases(
+            loaded, str(mesh), links, memory, _listed(methods, USUAL), typed, time_limit
+        )
+        _finish(todo, loaded, output, jobs or 1, scheduler, plot)
+        return
     objective = _objective_of(loaded, objective, asked.microbatches)
     for_iteration(asked, objective)
     batch = {"microbatches": microbatches, "schedule": schedule}
@@ -142,11 +165,8 @@ def compare(
         typed += [word for text in texts or () for word in (option, text)]
     typed += _typed({"max_stages": max_stages, "fixed": fixed})
     typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
-    if methods is None:
-        usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS
-        names = [method for method in usual if method in METHODS[problem.name]]
-    else:
-        names = [m.strip() for m in methods.split(",") if m.strip()]
+    usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS
+    names = _listed(methods, [method for method in usual if method in METHODS[problem.name]])
     todo = cases(
         workloads,
         names,
@@ -156,7 +176,32 @@ def compare(
         cluster=cluster,
         given="\n".join((*(asked.actions or ()), *([fixed.read_text()] if fixed else []))),
     )
-    result = _run(todo, output, jobs or 1, scheduler)
+    _finish(todo, loaded, output, jobs or 1, scheduler, plot)
+
+
+def _listed(methods: str | None, usual: Sequence[str]) -> list[str]:
+    """Return the methods that are asked for."""
+    return list(usual) if methods is None else [m.strip() for m in methods.split(",") if m.strip()]
+
+
+def _refuse_beside_mesh(mesh: str | None, given: Sequence[str]) -> None:
+    if mesh is None:
+        raise InputError("--links: they are those of a mesh; give --mesh, too")
+    for key in given:
+        option = f"--{key.replace('_', '-')}"
+        raise InputError(f"{option}: a sharding over a --mesh has none; leave it out")
+
+
+def _finish(
+    todo: Sequence[Case],
+    loaded: Mapping[str, Workload],
+    output: Path | None,
+    jobs: int,
+    scheduler: str | None,
+    plot: Path | None,
+) -> None:
+    """Run the cases, and say and draw what came of them."""
+    result = _run(todo, output, jobs, scheduler)
     units = {case.name: loaded[case.workload].time_unit for case in todo}
     for line in summaries(result, units):
         OUT.print(line, highlight=False, soft_wrap=True)
@@ -180,7 +225,7 @@ def _run(
     with Live(_table(shown, len(todo)), console=ERR, auto_refresh=False) as live:
 
         def show(row: Row) -> None:
-            shown.append({"problem": todo[0].problem, **row})
+            shown.append(row)
             live.update(_table(shown, len(todo)), refresh=True)
 
         live.transient = True  # nothing is left of it if there is an error
@@ -212,7 +257,9 @@ def _objective_of(
 
 
 def _table(rows: Sequence[Row], cases: int) -> Table:
-    table = Table("workload", "method", "status", caption=f"{len(rows)} of {cases} cases")
+    table = Table(
+        "workload", "problem", "method", "status", caption=f"{len(rows)} of {cases} cases"
+    )
     for title in ("objective", "bound", "gap", "seconds"):
         table.add_column(title, justify="right")
     for row in tabulate(rows).to_dict("records") if rows else ():
@@ -227,6 +274,6 @@ def _cells(row: Mapping[Hashable, Any]) -> list[str]:
         return "" if pd.isna(row[key]) else format(row[key], form)
 
     status = row["status"] if pd.isna(row["error"]) else f"{row['status']}: {row['error']}"
-    cells = [row["workload"], row["method"], status]
+    cells = [row["workload"], row["problem"], row["method"], status]
     cells += [number("objective", ".6g"), number("bound", ".6g")]
     return [*cells, number("gap", ".3%"), number("seconds", ".2f")]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..instances import InputError, Iteration, Split, Throughput
+from ..instances import InputError, Iteration, Latency, Split, Throughput
 from ..instances.common.errors import quote
 from .common import options
 from .common.console import ERR, OUT, check_outputs, need, tell_written
@@ -41,7 +41,9 @@ def learn(
     workloads: Annotated[
         str | None, typer.Option(help="Files or shipped workloads to train on, instead.")
     ] = None,
-    objective: Annotated[str, typer.Option(help="throughput or iteration.")] = "throughput",
+    objective: Annotated[
+        str, typer.Option(help="throughput, iteration or latency.")
+    ] = "throughput",
     split: Annotated[
         Split | None, typer.Option(help="Throughput; default: contiguous and noncontiguous.")
     ] = None,
@@ -117,13 +119,17 @@ def _families(text: str) -> list[str]:
 
 def _problems(
     objective: str, split: Split | None, microbatches: int | None
-) -> tuple[Throughput | Iteration, ...]:
+) -> tuple[Throughput | Iteration | Latency, ...]:
+    if objective == "latency":
+        if split is not None or microbatches is not None:
+            raise InputError("--objective latency: has no --split and no --microbatches; leave out")
+        return (Latency(),)
     if objective == "iteration":
         if split not in (None, "contiguous"):
             raise InputError("--split: plans for iterations are learned contiguous alone")
         return (Iteration(8 if microbatches is None else microbatches),)
     if objective != "throughput":
-        raise InputError(f"--objective: {quote(objective)}; use throughput or iteration")
+        raise InputError(f"--objective: {quote(objective)}; use throughput, iteration or latency")
     if microbatches is not None:
         raise InputError("--microbatches: only for --objective iteration; leave it out")
     splits = [Split.CONTIGUOUS, Split.NONCONTIGUOUS] if split is None else [split]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,6 @@ import typer
 from ..instances import (
     DeviceMesh,
     InputError,
-    Link,
     Optimizer,
     Sharding,
     ShardingObjective,
@@ -26,11 +24,8 @@ from .common.console import (
     print_json,
     tell_written,
 )
-from .common.mesh import parse_mesh
+from .common.mesh import parse_links, parse_mesh
 from .common.solving import solve_and_save
-
-_LATENCY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def shard(
@@ -78,6 +73,9 @@ def shard(
         Path | None, typer.Option(help="Draw the graph coloured by property: .svg, .png or .pdf.")
     ] = None,
     as_json: options.AsJson = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="With --json: objective and bound over time too.")
+    ] = False,
 ) -> None:
     """Choose for every operator of WORKLOAD how its tensors lie on the devices, at least cost.
 
@@ -91,6 +89,8 @@ def shard(
     check_outputs(output, pictures=[plot], inputs=[workload, start])
     if beta is not None and objective is not ShardingObjective.DISTPAR:
         raise InputError("--beta: it weighs elements for --objective distpar; leave it out")
+    if trace and not as_json:
+        raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
     shape = parse_mesh(mesh)
     problem = Sharding(
@@ -119,35 +119,15 @@ def shard(
 
         draw_graph(loaded, result.plan, plot)
     if as_json:
-        print_json(answer(loaded, problem, result, report))
+        found = answer(loaded, problem, result, report)
+        if trace:
+            found["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
+        print_json(found)
     else:
         print_sharding(loaded, problem, result, report)
         if report is not None:
             tell_written(output, plot)
     end_with(result)
-
-
-def parse_links(text: str | None, axes: int, workload: Workload) -> tuple[Link, ...]:
-    """Return the link of each axis; one that is given alone is that of all."""
-    if text is None:
-        kinds = () if workload.cluster is None else workload.cluster.kinds
-        known = [kind.link for kind in kinds if kind.link is not None]
-        if not known:
-            raise InputError(f"--links: {workload.name} suggests none; give for example 10us:25GB")
-        return (known[0],) * axes
-    found = []
-    for part in text.split(","):
-        latency, colon, bandwidth = part.partition(":")
-        match = _LATENCY.fullmatch(latency.strip())
-        speed = parse_bytes(bandwidth, "--links") if colon and match else None
-        if match is None or not speed or match[1].count(".") > 1:
-            raise InputError(f"--links: {part!r} is no link; write for example 10us:25GB/s")
-        found.append(Link(float(match[1]) * _SECONDS[match[2]], speed))
-    if len(found) == 1:
-        found *= axes
-    if len(found) != axes:
-        raise InputError(f"--links: {len(found)} links for {axes} axes of the mesh; give one each")
-    return tuple(found)
 
 
 def _fixed(text: str, workload: Workload) -> tuple[int | str, str]:

@@ -127,7 +127,8 @@ def solve(
         Path | None, typer.Option(help="For learned: a policy file; default: the package's.")
     ] = None,
     fine_tune: Annotated[
-        float | None, typer.Option(help="For learned: seconds of training on WORKLOAD first.")
+        float | None,
+        typer.Option(help="For learned: seconds in which the policy learns from its plans."),
     ] = None,
     time_limit: options.TimeLimit = DEFAULT_SECONDS,
     gap: Annotated[

@@ -22,6 +22,7 @@ from .task import Task
 if TYPE_CHECKING:
     import pyomo.environ as pyo
 
+    from .schedule.milp import ScheduleInstance
     from .throughput.hypergraph import Hypergraph
     from .throughput.set_partitioning import Column
 
@@ -174,11 +175,40 @@ def _joint(task: Task[Any]) -> Stated:
 
 
 def _sharding(task: Task[Any], *, strong: bool) -> Stated:
+    from ..instances.model.sharding.properties import property_text
     from .sharding.costs import sharding_costs
     from .sharding.milp import sharding_model
 
-    stated = sharding_model(sharding_costs(task), 1.0, strong=strong)
-    return Stated(stated.model, 1.0, "sharding.milp", lambda _: {})
+    costs = sharding_costs(task)
+    stated = sharding_model(costs, 1.0, strong=strong)
+
+    def shares(value: Value) -> Shares:
+        found: Shares = defaultdict(float)
+        for (v, k), var in stated.model.x.items():
+            operator = costs.program.operators[v]
+            made = zip(operator.outputs, costs.choices[v].makes, strict=True)
+            lies = ",".join(property_text(costs.conversions[t].states[a[k]]) for t, a in made)
+            found[operator.name, lies or "makes nothing"] += value(var)
+        return found
+
+    return Stated(stated.model, 1.0, "sharding.milp", shares)
+
+
+def passes(instance: ScheduleInstance, horizon: float) -> Stated:
+    """State the order of a pipeline's passes: of each two of a device whose order is open."""
+    from .schedule.milp import schedule_model
+
+    stated = schedule_model(instance, horizon)
+
+    def shares(value: Value) -> Shares:
+        found: Shares = {}
+        for (i, j), var in stated.model.y.items():
+            pair = f"{instance.operations[i].name}, {instance.operations[j].name}"
+            found[pair, "in this order"] = value(var)
+            found[pair, "the other way"] = 1 - value(var)
+        return found
+
+    return Stated(stated.model, stated.scale, "schedule.milp", shares)
 
 
 def _node(task: Task[Any], v: int) -> str:

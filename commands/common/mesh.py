@@ -1,8 +1,14 @@
-"""Meshes of devices as they are typed."""
+"""Meshes of devices and their links, as they are typed."""
 
 from __future__ import annotations
 
-from ...instances import InputError
+import re
+
+from ...instances import InputError, Link, Workload
+from .console import parse_bytes
+
+_LATENCY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def parse_mesh(text: str) -> tuple[int, ...]:
@@ -17,3 +23,26 @@ def parse_mesh(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         raise InputError(f"--mesh: {text!r} is no mesh; write the devices of each axis: 4 or 2x4")
     return tuple(int(part) for part in parts)
+
+
+def parse_links(text: str | None, axes: int, workload: Workload) -> tuple[Link, ...]:
+    """Return the link of each axis; one that is given alone is that of all."""
+    if text is None:
+        kinds = () if workload.cluster is None else workload.cluster.kinds
+        known = [kind.link for kind in kinds if kind.link is not None]
+        if not known:
+            raise InputError(f"--links: {workload.name} suggests none; give for example 10us:25GB")
+        return (known[0],) * axes
+    found = []
+    for part in text.split(","):
+        latency, colon, bandwidth = part.partition(":")
+        match = _LATENCY.fullmatch(latency.strip())
+        speed = parse_bytes(bandwidth, "--links") if colon and match else None
+        if match is None or not speed or match[1].count(".") > 1:
+            raise InputError(f"--links: {part!r} is no link; write for example 10us:25GB/s")
+        found.append(Link(float(match[1]) * _SECONDS[match[2]], speed))
+    if len(found) == 1:
+        found *= axes
+    if len(found) != axes:
+        raise InputError(f"--links: {len(found)} links for {axes} axes of the mesh; give one each")
+    return tuple(found)

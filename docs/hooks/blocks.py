@@ -56,11 +56,15 @@ def symbol_table(lines: list[str]) -> str:
     for line in lines[1:]:
         row = line[4:]
         symbol, meaning = row[:second], row[second:third]
+        if third is not None and row[third - 1 : third].strip():  # a meaning wider than its column
+            meaning = re.split(r"\s{2,}", row[second:].strip())[0]
         if second and not row[second - 1 : second].isspace():  # a symbol wider than its column
             symbol, meaning = re.split(r"\s{2,}", row.strip(), maxsplit=1)
             if third is not None:
                 meaning = re.split(r"\s{2,}", meaning)[0]
         name = row.rstrip()[third:] if third is not None else ""
+        if third is not None and row[third - 1 : third].strip():
+            name = next(iter(re.split(r"\s{2,}", row[second:].strip())[1:]), "")
         cells = [mathml(latex(symbol.strip())), with_mathematics(meaning.strip())]
         if third is not None:
             cells.append(f"<code>{escape(name.strip())}</code>" if name.strip() else "")

@@ -152,7 +152,7 @@ def line(task: Task[Iteration]) -> Line:
         problem.placement_rules if names_stages(problem) else NO_RULES,
         graph.unit_of,
         graph.edges,
-        chunks=problem.chunks_per_device,
+        devices_of=problem.devices_of,
     )
     if exact:  # else units may be alike here, and differ in what is left out
         alike = twins(graph, held[0], held[1], rules.named)

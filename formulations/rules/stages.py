@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,8 @@ class StageRules:
         The pins of units.
     apart
         Pairs of nodes whose units share no device, with the rule.
-    chunks
-        Stages of a device: of P stages, s and s + P / chunks share one.
+    devices_of
+        Returns, for a number of stages, which device has each.
     group_of
         Shape (n,): nodes of one group share a device.
     """
@@ -43,7 +44,7 @@ class StageRules:
     ahead: nx.DiGraph[int]
     pins: tuple[Pin, ...]
     apart: tuple[tuple[int, int, str], ...]
-    chunks: int
+    devices_of: Callable[[int], Sequence[int]]
     group_of: Ints
 
     def __bool__(self) -> bool:
@@ -87,11 +88,12 @@ class StageRules:
                     f"{self._together(pin.node, other.node)}, so {pin.said} and {other.said} "
                     "cannot hold"
                 )
+        device = self.devices_of(size)
         for u, v, said in self.apart:
             a, b = int(self.unit_of[u]), int(self.unit_of[v])
             if a == b:
                 return f"{said} cannot hold: {self._together(u, v)}"
-            if {a, b} <= stage.keys() and (stage[a] - stage[b]) % (size // self.chunks) == 0:
+            if {a, b} <= stage.keys() and device[stage[a]] == device[stage[b]]:
                 return f"{by_unit[a].said}, {by_unit[b].said} and {said} contradict each other"
         for unit, pin in by_unit.items():
             for behind in nx.descendants(self.ahead, unit) & stage.keys():
@@ -118,7 +120,7 @@ def stage_rules(
     unit_of: Ints,
     edges: Ints,
     *,
-    chunks: int = 1,
+    devices_of: Callable[[int], Sequence[int]] = range,
     coloured: bool = True,
 ) -> StageRules:
     """Return the rules for the stages of a pipeline.
@@ -129,8 +131,8 @@ def stage_rules(
         Shape (n,): unit of each node.
     edges
         Shape (m, 2): between units; the first must not be in a later stage.
-    chunks
-        Stages of a device.
+    devices_of
+        Returns, for a number of stages, which device has each; default: each has its own.
     coloured
         Whether nodes of a colour must share a device.
 
@@ -150,4 +152,4 @@ def stage_rules(
     first = {g: v for v, g in reversed(list(enumerate(groups.group_of.tolist())))}
     pins = tuple(pin for own in groups.pins for pin in own)
     apart = tuple((first[g], first[h], said) for (g, h), said in groups.apart.items())
-    return StageRules(workload, unit_of, ahead, pins, apart, chunks, groups.group_of)
+    return StageRules(workload, unit_of, ahead, pins, apart, devices_of, groups.group_of)

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 from typing import NamedTuple
@@ -167,11 +167,14 @@ class ScheduleModel:
         H.
     model
         The Pyomo model.
+    scale
+        Its times times `scale` are those of the instance.
     """
 
     instance: ScheduleInstance
     horizon: float
     model: pyo.ConcreteModel
+    scale: float
 
     def read(self, value: Value) -> list[list[int]]:
         """Return the operations of each device by their begins; ties by what waits for what."""
@@ -188,9 +191,14 @@ class ScheduleModel:
 
 
 def schedule_model(instance: ScheduleInstance, horizon: float) -> ScheduleModel:
-    """State the program for makespans up to `horizon`."""
+    """State the program for makespans up to `horizon`.
+
+    Times are scaled so that the horizon is 1000: solvers have absolute tolerances.
+    """
+    scale = horizon / 1000.0 if horizon > 0 else 1.0
+    operations = tuple(o._replace(duration=o.duration / scale) for o in instance.operations)
     m = pyo.ConcreteModel("schedule")
-    stated = ScheduleModel(instance, horizon, m)
+    stated = ScheduleModel(replace(instance, operations=operations), horizon / scale, m, scale)
     _variables(stated)
     m.objective = pyo.Objective(expr=m.C)
     _times(stated)

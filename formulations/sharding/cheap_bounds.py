@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from ...instances import Sharding
 from ..task import Task
 from .costs import sharding_costs
-
-#: What rounding can make a sum too high by, relatively.
-ROUNDING = 1e-12
+from .evidence import MARGIN
 
 
 def sharding_cheap_bounds(task: Task[Sharding]) -> Iterator[tuple[float, str]]:
     """Yield Σ over operators of the cost of their cheapest choice, conversions left out."""
     choices = sharding_costs(task).choices
     least = sum(float(one.cost.min(initial=float("inf"))) for one in choices)
-    yield least * (1 - ROUNDING), "cheapest signatures"
+    yield least * (1 - MARGIN), "cheapest signatures"

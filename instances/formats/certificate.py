@@ -1,6 +1,6 @@
-"""Certificates of bounds, as plans keep them: by prices, and by multipliers of rules.
+"""Certificates of bounds, as plans keep them: by prices, multipliers of rules, and potentials.
 
-See `runtime.verify.bound` and `runtime.verify.multipliers` for what they prove.
+For what they prove see, in `runtime.verify`, `bound`, `multipliers` and `sharding_bound`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from .source import Record, explain
 
 #: What these certificates call themselves; all others are the word of a search.
 PRICES, MULTIPLIERS = "set partitioning", "relaxation of the compact program"
+PASSED, ELIMINATED = "message passing over a program", "elimination of a program"
+CHECKED = (PRICES, MULTIPLIERS, PASSED, ELIMINATED)
 
 
 class PriceCertificate(Record):
@@ -69,7 +71,31 @@ class MultiplierCertificate(Record):
     steps: list[tuple[int, int, float]]
 
 
-Kind = TypeVar("Kind", PriceCertificate, MultiplierCertificate)
+class PotentialCertificate(Record):
+    """Potentials of the uses of tensors, of a sharding.
+
+    Parameters
+    ----------
+    target
+        What no sharding costs less than.
+    unit
+        By which all potentials are multiplied.
+    properties
+        Texts of ways in which a tensor lies, such as ``S0xB``.
+    uses
+        Numbers of the tensor, of the operator that reads it, and of that one's input; positions in
+        `properties` of ways that the tensor is made in, with a potential of each; and the same of
+        ways that it is needed in. What is not listed is 0.
+    """
+
+    origin: Literal["message passing over a program", "elimination of a program"]
+    target: float
+    unit: float
+    properties: list[str]
+    uses: list[tuple[int, int, int, list[int], list[int], list[int], list[int]]]
+
+
+Kind = TypeVar("Kind", PriceCertificate, MultiplierCertificate, PotentialCertificate)
 
 
 def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> PriceCertificate:
@@ -111,6 +137,28 @@ def multiplier_certificate(
     _check_range("steps", [device for device, _, _ in found.steps], devices, "device")
     _check_range("steps", [place for _, place, _ in found.steps], len(found.order), "place")
     _check_numbers("steps", [value for _, _, value in found.steps])
+    return found
+
+
+def potential_certificate(values: Mapping[str, object]) -> PotentialCertificate:
+    """Return a certificate by potentials.
+
+    Raises
+    ------
+    InputError
+        As `price_certificate`.
+    """
+    found = _read(values, PotentialCertificate)
+    _check_numbers("unit", [found.unit])
+    for *_, made, alphas, needed, betas in found.uses:
+        for places, values_of in ((made, alphas), (needed, betas)):
+            _check_range("uses", places, len(found.properties), "property")
+            if len(places) != len(values_of):
+                raise InputError(
+                    f"certificate: uses have {len(values_of)} potentials for {len(places)} "
+                    "properties; they must be as many"
+                )
+            _check_numbers("uses", [value * found.unit for value in values_of])
     return found
 
 

@@ -27,7 +27,7 @@ from ..model.workload import Workload
 from ..topologies import write_topology
 from ..topologies.topology_json import TopologyFile, make_topology
 from . import certificate
-from .certificate import multiplier_certificate, price_certificate
+from .certificate import multiplier_certificate, potential_certificate, price_certificate
 from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
 from .placed_json import (
     CallsRecord,
@@ -228,6 +228,8 @@ def read_plan(
                 price_certificate(plan.certificate, workload.n, len(made_on.kinds))
             case certificate.MULTIPLIERS:
                 multiplier_certificate(plan.certificate, workload.n, made_on.size)
+            case certificate.PASSED | certificate.ELIMINATED:
+                potential_certificate(plan.certificate)
     if plan.bound > plan.objective * (1 + BOUND_SLACK):
         source.fail(
             f"bound is {quote(file.bound)}, above the objective {quote(file.objective)}; "

@@ -13,7 +13,12 @@ from typing import Any
 
 import msgspec
 
-from .certificate import MULTIPLIERS, PRICES, MultiplierCertificate, PriceCertificate
+from .certificate import (
+    CHECKED,
+    MultiplierCertificate,
+    PotentialCertificate,
+    PriceCertificate,
+)
 from .plan_json import CODECS, PlanFile
 from .stagecut_json import ClusterFile, WorkloadFile
 from .tensors.program import ProgramFile
@@ -54,9 +59,9 @@ def _plan_schema() -> dict[str, Any]:
     """Return the schema of plans: what problem and solution look like goes by the problem."""
     stated = {name: codec.statement or codec.problem for name, codec in CODECS.items()}
     used = [kind for name, codec in CODECS.items() for kind in (stated[name], codec.record)]
-    checked = (PriceCertificate, MultiplierCertificate)
+    checked = (PriceCertificate, MultiplierCertificate, PotentialCertificate)
     schema = _schema(PlanFile, *checked, *used)
-    origins = {"enum": [PRICES, MULTIPLIERS]}
+    origins = {"enum": list(CHECKED)}
     other = {"type": "object", "properties": {"origin": {"not": origins}}}
     known = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in checked]
     schema["$defs"]["PlanFile"]["properties"]["certificate"] = {"anyOf": [*known, other]}

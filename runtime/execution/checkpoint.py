@@ -12,7 +12,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,15 @@ class Trained:
         By the model's names; what pieces share, once.
     optimizers
         Of the parameters.
+    part
+        Of a whole tensor, by the name of the parameter or buffer that it has the shape of, what
+        this rank has; None if that is all of it.
     """
 
     parameters: Mapping[str, nn.Parameter]
     buffers: Mapping[str, Tensor]
     optimizers: Sequence[torch.optim.Optimizer]
+    part: Callable[[str, Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -146,21 +150,30 @@ def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
     own = f"rank-{dist.get_rank()}.pt"
     loaded: dict[str, dict[str, Any]] = {}
 
-    def state(name: str) -> dict[str, Any]:
-        file = own if same else found.tensors.get(name)
-        if file is None:
-            raise InputError(f"{found.path}: {name} is not in it; it is of another model")
+    def read(file: str) -> dict[str, Any]:
         if file not in loaded:
             loaded[file] = found.load(file)
         return loaded[file]
 
+    def state(name: str) -> dict[str, Any]:
+        if same and name in read(own)["tensors"]:
+            return read(own)
+        file = found.tensors.get(name)
+        if file is None:
+            raise InputError(f"{found.path}: {name} is not in it; it is of another model")
+        return read(file)
+
     with torch.no_grad():
         for name, tensor in [*trained.parameters.items(), *trained.buffers.items()]:
-            tensor.copy_(state(name)["tensors"][name])
+            tensor.copy_(_part(trained, name, state(name)["tensors"][name]))
     for optimizer in trained.optimizers:
         _restore(optimizer, trained, state)
     if same:
-        _set_random(state(own)["random"])
+        _set_random(read(own)["random"])
+
+
+def _part(trained: Trained, name: str, whole: Tensor) -> Tensor:
+    return whole if trained.part is None else trained.part(name, whole)
 
 
 def _state_of(trained: Trained) -> dict[str, Any]:
@@ -190,7 +203,13 @@ def _restore(optimizer: torch.optim.Optimizer, trained: Trained, state: Any) -> 
             kept = state(name)["optimizer"].get(name)
             if kept is not None:
                 described.update(kept["options"])
-                whole["state"][number] = kept["state"]
+                shape = state(name)["tensors"][name].shape
+                whole["state"][number] = {
+                    key: _part(trained, name, value)
+                    if isinstance(value, Tensor) and value.shape == shape
+                    else value
+                    for key, value in kept["state"].items()
+                }
     optimizer.load_state_dict(whole)
 
 

@@ -69,7 +69,7 @@ def take_steps(
         if options.checkpoint is not None and (
             last or at.step % (options.every or at.step + 1) == 0
         ):
-            save(options.checkpoint, at, trainer.trained(), whole, **hashes)
+            save(options.checkpoint, at, trainer.written(), whole, **hashes)
     return steps
 
 

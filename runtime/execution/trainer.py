@@ -46,6 +46,9 @@ class Trainer(Protocol):
     def trained(self) -> Trained:
         """Return what this rank trains."""
 
+    def written(self) -> Trained:
+        """Return what this rank writes of a checkpoint. All ranks call this together."""
+
     def actions(self) -> int:
         """Return how many actions this rank has done."""
 
@@ -82,6 +85,10 @@ class Batches:
         """Return what this rank trains."""
         pieces = [stage.piece for stage in self.pipeline.stages]
         return _trained(pieces, [] if self.optimizer is None else [self.optimizer])
+
+    def written(self) -> Trained:
+        """Return what this rank writes of a checkpoint: what it trains."""
+        return self.trained()
 
     def actions(self) -> int:
         """Return how many actions this rank has done."""
@@ -176,6 +183,10 @@ class Stream:
     def trained(self) -> Trained:
         """Return what this rank trains."""
         return _trained(self.pieces, list(self.loop.optimizers.values()))
+
+    def written(self) -> Trained:
+        """Return what this rank writes of a checkpoint: what it trains."""
+        return self.trained()
 
     def actions(self) -> int:
         """Return how many actions this rank has done."""

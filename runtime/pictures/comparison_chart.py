@@ -125,7 +125,7 @@ def plot_traces(results: Mapping[str, Any], time_unit: str = "unspecified") -> F
     Parameters
     ----------
     results
-        A `Result` for each name.
+        A `Result`, or a `BestSchedule`, for each name.
     time_unit
         For the axis label; the workload's.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,12 +34,38 @@ def validate(schedule: Schedule, stages: StageGraph) -> None:
         raise deadlock(schedule, stages)
 
 
+def rows_by_stage(schedule: Schedule, stages: StageGraph) -> Schedule:
+    """Return the schedule with each row on the device that has the stage of its first action.
+
+    Rows that are in the order of the devices already, or where two have stages of one device, stay
+    as they are. So a file needs no row for a device without stages, and its rows are those of
+    stages, whichever devices these are on.
+    """
+    size = len(stages.devices)
+    rows = [(d, table) for d, table in enumerate(schedule.actions) if len(table)]
+    if schedule.engines or any(table[0, 0] >= stages.count for _, table in rows):
+        return schedule
+    at = []
+    for _, table in rows:
+        stage, _, microbatch = table[0].tolist()
+        devices = stages.replicas[stage]
+        at.append(devices[microbatch % len(devices)])
+    in_order = len(schedule.actions) == size and at == [d for d, _ in rows]
+    if in_order or len(set(at)) < len(at):
+        return schedule
+    placed = [np.zeros((0, 3), np.int32)] * size
+    for d, (_, table) in zip(at, rows, strict=True):
+        placed[d] = table
+    return replace(schedule, actions=tuple(placed))
+
+
 def check_actions(schedule: Schedule, stages: StageGraph) -> None:
     """Check everything about a schedule but the order; raises InputError."""
     if len(schedule.actions) != len(stages.devices):
+        used = len({d for devices in stages.replicas for d in devices})
         raise InputError(
             f"schedule: it has {len(schedule.actions)} row(s); "
-            f"the plan has {len(stages.devices)} device(s), and each needs a row"
+            f"the plan has {used} device(s) with stages, and each of these needs a row"
         )
     count, m = stages.count, schedule.microbatches
     check_size(count, m)

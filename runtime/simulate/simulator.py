@@ -11,7 +11,7 @@ from ...instances import InputError, Plan, Workload
 from ...instances.common.arrays import frozen
 from ..schedules import Schedule, make_schedule
 from ..schedules.steps import deadlock
-from ..schedules.validate import check_actions
+from ..schedules.validate import check_actions, rows_by_stage
 from .engine import execute
 from .memory import memory_over_time
 from .network import HostMemory, Network, priced_in
@@ -132,6 +132,8 @@ def simulate_stages(
             f"microbatches: {microbatches}; the schedule is of {schedule.microbatches}: leave it "
             "out"
         )
+    else:
+        schedule = rows_by_stage(schedule, stages)
     check_actions(schedule, stages)
     program = compile_program(stages, schedule, network)
     times = execute(program, schedule.microbatches)

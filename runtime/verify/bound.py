@@ -1,6 +1,6 @@
 """Check the certificate of a bound, apart from the search that found it: prices and a target.
 
-(For multipliers of rules instead of prices see `multipliers`.)
+(For multipliers of rules instead of prices see `multipliers`, for shardings `sharding_bound`.)
 
 Let n_k be the number of devices of kind k, and V_k the greatest value
 
@@ -29,6 +29,7 @@ from ...instances import (
     Costs,
     InputError,
     Plan,
+    Sharding,
     Throughput,
     VerificationError,
     Workload,
@@ -43,8 +44,10 @@ from ...instances.formats.certificate import (
     multiplier_certificate,
     price_certificate,
 )
+from .bound_check import BoundCheck, check_target
 from .multipliers import proved_by
 from .partial_sets import Groups, Net, enumerate_groups
+from .sharding_bound import check_sharding_bound
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
@@ -54,18 +57,6 @@ ROUNDING = 1e-10
 
 #: Slack of memories, as in the check of plans.
 MEMORY_SLACK = 1e-9
-
-
-@dataclass(frozen=True)
-class BoundCheck:
-    """The two sides of the inequality: `value` of all nodes, `held` by all devices at most.
-
-    Of a certificate by multipliers, what they prove, and the target.
-    """
-
-    target: float
-    value: float
-    held: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +79,8 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     workload
         What the plan was made for.
     plan
-        By ``column-generation`` or ``auto``, for the throughput of a non-contiguous split.
+        By ``column-generation`` or ``auto``, for the throughput of a non-contiguous split; or of a
+        sharding.
 
     Returns
     -------
@@ -113,21 +105,21 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     """
     plan.check_made_for(workload)
     problem, origin = plan.problem, plan.certificate.get("origin")
+    if isinstance(problem, Sharding) and not math.isinf(plan.bound):
+        return check_sharding_bound(workload, plan, problem)
     if origin not in (PRICES, MULTIPLIERS) or not isinstance(problem, Throughput):
         said = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
         if origin is None and not math.isinf(plan.bound):
             said = "it does not say where its bound comes from"
         raise InputError(
             f"plan: {said}, without a certificate that can be checked; only column-generation "
-            "and auto give one, for the throughput of non-contiguous splits"
+            "and auto give one, for the throughput of non-contiguous splits, and the methods for "
+            "shardings"
         )
     costs = without_links(price(workload, plan.cluster), returning=False)
     if origin == MULTIPLIERS:
         given = multiplier_certificate(plan.certificate, workload.n, plan.cluster.size)
-        if not plan.bound <= given.target:
-            raise VerificationError(
-                f"certificate: its target {given.target!r} is below {plan.bound!r}"
-            )
+        check_target(plan, given.target)
         proved = proved_by(workload, costs, problem, given)
         if not proved >= given.target:
             raise VerificationError(
@@ -141,8 +133,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
         raise VerificationError("certificate: a price of memory or transfers is negative")
     if transfer_prices.any() and not problem.overlap:
         raise VerificationError("certificate: prices of transfers need a problem with overlap")
-    if not plan.bound <= target:
-        raise VerificationError(f"certificate: its target {target!r} is below {plan.bound!r}")
+    check_target(plan, target)
 
     blocks = _blocks(workload, data.order)
     most = _most_transfer(costs, blocks, problem.overlap, target)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from ...instances import NodeId
 from ...instances.model.summary import Summarised
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Two nodes of a topology.
 Pair = tuple[int, int]
@@ -220,6 +224,8 @@ class Report(Summarised):
     >>> report = stagecut.evaluate(workload, cluster, plan.problem, plan.solution)
     >>> report.objective == max(device.load for device in report.devices)
     True
+    >>> report.to_pandas()[["name", "load"]].shape
+    (2, 2)
     """
 
     objective: float
@@ -235,6 +241,20 @@ class Report(Summarised):
         counts = {name: len(parts[name]) for name in parts if parts[name]}
         broken = "; ".join(self.violations) or "none"
         return {"objective": self.objective, **counts, "violations": broken}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row per call, stage, conversion or device, with its fields as columns."""
+        import pandas as pd
+
+        rows = self._rows()
+        names = [item.name for item in fields(rows[0])] if rows else []
+        if rows and isinstance(rows[0], StageReport):
+            names.append("memory_bytes")
+        return pd.DataFrame([[getattr(row, n) for n in names] for row in rows], columns=names)
+
+    def _rows(self) -> tuple[Any, ...]:
+        """Return what the table has a row for."""
+        return self.calls or self.stages or self.devices
 
 
 @dataclass(frozen=True)
@@ -281,6 +301,9 @@ class MappingReport(Report):
 
     mapped: tuple[MappedStage, ...] = ()
     traffic: Callable[[], tuple[Pair | None, float]] = lambda: (None, 0.0)
+
+    def _rows(self) -> tuple[MappedStage, ...]:
+        return self.mapped
 
     @cached_property
     def busiest(self) -> tuple[Pair | None, float]:

@@ -8,12 +8,11 @@ cheapest paths of single steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...instances import (
     Cluster,
-    Operator,
     Sharding,
     TensorProgram,
     TensorSharding,
@@ -22,13 +21,11 @@ from ...instances import (
 )
 from ...instances.common.units import TIME_UNITS
 from .report import Report
-from .sharding_steps import Lying, Step, local_bytes, one_step, part_of, path
+from .sharding_operators import added, broken_rules, lying_of, own_cost
+from .sharding_steps import Lying, Step, local_bytes, path
 
 #: How much more than the memory may be held, for rounding.
 _SLACK = 1e-9
-
-#: Bytes of a statistic.
-_NUMBER_BYTES = 4.0
 
 
 @dataclass(frozen=True)
@@ -106,6 +103,9 @@ class ShardingReport(Report):
         """That all conversions send, over all devices."""
         return math.fsum(step.bytes for one in self.converted for step in one.steps)
 
+    def _rows(self) -> tuple[Converted, ...]:
+        return self.converted
+
 
 def check(
     workload: Workload, _: Cluster, problem: Sharding, solution: TensorSharding
@@ -116,8 +116,10 @@ def check(
     if broken:
         return ShardingReport(math.inf, (), tuple(broken))
     rows = solution.signature.tolist()
-    read, made = _lying(program, rows)
-    broken += _rules(program, problem, rows, read, made)
+    ways = [lying_of(o, row) for o, row in zip(program.operators, rows, strict=True)]
+    read, made = [way[0] for way in ways], [way[1] for way in ways]
+    for v, operator in enumerate(program.operators):
+        broken += broken_rules(program, problem, operator, rows[v], read[v], made[v])
     if broken:
         return ShardingReport(math.inf, (), tuple(broken))
     lying: list[Lying] = [()] * len(program.tensors)
@@ -125,23 +127,16 @@ def check(
         for t, how in zip(operator.outputs, made[v], strict=True):
             lying[t] = how
     converted = tuple(_conversions(program, problem, read, lying))
-    unit = TIME_UNITS[workload.time_unit]
-    added = [_added(problem, operator, rows[v]) for v, operator in enumerate(program.operators)]
-    times = [
-        _time(program, problem, operator, rows[v], (*read[v], *made[v])) + added[v][1] / unit
+    own = [
+        own_cost(program, problem, operator, rows[v], (*read[v], *made[v]), workload.time_unit)
         for v, operator in enumerate(program.operators)
     ]
-    if problem.objective == "distpar":
-        elements = sum(
-            _elements(program, problem, (*o.inputs, *o.outputs), (*read[v], *made[v]))
-            for v, o in enumerate(program.operators)
-            if o.role == "operator"
-        )
-        sent = math.fsum(step.bytes for one in converted for step in one.steps)
-        objective = problem.beta * elements + math.fsum(size for size, _ in added) + sent
+    steps = [step for one in converted for step in one.steps]
+    if problem.objective == "time":
+        moved = math.fsum(step.seconds for step in steps) / TIME_UNITS[workload.time_unit]
     else:
-        seconds = math.fsum(step.seconds for one in converted for step in one.steps)
-        objective = math.fsum(times) + seconds / unit
+        moved = math.fsum(step.bytes for step in steps)
+    objective = math.fsum(cost for cost, _ in own) + moved
     parameters, activations = _memory(program, problem, read, made, lying)
     room = problem.memory_bytes
     if room is not None and parameters + activations > room * (1 + _SLACK):
@@ -151,7 +146,9 @@ def check(
         )
     return ShardingReport(
         objective, (), tuple(broken),
-        times=tuple(times), added=tuple(added), lying=tuple(lying), converted=converted,
+        times=tuple(time for _, time in own),
+        added=tuple(added(problem, o, row) for o, row in zip(program.operators, rows, strict=True)),
+        lying=tuple(lying), converted=converted,
         parameter_bytes=parameters, activation_bytes=activations,
     )  # fmt: skip
 
@@ -167,116 +164,6 @@ def _malformed(
         for k in row:
             if not 0 <= k < len(operator.signatures):
                 yield f"operator {operator.name} has no signature number {k}"
-
-
-def _lying(
-    program: TensorProgram, rows: Sequence[Sequence[int]]
-) -> tuple[list[list[Lying]], list[list[Lying]]]:
-    """Return how each operator reads and makes its tensors."""
-    read: list[list[Lying]] = []
-    made: list[list[Lying]] = []
-    for operator, row in zip(program.operators, rows, strict=True):
-        sides = [operator.signatures[k].text.split("->") for k in row]
-        before = [[one for one in side[0].split(",") if one] for side in sides]
-        after = [side[1].split(",") for side in sides]
-        read.append([tuple(column) for column in zip(*before, strict=True)])
-        made.append([tuple(column) for column in zip(*after, strict=True)])
-    return read, made
-
-
-def _rules(
-    program: TensorProgram,
-    problem: Sharding,
-    rows: Sequence[Sequence[int]],
-    read: list[list[Lying]],
-    made: list[list[Lying]],
-) -> list[str]:
-    """Say what does not divide, arrives otherwise, or differs from what is fixed."""
-    mesh, broken = problem.mesh.shape, []
-    fixed = dict(problem.fixed)
-    for v, operator in enumerate(program.operators):
-        for k in set(rows[v]):
-            parts = math.prod(p for j, p in zip(rows[v], mesh, strict=True) if j == k)
-            extent = operator.signatures[k].extent
-            if extent > 1 and extent % parts:
-                broken.append(
-                    f"operator {operator.name}: {operator.signatures[k].text} divides an extent of "
-                    f"{extent}, not over {parts} devices"
-                )
-        for t, how in zip((*operator.inputs, *operator.outputs), (*read[v], *made[v]), strict=True):
-            if part_of(program.tensors[t], how, mesh) is None:
-                broken.append(
-                    f"operator {operator.name}: {program.tensors[t].name} of shape "
-                    f"{program.tensors[t].shape} cannot lie as {'x'.join(how)}"
-                )
-        if operator.role == "input":
-            arrives = _arrival(program, operator, mesh)
-            if made[v][0] != arrives:
-                broken.append(f"input {operator.name} arrives as {'x'.join(arrives)}")
-        if operator.name in fixed:
-            inputs = ",".join("x".join(how) for how in read[v])
-            outputs = ",".join("x".join(how) for how in made[v])
-            if fixed[operator.name] not in (f"{inputs}->{outputs}", inputs or outputs):
-                broken.append(f"operator {operator.name} is fixed to {fixed[operator.name]}")
-    return broken
-
-
-def _arrival(program: TensorProgram, operator: Operator, mesh: Sequence[int]) -> Lying:
-    """Return how an input arrives: split by axis 0 wherever that divides what is left of it."""
-    can = any(signature.text == "->S0" for signature in operator.signatures)
-    shape = program.tensors[operator.outputs[0]].shape
-    left, how = shape[0] if can else 1, []
-    for p in mesh:
-        splits = can and left % p == 0
-        how.append("S0" if splits else "B")
-        left = left // p if splits else left
-    return tuple(how)
-
-
-def _elements(
-    program: TensorProgram, problem: Sharding, tensors: Sequence[int], how: Sequence[Lying]
-) -> int:
-    parts = [
-        part_of(program.tensors[t], one, problem.mesh.shape)
-        for t, one in zip(tensors, how, strict=True)
-    ]
-    return sum(math.prod(part or ()) for part in parts)
-
-
-def _time(
-    program: TensorProgram,
-    problem: Sharding,
-    operator: Operator,
-    row: Sequence[int],
-    how: Sequence[Lying],
-) -> float:
-    mesh = problem.mesh.shape
-    share = math.prod(
-        p for k, p in zip(row, mesh, strict=True) if operator.signatures[k].extent > 1
-    )
-    tensors = [program.tensors[t] for t in (*operator.inputs, *operator.outputs)]
-    whole = sum(tensor.size_bytes for tensor in tensors)
-    held = sum(local_bytes(t, one, mesh) for t, one in zip(tensors, how, strict=True))
-    moved = held / whole if whole else 1.0
-    return operator.fixed + max(operator.compute / share, operator.memory * moved)
-
-
-def _added(problem: Sharding, operator: Operator, row: Sequence[int]) -> tuple[float, float]:
-    """Return bytes and seconds of the all-reduces inside an operator."""
-    bytes_sent, seconds, mesh = 0.0, 0.0, problem.mesh
-    for d, k in enumerate(row):
-        size = operator.signatures[k].reduced_bytes
-        if size:
-            others = [
-                mesh.shape[e]
-                for e, j in enumerate(row)
-                if e != d and j != k and operator.signatures[j].extent > 1
-            ]
-            least = min(size, _NUMBER_BYTES)  # a number is not divided
-            among = max(size / math.prod(others), least)
-            step = one_step("P", "B", d, among, problem, ())
-            bytes_sent, seconds = bytes_sent + step.bytes, seconds + step.seconds
-    return bytes_sent, seconds
 
 
 def _conversions(

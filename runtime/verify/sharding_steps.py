@@ -61,24 +61,32 @@ def local_bytes(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> float:
 
 
 def path(tensor: Tensor, before: Lying, after: Lying, problem: Sharding) -> tuple[Step, ...]:
-    """Return the cheapest steps from one way of lying to another, by Dijkstra."""
+    """Return the cheapest steps from one way of lying to another."""
+    for _, here, steps in paths(tensor, before, problem):
+        if here == after:
+            return steps
+    raise AssertionError((before, after))
+
+
+def paths(
+    tensor: Tensor, before: Lying, problem: Sharding
+) -> Iterator[tuple[float, Lying, tuple[Step, ...]]]:
+    """Yield all ways of lying with their cost and cheapest steps, nearest first, by Dijkstra."""
     by_time = problem.objective == "time"
     queue: list[tuple[float, int, Lying, tuple[Step, ...]]] = [(0.0, 0, before, ())]
     settled: set[Lying] = set()
     count = 0
     while queue:
         cost, _, here, steps = heapq.heappop(queue)
-        if here == after:
-            return steps
         if here in settled:
             continue
+        yield cost, here, steps
         settled.add(here)
         for step in _steps(tensor, here, problem):
             if step.after not in settled:
                 count += 1
                 further = cost + (step.seconds if by_time else step.bytes)
                 heapq.heappush(queue, (further, count, step.after, (*steps, step)))
-    raise AssertionError((before, after))
 
 
 def _steps(tensor: Tensor, here: Lying, problem: Sharding) -> Iterator[Step]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...formulations.task import Task
 from ...instances import Latency, Solution
+from ..core.learned_options import LEARNED_OPTIONS, no_policy
 from ..core.method import Method
 from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
@@ -59,6 +60,13 @@ def _max_load(task: Task[Latency], search: Search[Solution]) -> None:
     max_load(task, search)
 
 
+def _learned(task: Task[Latency], search: Search[Solution]) -> None:
+    from ..learned.method import learned
+
+    _greedy(task, search)
+    learned(task, search)
+
+
 def _beside(task: Task[Latency]) -> Sequence[Strategy]:
     """Return what runs beside `auto`; what its label DP leaves out goes by the best plan known."""
     from .auto import MOST_CHOICES
@@ -81,4 +89,5 @@ METHODS: dict[str, Method[Latency]] = {
     "linear": Method(_linear),
     "greedy": Method(_greedy),
     "max-load": Method(_max_load),
+    "learned": Method(_learned, LEARNED_OPTIONS, refuses=(no_policy,)),
 }

@@ -95,8 +95,14 @@ class Scene:
         return nx.condensation(graph)
 
 
-def scene(task: Task[Problem], graph: Hypergraph) -> Scene:
-    """Return what a policy sees of a task."""
+def scene(task: Task[Problem], graph: Hypergraph, edges: Ints | None = None) -> Scene:
+    """Return what a policy sees of a task.
+
+    Parameters
+    ----------
+    edges
+        Shape (m, 2), between units, that topological orders keep; default: those of chains.
+    """
     costs = task.costs
     used = costs.count > 0
     with np.errstate(all="ignore"):
@@ -112,7 +118,7 @@ def scene(task: Task[Problem], graph: Hypergraph) -> Scene:
         even = even if 0 < even < np.inf else 1.0
         compute = _relative(np.where(supported, total, np.inf), even)
         cut = _relative(graph.weight.sum(axis=1), even)
-    edges = _edges(task, graph)
+    edges = _edges(task, graph) if edges is None else edges
     partial = Scene(
         graph=graph,
         even_load=even,

@@ -14,7 +14,7 @@ from .encoder import encode
 from .features import Scene, random_order
 from .groups import Groups, Rules
 from .partitioner import partition, partition_log_probabilities
-from .rewards import Subject
+from .subject import Subject
 from .train import Training
 
 #: Copies of an example in one update, each with another target.

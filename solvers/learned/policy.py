@@ -16,8 +16,8 @@ from .features import random_order
 from .group_costs import group_costs
 from .groups import Groups, Rules
 from .partitioner import Choices, partition, partition_log_probabilities, partitioner
-from .rewards import Subject
 from .scheduler import schedule, schedule_log_probabilities, scheduler
+from .subject import Subject
 
 #: Width of all layers of a new policy.
 WIDTH = 32
@@ -130,7 +130,7 @@ def draw_placements(
     group, made, target = groups.group[rows], made.take(rows), target[rows]
     costs = group_costs(of.scene, group, rules.groups)
     device, placed = schedule(
-        policy["scheduler"], embedded, of.scene, costs, target, rng, one_each=of.one_each
+        policy["scheduler"], embedded, of.scene, costs, target, rng, most=of.most
     )
     return Drawn(group, device, of.values(group, device), made, placed, costs.part_of)
 

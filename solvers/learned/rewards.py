@@ -6,7 +6,6 @@ Many placements are valued at once. The verifier has the last word on what is of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -20,78 +19,46 @@ from ...formulations.throughput.hypergraph import (
     hypergraph,
     pipeline_units,
 )
-from ...formulations.throughput.whole_bytes import MEMORY_SLACK
-from ...instances import Iteration, PipelinePlacement, Placement, Problem, Solution, Throughput
+from ...instances import Iteration, Latency, PipelinePlacement, Placement, Problem, Throughput
 from ...instances.common.arrays import Floats, Ints
 from ..iteration.chain import Chain
 from .features import Scene, scene
 from .group_costs import incident
 from .groups import Rules
-
-#: What breaks a rule counts as all units on one device, and by as much more as it exceeds it.
-Values = Callable[[Ints, Ints], Floats]
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """A task, as a policy is asked for placements of it.
-
-    Parameters
-    ----------
-    scene
-        What it sees.
-    rules
-        Which splits are allowed, by the number of groups; one is drawn for each batch.
-    one_each
-        A device takes one group only.
-    values
-        The objectives of B placements, relative to an even load: of the groups of units, (B, U),
-        and the devices of groups, (B, G).
-    solution
-        A placement of it: groups of units, (U,), and devices of groups, (G,).
-    """
-
-    scene: Scene
-    rules: tuple[Rules, ...]
-    one_each: bool
-    values: Values
-    solution: Callable[[Ints, Ints], Solution]
+from .latency import latency_subject
+from .subject import (
+    ANY_NUMBER,
+    Subject,
+    excess,
+    largest_room,
+    numbers_of_groups,
+    with_penalty,
+)
 
 
 def subject(task: Task[Problem]) -> Subject:
-    """Return the subject of a task for throughput or an iteration."""
+    """Return the subject of a task for throughput, an iteration or latency."""
+    if isinstance(task.problem, Latency):
+        return latency_subject(task)  # type: ignore[arg-type]
     if isinstance(task.problem, Iteration):
         return _iteration(task)  # type: ignore[arg-type]
     return _throughput(task)  # type: ignore[arg-type]
-
-
-def _numbers_of_groups(of: Scene, most: int) -> list[int]:
-    """Return the devices that are no hosts, and all, if there are so many units."""
-    accelerators = int(of.count[of.host == 0].sum())
-    numbers = {min(n, most, of.graph.size) for n in (accelerators, int(of.count.sum()))}
-    return sorted(n for n in numbers if n > 0)
-
-
-def _room(of: Scene) -> float:
-    """Return the memory of the largest device that is no host, if there is one."""
-    used = of.count > 0
-    able = used & (of.host == 0)
-    return float(of.room[able if able.any() else used].max()) * (1 + MEMORY_SLACK)
 
 
 def _throughput(task: Task[Throughput]) -> Subject:
     contiguous = task.problem.split != "noncontiguous"
     graph = hypergraph(task, pipeline_units(task) if contiguous else colour_units(task))
     seen = scene(task, graph)
-    numbers = _numbers_of_groups(seen, task.cluster.size)
+    numbers = numbers_of_groups(seen, task.cluster.size)
     return Subject(
         scene=seen,
-        rules=tuple(Rules(n, contiguous, room=_room(seen)) for n in numbers),
-        one_each=contiguous,
+        rules=tuple(Rules(n, contiguous, room=largest_room(seen)) for n in numbers),
+        most=np.full(task.cluster.size, 1 if contiguous else ANY_NUMBER),
         values=lambda group, device: max_loads(
             task, seen, np.take_along_axis(device, group, axis=1)
         ),
         solution=lambda group, device: Placement(graph.expand(device[group])),
+        unit=seen.even_load,
     )
 
 
@@ -110,20 +77,8 @@ def max_loads(task: Task[Throughput], of: Scene, where: Ints) -> Floats:
         total = np.maximum(work.sum(axis=2), moved.sum(axis=2)) if problem.overlap else both.sum(2)
         value = total.max(axis=1)
     lacking = np.einsum("bdu,du->b", member, 1 - of.supported[kind])
-    over = _excess((member @ of.memory), costs.capacity_bytes[kind])
-    return _with_penalty(value / of.even_load, over + lacking, len(kind))
-
-
-def _excess(held: Floats, room: Floats) -> Floats:
-    with np.errstate(all="ignore"):
-        over = np.where(held > room * (1 + MEMORY_SLACK), held / np.maximum(room, 1.0), 0.0)
-    excess: Floats = np.minimum(over, 1e3).sum(axis=1)
-    return excess
-
-
-def _with_penalty(value: Floats, broken: Floats, devices: int) -> Floats:
-    worth: Floats = np.where(broken > 0, np.maximum(value, devices) * (1 + broken), value)
-    return worth
+    over = excess((member @ of.memory), costs.capacity_bytes[kind])
+    return with_penalty(value / of.even_load, over + lacking, len(kind))
 
 
 def _iteration(task: Task[Iteration]) -> Subject:
@@ -138,9 +93,10 @@ def _iteration(task: Task[Iteration]) -> Subject:
     return Subject(
         scene=seen,
         rules=tuple(Rules(n, contiguous=True, all_used=given) for n in numbers),
-        one_each=not given,
+        most=np.full(task.cluster.size, ANY_NUMBER if given else 1),
         values=_Makespans(task, of, seen, devices),
         solution=lambda group, device: _pipeline(of.graph, group, devices(group, device)),
+        unit=seen.even_load * task.problem.microbatches,
     )
 
 
@@ -203,7 +159,6 @@ class _Makespans:
             held[d] = resident[own].sum() + (vectors @ kept[own]).max()
         room = np.take(self.line.room, kind[: len(held)]).reshape(1, -1)
         lacking = np.full(1, (member * self._lacking[kind]).sum())
-        broken = _excess(held[None], room) + lacking
-        microbatches = self.task.problem.microbatches
-        value = np.array([span / self.seen.even_load / microbatches])
-        return float(_with_penalty(value, broken, stages).item())
+        broken = excess(held[None], room) + lacking
+        value = np.array([span / self.seen.even_load / self.task.problem.microbatches])
+        return float(with_penalty(value, broken, stages).item())

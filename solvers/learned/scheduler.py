@@ -40,21 +40,21 @@ def schedule(
     target: Floats,
     rng: np.random.Generator,
     *,
-    one_each: bool,
+    most: Ints,
 ) -> tuple[Ints, Choices]:
     """Place the groups; return the device of each group, (B, G), and the decisions.
 
     Parameters
     ----------
-    one_each
-        A device takes one group only.
+    most
+        Shape (D,): groups that each device takes at most.
     """
     batch, groups, _ = costs.load.shape
     rows, kind = np.arange(batch), of.kind_of
     order = np.argsort(-costs.load.min(axis=2), axis=1, kind="stable")
     device = np.zeros((batch, groups), np.int64)
     load, memory = np.zeros((batch, len(kind))), np.zeros((batch, len(kind)))
-    busy = np.zeros((batch, len(kind)), np.bool_)
+    taking = np.zeros((batch, len(kind)), np.int64)
     features, allowed, chosen, logs = [], [], [], []
     with torch.no_grad():
         pooled = torch.from_numpy(costs.part_of).float() @ embedded
@@ -63,7 +63,8 @@ def schedule(
             own = costs.load[rows, which][:, kind]
             needs = memory + costs.memory[rows, which][:, None]
             able = costs.supported[rows, which][:, kind] > 0
-            free: Bools = ~(busy & one_each)
+            free: Bools = taking < most
+            busy = taking > 0
             may: Bools = able & (needs <= of.room[kind] * (1 + MEMORY_SLACK)) & free
             may &= _first_idle(busy, kind)
             may = np.where(may.any(axis=1, keepdims=True), may, free)
@@ -78,7 +79,7 @@ def schedule(
             device[rows, which] = taken
             load[rows, taken] += own[rows, taken]
             memory[rows, taken] = needs[rows, taken]
-            busy[rows, taken] |= full
+            taking[rows, taken] += full
             features.append(seen)
             allowed.append(may)
             chosen.append(taken)

@@ -12,7 +12,7 @@ import torch
 from ...instances.common.arrays import Floats
 from .policy import Drawn, draw_placements, log_probabilities
 from .ppo import Settings, advantages, update
-from .rewards import Subject
+from .subject import Subject
 
 #: Values of a subject that its mean is taken over: the newest.
 HISTORY = 200
@@ -62,8 +62,12 @@ def new_training(policy: Any, settings: Settings, seed: int) -> Training:
     return Training(policy, optimiser, np.random.default_rng(seed))
 
 
-def targets(count: int, rng: np.random.Generator) -> Floats:
-    """Return loads to aim at: most are near an even load."""
+def targets(of: Subject, count: int, rng: np.random.Generator) -> Floats:
+    """Return objectives to aim at: most are near an even load, if groups run at the same time."""
+    if of.one_after_another:
+        most = max(len(of.scene.kind_of), LEAST_TARGET)
+        spread: Floats = LEAST_TARGET * most ** rng.random(count)
+        return spread
     drawn: Floats = LEAST_TARGET + rng.exponential(TARGET_SPREAD, count).clip(0, 4)
     return drawn
 
@@ -74,7 +78,7 @@ def train_step(training: Training, subjects: Sequence[Subject], settings: Settin
     of, rng = subjects[number], training.rng
     partitions = max(settings.placements // settings.schedules, 1)
     drawn = draw_placements(
-        training.policy, of, targets(partitions, rng), rng, schedules=settings.schedules
+        training.policy, of, targets(of, partitions, rng), rng, schedules=settings.schedules
     )
     values = np.log(np.maximum(drawn.values, 1e-9))
     before = training.history.setdefault(number, [])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from ...formulations.schedule.milp import ScheduleInstance, schedule_model
 from ...instances.common.arrays import Floats
@@ -29,9 +28,7 @@ def _program(instance: ScheduleInstance, search: Search[Orders]) -> Program[Orde
     horizon = search.objective
     if not math.isfinite(horizon):
         horizon = sum(operation.duration for operation in instance.operations)
-    scale = horizon / 1000.0 if horizon > 0 else 1.0
-    operations = tuple(o._replace(duration=o.duration / scale) for o in instance.operations)
-    stated = schedule_model(replace(instance, operations=operations), horizon / scale)
+    stated = schedule_model(instance, horizon)
     compiled = compile_model(stated.model)
     start = None if search.best is None else compiled.start(stated.start(search.best))
 
@@ -41,7 +38,7 @@ def _program(instance: ScheduleInstance, search: Search[Orders]) -> Program[Orde
     return Program(
         compiled=compiled,
         read=read,
-        scale=scale,
+        scale=stated.scale,
         origin="schedule MILP",
         infeasible="no order keeps the memory of every device",
         start=start,

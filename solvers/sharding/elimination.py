@@ -6,6 +6,7 @@ import numpy as np
 import psutil
 
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
+from ...formulations.sharding.evidence import MARGIN, evidence
 from ...formulations.sharding.network import (
     CostNetwork,
     Reduced,
@@ -15,6 +16,7 @@ from ...formulations.sharding.network import (
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Ints
+from ...instances.formats.certificate import ELIMINATED
 from ..core.search import Search, Stoppable
 from .bucket_elimination import Order, eliminate, elimination_order
 from .least_memory import is_too_small
@@ -38,7 +40,9 @@ def elimination(task: Task[Sharding], search: Search[Solution]) -> None:
     if chosen is None:
         return
     search.offer(TensorSharding(costs.signature(chosen)))
-    search.raise_bound(costs.objective(chosen), "elimination")
+    bound = costs.objective(chosen)
+    bound -= MARGIN * abs(bound)
+    search.raise_bound(bound, ELIMINATED, evidence(costs, bound))
 
 
 def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:

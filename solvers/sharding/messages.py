@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
+from ...formulations.sharding.evidence import MARGIN, Proof, evidence
 from ...formulations.sharding.relaxation import (
     Flat,
     Potentials,
@@ -29,6 +30,7 @@ from ...formulations.sharding.relaxation import (
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Bools, Ints
+from ...instances.formats.certificate import PASSED
 from ..core.search import Search, Stoppable
 from .baselines import first_plans
 from .elimination import cheapest_of_few
@@ -67,8 +69,10 @@ def messages(task: Task[Sharding], search: Search[Solution]) -> None:
 def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> None:
     """Raise the bound and better the incumbent until it is the best, or rounds are over."""
     with search.phase("message passing"):
-        for bound, chosen in approach(costs, search):
-            search.raise_bound(bound, "message passing")
+        for bound, chosen, proof in approach(costs, search):
+            below = bound - MARGIN * abs(bound)
+            if below > search.bound:
+                search.raise_bound(below, PASSED, evidence(costs, below, proof))
             if chosen is not None:
                 search.offer(TensorSharding(costs.signature(chosen)))
             if search.should_stop():
@@ -77,8 +81,10 @@ def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> None:
 
 def approach(
     costs: ShardingCosts, search: Stoppable, start: Ints | None = None, enough: float = 0.0
-) -> Iterator[tuple[float, Ints | None]]:
+) -> Iterator[tuple[float, Ints | None, Proof]]:
     """Yield bounds on the cost, memory aside, and the cheapest choices known: ever better ones.
+
+    With each come the potentials that it began with, of all choices.
 
     Parameters
     ----------
@@ -92,11 +98,11 @@ def approach(
     for _ in range(ROUNDS):
         before = left.gap
         left.passed(search)
-        yield left.bound, left.chosen
+        yield left.bound, left.chosen, left.proof
         near = enough * abs(left.bound)
         if left.gap > near:
             left.eliminated(search)
-            yield left.bound, left.chosen
+            yield left.bound, left.chosen, left.proof
         if left.gap <= near or before - left.gap < PROGRESS * left.gap or search.should_stop():
             return
         leave_out(flat, left.at, left.within(left.gap))
@@ -112,6 +118,7 @@ class _Left:
         self.bound = -math.inf
         self.chosen: Ints | None = None
         self.value, self.known = math.inf, -math.inf
+        self.proof = Proof(at.alpha, at.beta)
         self._take(chosen)
 
     @property
@@ -139,6 +146,8 @@ class _Left:
             ):
                 break
         proved = proved_bound(flat, self.at)
+        if math.isinf(self.bound):  # later ones are of the choices left
+            self.proof = Proof(self.at.alpha.copy(), self.at.beta.copy())
         self.bound = max(self.bound, proved - ROUNDING * abs(proved))
 
     def within(self, delta: float) -> Bools:

@@ -61,7 +61,7 @@ class _Prices:
         """Offer the plan of a price and raise the bound; None if the search has to stop."""
         asked = priced(self.costs, price, most=self.most)
         known = None if start is None else start.chosen
-        *_, (bound, chosen) = approach(asked, self.search, known, ENOUGH)
+        *_, (bound, chosen, _) = approach(asked, self.search, known, ENOUGH)
         if not self.most:
             scale = abs(bound) + price * self.room
             self.search.raise_bound(bound - price * self.room - ROUNDING * scale, "priced memory")

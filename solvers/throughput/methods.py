@@ -87,6 +87,7 @@ def _metis(task: Task[Throughput], search: Search[Solution]) -> None:
 def _learned(task: Task[Throughput], search: Search[Solution]) -> None:
     from ..learned.method import learned
 
+    _greedy(task, search)
     learned(task, search)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from brute_sharding import random_problem, random_program
 
 import stagecut
 from stagecut import InfeasibleError, InputError, Latency, Limits, Throughput
@@ -81,6 +82,21 @@ def test_training_and_mapping_have_relaxations() -> None:
     assert 0 < joint.bound <= objective * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_relaxations_of_shardings_are_bounds_in_their_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    workload, problem = random_program(rng), random_problem(rng)
+    best = stagecut.solve(workload, problem=problem, method="elimination").objective
+    assert best is not None
+    compact, flows = (
+        stagecut.relax(workload, problem=problem, formulation=name) for name in ("compact", "flows")
+    )
+    assert compact.bound <= flows.bound * (1 + 1e-6) + 1e-12
+    assert flows.bound <= best * (1 + 1e-6) + 1e-12
+    for found in (compact, flows):
+        assert found.shares.sum(axis=1).to_numpy() == pytest.approx(np.ones(len(found.shares)))
+
+
 def test_what_cannot_be_relaxed_is_said() -> None:
     problem = Throughput("noncontiguous")
     with pytest.raises(InputError, match="use one of compact, set-partitioning, all-sets"):
@@ -90,3 +106,33 @@ def test_what_cannot_be_relaxed_is_said() -> None:
     tiny = stagecut.accelerators_and_cpus(2, cpus=0, memory_bytes=3.0)
     with pytest.raises(InfeasibleError, match="even in parts"):
         stagecut.relax(small(0), tiny, problem, "set-partitioning")
+
+
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_relaxations_of_schedules_are_bounds(seed: int, split: bool) -> None:
+    rng = np.random.default_rng(seed)
+    forward, backward = rng.uniform(1, 4, (2, 3)).tolist()
+    stages = stagecut.chain(forward, backward, send=[0.5] * 3, activation_bytes=[1.0] * 3)
+    limit = [2.0] * 3
+    weak = stagecut.relax_schedule(stages, 3, activation_bytes=limit, split=split)
+    best = stagecut.best_schedule(stages, 3, activation_bytes=limit, split=split)
+    assert best.status == "optimal"
+    assert weak.bound <= best.objective * (1 + 1e-6)
+    assert weak.whole < weak.columns
+    assert "(4)" in weak.statement
+    assert weak.shares.sum(axis=1).to_numpy() == pytest.approx(np.ones(len(weak.shares)))
+    assert weak.passes is not None
+    for name, row in weak.passes.iterrows():  # a microbatch passes the stages in order
+        following = f"{int(str(name)[0]) + 1}{str(name)[1:]}"
+        if "F" in str(name) and following in weak.passes.index:
+            assert weak.passes.loc[following, "begin"] >= row["end"] - 1e-6
+    picture = stagecut.plot_passes(weak.passes)
+    devices = [label.get_text() for label in picture.axes[0].get_yticklabels()]
+    assert [name for name in devices if name] == ["device 0", "device 1", "device 2"]
+
+
+def test_a_schedule_without_memory_has_no_relaxation() -> None:
+    stages = stagecut.chain([1.0], [1.0], activation_bytes=[2.0])
+    with pytest.raises(InfeasibleError, match="too small"):
+        stagecut.relax_schedule(stages, 2, activation_bytes=[1.0])

@@ -112,3 +112,15 @@ def test_every_published_instance_has_a_record() -> None:
     with published.open(encoding="utf-8") as lines:
         paths = {row["path"] for row in csv.DictReader(lines) if "human-experts" not in row["path"]}
     assert paths == {record.instance for record in read_records(ROOT / "records")}
+
+
+def test_every_instance_of_the_benchmarks_has_a_record(benchmarks: Path) -> None:
+    """But for the splits by hand, which are answers."""
+    suites = ("pipedream", "piper", "placement/latency", "placement/throughput")
+    found = {
+        path.relative_to(benchmarks).as_posix()
+        for suite in suites
+        for path in (benchmarks / suite).rglob("*.*")
+        if path.suffix in (".json", ".txt")
+    }
+    assert found == {record.instance for record in read_records(ROOT / "records")}

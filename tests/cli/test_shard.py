@@ -6,6 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from conformance import task
 
@@ -45,7 +46,7 @@ def test_a_sharding_is_planned_checked_simulated_drawn_and_exported(
     assert answer["verified"]
     assert set(answer) >= {"conversions", "bytes", "compute", "mesh", "memory", "operators"}
     assert picture.exists()
-    assert "verified" in said(capsys, 0, "verify", program, plan)
+    assert "proved bound" in said(capsys, 0, "verify", program, plan, "--bound")
     simulated = json.loads(said(capsys, 0, "simulate", program, plan, "--json"))
     assert simulated["makespan"] == pytest.approx(answer["objective"])
     said(capsys, 0, "shard", program, *GOOD, "--method", "replicate", "-o", other)
@@ -177,17 +178,50 @@ def test_copies_and_parts_are_written_for_torchtitan_and_the_rest_refused(
     assert not Path(written).exists()
 
 
-def test_no_bound_of_a_sharding_has_a_certificate(
-    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = str(tmp_path / "plan.json")
-    said(capsys, 0, "shard", program, *GOOD, "-o", plan)
-    assert "plan: its bound comes from" in said(capsys, 2, "verify", "--bound", program, plan)
-
-
 def test_methods_of_shardings_are_compared() -> None:
     workload = task("sharding").workload
     problem = Sharding(DeviceMesh((2,), (Link(1e-6, 1e9),)))
     table = compare(workload, problem, ["auto", "data-parallel", "replicate"])
     assert table["verified"].all()
     assert table["objective"].idxmin() == 0
+    wide = Sharding(DeviceMesh((2, 2), (Link(1e-6, 1e9),) * 2))
+    both = compare(workload, [problem, wide], "replicate")
+    assert list(both["problem"]) == ["sharding, mesh=2", "sharding, mesh=2x2"]
+
+
+def test_the_command_compares_methods_and_meshes(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.csv"
+    asked = ("compare", program, "--mesh", "2,2x2", "--links", "1us:1GB/s", "-o", str(table))
+    assert run_command((*asked, "--methods", "auto,replicate", "--memory", "1GB")) == 0
+    rows = pd.read_csv(table)
+    assert list(rows["problem"]) == ["sharding, mesh=2"] * 2 + ["sharding, mesh=2x2"] * 2
+    assert list(rows["method"]) == ["auto", "replicate"] * 2
+    assert rows["verified"].all()
+    for first in (0, 2):
+        assert rows["objective"][first] <= rows["objective"][first + 1]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": auto ")[0] for line in lines[:2]] == [
+        "program, sharding, mesh=2",
+        "program, sharding, mesh=2x2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--mesh", "2,2"), "--mesh: 2 is given twice"),
+        (("--mesh", "2,"), "--mesh: '' is no mesh"),
+        (("--mesh", "2", "--split", "contiguous"), "--split: a sharding over a --mesh has none"),
+        (("--mesh", "2", "--max-stages", "2"), "--max-stages: a sharding over a --mesh has none"),
+        (("--mesh", "2", "--methods", "greedy"), "greedy"),
+        (("--mesh", "2,2x2", "--links", "1us:1GB,1us:1GB"), "--links: 2 links for 1 axes"),
+        ((), "--links: they are those of a mesh"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    program: str, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    links = () if "--links" in arguments else ("--links", "1us:1GB/s")
+    assert words in said(capsys, 2, "compare", program, *arguments, *links)

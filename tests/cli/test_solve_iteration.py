@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import typer
 from training_cases import random_training_case
@@ -28,8 +29,10 @@ from stagecut import simulate as simulate_plan
 from stagecut.api.break_even import break_even
 from stagecut.api.gain import gain
 from stagecut.commands.common.pose import choose_objective, pose_problem
+from stagecut.commands.compare import compare
 from stagecut.commands.diff import diff
 from stagecut.commands.export import export
+from stagecut.commands.export_model import export_model
 from stagecut.commands.simulate import simulate
 from stagecut.commands.solve import solve as solve_command
 from stagecut.commands.verify import verify
@@ -38,8 +41,8 @@ from stagecut.runtime.export.registry import launcher_file
 from stagecut.runtime.simulate.plan_stages import schedule_to_run
 
 app = typer.Typer()
-for command in (solve_command, simulate, diff, verify, export):
-    app.command(command.__name__)(command)
+for command in (solve_command, simulate, diff, verify, export, compare, export_model):
+    app.command(command.__name__.replace("_", "-"))(command)
 
 TIMES = np.array([3.0, 1.0, 2.0, 4.0, 2.0, 3.0])
 
@@ -147,6 +150,45 @@ def test_a_schedule_of_the_users_own_is_planned_and_handed_on(file: Path, tmp_pa
         _run("solve", file, "--schedule", own)
     own.write_text(ROWS)
     _run("solve", file, "--schedule", own, "--accelerators", 1, code=3)
+
+
+def test_a_schedule_for_fewer_devices_than_there_are_and_rules(file: Path, tmp_path: Path) -> None:
+    """Rows of a file go to the devices that have their stages; rules name stages of the file."""
+    plan, own, part = tmp_path / "plan.json", tmp_path / "own.csv", tmp_path / "part.json"
+    own.write_text(ROWS)
+    common = ("solve", file, "--schedule", own, "--accelerators", 4, "--json")
+    free = json.loads(_run(*common, "-o", plan))
+    assert len([device for device in free["devices"] if device["nodes"]]) == 2
+    swapped = tmp_path / "swapped.csv"
+    swapped.write_text("\n".join(reversed(ROWS.splitlines())))
+    for rows in (own, swapped):
+        run = json.loads(_run("simulate", file, plan, "--schedule", rows, "--json"))
+        assert run["makespan"] == free["objective"]
+    third = tmp_path / "third.csv"
+    third.write_text(ROWS + "2F0,2B0\n")
+    with pytest.raises(InputError, match=r"3 row\(s\); the plan has 2 device\(s\) with stages"):
+        _run("simulate", file, plan, "--schedule", third)
+    pinned = json.loads(_run(*common, "--pin", "layers.1=-1", "-o", plan))
+    assert pinned["objective"] > free["objective"]
+    assert "verified" in _run("verify", file, plan)
+    part.write_text(plan.read_text())
+    fixed = json.loads(_run(*common, "--fixed", part, "-o", plan))
+    assert fixed["objective"] == pinned["objective"]
+    _run(*common, "--fixed", part, "--pin", "layers.1=0", code=3)
+
+
+def test_a_fixed_part_is_kept_by_compare_and_export_model(file: Path, tmp_path: Path) -> None:
+    plan, table, model = tmp_path / "plan.json", tmp_path / "t.csv", tmp_path / "m.lp"
+    asked = ("--microbatches", 4, "--accelerators", 2)
+    pinned = json.loads(_run("solve", file, *asked, "--pin", "layers.1=1", "-o", plan, "--json"))
+    fixed = (*asked, "--fixed", plan)
+    _run("compare", file, "--objective", "iteration", "--methods", "dp,milp", *fixed, "-o", table)
+    objectives = pd.read_csv(table)["objective"].tolist()
+    assert objectives == pytest.approx([pinned["objective"]] * 2)
+    _run("export-model", file, *asked, "-o", model)
+    free = model.read_text()
+    _run("export-model", file, *fixed, "-o", model)
+    assert model.read_text() != free
 
 
 def test_an_iteration_leaves_out_the_cpus_that_a_file_suggests(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from project import MODULES, ROOT, needs_torch
+from project import MODULES, ROOMS, ROOT, needs_torch
 
 
 def test_the_examples_of_the_readme_are_short() -> None:
@@ -92,6 +92,15 @@ def test_every_link_inside_the_documentation_leads_somewhere() -> None:
             made = target.startswith(MADE_FOR_THE_SITE)
             if "://" not in target and not made:  # those the site's own build checks
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_file_that_is_named_is_there() -> None:
+    """Paths from the root of the repository, in backticks."""
+    named = re.compile(rf"`((?:{'|'.join(ROOMS)}|tests|benchmarks|docs)/[\w./-]+)(?=[`:])")
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        if page.name != "CHANGELOG.md":  # which names what was there once
+            paths = [path for path in named.findall(page.read_text()) if "NAME" not in path]
+            assert [path for path in paths if not (ROOT / path).exists()] == [], page.name
 
 
 def test_the_glossary_has_every_term_once_in_order() -> None:

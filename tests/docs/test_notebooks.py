@@ -57,3 +57,5 @@ def test_it_is_shipped_with_outputs_and_without_errors(path: Path) -> None:
     assert outputs
     assert not [output for output in outputs if output.output_type == "error"]
     assert not [output for output in outputs if "/work/" in str(output)]
+    printed = [output.text for output in outputs if output.output_type == "stream"]
+    assert not [text for text in printed if "Highs" in text or "WARNING" in text]

@@ -12,6 +12,7 @@ import pytest
 from project import ROOT
 
 import stagecut
+from stagecut.api.records import read_records
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,8 @@ def test_equations_are_mathematics(site: Path) -> None:
 def test_every_formulation_has_its_table_of_symbols(site: Path) -> None:
     for path in (site / "formulations").glob("*.html"):
         assert "<th>in the model</th>" in path.read_text(), path.name
+    text = (site / "formulations" / "schedule.html").read_text()
+    assert "gives back when it ends</td>" in text  # a meaning that is wider than its column
 
 
 def test_every_picture_is_there_and_says_what_it_shows(site: Path) -> None:
@@ -67,3 +70,10 @@ def test_every_picture_is_there_and_says_what_it_shows(site: Path) -> None:
     assert seen >= {"plan", "graph", "timeline", "mapping", "front", "certificate", "measured"}
     assert "nodes moved" in (site / "gallery.html").read_text()
     assert (site / "gallery" / "timeline.html").exists()
+
+
+def test_every_record_is_in_the_table(site: Path) -> None:
+    text = (site / "records.html").read_text()
+    for record in read_records(ROOT / "records"):
+        assert text.count(f"<td>{record.instance}</td>") >= 1
+    assert text.count("<tr>") == len(read_records(ROOT / "records")) + 1

@@ -193,6 +193,21 @@ def test_chunks_of_one_device_are_not_apart() -> None:
     assert six.plan.placement[0] != six.plan.placement[2]
 
 
+def test_what_is_apart_under_a_given_schedule_follows_its_rows() -> None:
+    """In a V of four stages on two devices, stages 0 and 3 share one, and 0 and 2 do not."""
+    rows = ("0F0,3F0,3B0,0B0", "1F0,2F0,2B0,1B0")
+    problem = Iteration(1, "given", actions=rows)
+    for other, pin in (("c", 2), ("d", 3)):
+        rules = {"pins": (("a", 0), (other, pin)), "apart": (("a", other),)}
+        result = planned(trained(4), problem, 2, **rules)
+        if pin == 2:
+            assert result.plan is not None
+            assert result.plan.placement.tolist() == [0, 1, 1, 0] * 2
+        else:
+            why = 'pin "a=0", pin "d=3" and apart "a d" contradict each other'
+            assert result.reason == why
+
+
 @pytest.mark.parametrize("problem", [Throughput(), CONTIGUOUS, Latency()])
 def test_few_devices(problem: Any) -> None:
     result = planned(letters(), problem, 4, max_stages=2)

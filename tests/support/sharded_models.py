@@ -82,6 +82,26 @@ class Odds(nn.Module):
         return (c.mean(0) + d.sum(0) - c.select(0, 0)).tanh().mean() + z[:, :, 2:8].sigmoid().sum()
 
 
+class Mixture(nn.Module):
+    """Experts as of Mixtral, two for each token by a router, all computed; a loss of squares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(12, 12, bias=False)
+        self.up = nn.Parameter(torch.randn(12, 12, 24) / 4)
+        self.down = nn.Parameter(torch.randn(12, 24, 12) / 4)
+
+    def forward(self, x: Tensor, y: Tensor, order: Tensor) -> Tensor:
+        share = torch._safe_softmax(self.gate(x), -1)
+        best, place = share.topk(2, -1)
+        parts = torch.zeros_like(share).scatter(1, place, best / best.sum(-1, keepdim=True))
+        made = F.silu(torch.bmm(x.expand(12, -1, -1), self.up))
+        made = (torch.bmm(made, self.down) * parts.t().unsqueeze(-1)).sum(0)
+        made = torch.zeros_like(x).index_add(0, order, made)
+        even = share.gather(1, place).mean()
+        return F.mse_loss(made, y) + even + F.mse_loss(made.index_select(0, order), x).tanh()
+
+
 def language(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Return a language model and its inputs."""
     torch.manual_seed(0)
@@ -103,4 +123,10 @@ def odds(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Odds(), (torch.randn(batch, 12, 12),)
 
 
-MODELS = {"language": language, "vision": vision, "odds": odds}
+def mixture(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Return a model of experts and its inputs."""
+    torch.manual_seed(3)
+    return Mixture(), (torch.randn(batch, 12), torch.randn(batch, 12), torch.randperm(batch))
+
+
+MODELS = {"language": language, "vision": vision, "odds": odds, "mixture": mixture}

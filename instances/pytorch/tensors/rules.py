@@ -1,7 +1,6 @@
 """The rules: for each ATen operator the letters of its tensors, by what it computes.
 
-What is said here of an operator is tested on numbers: computed part by part under each signature
-and put together again, it is what one device computes (`tests/runtime/test_local_operators.py`).
+All are tested on numbers, part by part (`tests/runtime/execution/test_local_operators.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from torch import fx
 from ...model.sharding.program import Signature
 from .exchanges import EXCHANGES
 from .letters import Maker, Rule, Shape, signatures
+from .picks import PICKS
 from .views import view_signatures
 
 #: Letters of axes that differ and cannot be split: from here on.
@@ -90,7 +90,8 @@ def signatures_of(
     if name in ("view", "_unsafe_view", "reshape") and len(inputs) == 1:
         return view_signatures(inputs[0], outputs[0])
     if name in CONSTANTS:
-        return signatures(Rule(_unsplit(inputs), _unsplit(outputs)), inputs, outputs)
+        texts = _unsplit((*inputs, *outputs))  # of other shapes, too: `new_zeros`
+        return signatures(Rule(texts[: len(inputs)], texts[len(inputs) :]), inputs, outputs)
     if name in LETTERS:
         return signatures(LETTERS[name], inputs, outputs)
     if name in _MAKERS:
@@ -345,4 +346,5 @@ _MAKERS: Mapping[str, Maker] = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     **EXCHANGES,
+    **PICKS,
 }

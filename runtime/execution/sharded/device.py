@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ....instances import InputError, Role
-from ....instances.model.sharding.properties import COPIED
+from ....instances.model.sharding.properties import COPIED, Property
 from .collectives import Place, combine, part_of, step, total
 from .local import Call, compute
 from .prepare import Held, Operation, PreparedSharding, property_of
@@ -99,7 +99,10 @@ class ShardedDevice:
     def whole(self, name: str) -> Tensor:
         """Return a parameter or buffer put together; all devices call this."""
         held = self.kept[name]
-        part, how = self.resting[held], held[1]
+        return self.together(self.resting[held], held[1])
+
+    def together(self, part: Tensor, how: Property) -> Tensor:
+        """Return a tensor of which each device has a part; all devices call this."""
         for axis in reversed(range(len(how))):
             if how[axis] >= 0:
                 part, _ = step(part, how[axis], COPIED, axis, self.place)

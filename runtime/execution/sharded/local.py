@@ -104,10 +104,21 @@ def compute(call: Call) -> Computing:
         if args[9] > 1:
             args[9] = args[9] * args[2].shape[0] // _whole_filters(call, 2)
     result = call.target(*args, **call.kwargs)
+    return _shared(call, result)
+
+
+def _shared(call: Call, result: Any) -> Any:
+    """Return a mean's part: a mean over a part counts as much less as there are parts."""
     if call.kind == "mean":
-        return result / call.parts([d for d, one in enumerate(call.made[0])
-                                    if one == PARTIAL and call.read[0][d] != PARTIAL])  # fmt: skip
-    return result
+        how, read = call.made[0], call.read[0]
+        axes = [d for d, one in enumerate(how) if one == PARTIAL and read[d] != PARTIAL]
+    elif call.kind in ("mse_loss", "mse_loss_backward"):
+        at = 2 if call.kind == "mse_loss" else 3
+        reduction = call.args[at] if len(call.args) > at else 1
+        axes = [d for d, one in enumerate(call.read[-1]) if one >= 0 and reduction == 1]
+    else:
+        return result
+    return result / call.parts(axes)
 
 
 def _whole_filters(call: Call, at: int) -> int:

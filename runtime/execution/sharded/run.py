@@ -16,7 +16,7 @@ from ....instances.formats.outline import placed_ids
 from ....instances.formats.source import read_source
 from ....instances.pytorch.factory import Made
 from ...measure.group import process_group
-from ..checkpoint import ModelState, Trained
+from ..checkpoint import Trained
 from ..guard.failures import guarded
 from ..guard.identity import plan_hash, training_graph_hash, weights_hash
 from ..options import Options
@@ -30,6 +30,7 @@ from ..steps import (
     threads_per_process,
 )
 from ..trainer import MakeOptimizer
+from .checkpoint import model_state, own_parts, whole_tensors
 from .collectives import join_mesh
 from .device import ShardedDevice
 from .prepare import PreparedSharding, prepare_sharding
@@ -58,8 +59,11 @@ class ShardedTrainer:
 
     def trained(self) -> Trained:
         """Return this device's parts."""
-        optimizers = [] if self.optimizer is None else [self.optimizer]
-        return Trained(self.device.parameters, {}, optimizers)
+        return own_parts(self.device, self.optimizer)
+
+    def written(self) -> Trained:
+        """Return the whole tensors that this device writes; see `Trainer`."""
+        return whole_tensors(self.device, self.optimizer)
 
     def actions(self) -> int:
         """Return how much this device has done."""
@@ -121,7 +125,7 @@ def run_sharding(
             if guard is not None:
                 guard.count(trainer.actions)
             zero = common_zero()
-            whole = ModelState({}, {})  # for checkpoints, of which there are none
+            whole = model_state(device)
             steps = take_steps(
                 trainer, prepared.inputs, given, whole, options, hashes, guard, on_step
             )
@@ -144,8 +148,6 @@ def _check_options(options: Options) -> None:
             raise InputError(
                 f"{option}: a sharding runs each batch as a whole on all devices; leave it out"
             )
-    if options.checkpoint is not None:
-        raise InputError("checkpoint: no checkpoints of shardings; leave --checkpoint out")
     if options.device == "cuda":
         raise InputError("device: shardings run on CPUs alone; use --device cpu")
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....instances.common.arrays import Floats, Ints
 from .graph import Graph
 from .pairs import Pairs
-from .singles import Singles
+from .singles import Part, Singles
 
 #: Pairs that are looked at at most, and listed, some 200 bytes each.
 LOOKED_AT, MOST = 100_000, 400_000
@@ -22,34 +23,50 @@ class Meeting(Singles):
 
     At first stage by stage, with the least that each of them takes; then, where few enough are
     left at each position, by pairs.
+
+    Parameters
+    ----------
+    meet
+        The ideal that the first D stages end with, not the empty or the last one.
+    pairs
+        What all meeting ideals have in common.
     """
 
+    meet: int
     pairs: Pairs
 
-    def durations(self) -> Sequence[Floats]:
-        """Return for each position how long the actions of each stage take at least.
+    def parts(self) -> Sequence[Part]:
+        """Return the stages of both halves, with how long the actions of each take at least.
 
         A net with pins on one side of the meeting ideal alone is paid for by all stages that cut
         it. Else the first half pays for forward data, and the second half for gradients, where
         another stage of the same half has a pin, as that is on another device.
         """
-        shared, (size, meet) = self.pairs.shared, self.through
-        stages = self.pairs.paths.stages
-        halves = []
-        for half in range(2):
-            passes = stages.forward[0].copy(), stages.backward[0].copy()
-            for e, (which, own) in enumerate(self.pairs.cut):
-                below = int(shared.held[meet, e])
-                here = int(shared.pins[e]) - below if half else below
-                if here == shared.pins[e]:
-                    for k in range(2):
-                        passes[k][which] += shared.weight[k, e]
-                elif here:
-                    passes[half][which[own < here]] += shared.weight[half, e]
-            forward, backward = (np.where(np.isfinite(one), one, 0.0) for one in passes)
-            none = np.zeros_like(forward)
-            halves += [np.stack((forward, backward, none, none))] * size
-        return halves
+        size, stages, members = self.pairs.devices, self.pairs.paths.stages, self._members
+        below = ~(members & ~members[self.meet]).any(axis=1)
+        above = ~(members[self.meet] & ~members).any(axis=1)
+        order, start = self.pairs.by_start, stages.start
+        return [
+            self._part(range(size), order[below[stages.end[order]]]),
+            self._part(range(size, 2 * size), order[above[start[order]]]),
+        ]
+
+    @property
+    def _members(self) -> NDArray[np.uint64]:
+        return self.pairs.paths.stages.lattice.members
+
+    def _part(self, positions: range, numbers: Ints) -> Part:
+        half, shared = int(positions.start > 0), self.pairs.shared
+        below = shared.held[self.meet]
+        here = shared.pins - below if half else below
+        own = self.pairs.pins[:, numbers]
+        cut = (own > 0) & (own < shared.pins[:, None])
+        whole = here == shared.pins
+        duration = np.zeros((4, len(numbers)))
+        duration[:2] = self.pairs.least_times[:, numbers] + shared.weight[:, whole] @ cut[whole]
+        elsewhere = cut & (own < here[:, None])
+        duration[half] += shared.weight[half, ~whole] @ elsewhere[~whole]
+        return Part(positions, numbers, duration)
 
     def bounds(self) -> Sequence[Floats]:
         """Return for each position what each stage there costs every plan, shape (R,)."""
@@ -69,5 +86,4 @@ class Meeting(Singles):
             keys = reached[graph.source[own]] * ideals + graph.cuts[own, 0]
             allowed[s] = np.isin(self.pairs.keys, keys)
             reached = np.unique(graph.cuts[graph.begin[s] : graph.begin[s + 1], 0])
-        _, meet = self.through
-        return self.pairs.graph(meet, target, prices[None], allowed, MOST)
+        return self.pairs.graph(self.meet, target, prices[None], allowed, MOST)

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....formulations.iteration.line import most_between
 from ....instances.common.arrays import Bools, Floats, Ints
@@ -136,14 +137,22 @@ class Pairs:
         )
 
     @cached_property
-    def cut(self) -> list[tuple[Ints, Ints]]:
-        """The stages of `paths` that cut each of the `shared` nets, and how many pins they have."""
-        stages, found = self.paths.stages, []
-        for pins, held in zip(self.shared.pins, self.shared.held.T, strict=True):
-            own = held[stages.end] - held[stages.start]
-            which = np.flatnonzero((own > 0) & (own < pins))
-            found.append((which, own[which]))
-        return found
+    def pins(self) -> NDArray[np.int16]:
+        """How many pins of each of the `shared` nets the stages of `paths` have, shape (E, R)."""
+        stages, held = self.paths.stages, self.shared.held.T.astype(np.int16)
+        return held[:, stages.end] - held[:, stages.start]
+
+    @cached_property
+    def least_times(self) -> Floats:
+        """The forward and backward times of `paths`, shape (2, R); 0 for what cannot run."""
+        stages = self.paths.stages
+        times = np.stack((stages.forward[0], stages.backward[0]))
+        return np.where(np.isfinite(times), times, 0.0)
+
+    @cached_property
+    def by_start(self) -> Ints:
+        """The stages of `paths` by their start."""
+        return np.argsort(self.paths.stages.start, kind="stable")
 
     @cached_property
     def alone(self) -> list[Floats]:

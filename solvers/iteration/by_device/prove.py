@@ -81,7 +81,7 @@ def _sources(run: Run, numbers: list[Sized]) -> Iterator[Source]:
         if not plans.pool:
             plans.pool.append(plans.prices)
         if _alone(plans):
-            yield Singles(plans, (0, 0))
+            yield Singles(plans)
             continue
         paid = plans.paths.stages
         if plans.size > 2:  # not all on one device
@@ -91,7 +91,7 @@ def _sources(run: Run, numbers: list[Sized]) -> Iterator[Source]:
             paid = listed
         pairs = Pairs(plans.paths, paid)
         for meet in range(1, run.lattice.size - 1):
-            yield Meeting(plans, (plans.size // 2, meet), pairs)
+            yield Meeting(plans, meet, pairs)
 
 
 def _alone(plans: Sized) -> bool:

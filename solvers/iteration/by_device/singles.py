@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,24 @@ from ....instances.common.arrays import Floats, Ints
 from ..bounds.stage_paths import StagePaths
 from ..sized import SLACK, Sized
 from .graph import Graph
+
+
+class Part(NamedTuple):
+    """What stages some positions of a chain may have, n of them.
+
+    Parameters
+    ----------
+    positions
+        Neighbours.
+    numbers
+        Shape (n,): in the list of stages, by their start.
+    duration
+        Shape (4, n): of their actions; 0 for what no device can run, which `bounds` leave out.
+    """
+
+    positions: range
+    numbers: Ints
+    duration: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +45,9 @@ class Singles:
     ----------
     plans
         Of P stages.
-    through
-        A number of stages, and the ideal that they end with; 0 and the empty one for any.
     """
 
     plans: Sized
-    through: tuple[int, int]
 
     @property
     def paths(self) -> StagePaths:
@@ -41,19 +57,14 @@ class Singles:
     def tables(self, prices: Floats) -> Floats:
         """Return the least cost of stages s, … from each ideal to the last, (Q, P + 1, N)."""
         stages, size = self.paths.stages, self.plans.size
-        order = np.argsort(stages.start, kind="stable")
-        starts, at = np.unique(stages.start[order], return_index=True)
-        end = stages.end[order]
         least = np.full((len(prices), size + 1, stages.lattice.size), np.inf)
         least[:, -1, -1] = 0.0
-        durations = self.durations()
-        for s in range(size - 1, -1, -1):
-            duration = durations[s][:, order]
-            for q, price in enumerate(prices):
-                cost = least[q, s + 1][end] + price[s] @ duration
-                least[q, s, starts] = np.minimum.reduceat(cost, at)
-                if s == self.through[0]:
-                    least[q, s, np.arange(stages.lattice.size) != self.through[1]] = np.inf
+        for part in reversed(self.parts()):
+            starts, at = np.unique(stages.start[part.numbers], return_index=True)
+            end = stages.end[part.numbers]
+            for s in reversed(part.positions) if len(at) else ():
+                cost = least[:, s + 1, end] + prices[:, s] @ part.duration
+                least[:, s, starts] = np.minimum.reduceat(cost, at, axis=1)
         return least
 
     def least(self, tables: Floats) -> float:
@@ -62,36 +73,36 @@ class Singles:
 
     def graph(self, target: float, prices: Floats, tables: Floats, most: int) -> Graph | None:
         """Return the stages of chains below a target; None if there are more than `most`."""
-        stages, size = self.paths.stages, self.plans.size
-        durations = self.durations()
+        stages = self.paths.stages
         spent = np.full((len(prices), stages.lattice.size), np.inf)
         spent[:, 0] = 0.0
         bounds = self.bounds()
-        found, total = [], 0
-        for s in range(size):
-            cost = prices[:, s] @ durations[s]
-            bound = spent[:, stages.start] + cost + tables[:, s + 1, stages.end]
-            kept = bounds[s] < target
-            kept &= bound.max(axis=0) * (1 - SLACK) < target
-            numbers = np.flatnonzero(kept)
-            total += len(numbers)
-            if total > most:
-                return None
-            reached = np.full_like(spent, np.inf)
-            for q in range(len(prices)):
-                own = spent[q, stages.start[numbers]] + cost[q, numbers]
-                np.minimum.at(reached[q], stages.end[numbers], own)
-            spent = reached
-            found.append(numbers)
-        return self._numbered(found, durations)
+        found: list[Ints] = []
+        times: list[Floats] = []
+        for part in self.parts():
+            for s in part.positions:
+                start, end = stages.start[part.numbers], stages.end[part.numbers]
+                cost = prices[:, s] @ part.duration
+                bound = spent[:, start] + cost + tables[:, s + 1, end]
+                kept = bounds[s][part.numbers] < target
+                kept &= bound.max(axis=0) * (1 - SLACK) < target
+                found.append(part.numbers[kept])
+                times.append(part.duration[:, kept].T)
+                if sum(map(len, found)) > most:
+                    return None
+                reached = np.full_like(spent, np.inf)
+                for q in range(len(prices)):
+                    own = spent[q, start[kept]] + cost[q, kept]
+                    np.minimum.at(reached[q], end[kept], own)
+                spent = reached
+        return self._numbered(found, times)
 
-    def durations(self) -> Sequence[Floats]:
-        """Return for each position how long the actions of each stage take, shape (4, R).
-
-        0 for what no device can run, which `bounds` leave out.
-        """
-        duration = self.paths.durations(0)
-        return [np.where(np.isfinite(duration), duration, 0.0)] * self.plans.size
+    def parts(self) -> Sequence[Part]:
+        """Return the stages of all positions: here the same at each."""
+        order = np.argsort(self.paths.stages.start, kind="stable")
+        duration = self.paths.durations(0)[:, order]
+        every = np.where(np.isfinite(duration), duration, 0.0)
+        return [Part(range(self.plans.size), order, every)]
 
     def bounds(self) -> Sequence[Floats]:
         """Return for each position what each stage there costs every plan, shape (R,)."""
@@ -99,8 +110,8 @@ class Singles:
         work = self.least(self.tables(time)) * (1 - SLACK)
         return [self.paths.least_makespan(s, 0, work) for s in range(self.plans.size)]
 
-    def _numbered(self, found: list[Ints], durations: Sequence[Floats]) -> Graph:
-        """Return the graph of the stages of each position."""
+    def _numbered(self, found: list[Ints], times: list[Floats]) -> Graph:
+        """Return the graph of the stages of each position, and of what their actions take."""
         stages = self.paths.stages
         source, sink = [], []
         reached = np.zeros(1, np.int64)
@@ -109,7 +120,6 @@ class Singles:
             reached = np.unique(stages.end[numbers])
             sink.append(np.searchsorted(reached, stages.end[numbers]))
         chosen = np.concatenate(found)
-        times = [own[:, numbers].T for own, numbers in zip(durations, found, strict=True)]
         sizes = [len(numbers) for numbers in found]
         return Graph(
             np.cumsum([0, *sizes]),

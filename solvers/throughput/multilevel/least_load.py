@@ -29,7 +29,8 @@ from ....instances import Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search, Stoppable
 from ..column_generation.frontier import incidence
-from ..column_generation.frontier_kernels import Nets, build
+from ..column_generation.frontier_kernels import build
+from ..column_generation.frontier_slots import Nets
 from ..dp.stage_dp import knapsack
 from .least_load_kernel import Labels, extend
 

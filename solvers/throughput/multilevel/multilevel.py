@@ -4,7 +4,8 @@
 finds the best contiguous plan of coarse units. *Refine*: units are left as they are where stages
 meet, coarser the farther from there, and the dynamic program is run again, until that brings
 nothing. Splits that need not be contiguous begin with an order that need not be topological; at
-last pairs of devices divide anew what they hold, of such units, by the neighbourhood search. Every step costs time near-linear in the graph.
+last pairs of devices divide anew what they hold, of such units, by the neighbourhood search.
+Every step costs time near-linear in the graph.
 """
 
 from __future__ import annotations

@@ -33,6 +33,9 @@ def values_of(name: str) -> list[tuple[Any, list[Any], dict[str, Any], Any]]:
                 found.append((node, args, kwargs, made))
             return made
 
+    for node in traced.graph.nodes:  # all is computed with twice the digits
+        if node.kwargs.get("dtype") is torch.float32:
+            node.kwargs = {**node.kwargs, "dtype": torch.float64}
     graph = torch.fx.GraphModule(torch.nn.Module(), traced.graph)
     given = {
         **{name: p.detach().double() for name, p in model.named_parameters()},

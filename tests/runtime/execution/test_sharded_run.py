@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 
 from ranks import on_ranks  # noqa: E402
 from sharded_models import MODELS  # noqa: E402
-from sharded_workers import run_random  # noqa: E402
+from sharded_workers import run_random, train_and_go_on  # noqa: E402
 
 from stagecut.instances.pytorch.factory import make  # noqa: E402
 from stagecut.runtime.accuracy.sharded import compare_sharded_run  # noqa: E402
@@ -104,21 +104,41 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_command_trains_as_one_process_does_and_reports(files: Path) -> None:
+def trained(files: Path, *options: str) -> tuple[list[float], str]:
+    """Run the plan by rule on two processes; return losses, and all that it says."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", "-m", "stagecut", "run", "megatron.json"]
-    command += ["--model", "model.py:make", "--workload", "program.json", "--steps", "5"]
-    command += ["--optimizer", "adam", "--record", "run.json", "--report"]
+    command += ["--model", "model.py:make", "--workload", "program.json", "--optimizer", "adam"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, cwd=files, env=environment, capture_output=True, text=True, timeout=150
-    )
+        [*command, *options], cwd=files, env=environment, capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("step ")]
-    losses = [float(line.split()[3]) for line in lines]
+    return [float(line.split()[3]) for line in lines], done.stdout
+
+
+def test_it_goes_on_from_a_checkpoint(files: Path) -> None:
+    first, _ = trained(files, "--steps", "2", "--checkpoint", "kept")
+    rest, _ = trained(files, "--steps", "3", "--checkpoint", "kept", "--resume")
+    assert [*first, *rest] == pytest.approx(alone(), rel=1e-5)
+    merged = stagecut.merge_checkpoint(files / "kept")
+    make(f"{files}/model.py:make").model.load_state_dict(merged)
+    assert merged["a.weight"].shape == (16, 8)
+    assert merged["norm.running_mean"].any()
+
+
+@pytest.mark.parametrize("name", ["language", "vision"])
+def test_another_sharding_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
+    on_ranks(4, train_and_go_on, (2, 2), name, tmp_path / "kept")
+
+
+def test_the_command_trains_as_one_process_does_and_reports(files: Path) -> None:
+    losses, said = trained(files, "--steps", "5", "--record", "run.json", "--report")
     assert losses == pytest.approx(alone(), rel=1e-5)
-    assert "the inputs ended after 3 steps" in done.stdout
-    assert "step: predicted" in done.stdout
+    assert "the inputs ended after 3 steps" in said
+    assert "step: predicted" in said
     workload = stagecut.load(files / "program.json")
     plan = stagecut.load_plan(files / "megatron.json", workload)
     recording = load_sharded_recording(files / "run.json")
@@ -137,7 +157,6 @@ def test_the_command_trains_as_one_process_does_and_reports(files: Path) -> None
         ({"schedule": "1f1b"}, "schedule: a sharding"),
         ({"replicas": 2}, "replicas: a sharding"),
         ({"recompute": True}, "recompute: a sharding"),
-        ({"checkpoint": Path("kept")}, "no checkpoints of shardings"),
         ({"device": "cuda"}, "CPUs alone"),
         ({}, "torchrun --nproc-per-node 2"),
     ],

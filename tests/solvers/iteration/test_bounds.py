@@ -191,7 +191,7 @@ def test_chains_of_single_stages_by_device_are_bounded_and_all_found(part: int) 
         if math.isinf(best) or paths.line.problem.overlap:
             continue
         for target in (0.9 * best, 1.2 * best):
-            source = Singles(sized(paths), (0, 0))
+            source = Singles(sized(paths))
             bounds, met = [0.0], [math.inf]
 
             def aim(target: float = target) -> float:

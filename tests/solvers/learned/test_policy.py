@@ -13,6 +13,7 @@ from stagecut import (  # noqa: E402
     Cluster,
     DeviceKind,
     Iteration,
+    Latency,
     Limits,
     Throughput,
     Workload,
@@ -23,6 +24,7 @@ from stagecut.instances import Problem  # noqa: E402
 from stagecut.instances.generate.graph_family import FAMILIES, family_graph  # noqa: E402
 from stagecut.runtime import evaluate  # noqa: E402
 from stagecut.solvers.learned.encoder import encode  # noqa: E402
+from stagecut.solvers.learned.fine_tune import ELITE, FineTuning  # noqa: E402
 from stagecut.solvers.learned.groups import Groups, Rules  # noqa: E402
 from stagecut.solvers.learned.partitioner import (  # noqa: E402
     partition,
@@ -46,10 +48,20 @@ PROBLEMS = [
     Throughput(pipeline="gpipe"),
     Iteration(8),
     Iteration(8, schedule="gpipe"),
+    Latency(),
+    Latency(2),
 ]
-#: A graph with a backward pass.
+#: Graphs with and without a backward pass.
 TRAINS = next(w for w in (family_graph("residual", s) for s in range(9)) if w.backward.any())
+FORWARD = next(w for w in (family_graph("branches", s) for s in range(9)) if not w.backward.any())
 UNEQUAL = Cluster((DeviceKind("accelerator", 2), DeviceKind("slow", 2, times="cpu")))
+#: Accelerators that have room for two thirds, and CPUs.
+SMALL = Cluster(
+    (
+        DeviceKind("accelerator", 2, float(FORWARD.memory_bytes.sum()) / 3),
+        DeviceKind("cpu", 1, host=True),
+    )
+)
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +70,14 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
-def posed(problem: Problem, workload: Workload = TRAINS, cluster: Cluster | None = None) -> Subject:
+def graph_for(problem: Problem) -> Workload:
+    return FORWARD if isinstance(problem, Latency) else TRAINS
+
+
+def posed(
+    problem: Problem, workload: Workload | None = None, cluster: Cluster | None = None
+) -> Subject:
+    workload = workload or graph_for(problem)
     devices = cluster or workload.cluster
     assert devices is not None
     return subject(pose(workload, devices, problem))
@@ -66,26 +85,26 @@ def posed(problem: Problem, workload: Workload = TRAINS, cluster: Cluster | None
 
 def drawn_from(of: Subject, seed: int = 0) -> Drawn:
     rng = np.random.default_rng(seed)
-    return draw_placements(new_policy(0), of, targets(6, rng), rng, schedules=2)
+    return draw_placements(new_policy(0), of, targets(of, 6, rng), rng, schedules=2)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-@pytest.mark.parametrize("cluster", [None, UNEQUAL], ids=["equal", "unequal"])
+@pytest.mark.parametrize("cluster", [None, UNEQUAL, SMALL], ids=["equal", "unequal", "small"])
 def test_values_are_the_verifiers(problem: Problem, cluster: Cluster | None) -> None:
-    of = posed(problem, cluster=cluster)
+    workload, of = graph_for(problem), posed(problem, cluster=cluster)
     drawn = drawn_from(of)
-    scale = of.scene.even_load
-    scale *= problem.microbatches if isinstance(problem, Iteration) else 1
     kept = 0
     for group, device, value in zip(drawn.group, drawn.device, drawn.values, strict=True):
-        report = evaluate(TRAINS, cluster or TRAINS.cluster, problem, of.solution(group, device))
+        report = evaluate(
+            workload, cluster or workload.cluster, problem, of.solution(group, device)
+        )
         worst = float(of.scene.count.sum())
         if not report.violations:
             kept += 1
-            assert value * scale == pytest.approx(report.objective)
+            assert value * of.unit == pytest.approx(report.objective)
         elif any("bytes" in str(said) for said in report.violations):
             assert value > worst
-    assert kept or cluster is None
+    assert kept or cluster is not UNEQUAL
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
@@ -179,7 +198,7 @@ def test_training_improves_on_its_own_first_mean() -> None:
 def test_fine_tuning_offers_what_it_draws(problem: Problem) -> None:
     from stagecut.api.solve import solve_with
 
-    options = {"fine-tune": "0.5"}
+    options = {"fine-tune": "1e6"}
     result = solve_with(
         TRAINS, problem=problem, method="learned", limits=Limits(nodes=64, seconds=60),
         options=options,
@@ -187,6 +206,35 @@ def test_fine_tuning_offers_what_it_draws(problem: Problem) -> None:
     assert result.plan is not None
     assert result.phases["fine-tune"] > 0
     assert result.bound <= result.plan.objective
+
+
+def test_fine_tuning_makes_what_was_best_likelier() -> None:
+    of, policy = posed(Throughput("contiguous")), new_policy(0)
+    drawn = drawn_from(of)
+    best = drawn.take(np.argsort(drawn.values, kind="stable")[:ELITE])
+    before, _ = log_probabilities(policy, of, best)
+    tuning = FineTuning(policy, of)
+    for _ in range(5):
+        tuning.learn_from(drawn)
+    after, _ = log_probabilities(policy, of, best)
+    assert after.sum() > before.sum()
+
+
+@pytest.mark.parametrize("problem", [Throughput(), Throughput("contiguous"), Latency()], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fine-tune": "1e6"}], ids=["zero-shot", "fine-tuned"])
+def test_never_behind_greedy(problem: Problem, options: dict[str, str]) -> None:
+    from stagecut.api.solve import solve_with
+
+    workload, cluster = graph_for(problem), SMALL if isinstance(problem, Latency) else None
+    greedy, found = (
+        solve_with(
+            workload, cluster, problem, method=method, limits=Limits(nodes=1), options=given
+        ).objective
+        for method, given in (("greedy", {}), ("learned", options))
+    )
+    assert greedy is not None
+    assert found is not None
+    assert found <= greedy
 
 
 def test_zero_shot_is_near_the_optimum_on_a_family_that_it_has_not_seen() -> None:

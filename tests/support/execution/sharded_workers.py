@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,9 +19,14 @@ from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
 from stagecut.instances import Role, TensorSharding
 from stagecut.runtime import evaluate
+from stagecut.runtime.execution.checkpoint import restore, save
+from stagecut.runtime.execution.checkpoint_files import Position, newest
+from stagecut.runtime.execution.model_state import merge_checkpoint
+from stagecut.runtime.execution.sharded.checkpoint import model_state
 from stagecut.runtime.execution.sharded.collectives import join_mesh, part_of
 from stagecut.runtime.execution.sharded.device import ShardedDevice
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding
+from stagecut.runtime.execution.sharded.run import ShardedTrainer
 
 #: What torch calls a collective in its counts.
 COUNTED = {
@@ -84,6 +91,48 @@ def run_random(_: int, shape: tuple[int, ...], name: str, seeds: range) -> int:
         check_collectives(device, counter, int(np.prod(shape)))
         converted += len(prepared.report.converted)
     return converted
+
+
+def train_and_go_on(_: int, shape: tuple[int, ...], name: str, folder: Path) -> None:
+    """Train by one sharding, keep a checkpoint, and go on by another: as one process does."""
+    model, inputs = MODELS[name]()
+    workload = stagecut.tensor_program(model, inputs, estimate="h100")
+    place = join_mesh(shape)
+
+    def optimizer(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=1e-3)
+
+    def trainer(seed: int, whole: torch.nn.Module) -> ShardedTrainer:
+        plan = random_plan(workload, shape, seed)
+        prepared = prepare_sharding(plan, whole, inputs, workload=workload)
+        return ShardedTrainer(ShardedDevice(prepared, place), optimizer)
+
+    alone = copy.deepcopy(model)
+    stepper = optimizer(alone.parameters())
+    expected = []
+    for _step in range(3):
+        loss = alone(*inputs)
+        loss.backward()
+        stepper.step()
+        stepper.zero_grad()
+        expected.append(loss.item())
+    first = trainer(0, copy.deepcopy(model))
+    losses = [first.run([first.device.prepared.inputs(inputs)])[0] for _step in range(2)]
+    kept = model_state(first.device)
+    save(folder, Position(2, 2), first.written(), kept, plan="a", model="m")
+    torch.testing.assert_close(merge_checkpoint(folder), _put_together(first), rtol=0, atol=0)
+    other = trainer(1, copy.deepcopy(model))
+    restore(newest(folder, "m"), other.trained(), "b")
+    losses += other.run([other.device.prepared.inputs(inputs)])
+    for found, wanted in zip(losses, expected, strict=True):
+        assert abs(found - wanted) <= 1e-4 * abs(wanted), (losses, expected)
+
+
+def _put_together(trainer: ShardedTrainer) -> dict[str, torch.Tensor]:
+    """Return the `state_dict` of a sharding's model as it is now."""
+    state = model_state(trainer.device)
+    wholes = {name: trainer.device.whole(name) for name in sorted(set(state.tensors.values()))}
+    return {name: wholes[own] for name, own in state.tensors.items()} | dict(state.untouched)
 
 
 def check_collectives(device: ShardedDevice, counter: CommDebugMode, devices: int) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
-from ..formulations.program import quiet_pyomo
-from ..formulations.rules.reduce import only_case
-from ..formulations.stated import FORMULATIONS, Stated, set_partitioning, sets_of
-from ..formulations.task import Task, pose
-from ..instances import (
+from ...formulations.program import quiet_pyomo
+from ...formulations.rules.reduce import only_case
+from ...formulations.stated import FORMULATIONS, Stated, set_partitioning, sets_of
+from ...formulations.task import Task, pose
+from ...instances import (
     Cluster,
     DeviceMapping,
     InfeasibleError,
@@ -23,11 +23,11 @@ from ..instances import (
     Sharding,
     Workload,
 )
-from ..instances.common.arrays import Floats
-from ..instances.model.summary import Summarised
-from ..solvers.core.compiled_model import Compiled, compile_model
-from ..solvers.core.proofs.relaxation import relax as solve_linear
-from .solve import chosen
+from ...instances.common.arrays import Floats
+from ...instances.model.summary import Summarised
+from ...solvers.core.compiled_model import Compiled, compile_model
+from ...solvers.core.proofs.relaxation import relax as solve_linear
+from ..solve import chosen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,9 +54,13 @@ class Relaxation(Summarised):
     statement
         Symbols and equations, as Markdown.
     shares
-        Which part of each node is where; an integer solution has nothing but 0 and 1.
+        Which part of each node is where; an integer solution has nothing but 0 and 1. Of a
+        sharding: which part of each operator's output lies how; of a schedule: which part of each
+        pair of passes is in which order.
     values
         Of all variables that are not 0, by their names in the model.
+    passes
+        Of a schedule: device, begin and end of each pass.
 
     Examples
     --------
@@ -77,6 +81,7 @@ class Relaxation(Summarised):
     statement: str = field(repr=False)
     shares: pd.DataFrame = field(repr=False)
     values: pd.Series = field(repr=False)
+    passes: pd.DataFrame | None = field(default=None, repr=False)
 
     @property
     def fractional(self) -> float:
@@ -153,10 +158,10 @@ def relax(
         if name == "set-partitioning":
             return _least_limit(task, begin)
         stated = known[name](task)
-        found = _solved(stated)
+        found = solved(stated)
     if found is None:
         raise InfeasibleError(f"{loaded.name}: nothing fits, even in parts")
-    return _relaxation(name, stated, *found, begin=begin)
+    return relaxation_of(name, stated, *found, begin=begin)
 
 
 def _least_limit(task: Task[Problem], begin: float) -> Relaxation:
@@ -169,18 +174,18 @@ def _least_limit(task: Task[Problem], begin: float) -> Relaxation:
     while low <= high:
         middle = (low + high) // 2
         stated = set_partitioning(task, loads[middle])
-        found = _solved(stated)
+        found = solved(stated)
         if found is None:
             low = middle + 1
         else:
             high, best = middle - 1, (stated, *found)
     if best is None:
         raise InfeasibleError(f"{task.workload.name}: no sets of nodes fit, even in parts")
-    relaxation = _relaxation("set-partitioning", *best, begin=begin)
+    relaxation = relaxation_of("set-partitioning", *best, begin=begin)
     return replace(relaxation, bound=loads[high + 1])
 
 
-def _solved(stated: Stated) -> tuple[Compiled, Floats] | None:
+def solved(stated: Stated) -> tuple[Compiled, Floats] | None:
     """Return the program as arrays and an optimal point without whole numbers; None without one."""
     compiled = compile_model(stated.model)
     if compiled.linear is None:
@@ -189,7 +194,7 @@ def _solved(stated: Stated) -> tuple[Compiled, Floats] | None:
     return None if x is None else (compiled, x)
 
 
-def _relaxation(
+def relaxation_of(
     name: str, stated: Stated, compiled: Compiled, x: Floats, *, begin: float
 ) -> Relaxation:
     """Return what the solution of a relaxation says."""

@@ -1,0 +1,1 @@
+"""Integer programs without whole numbers: of a problem, and of a schedule."""

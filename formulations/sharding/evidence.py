@@ -1,0 +1,84 @@
+"""What proves a bound on shardings, in the form that plans keep: potentials, by tensors and uses.
+
+What it proves is written out in `runtime.verify.sharding_bound`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ...instances.common.arrays import Floats
+from ...instances.model.sharding.properties import property_text
+from .costs import ShardingCosts
+
+#: What rounding all potentials down to whole units may take off the bound, relatively.
+LOSS = 1e-7
+
+#: What a bound is below the target of its certificate's check, relatively: for rounding.
+MARGIN = 1e-9
+
+
+class Proof(NamedTuple):
+    """Potentials of all uses, as `relaxation.Potentials` has them."""
+
+    alpha: Floats
+    beta: Floats
+
+
+def evidence(costs: ShardingCosts, target: float, proof: Proof | None = None) -> dict[str, object]:
+    """Return what proves `target`; without potentials elimination alone has to.
+
+    Returns
+    -------
+    dict
+        As `PotentialCertificate`.
+    """
+    names: dict[str, int] = {}
+    uses: list[list[object]] = []
+    unit = 1.0
+    if proof is not None and len(proof.alpha):
+        unit = max(LOSS * abs(target) / (len(proof.alpha) + len(proof.beta)), 1e-300)
+        alpha, beta = (np.floor(side / unit) for side in proof)
+        uses = list(_uses(costs, alpha, beta, names))
+    return {"target": target, "unit": unit, "properties": list(names), "uses": uses}
+
+
+def _uses(
+    costs: ShardingCosts, alpha: Floats, beta: Floats, names: dict[str, int]
+) -> list[list[object]]:
+    """Return the potentials of each use that has any; uses are counted as `flatten` does."""
+    found: list[list[object]] = []
+    a, b = 0, 0
+    for t, users in enumerate(costs.uses):
+        if not users:
+            continue
+        states = np.unique(costs.makes[t][1])
+        for use, slot in zip(users, _slots(costs, t), strict=True):
+            needed = np.unique(use.needs)
+            if not costs.conversions[t].cost[np.ix_(states, needed)].any():
+                continue
+            sides: list[list[int]] = []
+            for numbers, values in (
+                (states, alpha[a : a + len(states)]),
+                (needed, beta[b : b + len(needed)]),
+            ):
+                some = np.flatnonzero(values)
+                texts = [property_text(costs.conversions[t].states[k]) for k in numbers[some]]
+                sides.append([names.setdefault(text, len(names)) for text in texts])
+                sides.append(values[some].astype(np.int64).tolist())
+            a, b = a + len(states), b + len(needed)
+            if sides[0] or sides[2]:
+                found.append([t, use.operator, slot, *sides])
+    assert (a, b) == (len(alpha), len(beta))
+    return found
+
+
+def _slots(costs: ShardingCosts, t: int) -> list[int]:
+    """Return which input each use of a tensor is; 0 of a parameter that its gradient arrives at."""
+    found = []
+    for operator in costs.program.operators:
+        found += [slot for slot, read in enumerate(operator.inputs) if read == t]
+        found += [0] * (operator.gradient == t)
+    return found

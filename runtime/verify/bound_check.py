@@ -1,0 +1,25 @@
+"""What the check of a certificate found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...instances import Plan, VerificationError
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """The two sides of the inequality: `value` of all nodes, `held` by all devices at most.
+
+    Of a certificate by multipliers or potentials, what they prove, and the target.
+    """
+
+    target: float
+    value: float
+    held: float
+
+
+def check_target(plan: Plan, target: float) -> None:
+    """Check that what a certificate speaks of is not below the plan's bound."""
+    if not plan.bound <= target:
+        raise VerificationError(f"certificate: its target {target!r} is below {plan.bound!r}")

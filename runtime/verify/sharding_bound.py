@@ -1,0 +1,274 @@
+"""Check the certificate of a sharding's bound, apart from the search that found it: potentials.
+
+A use r is an operator that reads a tensor T, or a parameter that its gradient arrives at. Numbers
+α_r(a) for each way a that T is made, and β_r(b) for each way b that it is needed, any at all, prove
+that no sharding costs less than
+
+    Σ_v min_k φ_v(k) − Σ_T max_a Σ_b max(0, Σ_r max(0, α_r(a) + β_r(b)) − conversion_T(a, b))
+    φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)
+
+over choices k of operators v: what the numbers of an operator gain, a conversion pays for, and what
+they gain too much is taken off. A sharding with choice k of v costs at least as much more as φ_v(k)
+is above the least of v: choices for which that is the target or more are left out. The operators
+are gone through in order and back; each claims first what nobody claims of the conversions around
+it, as those to and from what is left out need not be paid for, and then leaves what its choices
+are dearer by than the cheapest to its uses further on. The cheapest of what is left is found by
+elimination (`elimination`), by the costs themselves.
+
+Memory is left aside: a limit can only make shardings dearer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...instances import InputError, Plan, Sharding, VerificationError, Workload, program_of
+from ...instances.common.arrays import Bools, Floats
+from ...instances.common.errors import quote
+from ...instances.formats.certificate import (
+    ELIMINATED,
+    PASSED,
+    PotentialCertificate,
+    potential_certificate,
+)
+from .bound_check import BoundCheck, check_target
+from .elimination import Factor, least_sum
+from .sharding_ways import Tensors, Use, Ways, priced_ways
+
+#: What is taken off for rounding, as a part of the sum of all magnitudes.
+ROUNDING = 1e-11
+
+#: Passes over the operators, at most, and between two tries to eliminate what is left.
+PASSES, STEP = 48, 4
+
+#: Entries of all tables of elimination, before the last try and in it.
+MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
+
+
+def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> BoundCheck:
+    """Check that a sharding's bound holds; see `bound.check_bound`.
+
+    A bound whose certificate has no potentials is held against what can be proved without.
+    """
+    origin = plan.certificate.get("origin")
+    if origin in (PASSED, ELIMINATED):
+        given = potential_certificate(plan.certificate)
+    else:
+        given = PotentialCertificate(ELIMINATED, plan.bound, 1.0, [], [])
+    check_target(plan, given.target)
+    proved = proved_by(workload, problem, given)
+    if not proved >= given.target and origin not in (PASSED, ELIMINATED):
+        raise InputError(
+            f"plan: its bound comes from {quote(origin)}, without a certificate that can be "
+            f"checked; of any sharding {proved!r} is proved, and not {given.target!r}"
+        )
+    if not proved >= given.target:
+        raise VerificationError(
+            f"certificate: its potentials prove {proved!r}, and not {given.target!r}"
+        )
+    return BoundCheck(given.target, proved, given.target)
+
+
+def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate) -> float:
+    """Return the bound on the cost that a certificate proves: the target at most.
+
+    Raises
+    ------
+    VerificationError
+        If it speaks of what the program does not have, or what it leaves is too much to try.
+    """
+    ways, tensors = priced_ways(program_of(workload), problem, workload.time_unit)
+    if any(not len(one.cost) for one in ways):
+        return data.target  # an operator that cannot be computed: there is no sharding
+    check = _Check(ways, tensors, data)
+    for k in range(PASSES):
+        check.passes(forward=k % 2 == 0)
+        if check.bound >= data.target:
+            return data.target
+        if k % STEP == STEP - 1:
+            most = MOST_AT_FIRST if k < PASSES - 1 else MOST_ENTRIES
+            least = least_sum(check.counts(), check.factors(), most)
+            if least is not None:
+                return min(data.target, least * (1 - ROUNDING))  # a sum of costs, none below 0
+    raise VerificationError(
+        "certificate: its potentials leave too many choices for this check to try all"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Potential:
+    """Potentials of one use, by the ways that its tensor is made, and needed: −inf if it is not."""
+
+    alpha: Floats
+    beta: Floats
+
+
+class _Check:
+    """Costs with potentials, and the choices that are left."""
+
+    def __init__(
+        self, ways: list[Ways], tensors: list[Tensors], data: PotentialCertificate
+    ) -> None:
+        self.ways, self.tensors, self.target = ways, tensors, data.target
+        self.kept: list[Bools] = [np.ones(len(one.cost), np.bool_) for one in ways]
+        self.phi: list[Floats] = [one.cost.copy() for one in ways]
+        self.around: list[list[tuple[int, Use, bool]]] = [[] for _ in ways]
+        given = _given(data)
+        self.potentials: list[dict[Use, _Potential]] = []
+        self.spare: list[Floats] = []
+        broken, self.size = 0.0, 0.0
+        for k, tensor in enumerate(tensors):
+            spare, mine = tensor.cost.copy(), {}
+            for use in tensor.uses:
+                alpha, beta = given.pop((tensor.number, use.reader, use.slot), ({}, {}))
+                one = _Potential(
+                    np.array([alpha.get(how, 0.0) for how in tensor.made]),
+                    np.array([beta.get(how, 0.0) for how in tensor.needed]),
+                )
+                self.size += float(np.abs(one.alpha).max() + np.abs(one.beta).max())
+                one.beta[np.setdiff1d(np.arange(len(one.beta)), use.by_reader)] = -math.inf
+                mine[use] = one
+                spare -= np.maximum(0.0, one.alpha[:, None] + one.beta[None, :])
+                self.phi[tensor.maker] += one.alpha[tensor.by_maker]
+                self.phi[use.reader] += one.beta[use.by_reader]
+                self.around[tensor.maker].append((k, use, False))
+                self.around[use.reader].append((k, use, True))
+            broken += float(np.maximum(0.0, -spare).sum(axis=1).max())
+            self.size += float(tensor.cost.max(initial=0.0)) * tensor.cost.shape[1]
+            self.spare.append(np.maximum(0.0, spare))
+            self.potentials.append(mine)
+        if given:
+            raise VerificationError("certificate: it counts what is no use of a tensor")
+        self.size += sum(float(np.abs(one.cost).max()) for one in ways)
+        self.least = [float(phi.min()) for phi in self.phi]
+        self.bound = math.fsum(self.least) - broken - ROUNDING * self.size
+
+    def passes(self, *, forward: bool) -> None:
+        """Go through the operators, and leave out choices that cost the target or more."""
+        count = len(self.phi)
+        for v in range(count) if forward else range(count - 1, -1, -1):
+            phi, kept = self.phi[v], self.kept[v]
+            for k, use, reads in self.around[v]:
+                phi += self._claimed(k, use, reads)
+            least = float(phi[kept].min())
+            self.bound += least - self.least[v]
+            self.least[v] = least
+            self.kept[v] = kept & (self.bound + (phi - least) < self.target)
+            if self.bound >= self.target:
+                return
+            self._leave(v, forward)
+
+    def _claimed(self, k: int, use: Use, reads: bool) -> Floats:
+        """Raise the potentials of a use on one side as far as conversions pay; return by what."""
+        tensor, one = self.tensors[k], self.potentials[k][use]
+        rows, columns = self._possible(tensor, use)
+        both = one.alpha[:, None] + one.beta[None, :]
+        self.spare[k] += np.where(columns, 0.0, np.maximum(0.0, both))
+        one.beta[~columns] = both[:, ~columns] = -math.inf
+        spare = self.spare[k] + np.maximum(0.0, -both)
+        if reads:
+            gain = np.where(columns, spare[rows].min(axis=0), 0.0)
+            after = both + gain[None, :]
+            one.beta[:] += gain
+        else:
+            gain = np.where(rows, spare[:, columns].min(axis=1), 0.0)
+            after = both + gain[:, None]
+            one.alpha[:] += gain
+        self.spare[k] -= np.maximum(0.0, after) - np.maximum(0.0, both)
+        return gain[use.by_reader if reads else tensor.by_maker]
+
+    def _leave(self, v: int, forward: bool) -> None:
+        """Leave what an operator's choices are dearer by than its cheapest to its uses ahead."""
+        ahead = [
+            (k, use, reads)
+            for k, use, reads in self.around[v]
+            if ((self.tensors[k].maker if reads else use.reader) > v) == forward
+        ]
+        if not ahead:
+            return
+        share = 1.0 / max(len(ahead), len(self.around[v]) - len(ahead))
+        kept, over = self.kept[v], self.phi[v] - self.least[v]
+        for k, use, reads in ahead:
+            tensor, one = self.tensors[k], self.potentials[k][use]
+            side, of = (one.beta, use.by_reader) if reads else (one.alpha, tensor.by_maker)
+            given = np.full(len(side), np.inf)
+            np.minimum.at(given, of[kept], over[kept])
+            given = np.where(np.isinf(given), 0.0, share * given)
+            before = np.maximum(0.0, one.alpha[:, None] + one.beta[None, :])
+            side -= given
+            self.spare[k] += before - np.maximum(0.0, one.alpha[:, None] + one.beta[None, :])
+            self.phi[v] = self.phi[v] - given[of]
+
+    def _possible(self, tensor: Tensors, use: Use) -> tuple[Bools, Bools]:
+        """Return the ways of being made, and of being needed by a use, that are left."""
+        rows, columns = (np.zeros(size, np.bool_) for size in tensor.cost.shape)
+        rows[tensor.by_maker[self.kept[tensor.maker]]] = True
+        columns[use.by_reader[self.kept[use.reader]]] = True
+        return rows, columns
+
+    def counts(self) -> list[int]:
+        """Return the values of each variable: choices of operators, and 2 of each conversion."""
+        shared = sum(len(tensor.needed) for tensor in self.tensors)
+        return [int(kept.sum()) for kept in self.kept] + [2] * shared
+
+    def factors(self) -> list[Factor]:
+        """Return the costs of what is left, of two variables at most.
+
+        A conversion that several operators may need is a variable of its own, 1 if it is done: who
+        needs it and does not find it done pays the dearest one.
+        """
+        found = [
+            Factor((v,), one.cost[kept])
+            for v, (one, kept) in enumerate(zip(self.ways, self.kept, strict=True))
+        ]
+        done = len(self.ways)
+        for tensor in self.tensors:
+            made = tensor.by_maker[self.kept[tensor.maker]]
+            for b in range(len(tensor.needed)):
+                price = tensor.cost[made, b]
+                wants: dict[int, Bools] = {}
+                for use in tensor.uses:
+                    here = use.by_reader[self.kept[use.reader]] == b
+                    if here.any():
+                        wants[use.reader] = wants.get(use.reader, False) | here
+                if wants and price.any():
+                    found += _conversion(tensor.maker, price, wants, done + b)
+            done += len(tensor.needed)
+        return found
+
+
+def _conversion(maker: int, price: Floats, wants: dict[int, Bools], done: int) -> list[Factor]:
+    """Return what a conversion costs by its maker's choices and those of all who may want it."""
+    if any(needs.all() for needs in wants.values()):
+        return [Factor((maker,), price)]
+    if len(wants) == 1:
+        ((v, needs),) = wants.items()
+        if v == maker:
+            return [Factor((v,), np.where(needs, price, 0.0))]
+        return [Factor((maker, v), price[:, None] * needs[None, :])]
+    dearest = float(price.max())
+    paid = Factor((maker, done), np.stack([np.zeros(len(price)), price], axis=1))
+    lacking = [
+        Factor((v, done), np.stack([dearest * needs, np.zeros(len(needs))], axis=1))
+        for v, needs in wants.items()
+    ]
+    return [paid, *lacking]
+
+
+def _given(
+    data: PotentialCertificate,
+) -> dict[tuple[int, int, int], tuple[dict[str, float], dict[str, float]]]:
+    """Return the potentials of a certificate: of each use, by texts of properties."""
+    found = {}
+    for tensor, reader, slot, *sides in data.uses:
+        by = [
+            {data.properties[p]: value * data.unit for p, value in zip(*side, strict=True)}
+            for side in (sides[:2], sides[2:])
+        ]
+        if (tensor, reader, slot) in found:
+            raise VerificationError("certificate: it counts a use twice")
+        found[tensor, reader, slot] = (by[0], by[1])
+    return found

@@ -1,0 +1,82 @@
+"""A task, as a policy is asked for placements of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...formulations.throughput.whole_bytes import MEMORY_SLACK
+from ...instances import Solution
+from ...instances.common.arrays import Floats, Ints
+from .features import Scene
+from .groups import Rules
+
+#: More groups than there are.
+ANY_NUMBER = 2**31
+#: Of groups of units, (B, U), and devices of groups, (B, G): objectives, (B,).
+Values = Callable[[Ints, Ints], Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A task, as a policy is asked for placements of it.
+
+    Parameters
+    ----------
+    scene
+        What it sees.
+    rules
+        Which splits are allowed, by the number of groups; one is drawn for each batch.
+    most
+        Shape (D,): groups that each device takes at most.
+    values
+        The objectives of B placements, relative to an even load: of the groups of units, (B, U),
+        and the devices of groups, (B, G).
+    unit
+        What an objective of 1 is in the workload's unit.
+    one_after_another
+        Groups run one after the other, so that objectives reach that of one device alone.
+    solution
+        A placement of it: groups of units, (U,), and devices of groups, (G,).
+    """
+
+    scene: Scene
+    rules: tuple[Rules, ...]
+    most: Ints
+    values: Values
+    solution: Callable[[Ints, Ints], Solution]
+    unit: float
+    one_after_another: bool = False
+
+
+def numbers_of_groups(of: Scene, most: int) -> list[int]:
+    """Return the devices that are no hosts, and all, if there are so many units."""
+    accelerators = int(of.count[of.host == 0].sum())
+    numbers = {min(n, most, of.graph.size) for n in (accelerators, int(of.count.sum()))}
+    return sorted(n for n in numbers if n > 0)
+
+
+def largest_room(of: Scene) -> float:
+    """Return the memory of the largest device that is no host, if there is one."""
+    used = of.count > 0
+    able = used & (of.host == 0)
+    return float(of.room[able if able.any() else used].max()) * (1 + MEMORY_SLACK)
+
+
+def excess(held: Floats, room: Floats) -> Floats:
+    """Return by what part memories are exceeded, shape (B,); bytes held and room are (B, D)."""
+    with np.errstate(all="ignore"):
+        over = np.where(held > room * (1 + MEMORY_SLACK), held / np.maximum(room, 1.0), 0.0)
+    total: Floats = np.minimum(over, 1e3).sum(axis=1)
+    return total
+
+
+def with_penalty(value: Floats, broken: Floats, devices: int) -> Floats:
+    """Return values, (B,), where what breaks a rule counts as all units on one device at least.
+
+    By as much as it breaks it, `broken`, it counts more.
+    """
+    worth: Floats = np.where(broken > 0, np.maximum(value, devices) * (1 + broken), value)
+    return worth

@@ -1,0 +1,167 @@
+"""Certificates of shardings' bounds: they hold, and no other potentials prove more."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from brute_sharding import cases
+from damage import ODD
+from forgery import is_refused
+from sharded_models import Language
+
+from stagecut import (
+    DeviceMesh,
+    InputError,
+    Limits,
+    Link,
+    Plan,
+    Sharding,
+    VerificationError,
+    Workload,
+    check_bound,
+    load_plan,
+    save,
+    solve,
+    tensor_program,
+)
+from stagecut.instances.formats.certificate import ELIMINATED, PASSED
+from stagecut.runtime.verify.elimination import Factor, least_sum
+
+LIMITS = Limits(seconds=120)
+
+
+def proved(first: int, count: int) -> list[tuple[Workload, Plan, float]]:
+    """Plans by elimination and by message passing, with the optimum by trying everything."""
+    found = []
+    for workload, problem, optimum in cases(first, count, stream=81):
+        for method, origin in (("elimination", ELIMINATED), ("messages", PASSED)):
+            plan = solve(workload, problem=problem, method=method, limits=LIMITS).plan
+            assert plan is not None
+            if plan.certificate["origin"] == origin:  # and not that of the cheapest signatures
+                found.append((workload, plan, optimum))
+    return found
+
+
+def forged(plan: Plan, optimum: float, rng: random.Random) -> Plan:
+    """Return the plan with a target above the optimum, and potentials that it never had."""
+    above = optimum * (1 + rng.choice([1e-7, 1e-4, 0.01, 0.5, 10.0]))
+    factor = rng.choice([0.0, 0.5, 1.0, 2.0, 1e6, -1.0])
+
+    def changed(values: list[int]) -> list[int]:
+        wild = 0 if rng.random() < 0.5 else 10 ** rng.randrange(1, 12)
+        return [int(factor * value) + rng.randint(-wild, wild) for value in values]
+
+    uses = [
+        [*use[:4], changed(use[4]), use[5], changed(use[6])]
+        for use in plan.certificate["uses"]  # type: ignore[attr-defined]
+    ]
+    certificate = {**plan.certificate, "target": above, "uses": uses}
+    return replace(plan, bound=above, certificate=certificate)
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_certificates_hold_and_no_others_prove_more(chunk: int) -> None:
+    met = proved(40 * chunk, 40)
+    assert len(met) > 20
+    for k, (workload, plan, optimum) in enumerate(met):
+        assert check_bound(workload, plan).target <= optimum * (1 + 1e-12)
+        for trial in range(4):
+            rng = random.Random(f"{chunk} {k} {trial}")
+            if optimum > 0:
+                assert is_refused(workload, forged(plan, optimum, rng))
+
+
+@pytest.fixture(scope="module")
+def language() -> tuple[Workload, Plan]:
+    """A plan of a traced model on a mesh of two axes, found by message passing."""
+    torch.manual_seed(0)
+    words = torch.zeros(8, 16, dtype=torch.int64)
+    workload = tensor_program(Language(), (words, words), estimate="h100")
+    problem = Sharding(DeviceMesh((2, 2), (Link(2e-6, 50e9), Link(1e-6, 450e9))))
+    plan = solve(workload, problem=problem, method="messages", limits=LIMITS).plan
+    assert plan is not None
+    assert plan.certificate["origin"] == PASSED
+    assert plan.certificate["uses"]
+    return workload, plan
+
+
+def test_of_a_traced_model_after_a_file(language: tuple[Workload, Plan], tmp_path: Path) -> None:
+    workload, plan = language
+    save(plan, tmp_path / "plan.json", workload)
+    read = load_plan(tmp_path / "plan.json", workload)
+    assert json.dumps(dict(read.certificate)) == json.dumps(dict(plan.certificate))
+    assert check_bound(workload, read).target >= plan.bound
+    above = plan.objective * (1 + 1e-6)
+    more = replace(plan, bound=above, certificate={**plan.certificate, "target": above})
+    with pytest.raises(VerificationError, match="certificate: its potentials prove"):
+        check_bound(workload, more)
+    with pytest.raises(VerificationError, match="is below"):
+        check_bound(workload, replace(plan, bound=above))
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[Workload, Plan]:
+    """A plan of a few operators by message passing, with potentials."""
+    found = ((workload, plan) for workload, plan, _ in proved(0, 40) if plan.certificate["uses"])
+    return next(found)
+
+
+@pytest.mark.parametrize("key", ["target", "unit", "properties", "uses"])
+@pytest.mark.parametrize("wrong", ODD, ids=repr)
+def test_a_damaged_certificate_is_refused(
+    key: str, wrong: object, small: tuple[Workload, Plan]
+) -> None:
+    workload, plan = small
+    above = plan.objective * (1 + 1e-6)
+    certificate = {**plan.certificate, "target": above, key: wrong}
+    assert is_refused(workload, replace(plan, bound=above, certificate=certificate))
+
+
+def test_a_use_that_is_none_or_counted_twice_is_refused(small: tuple[Workload, Plan]) -> None:
+    workload, plan = small
+    uses = plan.certificate["uses"]
+    assert isinstance(uses, list)
+    for use, message in (
+        ([10**6, *uses[0][1:]], "no use"),
+        ([uses[0][0], -1, *uses[0][2:]], "no use"),
+        (uses[0], "twice"),
+        ([*uses[0][:3], [10**6], [1], [], []], "no property"),
+        ([*uses[0][:3], [0], [], [], []], "as many"),
+    ):
+        certificate = {**plan.certificate, "uses": [*uses, use]}
+        with pytest.raises((InputError, VerificationError), match=message):
+            check_bound(workload, replace(plan, certificate=certificate))
+
+
+def test_a_bound_without_potentials_is_held_against_what_is_proved_without() -> None:
+    for workload, problem, optimum in cases(300, 20, stream=81):
+        plan = solve(workload, problem=problem, method="replicate", limits=LIMITS).plan
+        assert plan is not None
+        assert plan.certificate["origin"] == "cheapest signatures"
+        check_bound(workload, plan)
+        above = optimum * (1 + 1e-6) + 1e-6
+        high = replace(plan, bound=above, certificate={"origin": "priced memory"})
+        with pytest.raises(InputError, match="without a certificate that can be checked"):
+            check_bound(workload, high)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_elimination_finds_the_least_sum(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, 4, 6).tolist()
+    factors = []
+    for _ in range(9):
+        scope = tuple(rng.permutation(6)[: rng.integers(1, 4)].tolist())
+        factors.append(Factor(scope, rng.uniform(0.0, 1.0, [counts[v] for v in scope])))
+    least = min(
+        sum(float(f.table[tuple(values[v] for v in f.scope)]) for f in factors)
+        for values in np.ndindex(*counts)
+    )
+    assert least_sum(counts, factors, 10**6) == pytest.approx(least, rel=1e-12)
+    assert least_sum([3] * 6, [Factor((0, 1), np.zeros((3, 3)))], 5) is None

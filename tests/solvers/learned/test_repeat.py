@@ -1,0 +1,59 @@
+"""The same seed gives the same samples, bit for bit, in another process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from project import ROOT
+
+pytest.importorskip("torch")
+
+#: Prints a digest of all that is drawn, with the policy learning from it.
+PROGRAM = """
+import hashlib
+from stagecut import Iteration, Latency, Limits, Throughput
+from stagecut.api.solve import solve_with
+from stagecut.instances.generate.graph_family import family_graph
+from stagecut.solvers.learned import method
+
+digest, offer = hashlib.sha256(), method._offer
+
+def noted(of, drawn, search):
+    for seen in (drawn.group, drawn.device, drawn.values, drawn.log_probability):
+        digest.update(seen.tobytes())
+    offer(of, drawn, search)
+
+method._offer = noted
+for problem in (Throughput(), Throughput("contiguous"), Iteration(4), Latency()):
+    graphs = (family_graph("branches", seed) for seed in range(20))
+    trains = isinstance(problem, Iteration)
+    workload = next(graph for graph in graphs if graph.backward.any() == trains)
+    found = solve_with(
+        workload, problem=problem, method="learned", limits=Limits(nodes=200, seed=3),
+        options={"fine-tune": "1e6"},
+    )
+    print(problem.name, found.objective, digest.hexdigest())
+"""
+
+
+def test_the_same_seed_draws_the_same_samples_in_another_process() -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT / ".dev"),
+                "PYTHONHASHSEED": seed,
+                "OMP_NUM_THREADS": threads,
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed, threads in (("1", "1"), ("2", "2"))
+    ]
+    assert said[0] == said[1]
+    assert len(said[0].splitlines()) == 4
