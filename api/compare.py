@@ -216,7 +216,7 @@ def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto
         if mine.empty or len(rows) < 2:
             continue
         time = float(mine["objective"].min())
-        name = f"{workload}, {problem}" if several[workload] else workload
+        name = f"{workload}, {problem}" if several[str(workload)] else workload
         line = f"{name}: {method} {time:.4g} {units[str(workload)]}"
         if others.empty:
             lines.append(f"{line}; no other method has a plan")
