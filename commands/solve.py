@@ -38,7 +38,7 @@ from .common.pose import (
     read_schedule,
     with_rules,
 )
-from .common.runnable import check_runnable
+from .common.runnable import kept_together
 from .common.solving import solve_and_save
 
 if TYPE_CHECKING:
@@ -74,7 +74,10 @@ def solve(
     relayed: options.Relayed = None,
     runnable: Annotated[
         bool,
-        typer.Option("--runnable", help="Refuse a workload that stagecut run could not run."),
+        typer.Option(
+            "--runnable",
+            help="Plan only what stagecut run can run: code that depends on numbers is not cut.",
+        ),
     ] = False,
     calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
     microbatches: options.Microbatches = None,
@@ -158,8 +161,10 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
-    if runnable:
-        check_runnable(loaded)
+    uncut, why = kept_together(loaded) if runnable else ("", "")
+    if uncut:
+        together = [*(together or ()), uncut]
+        ERR.print(why)
 
     from ..solvers import Workers
     from .show.rank import rank

@@ -12,7 +12,7 @@ from ..common.errors import InputError
 from ..common.units import NodeId
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import MACHINES
-from .layers import by_layer, by_operator
+from .layers import Grouping, by_layer, by_operator
 from .parts import Parts, Profile, plain, put_together, take_apart
 from .prices.prices import estimated_times
 from .to_workload import memory_bytes
@@ -48,7 +48,6 @@ def matching(
     with unchanged(model, (args, named)):
         parts = take_apart(model, args, named, training)
     graph = parts.graph
-    target = next(iter(MACHINES.values()))
     wanted = set(ids)
     deepest = max(len(op.modules) for op in graph.operators)
     for depth in (None, *range(1, deepest + 1)):
@@ -60,14 +59,40 @@ def matching(
         }
         if not named_nodes <= wanted:
             continue
-        cluster = suggested_cluster(target, target.peer, memory_bytes(graph))
-        times = estimated_times(graph, target)
         for tied in (Tied.COPIES, Tied.COLOUR):
-            found = put_together(parts, grouping, depth, times, cluster, tied=tied)
+            found = _estimated(parts, grouping, depth, tied)
             own = zip(found.workload.ids, found.workload.backward.tolist(), strict=True)
             if wanted == {node for node, backward in own if not (layers and backward)}:
                 return found
     raise InputError(_unknown(parts, ids))
+
+
+def uncut(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    training: bool,
+) -> Profile:
+    """Return the profile of a model that is kept whole: one part, which runs as it is.
+
+    Raises
+    ------
+    InputError
+        If that cannot be.
+    """
+    named = dict(kwargs or {})
+    model = plain(model, args, named)
+    with unchanged(model, (args, named)):
+        parts = take_apart(model, args, named, training, whole=True)
+    return _estimated(parts, by_operator(parts.graph), None, Tied.COLOUR)
+
+
+def _estimated(parts: Parts, grouping: Grouping, depth: int | None, tied: Tied) -> Profile:
+    """Return the profile with a roofline's times."""
+    target = next(iter(MACHINES.values()))
+    cluster = suggested_cluster(target, target.peer, memory_bytes(parts.graph))
+    times = estimated_times(parts.graph, target)
+    return put_together(parts, grouping, depth, times, cluster, tied=tied)
 
 
 def _unknown(parts: Parts, ids: Collection[NodeId]) -> str:

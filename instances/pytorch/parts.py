@@ -86,9 +86,16 @@ def plain(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 
 def take_apart(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    training: bool,
+    *,
+    whole: bool = False,
 ) -> Parts:
     """Trace and record a model, which `plain` returned; it is left in the mode asked for.
+
+    With `whole` it is a single part, which runs as it is.
 
     Raises
     ------
@@ -97,7 +104,7 @@ def take_apart(
     """
     if model.training != training:
         model.train(training)
-    traced = trace(model, args, kwargs, training)
+    traced = trace(model, args, kwargs, training, whole=whole)
     recording = record(traced, training)
     graph = operator_graph(recording, training)
     if not graph.operators:

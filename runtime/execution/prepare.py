@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from torch import nn
 
 from ...instances import InputError, Plan, Problem, StagePlacement, Training, Workload
 from ...instances.common.choices import Tied
-from ...instances.common.units import NodeId
+from ...instances.common.units import ON_NUMBERS, NodeId
 from ...instances.formats.files import load_plan_for_model, load_plan_with_form
 from ...instances.model.tied_weights import tied_as
 from ...instances.model.training_layers import training_layers
-from ...instances.pytorch.matching import matching
+from ...instances.pytorch.matching import matching, uncut
 from ...instances.pytorch.profile import Profile
 from ...instances.pytorch.tracing.traced import flat_inputs, said_of
 from ..simulate.pieces import groups_of
@@ -142,12 +142,15 @@ def split_model(
     """
     if isinstance(plan, Plan) and workload is None:
         raise InputError("run: a plan that is no file needs its workload")
+    named = tuple(kwargs or {})
     if workload is not None:
         if isinstance(plan, Path):
             workload, made = load_plan_with_form(plan, workload)
         else:
             made = plan
         made.check_made_for(workload)
+        if workload.provenance.get("traced_by") == ON_NUMBERS and _on_one_device(made):
+            return _uncut(model, args, kwargs, workload, made)
         staged = isinstance(made.solution, StagePlacement)
         training = staged or bool(workload.backward.any())
         profile = matching(model, args, kwargs, workload.ids, training, layers=staged)
@@ -158,8 +161,9 @@ def split_model(
         made = load_plan_for_model(plan, _trace_again(model, args, kwargs, found))
         profile, workload = found[0]
     if not profile.traced.runs:
+        if _on_one_device(made):
+            return _uncut(model, args, kwargs, workload, made)
         raise InputError(f"{workload.name}: {said_of(profile.traced)}")
-    named = tuple(kwargs or {})
     if isinstance(made.solution, StagePlacement):
         return _staged(model, profile, workload, made, named)
     groups, order = groups_of(made)
@@ -170,6 +174,28 @@ def split_model(
     stages = executed_stages(workload, made, [payload(piece, training) for piece in pieces])
     devices = tuple(ranks_of(stages))
     return Prepared(model, profile, workload, made, pieces, stages, devices, training, named)
+
+
+def _on_one_device(plan: Plan) -> bool:
+    return not isinstance(plan.solution, StagePlacement) and len(set(plan.placement.tolist())) == 1
+
+
+def _uncut(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    workload: Workload,
+    plan: Plan,
+) -> Prepared:
+    """Return a model of one piece, which runs as it is: no graph of it holds for other numbers."""
+    training = bool(workload.backward.any())
+    profile = uncut(model, args, kwargs, training)
+    device = int(plan.placement[0])
+    (piece,) = split(profile, [device] * profile.workload.n)
+    nodes = tuple(np.flatnonzero(~workload.backward).tolist())
+    stages = executed_stages(workload, plan, [payload(piece, training)])
+    pieces, named = (replace(piece, nodes=nodes),), tuple(kwargs or {})
+    return Prepared(model, profile, workload, plan, pieces, stages, (device,), training, named)
 
 
 def _staged(

@@ -31,34 +31,37 @@ START_SHARE, BOUND_SHARE, DP_SHARE = 0.2, 0.4, 0.8
 def auto(task: Task[Latency], search: Search[Solution]) -> None:
     """Plan by the size of the graph.
 
-    First plans, for which nothing is compiled, are the CPUs and filled accelerators. The label DP
-    on one order gives a better one, the label DP proves the best one. On graphs of more than 1500
-    units regions between separators give bound and plan, and where they leave much, the
-    path-interval bound and the DP on one order follow; then local search improves the plan. So it
-    does where the DP ends without proof, and there the integer program follows if it is small. The
-    best split for throughput comes early where there is no good plan, else late.
+    First plans, for which nothing is compiled, are the CPUs and filled accelerators. Where the
+    path-interval bound does not prove the best of them, the label DP on one order gives a better
+    one, and the label DP proves the best. On graphs of more than 1500 units regions between
+    separators give bound and plan, and where they leave much, the path-interval bound and the DP on
+    one order follow; then local search improves the plan. So it does where the DP ends without
+    proof, and there the integer program follows if it is small. The best split for throughput comes
+    early where there is no good plan, else late.
     """
     with search.phase("first plans"):
         search.method = "greedy"
         first_plans(task, search)
         greedy(task, search)
     graph = latency_graph(task, whole_colours=task.problem.calls == 1)
+    split = False
+
+    def split_if_poor() -> None:
+        nonlocal split
+        split = search.gap > POOR
+        if split:
+            _split(task, search)
+
     large = graph.size > MOST_UNITS
     if large:
         search.note(f"auto: {graph.size} units are too many for the label DP")
         _start_large(task, search, graph)
+        split_if_poor()
     else:
-        search.method = "linear"
-        with search.phase("start"):
-            linear(task, search)
-    split = search.gap > POOR
-    if split:
-        _split(task, search)
-    if not large:
         search.method = "dp"
-        label_dp(task, search, 1.0 if split else DP_SHARE)
+        label_dp(task, search, split_if_poor, DP_SHARE)
         if search.status == "optimal" or search.infeasible_because is not None:
-            search.note("auto: the label DP settled it")
+            search.note("auto: proved before any local search")
             return
     if not split and not search.should_stop():
         _split(task, search)
@@ -78,9 +81,10 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
 
 def _split(task: Task[Latency], search: Search[Solution]) -> None:
     """Execute the best split for throughput."""
-    search.method = "max-load"
+    method, search.method = search.method, "max-load"
     with search.phase("max-load"):
         max_load(task, search, START_SHARE)
+    search.method = method
 
 
 def _start_large(task: Task[Latency], search: Search[Solution], graph: LatencyGraph) -> None:

@@ -118,12 +118,14 @@ def path_bound(
     path: Ints,
     calls: int,
     should_stop: Callable[[], bool] = lambda: False,
+    *,
+    sharp: bool = False,
 ) -> PathBound:
     """Return the bound along `path` with at most `calls` calls in all.
 
-    On long paths, and when told to stop, intervals off the shortest chain of intervals keep a
-    weaker bound on their load: the computing time of what is forced in, and the transfers of the
-    path at its ends.
+    Intervals off the shortest chain of intervals do not matter for its value, and keep a weaker
+    bound on their load: the computing time of what is forced in, and the transfers of the path at
+    its ends. `sharp` has them cut too, unless the path is long, until told to stop.
     """
     size = len(path)
     load = np.full((size, size), np.inf)
@@ -139,13 +141,13 @@ def path_bound(
     before = np.concatenate([[0.0], np.cumsum(need)])
     memory = (data.memory, data.capacity, data.tie, data.tie_memory)
     nets = (data.weight, data.pin_start, data.pins, data.net_start, data.nets)
-    seen, work = np.zeros(len(data.tie_memory), np.bool_), np.zeros(len(data.compute))
+    seen = np.zeros(len(data.tie_memory), np.bool_)
     side, scratch = np.zeros(graph.size, np.int8), room_for_cuts(graph.size, data.pin_start)
     for a in range(size):
         if should_stop():
             load[a:] = 0.0  # all that is known
             break
-        _weak_row(a, path, graph.reach, data.compute, memory, ends, load, seen, work)
+        load[a, a:] = _weak_row(a, path, graph.reach, data, ends)
 
     def sharpen(a: int, b: int) -> None:
         if not exact[a, b] and load[a, b] < np.inf:
@@ -155,19 +157,22 @@ def path_bound(
             load[a, b] = max(load[a, b], cut)
         exact[a, b] = True
 
-    for a in range(size if size <= ALL_INTERVALS else 0):
-        if should_stop():
-            break
-        for b in range(a, size):
-            sharpen(a, b)
     largest = float(data.capacity.max(initial=0.0))
     while True:
         rest, value, choice, split = _rest(load, cpu, calls, inner, before, largest)
         rough = [ab for ab in _chain(choice, split, calls) if not exact[ab]]
         if not rough or should_stop():
-            return PathBound(path, load, rest, value)
+            break
         for a, b in rough:
             sharpen(a, b)
+    if sharp and size <= ALL_INTERVALS:
+        for a in range(size):
+            if should_stop():
+                break
+            for b in range(a, size):
+                sharpen(a, b)
+        rest, value, _, _ = _rest(load, cpu, calls, inner, before, largest)
+    return PathBound(path, load, rest, value)
 
 
 def _inside_colours(colour: Ints) -> Bools | None:
@@ -225,35 +230,23 @@ def _rest(
     return np.minimum(rest, second), float(rest[0, calls]), choice, split
 
 
-@kernel
-def _weak_row(a, path, reach, compute, held, transfer, load, seen, work):
-    """Bound L(a, b) for all b by computing times and the transfers on the path itself.
-
-    `held` is as in `_interval`; `seen` and `work`, of each colour and kind, are room to work in.
-    """
-    memory, capacity, tie, tie_memory = held
-    kinds = len(compute)
-    size = len(path)
-    for b in range(a, size):
-        need = 0.0
-        seen[:] = False
-        work[:] = 0.0
-        for u in range(path[a], path[b] + 1):
-            if reach[path[a], u] and reach[u, path[b]]:
-                need += _bytes(u, memory, tie, tie_memory, seen)
-                for k in range(kinds):
-                    work[k] += compute[k, u]
-        fits = False
-        for k in range(kinds):
-            if need <= capacity[k]:
-                fits = True
-                if a > 0:
-                    work[k] += transfer[k, a - 1]
-                if b < size - 1:
-                    work[k] += transfer[k, b]
-                load[a, b] = min(load[a, b], work[k])
-        if not fits:
-            return
+def _weak_row(a: int, path: Ints, reach: Bools, data: CutData, transfer: Floats) -> Floats:
+    """Bound L(a, b) for all b ≥ a by computing times and the transfers on the path itself."""
+    among = np.flatnonzero(reach[path[a]])
+    inside = reach[np.ix_(among, path[a:])]
+    tied = data.tie[among] >= 0
+    colours = np.zeros((len(data.tie_memory), inside.shape[1]), np.bool_)
+    np.logical_or.at(colours, data.tie[among[tied]], inside[tied])
+    need = data.memory[among[~tied]] @ inside[~tied] + data.tie_memory @ colours
+    compute = data.compute[:, among]
+    supported = np.isfinite(compute)
+    work: Floats = np.where(supported, compute, 0.0) @ inside
+    work[:, :-1] += transfer[:, a : len(path) - 1]
+    if a > 0:
+        work += transfer[:, a - 1, None]
+    work[(~supported @ inside) | (need > data.capacity[:, None])] = np.inf
+    row: Floats = work.min(axis=0, initial=np.inf)
+    return row
 
 
 @kernel

@@ -12,6 +12,7 @@ its value is still a bound.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -41,8 +42,11 @@ from .paths import heavy_paths
 CLOSE = 1e-7
 
 
-def several_calls(task: Task[Latency], search: Search[Solution]) -> None:
-    """Prove the least latency with several calls per accelerator, as far as can be."""
+def several_calls(task: Task[Latency], search: Search[Solution], start: Callable[[], None]) -> None:
+    """Prove the least latency with several calls per accelerator, as far as can be.
+
+    `start` is called for a better plan if the bound along paths does not prove the best one.
+    """
     calls = task.problem.calls
     graph = latency_graph(task, whole_colours=False)
     counts = [min(calls * int(c), graph.size) for c in graph.count]
@@ -50,13 +54,16 @@ def several_calls(task: Task[Latency], search: Search[Solution]) -> None:
     free = graph if divided else replace(graph, group=np.full(graph.size, -1))
     core = core_of(task, free)
     with search.phase("bound"):
-        data, lines = cut_data(task, graph), heavy_paths(graph)
-        paths = core_paths(task, core, graph, data, lines, sum(counts), search.should_stop)
+        lines, stop = heavy_paths(graph), search.should_stop
+        about = task, core, graph, cut_data(task, graph), lines, sum(counts), stop
+        paths = core_paths(*about, sharp=False)
     proved = max((path.value for path in paths), default=0.0)
     if math.isinf(proved):
         search.prove_infeasible(explain(task))
         return
     search.raise_bound(proved, PATH_BOUND)
+    if search.gap > CLOSE:
+        start()
 
     with search.phase("one call each"):
         one_call(
@@ -67,8 +74,11 @@ def several_calls(task: Task[Latency], search: Search[Solution]) -> None:
             lambda bound, origin: False,  # noqa: ARG005  # a bound on less than what is asked
             lambda because: None,  # noqa: ARG005
         )
-    if math.prod(c + 1 for c in counts) > MOST_CODES or search.should_stop():
+    too_many = math.prod(c + 1 for c in counts) > MOST_CODES
+    if too_many or search.should_stop() or search.gap <= CLOSE:
         return
+    with search.phase("bound"):
+        paths = core_paths(*about, sharp=True)
     kernel = kernel_graph(task, core, counts, paths, divided=divided)
     proved, most = max(search.bound, 0.0), ceiling(task, graph)
     with search.phase("solve"):

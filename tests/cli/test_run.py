@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,11 @@ from project import ROOT
 from typer.testing import CliRunner
 
 import stagecut
-from stagecut import InputError, Plan, Workload
+from stagecut import InputError, PlacementRules, Plan, Throughput, Workload
 from stagecut.cli import app, run_command
-from stagecut.commands.common.runnable import check_runnable
+from stagecut.commands.common.runnable import kept_together
 from stagecut.instances import Placement
-from stagecut.instances.formats.files import save
+from stagecut.instances.formats.files import load_plan, save
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
@@ -236,16 +237,71 @@ def test_what_cannot_run_is_said_before_planning(tmp_path: Path) -> None:
     done = profile(Decides(), (x,), estimate="h100")
     assert "can be planned but not run: move the code" in done.notes[0]
     save(done.workload, tmp_path / "w.json")
-    said = CliRunner().invoke(app, ["solve", str(tmp_path / "w.json"), "--runnable"])
-    assert isinstance(said.exception, InputError)
-    assert "depends on numbers (test_run.py" in str(said.exception)
-    assert "a module of its own" in str(said.exception)
-    plan = stagecut.solve(done.workload, method="greedy").plan
-    assert plan is not None
+    asked = ["solve", str(tmp_path / "w.json"), "--accelerators", "2", "--method", "greedy"]
+    said = CliRunner().invoke(app, [*asked, "--runnable", "-o", str(tmp_path / "p.json")])
+    assert said.exit_code == 0, said.output
+    assert "depends on numbers (test_run.py" in " ".join(said.stderr.split())
+    assert "a module of its own" in " ".join(said.stderr.split())
+    plan = load_plan(tmp_path / "p.json", done.workload)
+    assert len(set(plan.placement.tolist())) == 1
+    two = np.minimum(np.arange(done.workload.n), 1)
+    apart = replace(plan, solution=Placement(two))
     with pytest.raises(InputError, match="a module of its own"):
-        stagecut.split_model(plan, Decides(), (x,), workload=done.workload)
+        stagecut.split_model(apart, Decides(), (x,), workload=done.workload)
     model = nn.Sequential(Decides(), nn.Linear(8, 2))  # a module of its own
-    check_runnable(profile(model, (x,), estimate="h100").workload)
+    assert kept_together(profile(model, (x,), estimate="h100").workload) == ("", "")
+    with pytest.raises(InputError, match="no PyTorch model"):
+        kept_together(stagecut.load("gpt2-xl"))
+
+
+class Branches(nn.Module):
+    """Its own code depends on numbers, and it uses a parameter, modules and a list of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.scale = nn.Parameter(torch.ones(8))
+        self.several = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        positive = x.sum() > 0
+        for layer in self.several:
+            x = layer(x).tanh()
+        x = self.one(x) * self.scale if positive else self.other(x)
+        return (x - y).square().mean()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_model_whose_own_code_depends_on_numbers_trains_whole() -> None:
+    """Both ways through its code are taken, with the losses of a loop without Stagecut."""
+    torch.manual_seed(1)
+    batches = [(torch.randn(4, 8) + sign, torch.randn(4, 8)) for sign in (3, -3, 3, -3)]
+    workload = profile(Branches(), batches[0], training=True, estimate="h100").workload
+    pattern, _ = kept_together(workload)
+    cluster = workload.cluster.with_counts(accelerators=2, cpus=0)
+    rules = PlacementRules(together=((pattern,),))
+    plan = stagecut.solve(workload, cluster, Throughput(placement_rules=rules)).plan
+    assert plan is not None
+    prepared = stagecut.split_model(plan, Branches(), batches[0], workload=workload)
+    (piece,) = prepared.pieces
+    assert set(piece.parameters) == {name for name, _ in Branches().named_parameters()}
+    done = stagecut.run(
+        plan, Branches(), iter(batches), workload=workload, steps=4, microbatches=1,
+        optimizer="sgd", learning_rate=0.5,
+    )  # fmt: skip
+    model = Branches()
+    optimizer, losses, ways = torch.optim.SGD(model.parameters(), lr=0.5), [], set()
+    model.one.register_forward_hook(lambda *_: ways.add("one"))
+    model.other.register_forward_hook(lambda *_: ways.add("other"))
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = model(x, y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert ways == {"one", "other"}
+    assert [step.loss for step in done] == pytest.approx(losses, rel=1e-6)
 
 
 def test_stages_have_all_that_torch_asks_for() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ import torch.utils.checkpoint
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ...common.errors import InputError
 from .hidden import OF_TORCH, BackwardLost, replaced
 from .traced import Traced, fault, flat_inputs, parameters_of, quiet, why_of
 from .unchanged import unchanged
@@ -59,21 +60,54 @@ def export_around(
             reason = whole.get(getattr(error, "path", ""), why_of(error, model))
             whole |= dict.fromkeys(_alike(model, path), reason)
         try:
-            parts = _rehearsed(model, args, kwargs, training, whole)
-            with (
-                unchanged(model, (args, kwargs)),
-                quiet(),
-                parts.standing_in(),
-                _apart(model, parts, whole, training),
-            ):
-                module = export()
+            return _exported(model, args, kwargs, training, whole, export)
         except Exception as again:  # any code of the model may run here, and fail in any way
             error, known = again, False
-            continue
-        parts.put_in(module)
-        given = flat_inputs(args, kwargs)
-        return Traced(module, given, parameters_of(model), "torch.export in parts", _said(parts))
     return None
+
+
+def export_uncut(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    training: bool,
+    export: Export,
+) -> Traced:
+    """Export a model as a single part, which runs as it is.
+
+    Raises
+    ------
+    InputError
+        If what goes in or out of it cannot pass a border.
+    """
+    try:
+        return _exported(model, args, kwargs, training, {"": "kept whole"}, export)
+    except Exception as error:  # any code of the model may run here, and fail in any way
+        raise InputError(
+            f"{type(model).__name__}: it cannot run as a whole either: {why_of(error, model)}"
+        ) from None
+
+
+def _exported(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    training: bool,
+    whole: Mapping[str, str],
+    export: Export,
+) -> Traced:
+    """Export a model, with calls of some modules as parts; ``""`` is the model itself."""
+    parts = _rehearsed(model, args, kwargs, training, whole)
+    with (
+        unchanged(model, (args, kwargs)),
+        quiet(),
+        parts.standing_in(),
+        _apart(model, parts, whole, training),
+    ):
+        module = export()
+    parts.put_in(module)
+    given = flat_inputs(args, kwargs)
+    return Traced(module, given, parameters_of(model), "torch.export in parts", _said(parts))
 
 
 def _rehearsed(
@@ -159,9 +193,11 @@ def _apart(
 @contextmanager
 def _module(module: nn.Module, path: str, why: str, parts: Parts) -> Iterator[None]:
     own, before = module.forward, vars(module).get("forward")
+    name, carriers = path or type(module).__name__, (path,) if path else _held(module)
 
+    @wraps(own)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        return parts.call(path, why, own, args, kwargs, (path,))
+        return parts.call(name, why, own, args, kwargs, carriers)
 
     module.forward = forward
     try:
@@ -170,6 +206,12 @@ def _module(module: nn.Module, path: str, why: str, parts: Parts) -> Iterator[No
         vars(module).pop("forward", None)
         if before is not None:
             module.forward = before
+
+
+def _held(model: nn.Module) -> tuple[str, ...]:
+    """Return what a model itself holds: its modules, parameters and buffers."""
+    held = {**model._modules, **model._parameters, **model._buffers}
+    return tuple(name for name, value in held.items() if value is not None)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...common.errors import InputError
-from .around import export_around
+from .around import export_around, export_uncut
 from .fallback import trace_on_numbers
 from .hidden import refused
 from .leaves import known, register, tensors
@@ -25,6 +25,8 @@ def trace(
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     training: bool = False,
+    *,
+    whole: bool = False,
 ) -> Traced:
     """Trace `model` for inputs of the given shapes.
 
@@ -32,6 +34,8 @@ def trace(
     ----------
     training
         The backward pass matters, too.
+    whole
+        As a single part, which runs as it is, whatever its code does.
 
     Raises
     ------
@@ -41,6 +45,8 @@ def trace(
     named = dict(kwargs or {})
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError("model: it is compiled by torch.jit; give the module it was made from")
+    if whole:
+        return export_uncut(model, args, named, training, lambda: _exported(model, args, named))
     try:
         module = _export(model, args, named, training)
     except Exception as error:  # any code of the model may run here, and fail in any way

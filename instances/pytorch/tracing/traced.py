@@ -85,7 +85,8 @@ def said_of(traced: Traced) -> str:
         return f"these run as they are, uncut: {traced.because}"
     return (
         f"torch.export failed: {traced.because}; traced on these numbers, so it can be planned but "
-        "not run: move the code at fault into a module of its own, which then runs as it is"
+        "not run: move the code at fault into a module of its own, which then runs as it is, or "
+        "keep the model on one device (solve --runnable)"
     )
 
 

@@ -91,13 +91,17 @@ def core_paths(
     paths: Sequence[Ints],
     calls: int,
     should_stop: Callable[[], bool],
+    *,
+    sharp: bool,
 ) -> list[PathBound]:
-    """Bound the parts of `paths`, through units of `graph`, that lie in the core."""
+    """Bound the parts of `paths`, through units of `graph`, that lie in the core: `path_bound`."""
     inside = np.zeros(core.graph.size, np.bool_)
     inside[core.units] = True
     trimmed = [path[inside[path]] for path in paths]
     return [
-        path_bound(task, graph, data, path, calls, should_stop) for path in trimmed if len(path)
+        path_bound(task, graph, data, path, calls, should_stop, sharp=sharp)
+        for path in trimmed
+        if len(path)
     ]
 
 

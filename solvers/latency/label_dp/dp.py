@@ -64,6 +64,7 @@ def one_call(
     offer: Callable[[Solution], bool],
     raise_bound: Callable[[float, str], bool],
     prove_infeasible: Callable[[str], None],
+    start: Callable[[], None] = lambda: None,
     when_long: Callable[[], float] = lambda: -math.inf,
 ) -> None:
     """Solve a task with one call per accelerator, and tell what is found.
@@ -72,22 +73,26 @@ def one_call(
     ----------
     best
         Latency of the best plan known.
+    start
+        Called for a better plan if the bound along paths does not prove the best one.
     when_long
         Called once if it takes long, for a better plan and a bound, which it returns.
     """
     graph = latency_graph(task, whole_colours=True)
     counts = [min(int(c), graph.size) for c in graph.count]
     core = core_of(task, graph)
-    data = cut_data(task, graph)
-    paths = core_paths(task, core, graph, data, heavy_paths(graph), sum(counts), should_stop)
+    about = task, core, graph, cut_data(task, graph), heavy_paths(graph), sum(counts), should_stop
+    paths = core_paths(*about, sharp=False)
     proved = max((path.value for path in paths), default=0.0)
     if math.isinf(proved):
         prove_infeasible(explain(task))
         return
     raise_bound(proved, PATH_BOUND)
-    if math.prod(c + 1 for c in counts) > MOST_CODES:
+    if best() > proved * (1 + 2 * MARGIN):
+        start()
+    if best() <= proved * (1 + 2 * MARGIN) or math.prod(c + 1 for c in counts) > MOST_CODES:
         return
-    kernel = kernel_graph(task, core, counts, paths)
+    kernel = kernel_graph(task, core, counts, core_paths(*about, sharp=True))
     most = ceiling(task, graph)
     slices = 0
 
