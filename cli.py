@@ -182,30 +182,43 @@ def run_command(arguments: Sequence[str]) -> int:
         else:
             ERR.print(f"error: {one_line(text)}", style="red", highlight=False, soft_wrap=True)
         return BAD_INPUT
+    except OSError as error:  # of the machine: a full disk, no folder for temporary files
+        where = "" if error.filename is None else f"{error.filename}: "
+        text = one_line(f"error: {where}{error.strerror or error}")
+        ERR.print(text, style="red", highlight=False, soft_wrap=True)
+        return BAD_INPUT
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def _leave(code: int) -> None:
     """End the process, also if a solver that did not stop in time is still at work in a thread."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # it is full or closed, as was told; Python would say so again at its end
+        os._exit(code or BAD_INPUT)
     if threading.active_count() > 1:
         os._exit(code)
     sys.exit(code)
 
 
 def _keep_stdout() -> None:
-    """Keep standard output for what the commands print.
+    """Keep standard output for what the commands print; both may be closed from the start.
 
     HiGHS 1.12 prints a debugging line past Python, straight to file descriptor 1, which would
     spoil ``--json``: that descriptor leads nowhere from now on, and Python writes to a copy of it.
     """
-    ours = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        ours = os.dup(1)
+    except OSError:  # it is closed
+        ours = os.dup(nowhere)
     os.dup2(nowhere, 1)
-    os.close(nowhere)
+    if nowhere != 1:
+        os.close(nowhere)
     sys.stdout = os.fdopen(ours, "w", encoding="utf-8", errors="replace")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 if __name__ == "__main__":

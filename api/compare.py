@@ -209,14 +209,15 @@ def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto
     ['gpt2-xl: greedy 17.94 ms, 73.6 % faster than single, the best other method']
     """
     lines = []
-    several = table.groupby("workload")["problem"].nunique() > 1
+    pairs = table[["workload", "problem"]].drop_duplicates()
+    several = set(pairs["workload"][pairs["workload"].duplicated()])
     for (workload, problem), rows in table.groupby(["workload", "problem"], sort=False):
         found = rows[rows["objective"].notna()]
         mine, others = found[found["method"] == method], found[found["method"] != method]
         if mine.empty or len(rows) < 2:
             continue
         time = float(mine["objective"].min())
-        name = f"{workload}, {problem}" if several[workload] else workload
+        name = f"{workload}, {problem}" if workload in several else workload
         line = f"{name}: {method} {time:.4g} {units[str(workload)]}"
         if others.empty:
             lines.append(f"{line}; no other method has a plan")

@@ -27,6 +27,7 @@ from ..instances import (
     Workload,
     accelerators_and_cpus,
 )
+from ..instances.common.kernel import NOT_KEPT, unkept
 from ..instances.formats.files import load
 from ..instances.model.problem import suggested_cluster
 from ..instances.model.solution import on_cluster
@@ -187,6 +188,8 @@ def solve_with(
             search.note("the start breaks a rule of this problem and was not used")
         _run_beside(partial(_solve, run, task, search), search, portfolio)
     search.say_gap()
+    if unkept():
+        search.note(f"compiling takes its time in every process: {NOT_KEPT}")
     return _result(workload, cluster, problem, search)
 
 

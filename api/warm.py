@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from ..instances import StagecutError
+from ..instances.common.kernel import NOT_KEPT
+from ..solvers.core.portfolio.workers import usual_count
 
 #: Commands that between them call the kernels of each problem.
 CASES: tuple[tuple[str, ...], ...] = (
@@ -17,12 +20,15 @@ CASES: tuple[tuple[str, ...], ...] = (
     ("map", "gpt2-xl-training", "--topology", "mesh2d:2x4", "--stages", "4", "--replicas", "2"),
 )
 
-_RUN = """
+#: Exit code of a case that was solved, but whose kernels could not be kept.
+_LOST = 9
+
+_RUN = f"""
 import sys
-from stagecut.instances.common.kernel import compile_at_once
+from stagecut.instances.common.kernel import compile_at_once, unkept
 from stagecut.cli import run_command
 compile_at_once()
-sys.exit(run_command(sys.argv[1:]))
+sys.exit(run_command(sys.argv[1:]) or {_LOST} * unkept())
 """
 
 
@@ -33,9 +39,18 @@ def warm(cases: Sequence[Sequence[str]]) -> Iterator[int]:
     ------
     int
         Exit code of each case as it ends.
+
+    Raises
+    ------
+    StagecutError
+        If what is compiled cannot be kept.
     """
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for done in as_completed([pool.submit(_run, case) for case in cases]):
+    with ThreadPoolExecutor(usual_count()) as pool:
+        cases_run = [pool.submit(_run, case) for case in cases]
+        for done in as_completed(cases_run):
+            if done.result() == _LOST:
+                pool.shutdown(cancel_futures=True)
+                raise StagecutError(NOT_KEPT)
             yield done.result()
 
 

@@ -174,7 +174,7 @@ def compare(
         time_limit,
         objective=objective,
         cluster=cluster,
-        given="\n".join((*(asked.actions or ()), *([fixed.read_text()] if fixed else []))),
+        given="\n".join((*(asked.actions or ()), *([fixed.read_text("utf-8")] if fixed else []))),
     )
     _finish(todo, loaded, output, jobs or 1, scheduler, plot)
 

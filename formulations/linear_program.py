@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..instances import StagecutError
 from ..instances.common.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     import highspy
+
+
+class SolverError(StagecutError):
+    """HiGHS fails where there is no reason to: what it was asked for is not known."""
 
 
 class Entries(NamedTuple):
@@ -49,7 +54,8 @@ class LinearOptimum(NamedTuple):
 def least_cost(
     cost: Floats, lower: Floats, entries: Entries, row_lower: Floats, row_upper: Floats
 ) -> LinearOptimum | None:
-    """Return the optimum of min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x; None without one.
+    """Return the optimum of min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x; None if nothing
+    keeps all rows.
 
     Parameters
     ----------
@@ -59,6 +65,11 @@ def least_cost(
         Of the matrix A, shape (m, n).
     row_lower, row_upper
         Shape (m,), infinite where open.
+
+    Raises
+    ------
+    SolverError
+        If HiGHS finds neither an optimum nor that there is none.
     """
     import highspy
 
@@ -77,11 +88,13 @@ def least_cost(
     highs = highspy.Highs()
     for option, value in (("output_flag", False), ("threads", 1)):
         highs.setOptionValue(option, value)
-    if highs.passModel(lp) != highspy.HighsStatus.kOk:
+    if highs.passModel(lp) == highspy.HighsStatus.kError:
+        raise SolverError("HiGHS refuses a linear program")
+    status, ends = run_here(highs), highspy.HighsModelStatus
+    if status in (ends.kInfeasible, ends.kUnboundedOrInfeasible):
         return None
-    run_here(highs)
-    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        return None
+    if status != ends.kOptimal:
+        raise SolverError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
     found = highs.getSolution()
     return LinearOptimum(
         highs.getInfo().objective_function_value,
@@ -90,14 +103,36 @@ def least_cost(
     )
 
 
-def run_here(highs: highspy.Highs) -> None:
+def run_here(highs: highspy.Highs) -> highspy.HighsModelStatus:
     """Solve a linear program in the caller's thread, whatever else used HiGHS there.
 
     HiGHS keeps one scheduler per thread and refuses to run with another number of threads than the
     first call asked for, which may have been the user's own.
+
+    Returns
+    -------
+    HighsModelStatus
+        How it ended: with an answer, or at a limit of its own.
+
+    Raises
+    ------
+    SolverError
+        If it ended with neither.
     """
     import highspy
 
     if highs.run() == highspy.HighsStatus.kError:
         highs.setOptionValue("threads", 0)  # as many as there are
         highs.run()
+    status, ends = highs.getModelStatus(), highspy.HighsModelStatus
+    if status in (
+        ends.kNotset,
+        ends.kLoadError,
+        ends.kModelError,
+        ends.kPresolveError,
+        ends.kSolveError,
+        ends.kPostsolveError,
+        ends.kMemoryLimit,
+    ):
+        raise SolverError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
+    return status

@@ -7,7 +7,7 @@ import re
 from ...instances import InputError, Link, Workload
 from .console import parse_bytes
 
-_LATENCY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
+_LATENCY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -38,7 +38,7 @@ def parse_links(text: str | None, axes: int, workload: Workload) -> tuple[Link, 
         latency, colon, bandwidth = part.partition(":")
         match = _LATENCY.fullmatch(latency.strip())
         speed = parse_bytes(bandwidth, "--links") if colon and match else None
-        if match is None or not speed or match[1].count(".") > 1:
+        if match is None or not speed:
             raise InputError(f"--links: {part!r} is no link; write for example 10us:25GB/s")
         found.append(Link(float(match[1]) * _SECONDS[match[2]], speed))
     if len(found) == 1:

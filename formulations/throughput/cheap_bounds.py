@@ -132,7 +132,10 @@ def _proved(
 def _multipliers(
     time: Floats, heaviest: Floats, memory_bytes: Floats, room: Floats, count: Floats
 ) -> tuple[Floats, Floats] | None:
-    """Return multipliers λ of shape (K, B) and μ (K,) from the linear program, None if it fails."""
+    """Return multipliers λ of shape (K, B) and μ (K,) from the linear program.
+
+    None where memory seems not to suffice, which the tolerances of the program do not prove.
+    """
     kinds, passes, size = time.shape
     able = np.isfinite(time).all(axis=1)  # (K, U)
     kind, unit = np.nonzero(able)

@@ -104,17 +104,23 @@ class Pipeline:
     relayed: bool = False
 
 
-def pipeline(task: Task[Throughput], units: Ints | None = None) -> Pipeline:
+def pipeline(
+    task: Task[Throughput], units: Ints | None = None, *, any_order: bool = False
+) -> Pipeline:
     """Return the task as a path through ideals.
 
     Parameters
     ----------
     units
         Shape (n,): unit of each node, at least as coarse as `pipeline_units`, the default.
+    any_order
+        Whether units may come in any order, as in splits that are not contiguous; then they need
+        only be as coarse as `colour_units`.
     """
-    merged = hypergraph(task, pipeline_units(task) if units is None else units)
+    edges = np.zeros((0, 2), np.int64) if any_order else None
+    merged = hypergraph(task, pipeline_units(task) if units is None else units, edges)
     absorbed = absorb(task, merged)
-    graph = merged if absorbed is merged.unit_of else hypergraph(task, absorbed)
+    graph = merged if absorbed is merged.unit_of else hypergraph(task, absorbed, edges)
     kinds = np.flatnonzero(task.costs.count)
     compute, weight = graph.compute[kinds], graph.weight[kinds]
     parts: dict[Criterion, tuple[Floats, Floats]] = {

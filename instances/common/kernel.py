@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import ast
 import gc
+import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cached_property, update_wrapper
 from operator import length_hint
 from pathlib import Path
@@ -24,6 +25,8 @@ from types import FunctionType, MappingProxyType
 from typing import Any
 
 import numpy as np
+
+from .ingredients import ingredients
 
 #: Turns of loops that are interpreted before anything is compiled or loaded: some 0.2 s, half of
 #: what importing numba takes.
@@ -54,10 +57,22 @@ _compiling: list[Kernel] = []
 #: Turns taken so far, by all kernels.
 _taken = 0
 
+#: Kernels that were compiled for this process alone, as nothing can be written where numba would
+#: keep them.
+_unkept: set[Kernel] = set()
+
+#: What to tell the user then.
+NOT_KEPT = "what was compiled cannot be kept; set NUMBA_CACHE_DIR to a folder that can be written"
+
 
 def compiling() -> bool:
     """Return whether a kernel is being compiled, which happens once per machine."""
     return bool(_compiling)
+
+
+def unkept() -> bool:
+    """Return whether a kernel was compiled that later processes will have to compile again."""
+    return bool(_unkept)
 
 
 def compile_at_once() -> None:
@@ -109,7 +124,7 @@ class Kernel:
                     for array, values in zip(arrays, kept, strict=True):
                         array[...] = values
             with self._announced(), _without_collector():
-                self.compiled.compile(tuple(map(self.compiled.typeof_pyval, arguments)))
+                self._compile(arguments)
             self.ready = True
         return self.compiled(*arguments)
 
@@ -150,19 +165,64 @@ class Kernel:
 
         space = dict(self.function.__globals__)
         copy = FunctionType(self.function.__code__, space, self.function.__name__)
-        copy.__qualname__ = self.function.__qualname__
+        copy.__qualname__ = self._kept_as
         wrapped = {"no_cpython_wrapper": self.inner, "no_cfunc_wrapper": True}
-        self.compiled = njit(cache=True, nogil=True, **wrapped, **self.options)(copy)
+        compiler = njit(nogil=True, **wrapped, **self.options)(copy)
+        if self not in _unkept:
+            try:
+                compiler.enable_caching()
+            except RuntimeError:  # neither our folders nor the user's can be written
+                _unkept.add(self)
+        self.compiled = compiler
         for name, other in _called(self):
             space[name] = other.compiled
         return self.compiled
 
+    def _compile(self, arguments: tuple[Any, ...]) -> None:
+        """Compile for arguments like these, or load what was compiled before.
+
+        What cannot be loaded (damaged, or of other versions) or kept (no room) raises any error.
+        Then files of before are removed; if that does not help, none are used.
+        """
+        parts = set[Kernel](_parts(self))
+        for remedy in (_remove_files, _unkept.update, None):
+            try:
+                self.compiled.compile(tuple(map(self.compiled.typeof_pyval, arguments)))
+            except Exception:
+                if remedy is None:
+                    raise
+                remedy(parts)
+                for part in parts:
+                    part.__dict__.pop("compiled", None)
+            else:
+                return
+
+    @cached_property
+    def _kept_as(self) -> str:
+        """Its name among the files that numba keeps; another one when it computes otherwise.
+
+        numba looks at the file of a function alone, and would go on using what was compiled with
+        an older version of another one that it calls.
+        """
+        digest = hashlib.sha256()
+        for part in _parts(self):
+            for item in ingredients(part.function, part.options):
+                digest.update(repr(item).encode())
+        return f"{self.function.__qualname__}_{digest.hexdigest()[:16]}"
+
+    @property
+    def _files(self) -> list[Path]:
+        """Where numba keeps it: for each kind of arguments one file, and an index."""
+        if self in _unkept or self.compiled.stats.cache_path is None:
+            return []
+        code = self.function.__code__
+        name = f"{Path(code.co_filename).stem}.{self._kept_as}-{code.co_firstlineno}.*.nb[ic]"
+        return list(Path(self.compiled.stats.cache_path).glob(name))
+
     @cached_property
     def _cached(self) -> bool:
-        """Whether it was compiled before, on this machine; that may be outdated."""
-        code, name = self.function.__code__, self.function.__qualname__
-        name = f"{Path(code.co_filename).stem}.{name}-{code.co_firstlineno}.*.nbi"
-        return any(Path(self.compiled.stats.cache_path).glob(name))
+        """Whether it was compiled before, on this machine; perhaps for other arguments."""
+        return bool(self._files)
 
     @contextmanager
     def _announced(self) -> Iterator[None]:
@@ -213,6 +273,25 @@ def _called(caller: Kernel) -> Iterator[tuple[str, Kernel]]:
         value = caller.function.__globals__.get(name)
         if isinstance(value, Kernel):
             yield name, value
+
+
+def _parts(kernel: Kernel) -> dict[Kernel, None]:
+    """Return a kernel and all that it calls, in the order in which they are met."""
+    parts = {kernel: None}
+    todo = [kernel]
+    while todo:
+        met = {other: None for _, other in _called(todo.pop()) if other not in parts}
+        parts |= met
+        todo += met
+    return parts
+
+
+def _remove_files(kernels: Iterable[Kernel]) -> None:
+    """Remove what numba kept of kernels, as far as that is allowed."""
+    for kernel in kernels:
+        for file in kernel._files:
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
 
 
 def _counted(kernel: Kernel, spaces: dict[Kernel, dict[str, Any]]) -> Callable[..., Any]:

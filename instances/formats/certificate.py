@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -17,7 +17,8 @@ from .source import Record, explain
 
 #: What these certificates call themselves; all others are the word of a search.
 PRICES, MULTIPLIERS = "set partitioning", "relaxation of the compact program"
-PASSED, ELIMINATED = "message passing over a program", "elimination of a program"
+PASSED: Final = "message passing over a program"
+ELIMINATED: Final = "elimination of a program"
 CHECKED = (PRICES, MULTIPLIERS, PASSED, ELIMINATED)
 
 

@@ -57,7 +57,7 @@ def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> B
     if origin in (PASSED, ELIMINATED):
         given = potential_certificate(plan.certificate)
     else:
-        given = PotentialCertificate(ELIMINATED, plan.bound, 1.0, [], [])
+        given = PotentialCertificate("elimination of a program", plan.bound, 1.0, [], [])
     check_target(plan, given.target)
     proved = proved_by(workload, problem, given)
     if not proved >= given.target and origin not in (PASSED, ELIMINATED):

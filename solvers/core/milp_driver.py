@@ -30,6 +30,7 @@ from typing import Generic
 import numpy as np
 
 from ...formulations.linear import Linear
+from ...formulations.linear_program import SolverError
 from ...instances import InfeasibleError, StagecutError
 from ...instances.common.arrays import Floats
 from .compiled_model import Compiled
@@ -293,9 +294,13 @@ class _Solve(Generic[S]):
         seconds = CHECK_SECONDS + CHECK_PART * search.phases["solve"]
         until = search.seconds + (seconds if brief else UNBELIEVED_SECONDS)
         with search.phase("prove again"):
-            return check(
-                linear,
-                target,
-                should_stop=lambda: search.seconds > until or search.seconds_left <= 0,
-                nodes=CHECK_NODES if brief else UNBELIEVED_NODES,
-            )
+            try:
+                return check(
+                    linear,
+                    target,
+                    should_stop=lambda: search.seconds > until or search.seconds_left <= 0,
+                    nodes=CHECK_NODES if brief else UNBELIEVED_NODES,
+                )
+            except SolverError as error:
+                search.note(f"nothing is proved again: {error}")
+                return None

@@ -28,6 +28,19 @@ GAP_OPTIONS = {
     "xpress": "miprelstop",
 }
 
+#: Ends that are neither an answer nor a limit.
+FAILURES = frozenset(
+    {
+        TerminationCondition.unbounded,
+        TerminationCondition.infeasibleOrUnbounded,
+        TerminationCondition.invalidProblem,
+        TerminationCondition.solverFailure,
+        TerminationCondition.internalSolverError,
+        TerminationCondition.error,
+        TerminationCondition.licensingProblems,
+    }
+)
+
 
 def check_solver(name: str) -> None:
     """Raise InputError unless Pyomo knows the solver and finds it installed."""
@@ -93,6 +106,11 @@ def run_other(name: str, compiled: Compiled, linear: Linear, search: Search[S]) 
     if ended == TerminationCondition.optimal:
         gap = search.limits.gap if name in GAP_OPTIONS else 1e-4
         return Outcome("optimal", "none", x, objective, objective * (1 - gap), 0)
+    if ended in FAILURES and x is None:
+        raise StagecutError(f"solver {name} ended with {str(ended)!r}")
+    if ended in FAILURES:
+        search.note(f"solver {name} ended with {str(ended)!r}; its solution is used")
+        return Outcome("feasible", "stopped", x, objective, -math.inf, 0)
     claimed = results.problem.lower_bound
     bound = float(claimed) if isinstance(claimed, (int, float)) else -math.inf
     if not bound < objective * (1 - 1e-9):  # glpk's reader gives the objective as its bound

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from ...formulations.linear_program import SolverError
 from ...formulations.rules.cases import Case
 from ...formulations.rules.reduce import stage_task, why_no_case, without_rules
 from ...formulations.task import Task
@@ -94,7 +95,15 @@ def run_method(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> N
     if has_rules(task):
         solve_under_rules(run, task, search)
     else:
+        _run(run, task, search)
+
+
+def _run(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
+    """Run a method; what it has found stands, also if HiGHS fails it."""
+    try:
         run(task, search)
+    except SolverError as error:
+        search.note(f"{search.method} ended early: {error}")
 
 
 def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
@@ -104,7 +113,7 @@ def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution
             own = stage_task(task)
             raise_first_bounds(own, search)
             if not search.done:
-                run(own, search)
+                _run(run, own, search)
             return
         reduced = without_rules(task)
     except InfeasibleError as error:
@@ -123,7 +132,7 @@ def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution
             break
         case = found[-left]
         inner = CaseSearch(case, search, left, lone=len(found) == 1)
-        run(case.task, inner)
+        _run(run, case.task, inner)
         search.method = inner.method
         ends.append(inner)
     _put_together(search, ends, len(found))

@@ -176,8 +176,6 @@ def _mix(plans: Sized, scale: float) -> float | None:
     for _ in range(INNER):
         rows = np.tensordot(np.array(plans.rows), columns, axes=([1, 2], [1, 2])) / scale
         mixed = mix(rows, np.ones((1, len(columns))))
-        if mixed is None:
-            return value
         value = mixed.value * scale
         plans.prices = np.tensordot(mixed.weights, np.array(plans.rows), axes=1)
         makespan, counts = plans.paths.chain.longest_path(

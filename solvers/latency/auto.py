@@ -2,65 +2,69 @@
 
 from __future__ import annotations
 
-from ...formulations.latency.graph import latency_graph
+from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...instances import Latency, Solution
 from ..core.search import Search
+from ..core.share import Share
 from .greedy import first_plans, greedy, max_load
 from .label_dp.dp import raise_path_bound
 from .lns import linear, local_search
 from .prove import label_dp
+from .series.series import solve_by_series
 
 #: Units beyond which ideals are too many for the label DP to end.
 MOST_UNITS = 1500
 #: Nodes times calls up to which the integer program is worth its while.
 MOST_CHOICES = 3000
-#: Parts of the time left that the split for throughput, and the bound of a large graph may take.
-START_SHARE, BOUND_SHARE = 0.2, 0.4
+#: Units up to which a large graph gets the path-interval bound, which takes their square in bytes.
+MOST_PATH_UNITS = 10_000
+#: Gap above which a plan is no start.
+POOR = 0.5
+#: Gap up to which a large graph that is planned by regions needs no other start.
+GOOD = 0.03
+#: Parts of the time left that the split for throughput, the bound of a large graph, and the label
+#: DP may take if something is to follow.
+START_SHARE, BOUND_SHARE, DP_SHARE = 0.2, 0.4, 0.8
 
 
 def auto(task: Task[Latency], search: Search[Solution]) -> None:
     """Plan by the size of the graph.
 
     First plans, for which nothing is compiled, are the CPUs and filled accelerators. Where the
-    path-interval bound does not prove the best of them, the best split for throughput and the label
-    DP on one order give better ones, and the label DP proves the best. On graphs of more than 1500
-    units local search improves the plan instead. So it does where the DP ends without proof, and
-    there the integer program follows if it is small.
+    path-interval bound does not prove the best of them, the label DP on one order gives a better
+    one, and the label DP proves the best. On graphs of more than 1500 units regions between
+    separators give bound and plan, and where they leave much, the path-interval bound and the DP on
+    one order follow; then local search improves the plan. So it does where the DP ends without
+    proof, and there the integer program follows if it is small. The best split for throughput comes
+    early where there is no good plan, else late.
     """
     with search.phase("first plans"):
         search.method = "greedy"
         first_plans(task, search)
         greedy(task, search)
     graph = latency_graph(task, whole_colours=task.problem.calls == 1)
+    split = False
 
-    def split_for_throughput() -> None:
-        method, search.method = search.method, "max-load"
-        with search.phase("first plans"):
-            max_load(task, search, START_SHARE)
-        search.method = method
+    def split_if_poor() -> None:
+        nonlocal split
+        split = search.gap > POOR
+        if split:
+            _split(task, search)
 
     large = graph.size > MOST_UNITS
     if large:
-        split_for_throughput()
         search.note(f"auto: {graph.size} units are too many for the label DP")
-        with search.phase("bound"):
-            until = search.seconds + BOUND_SHARE * search.seconds_left
-            raise_path_bound(
-                task,
-                search,
-                graph,
-                lambda: search.should_stop() or search.seconds > until,
-            )
-        search.method = "linear"
-        with search.phase("start"):
-            linear(task, search)
+        _start_large(task, search, graph)
+        split_if_poor()
     else:
         search.method = "dp"
-        label_dp(task, search, split_for_throughput)
+        label_dp(task, search, split_if_poor, DP_SHARE)
         if search.status == "optimal" or search.infeasible_because is not None:
             search.note("auto: proved before any local search")
             return
+    if not split and not search.should_stop():
+        _split(task, search)
     if search.should_stop():
         return
     search.method = "lns"
@@ -73,3 +77,25 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
         search.method = "milp"
         search.note("auto: the integer program, for what the label DP left open")
         strong(task, search)
+
+
+def _split(task: Task[Latency], search: Search[Solution]) -> None:
+    """Execute the best split for throughput."""
+    method, search.method = search.method, "max-load"
+    with search.phase("max-load"):
+        max_load(task, search, START_SHARE)
+    search.method = method
+
+
+def _start_large(task: Task[Latency], search: Search[Solution], graph: LatencyGraph) -> None:
+    """Bound and plan a graph that is too large for the label DP."""
+    search.method = "series"
+    with search.phase("regions"):
+        solve_by_series(task, search, graph)
+    if graph.size > MOST_PATH_UNITS or search.gap <= max(GOOD, search.limits.gap):
+        return
+    with search.phase("bound"):
+        raise_path_bound(task, search, graph, Share(search, BOUND_SHARE).should_stop)
+    search.method = "linear"
+    with search.phase("start"):
+        linear(task, search)

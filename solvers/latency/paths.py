@@ -83,16 +83,32 @@ def path_cpu(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:
             for u in members
             if any(int(graph.unit_of[v]) == after for v in task.workload.successors[u])
         } or {u for u in members if inside.isdisjoint(task.workload.successors[u])}
-        longest = []
-        for entry in sorted(entries):
-            until = {entry: float(graph.cpu[entry])}
-            for v in members:
-                fed = [until[u] for u in task.workload.predecessors[v] if u in until]
-                if fed and v != entry:
-                    until[v] = max(fed) + float(graph.cpu[v])
-            longest += [until[v] for v in exits if v in until]
-        time[i] = min(longest, default=0.0)
+        time[i] = _passage(task, graph, unit, entries, exits)
     return time
+
+
+def shortest_passage(task: Task[Latency], graph: LatencyGraph, unit: int) -> float:
+    """Return the least time from entering a unit to leaving it on CPUs, wherever that is."""
+    inside = set(graph.members[unit])
+    before, after = task.workload.predecessors, task.workload.successors
+    entries = {v for v in inside if not before[v] or not inside.issuperset(before[v])}
+    exits = {v for v in inside if not after[v] or not inside.issuperset(after[v])}
+    return _passage(task, graph, unit, entries, exits)
+
+
+def _passage(
+    task: Task[Latency], graph: LatencyGraph, unit: int, entries: set[int], exits: set[int]
+) -> float:
+    """Least time from an entry to an exit: along the longest chain between the two."""
+    longest = []
+    for entry in sorted(entries):
+        until = {entry: float(graph.cpu[entry])}
+        for v in graph.members[unit]:
+            fed = [until[u] for u in task.workload.predecessors[v] if u in until]
+            if fed and v != entry:
+                until[v] = max(fed) + float(graph.cpu[v])
+        longest += [until[v] for v in exits if v in until]
+    return min(longest, default=0.0)
 
 
 def path_transfer(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:

@@ -139,7 +139,7 @@ def _checked(name: str, header: Mapping[str, Any], arrays: Mapping[str, Floats])
         if shapes != own or not shapes or not numbers:
             raise ValueError
         return PolicyFile(width, seed, arrays, dict(header["about"]), dict(header["state"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise InputError(f"{name}: its weights are not those of a policy; it is damaged") from None
 
 
@@ -176,17 +176,20 @@ def training_of(kept: PolicyFile, settings: Settings) -> Training:
             for number, group, value in kept.state["examples"]
         ]
         _restore_moments(training, kept)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         raise InputError("--resume: the file does not say how training stood; begin anew") from None
     return training
 
 
 def _restore_moments(training: Training, kept: PolicyFile) -> None:
-    names = [name for name, _ in training.policy.named_parameters()]
+    parameters = dict(training.policy.named_parameters())
+    names = list(parameters)
     state: dict[int, dict[str, Any]] = {}
     for key, array in kept.tensors.items():
         if key.startswith("adam/"):
             name, moment = key.removeprefix("adam/").rsplit("/", 1)
+            if array.shape not in ((), tuple(parameters[name].shape)):
+                raise ValueError
             state.setdefault(names.index(name), {})[moment] = torch.from_numpy(array.copy())
     if state:
         whole = training.optimiser.state_dict()

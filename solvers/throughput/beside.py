@@ -11,8 +11,13 @@ from ..core.search import Search
 
 
 def beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
-    """Return what runs beside `auto`; the DP alone prices relayed data."""
-    if task.problem.relayed:
+    """Return what runs beside `auto`: nothing that ends in time for large graphs.
+
+    The DP alone prices relayed data.
+    """
+    from .auto import LARGE
+
+    if task.problem.relayed or task.workload.n > LARGE:
         return ()
     if task.problem.split == "noncontiguous":
         return (*beside_set_partitioning(task), Strategy("milp", _milp))

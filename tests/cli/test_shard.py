@@ -69,6 +69,7 @@ def test_a_sharding_is_planned_checked_simulated_drawn_and_exported(
         (("--mesh", "2x2x2x2", "--links", "1us:1GB"), "mesh: 4 axes"),
         (("--mesh", "2"), "--links: a chain suggests none"),
         (("--mesh", "2", "--links", "fast"), "--links: 'fast' is no link"),
+        (("--mesh", "2", "--links", ".us:1GB"), "--links: '.us:1GB' is no link"),
         (("--mesh", "2", "--links", "1us:1GB,1us:1GB"), "--links: 2 links for 1 axes"),
         ((*GOOD, "--fix", "v0"), "--fix: 'v0'; write NODE=S0,B"),
         ((*GOOD, "--fix", "nothing=S0"), "fix: the program has no operator nothing"),

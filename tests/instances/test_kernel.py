@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -112,3 +116,88 @@ def test_all_is_compiled_at_once_where_that_is_asked(monkeypatch: pytest.MonkeyP
     kernels.compile_at_once()
     call(5)
     assert descend.ready
+
+
+CALLEE = """
+from stagecut.instances.common.kernel import inner
+
+FACTOR = {factor}
+
+@inner
+def weigh(x):
+    return FACTOR * x
+"""
+CALLER = """
+from callee_of_test import weigh
+from stagecut.instances.common.kernel import kernel
+
+@kernel
+def total(n):
+    s = 0
+    for i in range(n):
+        s += weigh(i)
+    return s
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Kernel]:
+    """Return a kernel from files, in a process that has not seen them, as it were."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # versions differ within one second
+    limit(monkeypatch, 0)
+    (tmp_path / "caller_of_test.py").write_text(CALLER)
+
+    def imported(factor: int) -> Kernel:
+        (tmp_path / "callee_of_test.py").write_text(CALLEE.format(factor=factor))
+        for name in ("caller_of_test", "callee_of_test"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        total: Kernel = importlib.import_module("caller_of_test").total
+        return total
+
+    return imported
+
+
+def test_what_was_compiled_with_another_version_of_a_part_is_not_used(
+    modules: Callable[[int], Kernel],
+) -> None:
+    assert modules(1)(10) == 45
+    assert modules(7)(10) == 7 * 45
+    again = modules(1)
+    assert again._cached
+    assert again(10) == 45
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_what_is_damaged_is_compiled_again(modules: Callable[[int], Kernel], ending: str) -> None:
+    total = modules(1)
+    total(10)
+    damaged = [file for file in total._files if file.suffix == f".{ending}"]
+    for file in damaged:
+        file.write_bytes(file.read_bytes()[:50])
+    assert damaged
+    again = modules(1)
+    assert again(10) == 45
+    assert all(len(file.read_bytes()) > 50 for file in again._files)
+
+
+def test_where_nothing_can_be_written_it_is_compiled_and_not_kept(
+    modules: Callable[[int], Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_unkept", set())
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+    assert modules(1)(10) == 45
+    assert kernels.unkept()
+
+
+def test_a_full_disk_does_not_end_a_plan(
+    modules: Callable[[int], Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kernels, "_unkept", set())
+    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
+    assert modules(1)(10) == 45
+    assert kernels.unkept()

@@ -98,7 +98,7 @@ def measured_times(
     provenance["clock"] = clock_name(device)
     provenance["threads"] = str(torch.get_num_threads())
     provenance["link"] = "assumed"
-    notes = []
+    notes = store.notes
     if before:
         days = (time.time() - min(before)) / DAY_S
         ago = f"up to {days:.0f} days ago" if days > 1 else "within a day"

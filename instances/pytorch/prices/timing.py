@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -12,11 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
 from torch import fx, nn
 
+from ...common.errors import InputError
 from ...formats.writing import write_whole
 from ...generate.published import default_folder
 from ..recording.watch import Clock, Watch
@@ -40,6 +43,11 @@ class Timing:
     when: float = 0.0
 
 
+#: A timing in the file.
+_Number = Annotated[float, msgspec.Meta(ge=0.0)]
+_Row = tuple[_Number, _Number, _Number]
+
+
 @dataclass(frozen=True)
 class Whole:
     """Seconds that the whole model takes, forward and backward."""
@@ -57,6 +65,11 @@ class Cache:
         None to keep nothing.
     device
         ``cpu``, ``cuda``, ….
+
+    Attributes
+    ----------
+    notes
+        What was wrong with the file; nothing depends on it.
     """
 
     def __init__(self, folder: Path | None, device: str) -> None:
@@ -65,18 +78,27 @@ class Cache:
         file = "".join(c if c.isalnum() or c in "-." else "_" for c in "_".join(words))
         self.path = None if folder is None else folder / f"kernels_{file}.json"
         self.timings: dict[str, Timing] = {}
-        if self.path is not None and self.path.is_file():
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
+        self.notes: list[str] = []
+        if self.path is not None and os.path.isfile(self.path):
+            try:
+                kept = msgspec.json.decode(self.path.read_bytes(), type=dict[str, _Row])
+            except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+                self.notes.append(f"{self.path} was damaged, and is written anew")
+                return
             since = time.time() - MOST_DAYS * DAY_S
             found = {sign: Timing(*values) for sign, values in kept.items()}
             self.timings = {sign: t for sign, t in found.items() if t.when >= since}
 
     def save(self) -> None:
         """Write the file whole, or not at all."""
-        if self.path is not None:
+        if self.path is None:
+            return
+        rows = {s: [t.seconds, t.spread, t.when] for s, t in sorted(self.timings.items())}
+        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            rows = {s: [t.seconds, t.spread, t.when] for s, t in sorted(self.timings.items())}
             write_whole(self.path, json.dumps(rows, indent=0))
+        except (OSError, InputError) as error:  # what was measured counts all the same
+            self.notes.append(f"what was measured is not kept for later: {error}")
 
 
 def cache_folder() -> Path:

@@ -16,7 +16,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
 from typing import Any
 
 from distributed import Client, Future, Queue, Variable
@@ -41,9 +40,6 @@ BEAT_S, SILENCE_S = 2.0, 60.0
 
 #: In place of what is known: the task is to end.
 _STOP = b""
-
-#: What a connection that breaks raises.
-_LOST = (OSError, TimeoutError, CancelledError, RuntimeError)
 
 
 class DaskCluster(Executor):
@@ -146,7 +142,7 @@ class _Task(Channel):
         """Say what is known and take what comes, until the task ends or is to end."""
         try:
             why = self._until_end()
-        except _LOST as error:
+        except Exception as error:  # a connection breaks in many ways, and who waits must hear it
             why = f"lost the scheduler ({error or type(error).__name__})"
         self._inbox.put(EOFError(why))
 

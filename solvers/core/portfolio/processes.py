@@ -92,7 +92,7 @@ class Process(Channel):
         assert self._child.stdout is not None
         try:
             return pickle.load(self._child.stdout)
-        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+        except Exception:  # half a message can look like anything
             self._child.stdout.close()
             raise EOFError(_end_of(self._child)) from None
 

@@ -44,7 +44,13 @@ class Relaxation:
 
 
 def relax(linear: Linear) -> Relaxation:
-    """Solve the relaxation of a program that minimises, with entries evened out by powers of 2."""
+    """Solve the relaxation of a program that minimises, with entries evened out by powers of 2.
+
+    Raises
+    ------
+    SolverError
+        If HiGHS fails.
+    """
     rows, columns = _scales(linear)
     cost = linear.cost * columns
     unit = _power(1.0 / np.abs(cost).max()) if cost.any() else np.float64(1.0)
@@ -71,8 +77,7 @@ def relax(linear: Linear) -> Relaxation:
             "simplex_iteration_limit": PIVOTS,
         },
     )
-    run_here(highs)
-    status, basis = highs.getModelStatus(), highs.getBasis()
+    status, basis = run_here(highs), highs.getBasis()
     basic = highspy.HighsBasisStatus.kBasic
     x = multipliers = None
     if status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty):

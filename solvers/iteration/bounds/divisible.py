@@ -57,8 +57,6 @@ def divide(chain: Chain, forward: float, compute: float) -> Divided:
         rows = np.array([np.concatenate(per_pass(one, chain.share)) for one in paths])
         rows *= np.repeat([forward, compute], stages) / makespan
         mixed = mix(rows, np.repeat(np.eye(2), stages, axis=1))
-        if mixed is None:
-            break
         prices = np.tensordot(mixed.weights, np.array(paths), axes=1)
         ahead, back = per_pass(prices, chain.share)
         bound = float(forward * ahead.min() + compute * back.min())

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....formulations.linear_program import Entries, least_cost
+from ....formulations.linear_program import Entries, SolverError, least_cost
 from ....instances.common.arrays import Floats
 
 
@@ -28,8 +28,8 @@ class Mixture(NamedTuple):
     weights: Floats
 
 
-def mix(rows: Floats, equal: Floats) -> Mixture | None:
-    """Return the mixture; None if the solver does not find it.
+def mix(rows: Floats, equal: Floats) -> Mixture:
+    """Return the mixture.
 
     Parameters
     ----------
@@ -37,6 +37,11 @@ def mix(rows: Floats, equal: Floats) -> Mixture | None:
         Shape (paths, variables): of the order of 1.
     equal
         Shape (equations, variables).
+
+    Raises
+    ------
+    SolverError
+        If HiGHS does not find it.
     """
     paths, variables = rows.shape
     matrix = np.vstack(
@@ -54,9 +59,7 @@ def mix(rows: Floats, equal: Floats) -> Mixture | None:
         np.append(np.full(paths, -np.inf), np.ones(len(equal))),
         sides,
     )
-    if found is None:
-        return None
-    weights = np.maximum(-found.row_duals[:paths], 0.0)
-    if weights.sum() <= 0:
-        return None
+    weights = np.zeros(paths) if found is None else np.maximum(-found.row_duals[:paths], 0.0)
+    if found is None or weights.sum() <= 0:  # it has an optimum, where they add up to 1
+        raise SolverError("HiGHS finds no optimum of a mixture of paths")
     return Mixture(found.value, found.x[:variables], weights / weights.sum())

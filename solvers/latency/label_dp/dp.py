@@ -39,6 +39,8 @@ PATH_BOUND = "path-interval bound"
 
 #: Units of work between two looks at the clock: some tenths of a second.
 SLICE = 1_000_000
+#: Slices of all targets together that count as long.
+LONG = 8
 #: How much a target is raised when it is proved to be a bound.
 ESCALATION = 1.015
 #: A target is undercut by this much, relatively: rounding in sums of times.
@@ -63,6 +65,7 @@ def one_call(
     raise_bound: Callable[[float, str], bool],
     prove_infeasible: Callable[[str], None],
     start: Callable[[], None] = lambda: None,
+    when_long: Callable[[], float] = lambda: -math.inf,
 ) -> None:
     """Solve a task with one call per accelerator, and tell what is found.
 
@@ -72,6 +75,8 @@ def one_call(
         Latency of the best plan known.
     start
         Called for a better plan if the bound along paths does not prove the best one.
+    when_long
+        Called once if it takes long, for a better plan and a bound, which it returns.
     """
     graph = latency_graph(task, whole_colours=True)
     counts = [min(int(c), graph.size) for c in graph.count]
@@ -92,13 +97,24 @@ def one_call(
         return
     kernel = kernel_graph(task, core, counts, paths)
     most = ceiling(task, graph)
+    slices = 0
+
+    def should_pause() -> bool:
+        nonlocal slices
+        slices += 1
+        return slices == LONG or should_stop()
+
     while not should_stop() and best() > proved * (1 + 2 * MARGIN):
         target = min(next_target(proved, most), best())
-        complete, value, steps = chain(kernel, target, should_stop)
+        complete, value, steps = chain(kernel, target, should_pause)
         if steps is not None:
             offer(solution_of(task, core, steps))
         if not complete:
-            return
+            if slices != LONG or should_stop():
+                return
+            slices += 1
+            proved = max(proved, when_long())
+            continue
         if steps is None and target > most and math.isinf(best()):
             prove_infeasible(explain(task))
             return

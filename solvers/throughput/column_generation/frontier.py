@@ -19,7 +19,8 @@ from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.common.arrays import Bools, Floats, Ints
 from .arcs import Arcs, arcs_backward, arcs_forward
-from .frontier_kernels import Nets, build
+from .frontier_kernels import build
+from .frontier_slots import Nets
 from .orders import greedy_order
 
 T = TypeVar("T", bound=np.generic)

@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
-from ....instances.common.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 from ....instances.common.kernel import inner, kernel
-
-#: Most open nets: a bit each.
-SLOTS = 62
+from .frontier_slots import SLOTS, Nets, Scratch, close_nets, open_nets
 
 #: States and places of the hash table that there is room for at first.
 FEW = 1 << 14
 
 #: What came of building: states, more of them than allowed, or more than there is room for.
 MADE, TOO_MANY, FULL = 1, 0, -1
-
-
-class Nets(NamedTuple):
-    """What `build` knows of nets; shape (E,) each.
-
-    Parameters
-    ----------
-    pins_left
-        Pins among the units to place.
-    fixed
-        Bits that a net has from the beginning: 1 for a pin on A, 2 for one on B.
-    outside
-        Whether a net has a pin that is on neither.
-    weight_in, weight_out
-        What a cut net costs A and B.
-    """
-
-    pins_left: Ints
-    fixed: Ints
-    outside: Bools
-    weight_in: Floats
-    weight_out: Floats
 
 
 def build(
@@ -56,7 +29,8 @@ def build(
 ) -> tuple[Ints, Ints, Floats, Floats, bool]:
     """Build the states that can arise between the units of an order, and what each step costs.
 
-    A state holds two bits for each open net: whether a pin is on A, and whether one is on B.
+    A state holds two bits for each open net: whether a pin is on A, and whether one is on B. Nets
+    of which only one unit is placed share its bits, so that a unit of many nets takes one slot.
     Step 1 puts a unit on A, step 0 on B. A net costs A its `weight_in` once it has a pin on A and
     one elsewhere, and B its `weight_out` once it has a pin on B and one elsewhere.
 
@@ -100,7 +74,8 @@ def build(
         bits, paid = np.empty((2, 2, 2 * width), np.uint64), np.empty((2, 2 * width))
         bits[:, 0, 0] = paid[0, 0] = 0
         room_for = Scratch(
-            np.full(len(nets.pins_left), -1), np.full(SLOTS, -1), bits[0], bits[1], paid,
+            np.full(len(nets.pins_left), -1), np.full(SLOTS, -1), np.zeros(SLOTS, np.int64),
+            np.zeros((3, SLOTS)), bits[0], bits[1], paid,
             np.empty(places, np.int64), np.empty(2 * width, np.int64),
         )  # fmt: skip
         code, exact = _build(
@@ -113,18 +88,6 @@ def build(
     return layers, step[:total], cost_in[:total], cost_out[:total], exact
 
 
-class Scratch(NamedTuple):
-    """What `_build` works in."""
-
-    slot_of: Ints  # of each net; −1: none, −2: given up
-    net_of: Ints  # of each slot
-    bits_a: NDArray[np.uint64]  # of the states of two layers in turn, shape (2, 2·width)
-    bits_b: NDArray[np.uint64]
-    paid: Floats  # at least, to reach them
-    table: Ints  # hash table of states
-    merged: Ints  # number of each state after nets are given up
-
-
 @kernel
 def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
     """Build states as `build` says, into `made`; returns a code and whether no net was given up.
@@ -135,15 +98,15 @@ def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
     both, most, width, room, relax = options
     layer_ptr, step, cost_in, cost_out = made
     bits_a, bits_b, least_paid = scratch.bits_a, scratch.bits_b, scratch.paid
-    slot_of, net_of, places = scratch.slot_of, scratch.net_of, 4096
+    net_of, shared, places = scratch.net_of, scratch.shared, 4096
     away = np.uint64(0)  # slots of open nets with a pin outside
     exact = True
     on_a, on_b, paid = bits_a[0, :1], bits_b[0, :1], least_paid[0, :1]
     for i in range(len(order)):
         first, count = layer_ptr[i], layer_ptr[i + 1] - layer_ptr[i]
         begin, end = unit_ptr[order[i]], unit_ptr[order[i] + 1]
-        touched, closed, away, all_open = _open(
-            unit_nets, begin, end, nets, slot_of, net_of, away, on_a, on_b
+        touched, closed, left, away, all_open = open_nets(
+            unit_nets, begin, end, nets, scratch, away, on_a, on_b
         )
         exact &= all_open
         if not all_open and not relax:
@@ -156,17 +119,17 @@ def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
         after = (i + 1) % 2
         later = (bits_a[after], bits_b[after], least_paid[after])
         found = _take(
-            first, (on_a, on_b, paid), (touched, closed, away),
-            (net_of, nets.weight_in, nets.weight_out), (step, cost_in, cost_out), table, later,
-            both, most,
+            first, (on_a, on_b, paid), (touched, closed, left, away),
+            (net_of, nets.weight_in, nets.weight_out, shared), (step, cost_in, cost_out), table,
+            later, both, most,
         )  # fmt: skip
-        away = _close(net_of, closed, away)
+        away = close_nets(net_of, closed, away)
         if found > width:
             if not relax:
                 return TOO_MANY, False
             exact = False
             found = _give_up(
-                first, count, step, table, later, found, net_of, nets, width, scratch.merged
+                first, count, step, table, later, found, net_of, shared, width, scratch.merged
             )
         begin = layer_ptr[i + 1]
         for x in range(first, first + count):
@@ -181,53 +144,11 @@ def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
 
 
 @inner
-def _open(unit_nets, begin, end, nets, slot_of, net_of, away, on_a, on_b):
-    """Give each net of a unit a slot, if it has none; a net without a free one is given up.
-
-    Returns the bits of its nets, of those that end with it, and of those with a pin outside; and
-    whether no net was given up.
-    """
-    pins_left, fixed, outside, _weight_in, _weight_out = nets
-    one = np.uint64(1)
-    touched, closed = np.uint64(0), np.uint64(0)
-    all_open = True
-    for j in range(begin, end):
-        e = unit_nets[j]
-        s = slot_of[e]
-        if s == -1:
-            s = 0
-            while s < SLOTS and net_of[s] >= 0:
-                s += 1
-            if s == SLOTS:
-                slot_of[e] = -2
-                all_open = False
-                pins_left[e] -= 1
-                continue
-            slot_of[e] = s
-            net_of[s] = e
-            bit = one << np.uint64(s)
-            if outside[e]:
-                away |= bit
-            for x in range(len(on_a)):
-                if fixed[e] & 1:
-                    on_a[x] |= bit
-                if fixed[e] & 2:
-                    on_b[x] |= bit
-        pins_left[e] -= 1
-        if s < 0:
-            continue
-        touched |= one << np.uint64(s)
-        if pins_left[e] == 0:
-            closed |= one << np.uint64(s)
-    return touched, closed, away, all_open
-
-
-@inner
 def _take(first, states, bits, costs, steps, table, later, both, most):
     """Take the steps from the states of a layer, and write those they lead to; return how many."""
     on_a, on_b, paid = states
-    touched, closed, away = bits
-    net_of, weight_in, weight_out = costs
+    touched, closed, left, away = bits
+    net_of, weight_in, weight_out, shared = costs
     step, cost_in, cost_out = steps
     next_a, next_b, next_paid = later
     one, mask = np.uint64(1), np.uint64(len(table) - 1)
@@ -258,6 +179,14 @@ def _take(first, states, bits, costs, steps, table, later, both, most):
                     total_out += weight_out[net_of[s]]
                 fresh >>= one
                 s += 1
+            fresh = left & (b0 & ~a0 if choice == 1 else a0 & ~b0)
+            s = 0
+            while fresh:
+                if fresh & one:
+                    total_in += shared[0, s]
+                    total_out += shared[1, s]
+                fresh >>= one
+                s += 1
             cost_in[first + x, choice] = total_in
             cost_out[first + x, choice] = total_out
             now_paid = paid[x] + total_in + (total_out if both else 0.0)
@@ -279,21 +208,9 @@ def _take(first, states, bits, costs, steps, table, later, both, most):
 
 
 @inner
-def _close(net_of, closed, away):
-    """Free the slots of nets that are closed; return the bits of open ones with a pin outside."""
-    one = np.uint64(1)
-    for s in range(SLOTS):
-        if net_of[s] >= 0 and (closed >> np.uint64(s)) & one:
-            away &= ~(one << np.uint64(s))
-            net_of[s] = -1
-    return away
-
-
-@inner
-def _give_up(first, count, step, table, later, found, net_of, nets, width, merged):
+def _give_up(first, count, step, table, later, found, net_of, shared, width, merged):
     """Merge states that differ in the cheapest nets alone, until they are few; return how many."""
     next_a, next_b, next_paid = later
-    weight_in = nets.weight_in
     one, mask = np.uint64(1), np.uint64(len(table) - 1)
     given_up = np.uint64(0)
     while found > width:
@@ -301,7 +218,7 @@ def _give_up(first, count, step, table, later, found, net_of, nets, width, merge
         for s in range(SLOTS):
             if net_of[s] < 0 or (given_up >> np.uint64(s)) & one:
                 continue
-            if least < 0 or weight_in[net_of[s]] < weight_in[net_of[least]]:
+            if least < 0 or shared[2, s] < shared[2, least]:
                 least = s
         bit = one << np.uint64(least)
         given_up |= bit

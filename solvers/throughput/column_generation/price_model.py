@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from ....formulations.linear_program import run_here
+from ....formulations.linear_program import SolverError, run_here
 from ....formulations.throughput.certificate import Prices
 from ....instances.common.arrays import Bools, Floats
 
@@ -104,7 +104,13 @@ class PriceModel:
             self._lp.addRow(0.0, highspy.kHighsInf, len(row), row, entry)
 
     def solve(self, centre: Prices, radius: float, seconds: float) -> Trial | None:
-        """Return the best prices in a box around `centre`; None if time runs out."""
+        """Return the best prices in a box around `centre`; None if time runs out.
+
+        Raises
+        ------
+        SolverError
+            If HiGHS fails.
+        """
         units, kinds = self._units, self._kinds
         around = np.concatenate([centre.unit, centre.memory, centre.transfer])
         reach = radius * (np.abs(around) + 0.2 * self._total / units)
@@ -116,9 +122,10 @@ class PriceModel:
         self._lp.changeColsBounds(len(index), index.astype(np.int32), lower, upper)
         if np.isfinite(seconds):
             self._lp.setOptionValue("time_limit", self._lp.getRunTime() + seconds)
-        run_here(self._lp)
-        if self._lp.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        if (status := run_here(self._lp)) == highspy.HighsModelStatus.kTimeLimit:
             return None
+        if status != highspy.HighsModelStatus.kOptimal:
+            raise SolverError(f"HiGHS ended with {self._lp.modelStatusToString(status)!r}")
         found = np.array(self._lp.getSolution().col_value)
         prices = Prices(
             unit=found[:units],

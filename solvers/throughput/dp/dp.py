@@ -140,7 +140,9 @@ def pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
         search.note("pipedream: no plan found on the path that merging leaves; others may exist")
 
 
-def contracted_dp(task: Task[Throughput], search: Search[Solution], units: Ints) -> None:
+def contracted_dp(
+    task: Task[Throughput], search: Search[Solution], units: Ints, *, any_order: bool = False
+) -> None:
     """Offer the best plan that keeps units together, which proves nothing about others.
 
     Parameters
@@ -148,8 +150,11 @@ def contracted_dp(task: Task[Throughput], search: Search[Solution], units: Ints)
     units
         Shape (n,): as of `pipeline`. Where they have many ideals, those of one order are all: that
         of their numbers, if it is topological.
+    any_order
+        Whether that of their numbers is to be taken though it is not topological; no contiguous
+        plans are found then.
     """
-    pipe = pipeline(task, units)
+    pipe = pipeline(task, units, any_order=any_order)
     numbered = (pipe.graph.edges[:, 0] < pipe.graph.edges[:, 1]).all()
     order = np.arange(pipe.graph.size) if numbered else pipe.orders[0]
     lattice = few_ideals(pipe, search) or chain(order)

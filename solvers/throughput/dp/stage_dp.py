@@ -223,7 +223,7 @@ def _windows(
             if np.isfinite(weight).all() and weight.any():
                 weights.append(weight[lattice.order])
                 pairs = zip(row.unit, cap, strict=True)
-                takes.append([_knapsack(weight, size, room) for size, room in pairs])
+                takes.append([knapsack(weight, size, room) for size, room in pairs])
     weight = np.array(weights).reshape(len(weights), len(lattice.order))
     take = np.array(takes).reshape(len(takes), len(states.stride))
     total = weight.sum(axis=1)
@@ -242,7 +242,7 @@ def _windows(
     return alive
 
 
-def _knapsack(weight: Floats, size: Floats, room: float) -> float:
+def knapsack(weight: Floats, size: Floats, room: float) -> float:
     """Return the most weight that fits into `room` (and a little more) if the last item is cut."""
     room *= 1 + SLACK  # else rounding of large sizes cuts small ones off
     may = np.isfinite(size) & (size <= room)

@@ -3,8 +3,9 @@
 *Coarsen*: units next to each other in a topological order become one. *Solve*: the dynamic program
 finds the best contiguous plan of coarse units. *Refine*: units are left as they are where stages
 meet, coarser the farther from there, and the dynamic program is run again, until that brings
-nothing. For other splits pairs of devices then divide anew what they hold, of such units, by the
-neighbourhood search. Every step costs time near-linear in the graph.
+nothing. Splits that need not be contiguous begin with an order that need not be topological; at
+last pairs of devices divide anew what they hold, of such units, by the neighbourhood search.
+Every step costs time near-linear in the graph.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ import math
 import numpy as np
 
 from ....formulations.task import Task
+from ....formulations.throughput.cheap_bounds import units_of_split
 from ....formulations.throughput.hypergraph import Hypergraph, hypergraph, pipeline_units
 from ....formulations.throughput.ideals import topological_orders
 from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
+from ...core.share import Share
 from ..column_generation.frontier import incidence
+from ..column_generation.narrow_orders import demand_order, narrow_order
 from ..dp.dp import contracted_dp, few_ideals_dp
 from ..neighbourhood import Neighbourhood
 from .coarsen import around, crossing, even, labels, touching
+from .least_load import raise_by_least_load
 
 #: Coarse units of the first plan: at least, and for each device.
 LEAST, PER_DEVICE = 256, 16
@@ -37,6 +42,9 @@ ENOUGH = 1e-4
 #: Moves of the neighbourhood search for each device, before units are made anew.
 MOVES = 10
 
+#: Part of the time left that the bound takes at most.
+BOUND = 0.5
+
 #: Rounds in a row that may bring nothing.
 PATIENCE = 3
 
@@ -49,31 +57,52 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
         if reason is not None:
             search.prove_infeasible(reason)
             return
-        orders = topological_orders(graph)
+        demand = np.array(demand_order(graph.size, graph.edges), np.int64)
+        orders = demand, *topological_orders(graph)[1:]
+        units = units_of_split(task)
+        free = graph if np.array_equal(units, graph.unit_of) else hypergraph(task, units)
+        narrow = narrow_order(free)
+    anyhow = task.problem.split == "noncontiguous"
+    if anyhow:
+        _plan(task, free, narrow, search, any_order=True)
     for order in orders:
-        with search.phase("coarse"):
-            _coarse(task, graph, order, search)
-        before = math.inf
-        while search.objective < before * (1 - ENOUGH) and not search.should_stop():
-            before = search.objective
-            with search.phase("refine"):
-                contracted_dp(task, search, _near_ends(task, graph, order, search, by_stage=True))
         if search.should_stop():
             return
+        _plan(task, graph, order, search)
     with search.phase("dp"):
         few_ideals_dp(task, search)
-    if task.problem.split == "noncontiguous" and search.best is not None:
+    with search.phase("bound"):
+        raise_by_least_load(task, free, narrow, search, Share(search, BOUND))
+    if anyhow and search.best is not None:
         with search.phase("pairs"):
-            _pairs(task, graph, orders[0], search)
+            _pairs(task, free, narrow, search)
 
 
-def _coarse(
-    task: Task[Throughput], graph: Hypergraph, order: Ints, search: Search[Solution]
+def _plan(
+    task: Task[Throughput],
+    graph: Hypergraph,
+    order: Ints,
+    search: Search[Solution],
+    *,
+    any_order: bool = False,
 ) -> None:
+    """Cut an order into coarse units, and refine the best plan along it while that helps."""
+    with search.phase("coarse"):
+        units = _coarse(task, graph, order)
+        contracted_dp(task, search, units, any_order=any_order)
+    before = math.inf
+    while search.objective < before * (1 - ENOUGH) and not search.should_stop():
+        before = search.objective
+        with search.phase("refine"):
+            units = _near_ends(task, graph, order, search, by_stage=not any_order)
+            contracted_dp(task, search, units, any_order=any_order)
+
+
+def _coarse(task: Task[Throughput], graph: Hypergraph, order: Ints) -> Ints:
     count = max(LEAST, PER_DEVICE * task.cluster.size)
     weight = _weight(task, graph)
     boundaries = even(_load_alone(task, graph)[order], crossing(graph, weight, order), count)
-    contracted_dp(task, search, labels(order, boundaries)[graph.unit_of])
+    return labels(order, boundaries)[graph.unit_of]
 
 
 def _weight(task: Task[Throughput], graph: Hypergraph) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,8 @@ def changed(path: Path, **header: object) -> Path:
         ({"format": "another"}, "it is no policy, or damaged"),
         ({"width": 16}, "its weights are not those of a policy"),
         ({"width": 10**9}, "its weights are not those of a policy"),
+        ({"width": math.inf}, "its weights are not those of a policy"),
+        ({"seed": math.inf}, "its weights are not those of a policy"),
         ({"width": "x"}, "its weights are not those of a policy"),
         ({"about": 3}, "its weights are not those of a policy"),
     ],

@@ -12,7 +12,9 @@ from stagecut.formulations.task import pose
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.formulations.throughput.ideals import topological_orders
 from stagecut.solvers.throughput import auto
+from stagecut.solvers.throughput.column_generation.narrow_orders import groups, narrow_order
 from stagecut.solvers.throughput.multilevel import coarsen
+from stagecut.solvers.throughput.multilevel.least_load import least_work, raise_by_least_load
 
 ENDLESS = Limits(gap=0.0)
 
@@ -96,3 +98,72 @@ def test_units_near_the_end_of_a_stage_are_left_as_they_are() -> None:
     boundaries = set(coarsen.around(stage, alone, 12).tolist())
     assert {0, 1, 30, 31, 99, 100, 101, 149, 150} <= boundaries
     assert len(boundaries) < 50
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_least_load_of_a_share_is_that_of_all_sets(seed: int) -> None:
+    workload, cluster = random_case(seed, max_nodes=8)
+    task = pose(workload, cluster, Throughput("noncontiguous"))
+    graph = hypergraph(task)
+    found = Noted(2.0 * float(graph.compute[np.isfinite(graph.compute)].sum()) + 1.0)
+    raise_by_least_load(task, graph, narrow_order(graph), found, found)
+    weight = graph.weight.sum(axis=1)
+    kind = int(np.where(weight.any(axis=1), task.costs.count, 0).argmax())
+    if not task.costs.count[kind]:
+        assert found.bound == 0
+        return
+    share, work = least_work(task, graph, kind, found.objective)
+    if share <= 0:
+        assert found.bound == 0
+        return
+    least = found.objective
+    for code in range(1, 1 << graph.size):
+        members = {v for v in range(graph.size) if code >> v & 1}
+        held = sum(work[v] for v in members)
+        cut = [not members.isdisjoint(net) and not members.issuperset(net) for net in graph.pins]
+        if held >= share:
+            least = min(least, held + weight[kind][cut].sum())
+    assert found.bound <= least * (1 + 1e-9)
+    assert found.bound >= share * (1 - 1e-6)
+
+
+class Noted:
+    """What a bound needs of a search."""
+
+    def __init__(self, objective: float) -> None:
+        self.objective, self.bound = objective, 0.0
+
+    def should_stop(self) -> bool:
+        return False
+
+    def raise_bound(self, bound: float, origin: str) -> None:
+        assert origin == "least load of a share of the work"
+        self.bound = max(self.bound, bound)
+
+
+def test_transfers_to_a_hub_count() -> None:
+    """All decoder layers of T5 send gradients to one encoder."""
+    workload = load("t5-large-training")
+    cluster = accelerators_and_cpus(4, cpus=0)
+    problem = Throughput("noncontiguous")
+    result = solve(workload, cluster, problem, method="multilevel", limits=Limits(nodes=1))
+    assert result.bound_origin == "least load of a share of the work"
+
+
+@pytest.mark.parametrize("name", ["stable-diffusion-unet-operators-training", "t5-large-operators"])
+def test_narrow_orders_open_few_groups(name: str) -> None:
+    graph = hypergraph(pose(load(name), accelerators_and_cpus(4), Throughput("noncontiguous")))
+    order = narrow_order(graph)
+    assert sorted(order.tolist()) == list(range(graph.size))
+    nets: list[list[int]] = [[] for _ in range(graph.size)]
+    for e, net in enumerate(graph.pins):
+        for v in net:
+            nets[v].append(e)
+    few = groups(graph.pins, nets, order.tolist())
+    placed: set[int] = set()
+    for i, v in enumerate(order.tolist()):
+        placed.add(v)
+        kinds = [placed.intersection(net) for net in graph.pins if not placed.issuperset(net)]
+        alone = {next(iter(some)) for some in kinds if len(some) == 1}
+        assert few[i] == len(alone) + sum(len(some) > 1 for some in kinds)
+    assert few.max() <= 20
