@@ -38,7 +38,7 @@ from .common.pose import (
     read_schedule,
     with_rules,
 )
-from .common.runnable import kept_together
+from .common.runnable import with_kept_together
 from .common.solving import solve_and_save
 
 if TYPE_CHECKING:
@@ -161,10 +161,8 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
-    uncut, why = kept_together(loaded) if runnable else ("", "")
-    if uncut:
-        together = [*(together or ()), uncut]
-        ERR.print(why)
+    if runnable:
+        together = with_kept_together(together, loaded)
 
     from ..solvers import Workers
     from .show.rank import rank

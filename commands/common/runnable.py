@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from ...instances import InputError, Workload
 from ...instances.common.units import ON_NUMBERS
+from .console import ERR
+
+
+def with_kept_together(together: list[str] | None, workload: Workload) -> list[str] | None:
+    """Return `--together` with what must share a device for a plan to run; say so, and why."""
+    uncut, why = kept_together(workload)
+    if not uncut:
+        return together
+    ERR.print(why)
+    return [*(together or ()), uncut]
 
 
 def kept_together(workload: Workload) -> tuple[str, str]:
