@@ -22,7 +22,9 @@ METHODS = {
         "auto", "dp", "milp", "learned", "megatron", "vllm", "torchtitan", "deepspeed-uniform",
         "deepspeed-parameters", "deepspeed-type", "accelerate-balanced", "block-dp",
     ),
-    "latency": ("auto", "dp", "milp", "milp-big-m", "lns", "linear", "greedy", "max-load"),
+    "latency": (
+        "auto", "dp", "milp", "milp-big-m", "lns", "linear", "greedy", "max-load", "learned",
+    ),
     "training": (
         "auto", "dp", "milp", "piper", "equal-stages", "data-parallel", "pipedream",
     ),
