@@ -54,6 +54,8 @@ class Neighbourhood:
         self._kind_of = task.costs.kind_of
         self._room = (task.costs.capacity_bytes * (1 + PROOF_MARGIN))[self._kind_of]
         self.where = start.copy()
+        self.load, self._used = np.zeros(len(self._kind_of)), np.zeros(len(self._kind_of))
+        self._paid = np.zeros(len(self._kind_of), np.int64)
         self._weigh()
         self.best = float(self.load.max())
         self._best_where = self.where.copy()
@@ -182,11 +184,8 @@ class Neighbourhood:
         self._weigh()
 
     def _weigh(self) -> None:
-        self.load, self._used = loads(
-            self.where,
-            self._compute,
-            self._weight,
-            self._graph.memory_bytes,
-            self._shape,
-            self._kind_of,
-        )
+        loads(
+            self.where, self._compute, self._weight, self._graph.memory_bytes,
+            self._shape.net_ptr, self._shape.net_pins, self._kind_of, self.load, self._used,
+            self._paid,
+        )  # fmt: skip

@@ -8,7 +8,6 @@ import numpy as np
 
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.kernel import inner, kernel
-from .column_generation.frontier import Incidence
 
 #: Most labels of one split: some 0.2 s.
 MOST_WORK = 10_000_000
@@ -56,15 +55,9 @@ class Held(NamedTuple):
     outside: Bools
 
 
-def loads(
-    where: Ints,
-    compute: Floats,
-    weight: Floats,
-    memory: Floats,
-    shape: Incidence,
-    kind_of: Ints,
-) -> tuple[Floats, Floats]:
-    """Return the load and the used memory of each device; shape (D,) each.
+@kernel
+def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used, paid):
+    """Write the load and the used memory of each device.
 
     Parameters
     ----------
@@ -72,51 +65,82 @@ def loads(
         Shape (U,): device of each unit.
     compute, weight
         Shapes (K, U) and (K, E).
+    paid
+        Room to work in; shape (D,).
     """
-    devices, nets = len(kind_of), len(shape.net_ptr) - 1
-    on = np.zeros((nets, devices), np.bool_)
-    on[_net_of_pins(shape), where[shape.net_pins]] = True
-    on[on.sum(axis=1) < 2] = False
-    here = compute[kind_of[where], np.arange(len(where))]
-    load, used = np.zeros((2, devices))
-    np.add.at(load, where, here)
-    np.add.at(used, where, memory)
-    return load + np.where(on.T, weight[kind_of], 0.0).sum(axis=1), used
+    load[:] = 0.0
+    used[:] = 0.0
+    for v in range(len(where)):
+        load[where[v]] += compute[kind_of[where[v]], v]
+        used[where[v]] += memory[v]
+    paid[:] = -1
+    for e in range(len(net_ptr) - 1):
+        first = where[net_pins[net_ptr[e]]]
+        whole = True
+        for j in range(net_ptr[e], net_ptr[e + 1]):
+            if where[net_pins[j]] != first:
+                whole = False
+                break
+        if whole:
+            continue
+        for j in range(net_ptr[e], net_ptr[e + 1]):
+            d = where[net_pins[j]]
+            if paid[d] != e:
+                paid[d] = e
+                load[d] += weight[kind_of[d], e]
 
 
 def held_by(
-    where: Ints, free: Bools, pair: Pair, order: Ints, shape: Incidence
+    where: Ints, free: Bools, pair: Pair, order: Ints, net_ptr: Ints, net_pins: Ints
 ) -> tuple[Ints, Held]:
     """Return the free units of two devices, in order, and what the devices hold without them.
 
     `where` and `free`, shape (U,): device of each unit, and whether it may move.
     """
-    on_a, on_b = (where == pair.a) & ~free, (where == pair.b) & ~free
-    moving = free & ((where == pair.a) | (where == pair.b))
-    units = order[moving[order]]
-    net_of = _net_of_pins(shape)
-
-    def pins(of: Bools) -> Ints:
-        return np.bincount(net_of[of[shape.net_pins]], minlength=len(shape.net_ptr) - 1)
-
-    has_a, has_b = pins(on_a) > 0, pins(on_b) > 0
-    outside = pins(~(on_a | on_b | moving)) > 0
-    held = Held(
-        load_a=float(pair.compute_a[on_a].sum() + pair.weight_a[has_a & (has_b | outside)].sum()),
-        load_b=float(pair.compute_b[on_b].sum() + pair.weight_b[has_b & (has_a | outside)].sum()),
-        memory_a=float(pair.memory[on_a].sum()),
-        memory_b=float(pair.memory[on_b].sum()),
-        least_compute=float(np.minimum(pair.compute_a, pair.compute_b)[units].sum()),
-        pins_left=pins(moving),
-        fixed=has_a + 2 * has_b,
-        outside=outside,
-    )
-    return units, held
+    units, nets = np.empty(len(order), np.int64), len(net_ptr) - 1
+    pins = np.zeros(nets, np.int64), np.zeros(nets, np.int64), np.zeros(nets, np.bool_)
+    size, sums = _held_by(where, free, pair, order, net_ptr, net_pins, units, pins)
+    return units[:size], Held._make((*sums, *pins))
 
 
-def _net_of_pins(shape: Incidence) -> Ints:
-    """Return the net of each pin."""
-    return np.repeat(np.arange(len(shape.net_ptr) - 1), np.diff(shape.net_ptr))
+@kernel
+def _held_by(where, free, pair, order, net_ptr, net_pins, units, pins):
+    """Write what `held_by` returns of units and nets; return the rest, with how many units."""
+    a, b, compute_a, compute_b, weight_a, weight_b, memory, _room_a, _room_b = pair
+    size = 0
+    load_a, load_b, held_a, held_b, compute = 0.0, 0.0, 0.0, 0.0, 0.0
+    for i in range(len(order)):
+        v = order[i]
+        if where[v] != a and where[v] != b:
+            continue
+        if free[v]:
+            units[size] = v
+            size += 1
+            compute += min(compute_a[v], compute_b[v])
+        elif where[v] == a:
+            load_a += compute_a[v]
+            held_a += memory[v]
+        else:
+            load_b += compute_b[v]
+            held_b += memory[v]
+    nets = len(net_ptr) - 1
+    left, fixed, outside = pins
+    for e in range(nets):
+        for j in range(net_ptr[e], net_ptr[e + 1]):
+            v = net_pins[j]
+            if where[v] != a and where[v] != b:
+                outside[e] = True
+            elif free[v]:
+                left[e] += 1
+            elif where[v] == a:
+                fixed[e] |= 1
+            else:
+                fixed[e] |= 2
+        if fixed[e] & 1 and (outside[e] or fixed[e] & 2):
+            load_a += weight_a[e]
+        if fixed[e] & 2 and (outside[e] or fixed[e] & 1):
+            load_b += weight_b[e]
+    return size, (load_a, load_b, held_a, held_b, compute)
 
 
 def least_to_go(units: Ints, pair: Pair, layers: Layers) -> Floats:
@@ -124,18 +148,29 @@ def least_to_go(units: Ints, pair: Pair, layers: Layers) -> Floats:
 
     Shape (len(TILTS), S + 1).
     """
-    ptr, step = layers.ptr, layers.step
-    togo = np.zeros((len(TILTS), ptr[len(units)] + 1))
-    tilt = np.array(TILTS)[:, None]
-    for i in range(len(units) - 1, -1, -1):
-        here = slice(ptr[i], ptr[i + 1])
-        cost_a, cost_b, after = layers.cost_a[here].T, layers.cost_b[here].T, step[here].T
-        on_a, on_b = pair.compute_a[units[i]], pair.compute_b[units[i]]
-        to_a = tilt * (on_a + cost_a[1]) + (1 - tilt) * cost_b[1] + togo[:, after[1]]
-        to_b = tilt * cost_a[0] + (1 - tilt) * (on_b + cost_b[0]) + togo[:, after[0]]
-        to_a[:, after[1] < 0], to_b[:, after[0] < 0] = np.inf, np.inf
-        togo[:, here] = np.minimum(to_a, to_b)
+    togo = np.zeros((len(TILTS), layers.ptr[len(units)] + 1))
+    _least_to_go(units, pair, layers, togo)
     return togo
+
+
+@kernel
+def _least_to_go(units, pair, layers, togo):
+    """Write what `least_to_go` returns."""
+    ptr, step, cost_a, cost_b = layers
+    compute_a, compute_b = pair.compute_a, pair.compute_b
+    for i in range(len(units) - 1, -1, -1):
+        v = units[i]
+        for x in range(ptr[i], ptr[i + 1]):
+            for r in range(len(TILTS)):
+                t = TILTS[r]
+                to_a, to_b = np.inf, np.inf
+                if step[x, 1] >= 0:
+                    to_a = t * (compute_a[v] + cost_a[x, 1]) + (1 - t) * cost_b[x, 1]
+                    to_a += togo[r, step[x, 1]]
+                if step[x, 0] >= 0:
+                    to_b = t * cost_a[x, 0] + (1 - t) * (compute_b[v] + cost_b[x, 0])
+                    to_b += togo[r, step[x, 0]]
+                togo[r, x] = min(to_a, to_b)
 
 
 def split_pair(

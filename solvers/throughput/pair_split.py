@@ -38,7 +38,7 @@ def resplit(
     bool or None
         Whether a split was found; None if that is too much work.
     """
-    units, held = held_by(where, free, pair, order, shape)
+    units, held = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
     floor = held.load_a + held.load_b + held.least_compute
     nets = Nets(held.pins_left, held.fixed, held.outside, pair.weight_a, pair.weight_b)
     most_paid = 2 * most * (1 + 1e-9) - floor
