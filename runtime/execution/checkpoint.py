@@ -64,6 +64,18 @@ class ModelState:
     untouched: Mapping[str, Tensor]
 
 
+def state_held(model: nn.Module, held: Mapping[int, str]) -> ModelState:
+    """Return the state of a model whose tensors, by their `id`, are held under these names."""
+    tensors: dict[str, str] = {}
+    untouched: dict[str, Tensor] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if id(value) in held:
+            tensors[name] = held[id(value)]
+        elif isinstance(value, Tensor):
+            untouched[name] = value
+    return ModelState(tensors, untouched)
+
+
 def save(
     folder: Path,
     position: Position,

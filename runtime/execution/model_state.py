@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...instances import InputError
-from .checkpoint import ModelState
+from .checkpoint import ModelState, state_held
 from .checkpoint_files import MANIFEST, checkpoints, read_checkpoint
 from .split import PieceModule
 
@@ -27,14 +27,7 @@ def model_state(model: nn.Module, pieces: Sequence[PieceModule]) -> ModelState:
     for piece in pieces:
         for named in (piece.module.named_parameters(), piece.module.named_buffers()):
             held |= {id(x): name for name, x in named}
-    tensors: dict[str, str] = {}
-    untouched: dict[str, Tensor] = {}
-    for name, value in model.state_dict(keep_vars=True).items():
-        if id(value) in held:
-            tensors[name] = held[id(value)]
-        elif isinstance(value, Tensor):
-            untouched[name] = value
-    return ModelState(tensors, untouched)
+    return state_held(model, held)
 
 
 def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ....instances import InputError
-from ..checkpoint import ModelState, Trained
+from ..checkpoint import ModelState, Trained, state_held
 from .collectives import part_of
 from .device import ShardedDevice
 
@@ -23,14 +23,7 @@ def model_state(device: ShardedDevice) -> ModelState:
         for name, value in (*model.named_parameters(), *model.named_buffers())
         if name in device.kept
     }
-    tensors: dict[str, str] = {}
-    untouched: dict[str, Tensor] = {}
-    for name, value in model.state_dict(keep_vars=True).items():
-        if id(value) in held:
-            tensors[name] = held[id(value)]
-        elif isinstance(value, Tensor):
-            untouched[name] = value
-    return ModelState(tensors, untouched)
+    return state_held(model, held)
 
 
 def own_parts(device: ShardedDevice, optimizer: torch.optim.Optimizer | None) -> Trained:
