@@ -180,17 +180,18 @@ def plot(
     ratios: Mapping[tuple[str, str], list[list[float]]],
 ) -> None:
     """Draw medians over time, as far as they are below three times the bound."""
-    figure = Figure(figsize=(5, 3), layout="constrained")
+    figure = Figure(figsize=(6, 3), layout="constrained")
     axes = figure.subplots()
     for arm in arms:
         curve = [median(ratios, arm, names, i) for i in range(len(seconds))]
-        axes.plot(seconds, [y if y < 3 else math.nan for y in curve], marker="o", label=arm)
+        if min(curve) < 3:
+            axes.plot(seconds, [y if y < 3 else math.nan for y in curve], marker="o", label=arm)
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(seconds), [f"{s:g}" for s in seconds])
     axes.set_xlabel("CPU seconds")
     axes.set_ylabel("objective / proven bound")
     axes.set_title(f"{kind}: median of {len(names)} workloads", fontsize=10)
-    axes.legend(fontsize=7)
+    figure.legend(fontsize=7, loc="outside right upper")
     figure.savefig(path, dpi=90)
 
 
