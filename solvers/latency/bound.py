@@ -17,13 +17,17 @@ forced out all of P beyond the interval, the ancestors of v_{a−1} and the desc
 The accelerator must have room for what is forced in, with all nodes of the colours among it. Of
 unlike accelerators the best one counts.
 
-With several calls per accelerator a colour may be divided among the calls of one accelerator, and
-a cut inside it may cost next to nothing. With two calls, and if the colours lie contiguously on P,
-a boundary inside a colour can only lie between two CPU nodes, or between two calls of one
-accelerator, which are then its only two; what is beyond the two is of other colours. So such a
-pair is priced as a whole and counts for two calls:
+With q calls per accelerator a colour may be divided among the calls of one accelerator, and a cut
+inside it may cost next to nothing. If the colours lie contiguously on P, a boundary inside a colour
+can only lie between two CPU nodes, or between two calls of one accelerator. So calls whose
+boundaries lie inside colours are priced as a group of one accelerator, which has q calls and room
+for all that the group's units need; a group of t calls counts for t:
 
-    W(a, b) = min over m inside a colour of L(a, m−1) + L(m, b)      if v_a … v_b fit in one memory
+    W_1(a, b) = L(a, b)
+    W_t(a, b) = min over m inside a colour of L(a, m−1) + W_{t−1}(m, b)   if all fits in one memory
+
+and D takes W_t(i, j) + D[j+1][x−t], t ≤ q, in place of L(i, j) + D[j+1][x−1], where neither i nor
+j+1 lies inside a colour.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class PathBound:
     load
         Shape (L, L): lower bounds on L(a, b); `inf` where no call can meet the path so.
     rest
-        Shape (L+1, X+1): D[i][x], counted from 0; inside a colour the second call of a pair may
+        Shape (L+1, X+1): D[i][x], counted from 0; inside a colour a later call of a group may
         begin at i too.
     value
         Lower bound on the latency.
@@ -126,10 +130,10 @@ def path_bound(
 ) -> PathBound:
     """Return the bound along `path` with at most `calls` calls in all.
 
-    On long paths, and when told to stop, intervals off the shortest chain of intervals keep a
-    weaker bound on their load: the computing time of what is forced in, and the transfers of the
-    path at its ends. With `enough` all do at first, and only those on the shortest chain are cut,
-    until the bound is at least `enough` or some rounds have passed.
+    On long paths, and when told to stop, intervals by which no D comes about keep a weaker bound on
+    their load: the computing time of what is forced in, and the transfers of the path at its ends.
+    With `enough` all do at first, and only those on the shortest chain are cut, until the bound is
+    at least `enough` or some rounds have passed.
     """
     size = len(path)
     load = np.full((size, size), np.inf)
@@ -137,7 +141,7 @@ def path_bound(
     cpu = path_cpu(task, graph, path)
     ends = path_transfer(task, graph, path)
     inner = _inside_colours(graph.group[path])
-    if task.problem.calls != 2 or inner is None:
+    if inner is None:
         inner = np.zeros(size + 1, np.bool_)
     tied = graph.group[path] >= 0
     need = np.where(tied, data.tie_memory[graph.group[path]], data.memory[path])
@@ -148,10 +152,7 @@ def path_bound(
     seen = np.zeros(len(data.tie_memory), np.bool_)
     side, scratch = np.zeros(graph.size, np.int8), room_for_cuts(graph.size, data.pin_start)
     for a in range(size):
-        if should_stop():
-            load[a:] = 0.0  # all that is known
-            break
-        load[a, a:] = _weak_row(a, path, graph.reach, data, ends)
+        load[a, a:] = 0.0 if should_stop() else _weak_row(a, path, graph.reach, data, ends)
 
     def sharpen(a: int, b: int) -> None:
         if not exact[a, b] and load[a, b] < np.inf:
@@ -168,8 +169,11 @@ def path_bound(
             sharpen(a, b)
     largest, rounds = float(data.capacity.max(initial=0.0)), 0
     while True:
-        rest, value, choice, split = _rest(load, cpu, calls, inner, before, largest)
-        rough = [ab for ab in _chain(choice, split, calls) if not exact[ab]]
+        groups, middles = _groups(load, inner, before, largest, task.problem.calls)
+        rest, value, choice, taken = _rest(groups, cpu, calls, inner)
+        start = None if enough is None else calls
+        chosen = _chosen(choice, taken, middles, start)
+        rough = [ab for ab in chosen if not exact[ab]]
         quickly = enough is not None and (value >= enough or rounds >= ROUNDS)
         if not rough or quickly or should_stop():
             return PathBound(path, load, rest, value)
@@ -186,51 +190,77 @@ def _inside_colours(colour: Ints) -> Bools | None:
     return inner if len(np.unique(runs)) == len(runs) else None
 
 
-def _chain(choice: Ints, split: Ints, calls: int) -> list[tuple[int, int]]:
-    """The intervals by which D[1][calls] comes about."""
-    found, i, x = [], 0, calls
-    while i < len(choice):
-        j, m = int(choice[i, x]), int(split[i, x])
-        if j < 0:
-            i += 1
-        elif m < 0:
-            found.append((i, j))
-            i, x = j + 1, x - 1
-        else:
-            found += [(i, m - 1), (m, j)]
-            i, x = j + 1, x - 2
-    return found
+def _chosen(
+    choice: Ints, taken: Ints, middles: list[Ints], start: int | None = None
+) -> list[tuple[int, int]]:
+    """The intervals by which D[1][start] comes about; by default, those of all D[i][x]."""
+    groups: set[tuple[int, int, int]] = set()
+    if start is None:
+        at = np.nonzero(choice >= 0)
+        groups.update(zip(at[0].tolist(), choice[at].tolist(), taken[at].tolist(), strict=True))
+    i, x = 0, start or 0
+    while start is not None and i < len(choice):
+        j, t = int(choice[i, x]), int(taken[i, x])
+        if j >= 0:
+            groups.add((i, j, t))
+        i, x = max(i, j) + 1, x - t
+    found = set()
+    for i, j, t in groups:
+        begin = i
+        for level in range(t - 2, -1, -1):
+            middle = int(middles[level][begin, j])
+            found.add((begin, middle - 1))
+            begin = middle
+        found.add((begin, j))
+    return sorted(found)
+
+
+def _groups(
+    load: Floats, inner: Bools, before: Floats, largest: float, most: int
+) -> tuple[list[Floats], list[Ints]]:
+    """W_1 … W_most, and where the second call of each group of 2 … most begins; shapes (L, L)."""
+    size = len(load)
+    groups, middles = [np.where(inner[1:], np.inf, load)], []
+    places = np.flatnonzero(inner[:size])
+    beyond = np.searchsorted(before[1:], before[:size] + largest, side="right").tolist()
+    for _ in range(most - 1 if len(places) else 0):
+        least, middle = np.full((size, size), np.inf), np.full((size, size), -1)
+        for i in range(size):
+            m = places[slice(*np.searchsorted(places, [i + 1, beyond[i]]))]
+            m = m[load[i, m - 1] < np.inf]
+            if len(m):
+                both = load[i, m - 1, None] + groups[-1][m, i : beyond[i]]
+                at = both.argmin(axis=0)
+                least[i, i : beyond[i]] = both[at, np.arange(len(at))]
+                middle[i, i : beyond[i]] = m[at]
+        groups.append(least)
+        middles.append(middle)
+    return groups, middles
 
 
 def _rest(
-    load: Floats, cpu: Floats, calls: int, inner: Bools, before: Floats, largest: float
+    groups: list[Floats], cpu: Floats, calls: int, inner: Bools
 ) -> tuple[Floats, float, Ints, Ints]:
-    """D by the recurrence; the end of the chosen interval (−1: a CPU) and the split of a pair."""
-    size = len(cpu)
+    """D by the recurrence; the end of the chosen group (−1: a CPU), and how many calls it has."""
+    size, most = len(cpu), len(groups)
     rest = np.zeros((size + 1, calls + 1))
-    second = np.full((size + 1, calls + 1), np.inf)
-    choice, split = np.full((2, size, calls + 1), -1)
-    may_end = (load < np.inf) & ~inner[1:]
+    later = np.full((size + 1, calls + 1), np.inf)
+    choice, taken = np.full((size, calls + 1), -1), np.zeros((size, calls + 1), np.int64)
     for i in range(size - 1, -1, -1):
         rest[i] = cpu[i] + rest[i + 1]
-        ends = np.flatnonzero(may_end[i])
-        offers = [(1, load[i, ends], ends, -1)] if len(ends) else []
-        if inner[i]:
-            for _, price, at, _ in offers:
-                second[i, 1:] = (price[:, None] + rest[at + 1, :-1]).min(axis=0)
-            continue
-        beyond = int(np.searchsorted(before[1:] - before[i], largest, side="right"))
-        for m in (i + 1 + np.flatnonzero(inner[i + 1 : size])).tolist() if calls > 1 else ():
-            ends = np.flatnonzero(may_end[m, :beyond])
-            if len(ends) and load[i, m - 1] < np.inf:
-                offers.append((2, load[i, m - 1] + load[m, ends], ends, m))
-        for taken, price, at, m in offers:
-            worth = price[:, None] + rest[at + 1, : calls + 1 - taken]
-            least = worth.min(axis=0)
-            x = np.flatnonzero(least < rest[i, taken:])
-            rest[i, x + taken], split[i, x + taken] = least[x], m
-            choice[i, x + taken] = at[worth.argmin(axis=0)[x]]
-    return np.minimum(rest, second), float(rest[0, calls]), choice, split
+        for t, group in enumerate(groups[: min(calls, most - int(inner[i]))], 1):
+            ends = np.flatnonzero(group[i] < np.inf)
+            if not len(ends):
+                continue
+            worth = group[i, ends, None] + rest[ends + 1, : calls + 1 - t]
+            at = worth.argmin(axis=0)
+            least = worth[at, np.arange(len(at))]
+            if inner[i]:
+                later[i, t:] = np.minimum(later[i, t:], least)
+                continue
+            x = np.flatnonzero(least < rest[i, t:])
+            rest[i, x + t], choice[i, x + t], taken[i, x + t] = least[x], ends[at[x]], t
+    return np.minimum(rest, later), float(rest[0, calls]), choice, taken
 
 
 def _weak_row(a: int, path: Ints, reach: Bools, data: CutData, transfer: Floats) -> Floats:

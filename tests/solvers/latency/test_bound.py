@@ -1,0 +1,46 @@
+"""The path-interval bound where it must be the optimum."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from brute_latency import least_latency
+
+from stagecut import Latency, Workload, accelerators_and_cpus
+from stagecut.formulations.latency.graph import latency_graph
+from stagecut.formulations.task import pose
+from stagecut.solvers.latency import bound as bound_module
+from stagecut.solvers.latency.bound import cut_data, path_bound
+
+
+@pytest.mark.parametrize("every_interval", [True, False])
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_on_chains_with_accelerators_to_spare_it_is_the_optimum(
+    calls: int, every_interval: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Colours are contiguous, so that only calls that share one must share an accelerator."""
+    if not every_interval:
+        monkeypatch.setattr(bound_module, "ALL_INTERVALS", 0)
+    for seed in range(60):
+        draw = np.random.default_rng(seed)
+        n = 4 if calls == 3 else 5
+        workload = Workload(
+            name="chain",
+            ids=tuple(range(n)),
+            edges=np.array([(v, v + 1) for v in range(n - 1)]),
+            times={
+                "accelerator": np.where(draw.random(n) < 0.2, math.inf, draw.random(n)),
+                "cpu": 4 * draw.random(n),
+            },
+            memory_bytes=draw.integers(0, 4, n).astype(float),
+            transfer=draw.random(n) * draw.integers(0, 2, n),
+            colours=np.cumsum(draw.random(n) < 0.4),
+        )
+        cluster, problem = accelerators_and_cpus(n, 1, float(draw.integers(3, 8))), Latency(calls)
+        task = pose(workload, cluster, problem)
+        graph = latency_graph(task, whole_colours=calls == 1)
+        found = path_bound(task, graph, cut_data(task, graph), np.arange(graph.size), n * calls)
+        best = least_latency(workload, cluster, problem)
+        assert found.value == pytest.approx(best, rel=1e-12)
