@@ -220,10 +220,12 @@ def _groups(
 ) -> tuple[list[Floats], list[Ints]]:
     """W_1 … W_most, and where the second call of each group of 2 … most begins; shapes (L, L)."""
     size = len(load)
-    groups, middles = [np.where(inner[1:], np.inf, load)], []
     places = np.flatnonzero(inner[:size])
+    if not len(places):
+        return [load], []
+    groups, middles = [np.where(inner[1:], np.inf, load)], []
     beyond = np.searchsorted(before[1:], before[:size] + largest, side="right").tolist()
-    for _ in range(most - 1 if len(places) else 0):
+    for _ in range(most - 1):
         least, middle = np.full((size, size), np.inf), np.full((size, size), -1)
         for i in range(size):
             m = places[slice(*np.searchsorted(places, [i + 1, beyond[i]]))]

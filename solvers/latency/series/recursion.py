@@ -73,9 +73,9 @@ class Solved:
         return float(self.rest[0, -1])
 
 
-def solve_series(series: Series, regions: list[Region], calls: int) -> Solved:
-    """Return the least times with at most so many calls."""
-    table, origin = _tables(series, regions)
+def solve_series(series: Series, regions: list[Region], calls: int, price: float = 0.0) -> Solved:
+    """Return the least times with at most so many calls; each byte of theirs counts as `price`."""
+    table, origin = _tables(series, regions, price)
     rest = np.zeros((len(regions) + 1, calls + 1))
     held = np.full((len(table.start_memory), calls + 1), np.inf)
     best = np.full((len(table.end_memory), calls + 1), np.inf)
@@ -83,12 +83,15 @@ def solve_series(series: Series, regions: list[Region], calls: int) -> Solved:
     return Solved(table, series.capacity, rest, held, best, origin)
 
 
-def _tables(series: Series, regions: list[Region]) -> tuple[Tables, list[tuple[str, int]]]:
+def _tables(
+    series: Series, regions: list[Region], price: float
+) -> tuple[Tables, list[tuple[str, int]]]:
     count = len(regions)
     inside = [list(units) for units in series.regions]
     seps = series.separators
     sums = []
-    for of_unit in (np.where(np.isfinite(series.compute), series.compute, 0.0), series.memory):
+    compute = np.where(np.isfinite(series.compute), series.compute, 0.0) + price * series.memory
+    for of_unit in (compute, series.memory):
         between = np.array([of_unit[units].sum() for units in inside])
         upto, lacks = np.zeros(count), np.zeros(count)
         upto[1:] = np.cumsum(of_unit[seps])
@@ -101,29 +104,37 @@ def _tables(series: Series, regions: list[Region]) -> tuple[Tables, list[tuple[s
             blocked[r] = 2
         elif np.isinf(series.compute[inside[r - 1]]).any():
             blocked[r] = 1
+    on_path = series.up == series.down
+    cheapest = np.minimum(series.compute + price * series.memory, series.cpu)
+    chains = [
+        max(region.inner, float(cheapest[[u for u in units if on_path[u]]].sum()))
+        for region, units in zip(regions, inside, strict=True)
+    ]
     starts: list[Floats] = []
     heads: list[tuple[Ints, Floats, Ints]] = []
     ends: list[tuple[Floats, Floats, Ints, Ints]] = []
     origin: list[tuple[str, int]] = []
     offset = 0
-    for region in regions:
-        heads_of, both_of = region.begins.value, region.both.value
+    for region, chain in zip(regions, chains, strict=True):
+        ends_of, heads_of, both_of = (
+            np.column_stack([value[:, :2], value[:, 2] + price * (value[:, 0] + value[:, 1])])
+            for value in (region.ends.value, region.begins.value, region.both.value)
+        )
         levels = np.unique(np.concatenate([[0.0], heads_of[:, 1], both_of[:, 1]]))
         starts.append(levels)
-        inner = np.isfinite(region.inner)
+        inner = np.isfinite(chain)
         extra = np.zeros(1) if inner else np.zeros(0)
         heads.append((
             offset + np.concatenate([np.searchsorted(levels, heads_of[:, 1]), extra]).astype(int),
-            np.concatenate([heads_of[:, 2], extra + region.inner]),
+            np.concatenate([heads_of[:, 2], extra + chain]),
             np.concatenate([np.zeros(len(heads_of)), extra + 1]).astype(int),
         ))  # fmt: skip
-        ends_of = region.ends.value
         memory = np.concatenate([ends_of[:, 0], both_of[:, 0], extra, extra])
         where = np.concatenate([
             np.full(len(ends_of), -1), offset + np.searchsorted(levels, both_of[:, 1]),
             extra - 1, extra + offset,
         ]).astype(int)  # fmt: skip
-        time = np.concatenate([ends_of[:, 2], both_of[:, 2], *(2 * [extra + region.inner])])
+        time = np.concatenate([ends_of[:, 2], both_of[:, 2], *(2 * [extra + chain])])
         taken = np.concatenate([np.ones(len(ends_of) + len(both_of)), extra + 2, extra + 2])
         order = np.argsort(memory, kind="stable")
         ends.append((memory[order], time[order], taken[order].astype(int), where[order]))
@@ -135,7 +146,7 @@ def _tables(series: Series, regions: list[Region]) -> tuple[Tables, list[tuple[s
     columns = [
         *sums, blocked,
         np.array([region.through for region in regions]),
-        np.array([region.inner for region in regions]),
+        np.array(chains),
         cpu,
         _starts(starts), np.concatenate(starts),
         _starts([h for h, _, _ in heads]), *_joined(heads),

@@ -13,13 +13,15 @@ from ....instances import CallPlacement, Latency, Solution
 from ....instances.common.arrays import Ints
 from ...core.search import Search
 from ..label_dp.dp import explain
-from .options import regions_of
+from .options import Region, regions_of
 from .recursion import call_of_units, solve_series
 from .regions import Series, series_of
 
 #: A bound is lowered by this much, relatively: rounding in sums of times.
 MARGIN = 1e-9
 SERIES_BOUND = "series of regions"
+#: Factor between prices of memory at which the search for the best one ends.
+SMALLEST_STEP = 1.02
 
 
 def solve_by_series(task: Task[Latency], search: Search[Solution], graph: LatencyGraph) -> None:
@@ -43,6 +45,39 @@ def solve_by_series(task: Task[Latency], search: Search[Solution], graph: Latenc
         solved = solve_series(series, upper, min(accelerators, graph.size))
         if np.isfinite(solved.value):
             search.offer(_plan(series, call_of_units(series, upper, solved)))
+    if task.problem.calls > 1:
+        _price_memory(series, lower, calls, search)
+
+
+def _price_memory(
+    series: Series, regions: list[Region], calls: int, search: Search[Solution]
+) -> None:
+    """Raise the bound by a price on memory.
+
+    The recursion gives each call a whole accelerator. In a plan their bytes add up to no more than
+    there are, so for any price λ its latency is at least the least of latency + λ·bytes, less λ
+    times all there are. That is concave in λ: up and down by factors that become smaller.
+    """
+    graph = series.graph
+    total = float(graph.count @ graph.capacity_bytes) * (1 + MARGIN)
+    if total <= 0 or search.bound <= 0:
+        return
+
+    def bound(price: float) -> float:
+        found = solve_series(series, regions, calls, price).value - price * total
+        search.raise_bound(found - MARGIN * (found + 2 * price * total), SERIES_BOUND)
+        return found
+
+    price, factor = search.bound / total, 8.0
+    best = bound(price)
+    while factor > SMALLEST_STEP and not search.should_stop():
+        for other in (price * factor, price / factor):
+            value = bound(other)
+            if value > best:
+                best, price = value, other
+                break
+        else:
+            factor = factor**0.5
 
 
 def _plan(series: Series, call: Ints) -> CallPlacement:
