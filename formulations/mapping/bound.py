@@ -26,7 +26,7 @@ import numpy as np
 from ...instances.common.arrays import Bools, Floats
 from ...instances.common.kernel import kernel
 from .costs import MappingCosts
-from .rings import has_ring, matching_size, ring_core
+from .rings_kernel import has_ring, matching_size, ring_core
 
 #: Relative width at which a bisection ends; below the gap up to which a plan is called optimal.
 BISECTION_WIDTH = 2e-7

@@ -23,7 +23,7 @@ from ...instances.common.kernel import kernel
 from ..core.search import Stoppable
 from . import layouts
 from .parameters import EXACT_SLICE, REMEMBERED_PAIRS
-from .set_tables import (
+from .set_tables_kernel import (
     best_ring,
     by_island,
     hierarchical_bounds,

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...formulations.mapping.bound import LowerBounds, least_sufficient_cost
 from ...formulations.mapping.costs import MappingCosts
-from ...formulations.mapping.rings import has_spread_ring
+from ...formulations.mapping.rings_kernel import has_spread_ring
 from ...instances.common.arrays import Bools, Ints
 from ...instances.common.kernel import kernel
 from .parameters import MAX_SPREAD_DEVICES

@@ -16,7 +16,7 @@ import numpy as np
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.kernel import inner, kernel
 from .arrays import Actions, Gates, Jobs, Lanes, Replicas
-from .flows import SLACK, advance, fill, time_to_end
+from .flows_kernel import SLACK, advance, fill, time_to_end
 from .program import Program
 
 
