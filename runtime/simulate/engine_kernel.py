@@ -3,7 +3,7 @@
 The events are: a device ends an action, a transfer has sent all its data, a message arrives. They
 are taken in the order of time, then of creation, so a run is the same every time. Memory is linear
 in the actions and jobs; an event costs O(log(devices + lanes + messages under way)), of messages
-that share links fairly also what `flows.fill` costs.
+that share links fairly also what `flows_kernel.fill` costs.
 """
 
 from __future__ import annotations

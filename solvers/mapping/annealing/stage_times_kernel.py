@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....formulations.mapping.costs import allreduce_time
+from ....formulations.mapping.times_kernel import allreduce_time
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.kernel import uncounted
 from .anneal_kernel import for_cost, touch_stage

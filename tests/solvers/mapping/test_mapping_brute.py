@@ -11,7 +11,7 @@ import pytest
 from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
 
 from stagecut import Limits, solve, verify
-from stagecut.formulations.mapping.costs import allreduce_time
+from stagecut.formulations.mapping.times_kernel import allreduce_time
 from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
 from stagecut.runtime import evaluate
 from stagecut.runtime.verify.mapping import allreduce
