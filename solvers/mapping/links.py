@@ -22,7 +22,7 @@ from ..core.milp_driver import Program, solve_program
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.anneal_kernel import anneal as anneal_state
 from .annealing.link_loads_kernel import LinkLoads
-from .annealing.state import new_state
+from .annealing.state_kernel import new_state
 from .parameters import (
     ISLAND_COUNT_SHARE,
     ISLAND_SECONDS,
