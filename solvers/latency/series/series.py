@@ -20,8 +20,8 @@ from .regions import Series, series_of
 #: A bound is lowered by this much, relatively: rounding in sums of times.
 MARGIN = 1e-9
 SERIES_BOUND = "series of regions"
-#: Factor between prices of memory at which the search for the best one ends.
-SMALLEST_STEP = 1.02
+#: Steps of the search for the best price of memory, up or down or to a smaller factor.
+STEPS = 12
 
 
 def solve_by_series(task: Task[Latency], search: Search[Solution], graph: LatencyGraph) -> None:
@@ -60,7 +60,7 @@ def _price_memory(
     """
     graph = series.graph
     total = float(graph.count @ graph.capacity_bytes) * (1 + MARGIN)
-    if total <= 0 or search.bound <= 0:
+    if not 0 < total < np.inf or search.bound <= 0:
         return
 
     def bound(price: float) -> float:
@@ -70,7 +70,9 @@ def _price_memory(
 
     price, factor = search.bound / total, 8.0
     best = bound(price)
-    while factor > SMALLEST_STEP and not search.should_stop():
+    for _ in range(STEPS):
+        if search.should_stop():
+            return
         for other in (price * factor, price / factor):
             value = bound(other)
             if value > best:
