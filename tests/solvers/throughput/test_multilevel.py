@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import networkx as nx
 import numpy as np
 import pytest
 from brute import best_max_load
@@ -9,12 +10,13 @@ from cases import random_case
 
 from stagecut import Limits, Throughput, Workload, accelerators_and_cpus, load, solve, verify
 from stagecut.formulations.task import pose
-from stagecut.formulations.throughput.hypergraph import hypergraph
+from stagecut.formulations.throughput.hypergraph import hypergraph, pipeline_units
 from stagecut.formulations.throughput.ideals import topological_orders
+from stagecut.solvers.core.search import Stoppable
 from stagecut.solvers.throughput import auto
 from stagecut.solvers.throughput.column_generation.narrow_orders import groups, narrow_order
-from stagecut.solvers.throughput.multilevel import coarsen
-from stagecut.solvers.throughput.multilevel.least_load import least_work, raise_by_least_load
+from stagecut.solvers.throughput.multilevel import coarsen, least_load
+from stagecut.solvers.throughput.multilevel.far_nets import far_pins
 
 ENDLESS = Limits(gap=0.0)
 
@@ -105,40 +107,65 @@ def test_the_least_load_of_a_share_is_that_of_all_sets(seed: int) -> None:
     workload, cluster = random_case(seed, max_nodes=8)
     task = pose(workload, cluster, Throughput("noncontiguous"))
     graph = hypergraph(task)
-    found = Noted(2.0 * float(graph.compute[np.isfinite(graph.compute)].sum()) + 1.0)
-    raise_by_least_load(task, graph, narrow_order(graph), found, found)
+    limit = 2.0 * float(graph.compute[np.isfinite(graph.compute)].sum()) + 1.0
     weight = graph.weight.sum(axis=1)
     kind = int(np.where(weight.any(axis=1), task.costs.count, 0).argmax())
     if not task.costs.count[kind]:
-        assert found.bound == 0
         return
-    share, work = least_work(task, graph, kind, found.objective)
-    if share <= 0:
-        assert found.bound == 0
+    work = least_load.work_of(graph, kind)
+    outside = np.random.default_rng(seed).random(len(graph.pins)) < 0.3 * (seed % 2)
+    share = least_load.least_share(task, graph, kind, limit, work)
+    order = narrow_order(graph)
+    found = least_load.share_of(task, graph, order, kind, limit, work, weight[kind], outside)
+    if found is None:
+        assert share <= 0
         return
-    least = found.objective
+    least = limit
     for code in range(1, 1 << graph.size):
         members = {v for v in range(graph.size) if code >> v & 1}
-        held = sum(work[v] for v in members)
-        cut = [not members.isdisjoint(net) and not members.issuperset(net) for net in graph.pins]
-        if held >= share:
-            least = min(least, held + weight[kind][cut].sum())
-    assert found.bound <= least * (1 + 1e-9)
-    assert found.bound >= share * (1 - 1e-6)
+        paid = [
+            not members.isdisjoint(net) and (bool(outside[e]) or not members.issuperset(net))
+            for e, net in enumerate(graph.pins)
+        ]
+        if work[list(members)].sum() >= share:
+            least = min(least, work[list(members)].sum() + weight[kind][paid].sum())
+    bound = least_load.least_of(found, 512, Endless())
+    assert bound is not None
+    assert min(bound, limit) <= least * (1 + 1e-9)
+    assert bound >= share * (1 - 1e-6)
 
 
-class Noted:
-    """What a bound needs of a search."""
+@pytest.mark.parametrize("seed", range(60))
+def test_no_stage_holds_pins_that_are_far_from_each_other(seed: int) -> None:
+    workload, cluster = random_case(seed, max_nodes=8)
+    task = pose(workload, cluster, Throughput("contiguous"))
+    graph = hypergraph(task, pipeline_units(task))
+    work = np.random.default_rng(seed).uniform(0.0, 1.0, graph.size)
+    limit = 0.4 * float(work.sum())
+    far = far_pins(graph, work, limit)
+    after: nx.DiGraph[int] = nx.DiGraph()
+    after.add_nodes_from(range(graph.size))
+    after.add_edges_from(graph.edges.tolist())
+    later = {v: nx.descendants(after, v) for v in after}
+    for code in range(1, 1 << graph.size):
+        members = {v for v in range(graph.size) if code >> v & 1}
+        if work[list(members)].sum() > limit:
+            continue
+        left = set().union(*(later[v] for v in members)) - members
+        if any(later[v] & members for v in left):
+            continue
+        assert not any(members.issuperset(pair) for pair in far.tolist())
 
-    def __init__(self, objective: float) -> None:
-        self.objective, self.bound = objective, 0.0
+
+class Endless(Stoppable):
+    """What never has to stop."""
 
     def should_stop(self) -> bool:
         return False
 
-    def raise_bound(self, bound: float, origin: str) -> None:
-        assert origin == "least load of a share of the work"
-        self.bound = max(self.bound, bound)
+    @property
+    def seconds_left(self) -> float:
+        return np.inf
 
 
 def test_transfers_to_a_hub_count() -> None:
