@@ -10,12 +10,6 @@ The least p(S) + transfers(S) over all sets of p(S) ≥ w is a bound for every s
 for a T that is known not to be exceeded, the incumbent's; sets above that T are left out, and with
 them all whose transfers are above T − w.
 
-The devices of a contiguous split hold convex sets: with two units all those between them. Some nets
-have two pins a and b that no convex set of at most T holds together (`far_nets`). All devices that
-hold a pin of such a net pay it, as if it had another pin elsewhere. Or, what proves more where such
-nets are everywhere: two devices pay it, those of a and of b, so its weight is added to p_a and p_b
-and to nothing else. Then w itself is a bound, for which no sets are looked at.
-
 The minimum runs along the states of a frontier, by labels (an interval of work, transfers): *some
 sets that lead here have work in the interval, none of them fewer transfers*. Labels of a state and
 of alike transfers whose intervals are near each other become one that holds for both, and so do
@@ -26,22 +20,18 @@ would lose: along thousands of light units, the error of rounding loads does not
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances import Solution, Throughput
-from ....instances.common.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search, Stoppable
 from ..column_generation.frontier import incidence
 from ..column_generation.frontier_kernels import build
 from ..column_generation.frontier_slots import Nets
-from ..dp.dp import ideals_alone
 from ..dp.stage_dp import knapsack
-from .far_nets import with_far_nets
 from .least_load_kernel import Labels, extend
 
 ORIGIN = "least load of a share of the work"
@@ -60,28 +50,6 @@ SLICE = 20
 
 #: Rounds that do not close this part of the gap are the last.
 ENOUGH = 0.1
-
-
-class Share(NamedTuple):
-    """Sets of a share of the work, along a frontier; S states, U units.
-
-    Parameters
-    ----------
-    layers, step, cost
-        As of `build`.
-    work
-        Shape (U,): in the order of the frontier.
-    share, limit, most
-        Their least work, most load and most transfers.
-    """
-
-    layers: Ints
-    step: Ints
-    cost: Floats
-    work: Floats
-    share: float
-    limit: float
-    most: float
 
 
 def raise_by_least_load(
@@ -108,96 +76,64 @@ def raise_by_least_load(
     limit = search.objective
     if task.problem.overlap or task.cluster.links or not np.isfinite(limit):
         return
+    count = task.costs.count
     weight = graph.weight.sum(axis=1)
-    kind = int(np.where(weight.any(axis=1), task.costs.count, 0).argmax())
-    if not task.costs.count[kind]:
+    kind = int(np.where(weight.any(axis=1), count, 0).argmax())
+    if not count[kind]:
         return
-    work, paid = work_of(graph, kind), weight[kind]
-    dearer, outside = work, np.zeros(len(paid), np.bool_)
-    if ideals_alone(task):
-        dearer, outside = with_far_nets(graph, work, paid, limit)
-        share = least_share(task, graph, kind, limit, dearer)
-        search.raise_bound(min(share, limit) * (1 - PROOF_MARGIN), ORIGIN)
-    problems = [share_of(task, graph, order, kind, limit, work, paid, outside)]
-    if outside.any():
-        rest = np.where(outside, 0.0, paid)
-        problems.append(share_of(task, graph, order, kind, limit, dearer, rest, outside))
-    few = [problem for problem in problems if problem is not None]
+    share, work = least_work(task, graph, kind, limit)
+    if not 0 < share < limit:
+        return
+    most = (limit - share) * (1 + PROOF_MARGIN)
+    nets = np.flatnonzero(weight[kind] > 0)
+    shape, zero = incidence(graph, nets), np.zeros(len(nets))
+    layers, step, cost, _, _ = build(
+        order, shape.unit_ptr, shape.unit_nets,
+        Nets(np.diff(shape.net_ptr), zero.astype(np.int64), zero > 0, weight[kind, nets], zero),
+        both=False, most=most, width=WIDTH, room=WIDTH * (graph.size + 2), relax=True,
+    )  # fmt: skip
+    if len(layers) == 0:
+        return
     classes = CLASSES
-    while few and classes <= FINEST and search.bound < limit and not clock.should_stop():
+    while classes <= FINEST and search.bound < limit and not clock.should_stop():
         gap = limit - search.bound
-        found = []
-        for problem in few:
-            least = least_of(problem, classes, clock)
-            if least is None:
-                return
-            found.append(least)
-            search.raise_bound(min(least, limit) * (1 - PROOF_MARGIN), ORIGIN)
-        few = [few[int(np.argmax(found))]]
+        found = _least(layers, step, cost, work[order], (limit, most, share), classes, clock)
+        if found is None:
+            return
+        search.raise_bound(min(found, limit) * (1 - PROOF_MARGIN), ORIGIN)
         if classes > CLASSES and gap - (limit - search.bound) < ENOUGH * gap:
             return
         classes *= FINER
 
 
-def work_of(graph: Hypergraph, kind: int) -> Floats:
-    """Return the work of each unit on a kind, none where that cannot do it; shape (U,)."""
-    time: Floats = graph.compute[kind].sum(axis=0)
-    return np.where(np.isfinite(time), time, 0.0)
+def least_work(
+    task: Task[Throughput], graph: Hypergraph, kind: int, limit: float
+) -> tuple[float, Floats]:
+    """Return the work that some device of a kind must do in plans within a limit; that of units.
 
-
-def least_share(
-    task: Task[Throughput], graph: Hypergraph, kind: int, limit: float, work: Floats
-) -> float:
-    """Return the work that some device of a kind must do in plans within a limit."""
+    Work that the kind cannot do counts as none.
+    """
     costs, time = task.costs, graph.compute.sum(axis=1)
+    work = np.where(np.isfinite(time[kind]), time[kind], 0.0)
     others = np.where(np.arange(len(time)) == kind, 0, costs.count)
     taken = sum(
         float(others[k]) * knapsack(work, time[k], limit) for k in np.flatnonzero(others).tolist()
     )
     rest = float(work.sum()) * (1 - PROOF_MARGIN) - taken * (1 + PROOF_MARGIN)
-    return rest / float(costs.count[kind])
+    return rest / float(costs.count[kind]), work
 
 
-def share_of(
-    task: Task[Throughput],
-    graph: Hypergraph,
-    order: Ints,
-    kind: int,
-    limit: float,
+def _least(
+    layers: Ints,
+    step: Ints,
+    cost: Floats,
     work: Floats,
-    weight: Floats,
-    outside: Bools,
-) -> Share | None:
-    """Return the sets of a share of the work, by a frontier; None if nothing is to be had by them.
-
-    Parameters
-    ----------
-    work
-        Shape (U,).
-    weight
-        Shape (E,).
-    outside
-        Shape (E,): nets that each device pays that holds a pin.
-    """
-    share = least_share(task, graph, kind, limit, work)
-    if not 0 < share < limit:
-        return None
-    most = (limit - share) * (1 + PROOF_MARGIN)
-    nets = np.flatnonzero(weight > 0)
-    shape, zero = incidence(graph, nets), np.zeros(len(nets))
-    layers, step, cost, _, _ = build(
-        order, shape.unit_ptr, shape.unit_nets,
-        Nets(np.diff(shape.net_ptr), zero.astype(np.int64), outside[nets], weight[nets], zero),
-        both=False, most=most, width=WIDTH, room=WIDTH * (graph.size + 2), relax=True,
-    )  # fmt: skip
-    if len(layers) == 0:
-        return None
-    return Share(layers, step, cost, work[order], share, limit, most)
-
-
-def least_of(problem: Share, classes: int, clock: Stoppable) -> float | None:
+    limits: tuple[float, float, float],
+    classes: int,
+    clock: Stoppable,
+) -> float | None:
     """Return a bound on the loads of sets of at least a share; None if stopped, `inf` for none."""
-    layers, step, cost, work, share, limit, most = problem
+    limit, most, share = limits
     width = int(np.diff(layers).max())
     table = Labels(
         np.zeros((2, width, classes), np.int64), np.empty((2, width, classes, INTERVALS, 3))

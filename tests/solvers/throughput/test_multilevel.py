@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
 import pytest
 from brute import best_max_load
@@ -12,11 +11,12 @@ from stagecut import Limits, Throughput, Workload, accelerators_and_cpus, load, 
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput.hypergraph import hypergraph, pipeline_units
 from stagecut.formulations.throughput.ideals import topological_orders
-from stagecut.solvers.core.search import Stoppable
 from stagecut.solvers.throughput import auto
 from stagecut.solvers.throughput.column_generation.narrow_orders import groups, narrow_order
-from stagecut.solvers.throughput.multilevel import coarsen, least_load
-from stagecut.solvers.throughput.multilevel.far_nets import far_pins
+from stagecut.solvers.throughput.dp.dp import ideals_alone
+from stagecut.solvers.throughput.multilevel import coarsen
+from stagecut.solvers.throughput.multilevel.least_load import least_work, raise_by_least_load
+from stagecut.solvers.throughput.multilevel.spine import raise_by_spine
 
 ENDLESS = Limits(gap=0.0)
 
@@ -107,65 +107,40 @@ def test_the_least_load_of_a_share_is_that_of_all_sets(seed: int) -> None:
     workload, cluster = random_case(seed, max_nodes=8)
     task = pose(workload, cluster, Throughput("noncontiguous"))
     graph = hypergraph(task)
-    limit = 2.0 * float(graph.compute[np.isfinite(graph.compute)].sum()) + 1.0
+    found = Noted(2.0 * float(graph.compute[np.isfinite(graph.compute)].sum()) + 1.0)
+    raise_by_least_load(task, graph, narrow_order(graph), found, found)
     weight = graph.weight.sum(axis=1)
     kind = int(np.where(weight.any(axis=1), task.costs.count, 0).argmax())
     if not task.costs.count[kind]:
+        assert found.bound == 0
         return
-    work = least_load.work_of(graph, kind)
-    outside = np.random.default_rng(seed).random(len(graph.pins)) < 0.3 * (seed % 2)
-    share = least_load.least_share(task, graph, kind, limit, work)
-    order = narrow_order(graph)
-    found = least_load.share_of(task, graph, order, kind, limit, work, weight[kind], outside)
-    if found is None:
-        assert share <= 0
+    share, work = least_work(task, graph, kind, found.objective)
+    if share <= 0:
+        assert found.bound == 0
         return
-    least = limit
+    least = found.objective
     for code in range(1, 1 << graph.size):
         members = {v for v in range(graph.size) if code >> v & 1}
-        paid = [
-            not members.isdisjoint(net) and (bool(outside[e]) or not members.issuperset(net))
-            for e, net in enumerate(graph.pins)
-        ]
-        if work[list(members)].sum() >= share:
-            least = min(least, work[list(members)].sum() + weight[kind][paid].sum())
-    bound = least_load.least_of(found, 512, Endless())
-    assert bound is not None
-    assert min(bound, limit) <= least * (1 + 1e-9)
-    assert bound >= share * (1 - 1e-6)
+        held = sum(work[v] for v in members)
+        cut = [not members.isdisjoint(net) and not members.issuperset(net) for net in graph.pins]
+        if held >= share:
+            least = min(least, held + weight[kind][cut].sum())
+    assert found.bound <= least * (1 + 1e-9)
+    assert found.bound >= share * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_no_stage_holds_pins_that_are_far_from_each_other(seed: int) -> None:
-    workload, cluster = random_case(seed, max_nodes=8)
-    task = pose(workload, cluster, Throughput("contiguous"))
-    graph = hypergraph(task, pipeline_units(task))
-    work = np.random.default_rng(seed).uniform(0.0, 1.0, graph.size)
-    limit = 0.4 * float(work.sum())
-    far = far_pins(graph, work, limit)
-    after: nx.DiGraph[int] = nx.DiGraph()
-    after.add_nodes_from(range(graph.size))
-    after.add_edges_from(graph.edges.tolist())
-    later = {v: nx.descendants(after, v) for v in after}
-    for code in range(1, 1 << graph.size):
-        members = {v for v in range(graph.size) if code >> v & 1}
-        if work[list(members)].sum() > limit:
-            continue
-        left = set().union(*(later[v] for v in members)) - members
-        if any(later[v] & members for v in left):
-            continue
-        assert not any(members.issuperset(pair) for pair in far.tolist())
+class Noted:
+    """What a bound needs of a search."""
 
-
-class Endless(Stoppable):
-    """What never has to stop."""
+    def __init__(self, objective: float) -> None:
+        self.objective, self.bound = objective, 0.0
 
     def should_stop(self) -> bool:
         return False
 
-    @property
-    def seconds_left(self) -> float:
-        return np.inf
+    def raise_bound(self, bound: float, origin: str) -> None:
+        assert origin in ("least load of a share of the work", "pieces of a path through the graph")
+        self.bound = max(self.bound, bound)
 
 
 def test_transfers_to_a_hub_count() -> None:
@@ -194,3 +169,30 @@ def test_narrow_orders_open_few_groups(name: str) -> None:
         alone = {next(iter(some)) for some in kinds if len(some) == 1}
         assert few[i] == len(alone) + sum(len(some) > 1 for some in kinds)
     assert few.max() <= 20
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_pieces_of_a_path_prove_no_more_than_brute_force(seed: int) -> None:
+    """From below, and from a plan that is far from the best."""
+    workload, cluster = random_case(seed, max_nodes=7)
+    problem = Throughput("contiguous")
+    best = best_max_load(workload, cluster, problem)
+    task = pose(workload, cluster, problem)
+    if not ideals_alone(task):
+        return
+    known = Noted(1.5 * best + 1.0 if np.isfinite(best) else 1e9)
+    raise_by_spine(task, hypergraph(task, pipeline_units(task)), known, known)
+    assert known.bound <= best * (1 + 1e-9)
+
+
+def test_pieces_of_a_path_count_transfers() -> None:
+    """In a chain of equal units every piece pays at both its ends."""
+    workload = load("gpt2-xl-training")
+    cluster = accelerators_and_cpus(4, cpus=0)
+    problem = Throughput("contiguous")
+    exact = solve(workload, cluster, problem, method="dp", limits=ENDLESS)
+    assert exact.plan is not None
+    task = pose(workload, cluster, problem)
+    known = Noted(1.1 * exact.plan.objective)
+    raise_by_spine(task, hypergraph(task, pipeline_units(task)), known, known)
+    assert 0.97 * exact.plan.objective <= known.bound <= exact.plan.objective * (1 + 1e-9)
