@@ -18,6 +18,8 @@ from .singles import Singles
 
 #: Ideals at most where devices hold two stages: pairs of them are counted.
 IDEALS = 3_000
+#: Gaps that are reached on the way: what is left below a lower target is much less.
+GOALS = (0.1, 0.03, 0.01)
 
 
 def by_device(line: Line, numbers: list[Sized]) -> bool:
@@ -56,7 +58,7 @@ def chains_by_device(
     sources = list(_sources(run, numbers))
     gap = 1.0
     while search.next_gap < gap:  # a search is for chains below its aim: one for each gap
-        gap = search.next_gap
+        gap = max(search.next_gap, *(goal for goal in (0.0, *GOALS) if goal < min(gap, search.gap)))
 
         def aim(gap: float = gap) -> float:
             return min(run.aim(gap), longest)
