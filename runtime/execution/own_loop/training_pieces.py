@@ -96,7 +96,8 @@ def training_pieces(profile: Profile, workload: Workload, plan: Plan) -> Trainin
         if stage.degree > 1 and not all(layers.sharding[c] for c in stage.configuration):
             raise InputError(
                 f"stage {s}: its tensor degree is {stage.degree}, and the workload does not say "
-                "how its layers are split; profile with --degrees, or plan with --degrees 1"
+                "how its layers are split; profile with --degrees and give --workload, or plan "
+                "with --degrees 1"
             )
         flags = {bool(layers.recomputes[c]) for c in stage.configuration}
         if len(flags) > 1:

@@ -138,7 +138,9 @@ class _Layer:
         late = [one for one in sharded.operations if one.operator.backward]
         gradients = (operator.gradient for operator, _ in self._sources.values())
         self._later = {
-            *(t for one in late for t, _ in one.reads), *self._ends.gradients, *gradients
+            *(t for one in late for t, _ in one.reads),
+            *self._ends.gradients,
+            *gradients,
         }
 
     def run(self, values: Mapping[str, Tensor], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,13 +24,15 @@ from stagecut.instances.generate.roofline import MACHINES
 from stagecut.instances.model.sharding.as_workload import program_workload
 from stagecut.instances.model.solution import in_stages
 from stagecut.instances.model.training_layers import training_layers
+from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.instances.pytorch.tensors.layer import layer_program
 from stagecut.runtime.execution.options import Options
 from stagecut.runtime.execution.run import run
-from stagecut.instances.pytorch.factory import Made
 
 MICROBATCHES = 4
+#: Replicas and tensor degree of each stage.
+Shape = tuple[tuple[int, int], ...]
 
 
 def make(name: str) -> tuple[nn.Module, list[tuple[torch.Tensor, ...]]]:
@@ -39,7 +40,7 @@ def make(name: str) -> tuple[nn.Module, list[tuple[torch.Tensor, ...]]]:
     torch.manual_seed(0)
     if name == "language":
         words = [torch.randint(0, 36, (2, 4, 12)) for _ in range(MICROBATCHES)]
-        return Language(layers=2), [(x, y) for x, y in words]
+        return Language(), [(x, y) for x, y in words]
     images = [torch.randn(4, 3, 8, 8) for _ in range(MICROBATCHES)]
     return Vision(), [(x, torch.randint(0, 12, (4,))) for x in images]
 
@@ -67,11 +68,11 @@ def drawn(program: TensorProgram, degree: int, draw: random.Random) -> str:
     return " ".join(texts)
 
 
-def planned(name: str, shape: tuple[tuple[int, int], ...], seed: int = 0) -> tuple[Workload, Plan]:
-    """Return layers with drawn shardings, and a plan of stages of (replicas, degree)."""
+def plan_files(name: str, shape: Shape, folder: Path) -> tuple[Workload, Plan]:
+    """Write and return layers with drawn shardings, and a plan of stages of them."""
     done = profiled(name)
     whole = training_layers(done.workload)
-    layers, draw = whole.layers, random.Random(seed)
+    layers, draw = whole.layers, random.Random(0)
     assert layers is not None
     order = list(nx.lexicographical_topological_sort(_graph(whole)))
     parts = np.array_split(order, len(shape))
@@ -97,6 +98,9 @@ def planned(name: str, shape: tuple[tuple[int, int], ...], seed: int = 0) -> tup
         workload.name, workload.fingerprint, cluster, stagecut.Training(microbatches=MICROBATCHES),
         in_stages(stages, cluster), 1.0, 0.0, "test", workload.time_unit,
     )  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    stagecut.save(workload, folder / "workload.json")
+    stagecut.save(plan, folder / "plan.json", workload)
     return workload, plan
 
 
@@ -106,14 +110,15 @@ def _graph(workload: Workload) -> nx.DiGraph:
     return graph
 
 
-def adam(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=1e-2)
+def momentum(parameters: Any) -> torch.optim.Optimizer:
+    """Return an optimizer with state; Adam would make steps of gradients that are rounding."""
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def alone(name: str, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Return the losses of a single process, and the state of the model after the last step."""
     model, batches = make(name)
-    optimizer, losses = adam(model.train().parameters()), []
+    optimizer, losses = momentum(model.train().parameters()), []
     for _ in range(steps):
         each = []
         for batch in batches:
@@ -127,19 +132,14 @@ def alone(name: str, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
 
 
 def run_rank(
-    rank: int, name: str, shape: tuple[tuple[int, int], ...], options: dict[str, Any]
+    _: int, name: str, folder: Path, options: dict[str, Any]
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Be a process of a plan; return losses, and the state of the model that this process has."""
-    workload, plan = planned(name, shape)
     model, batches = make(name)
-    steps = options.get("steps", 2)
-
-    def inputs() -> Iterator[Any]:
-        for _ in range(steps):
-            for batch in batches:
-                yield batch, {}
-
-    made = Made(model, batches[0], {}, inputs())
-    asked = Options(optimizer=adam, threads=1, device="cpu", **{"steps": steps, **options})
-    done = run(plan, made, asked, workload=workload)
+    steps = options["steps"]
+    inputs = ((batch, {}) for _ in range(steps) for batch in batches)
+    made = Made(model, batches[0], {}, inputs)
+    asked = Options(optimizer=momentum, threads=1, device="cpu", **options)
+    workload = stagecut.load(folder / "workload.json")
+    done = run(folder / "plan.json", made, asked, workload=workload)
     return [step.loss for step in done], dict(model.state_dict())
