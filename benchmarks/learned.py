@@ -1,7 +1,7 @@
 """Learned placement against certified bounds over CPU time: tables, and a plot per problem.
 
     PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned.py measure CASE … --records FILE
-        [--seconds 1 2 4] [--seeds 0 1 2]
+        [--seconds 1 2 5] [--seeds 0 1 2 3 4] [--arms zero-shot exact …]
     PYTHONPATH=.dev python benchmarks/learned.py report FILE … [--plots FOLDER]
 
 A case is PROBLEM:WORKLOAD, such as noncontiguous:resnet50 or latency:FILE; none of the workloads is
@@ -9,8 +9,8 @@ in the training set of a policy of the package. Each arm is one search, whose tr
 after each of the seconds; they are CPU seconds of this process (its clock is replaced). A run on a
 small graph comes first, so that imports are not counted in. `zero-shot` draws from the policy of
 the package, `fine-tuned` has it learn from what it draws all the time, and both begin with the plan
-of `greedy`. The ratio is to the best bound that any arm proves; the exact methods have --bound CPU
-seconds more for it.
+of `greedy`. `scratch` trains a new policy on the one graph by PPO, as the source does. The ratio is
+to the best bound that any arm proves; the exact methods have --bound CPU seconds more for it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,16 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from stagecut import Iteration, Latency, Limits, Throughput, load
+from stagecut import Iteration, Latency, Limits, Throughput, Workload, evaluate, load
 from stagecut.api.solve import solve_with
+from stagecut.formulations.task import pose
 from stagecut.instances import Problem
 from stagecut.instances.generate.graph_family import family_graph
 from stagecut.solvers import METHODS
+from stagecut.solvers.learned.policy import new_policy
+from stagecut.solvers.learned.ppo import Settings
+from stagecut.solvers.learned.rewards import subject
+from stagecut.solvers.learned.train import new_training, train_step
 
 PROBLEMS: dict[str, Problem] = {
     "contiguous": Throughput("contiguous"),
@@ -42,6 +47,7 @@ PROBLEMS: dict[str, Problem] = {
 ARMS: dict[str, tuple[Mapping[str, str], dict[str, str], bool]] = {
     "zero-shot": (dict.fromkeys(PROBLEMS, "learned"), {}, True),
     "fine-tuned": (dict.fromkeys(PROBLEMS, "learned"), {"fine-tune": "1e6"}, True),
+    "scratch": (dict.fromkeys(PROBLEMS, "learned"), {}, True),
     "random": (dict.fromkeys(("contiguous", "noncontiguous"), "random"), {}, True),
     "greedy": (
         {**dict.fromkeys(PROBLEMS, "greedy"), "iteration": "megatron"},
@@ -59,9 +65,10 @@ def main() -> None:
     parser.add_argument("what", choices=("measure", "report"))
     parser.add_argument("given", nargs="+", help="Cases to measure, or records to report.")
     parser.add_argument("--records", type=Path, default=Path("learned.jsonl"))
-    parser.add_argument("--seconds", nargs="+", type=float, default=(1.0, 2.0, 4.0))
+    parser.add_argument("--seconds", nargs="+", type=float, default=(1.0, 2.0, 5.0))
     parser.add_argument("--bound", type=float, default=6.0)
-    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2, 3, 4))
+    parser.add_argument("--arms", nargs="+", choices=tuple(ARMS), default=tuple(ARMS))
     parser.add_argument("--plots", type=Path)
     options = parser.parse_args()
     if options.what == "report":
@@ -71,7 +78,7 @@ def main() -> None:
     for kind in {case.partition(":")[0] for case in options.given}:
         _warm(kind)
     for case in options.given:
-        for record in measured(case, options.seconds, options.seeds, options.bound):
+        for record in measured(case, options.arms, options.seconds, options.seeds, options.bound):
             with options.records.open("a") as stream:
                 stream.write(json.dumps(record) + "\n")
 
@@ -89,28 +96,56 @@ def _warm(kind: str) -> None:
 
 
 def measured(
-    case: str, seconds: Sequence[float], seeds: Sequence[int], more: float
+    case: str, arms: Sequence[str], seconds: Sequence[float], seeds: Sequence[int], more: float
 ) -> Iterator[dict[str, object]]:
     """Yield a record for each arm and seed: objectives after each of the seconds, and bounds."""
     kind, _, name = case.partition(":")
     workload, problem = load(name), PROBLEMS[kind]
-    for arm, (methods, options, random) in ARMS.items():
+    for arm in arms:
+        methods, options, random = ARMS[arm]
         if methods.get(kind) not in METHODS[problem.name]:
             continue
         most = max(seconds) + (more if arm == "exact" else 0)
         for seed in seeds if random else seeds[:1]:
-            result = solve_with(
-                workload, problem=problem, method=methods[kind], options=options,
-                limits=Limits(seconds=most, seed=seed, gap=1e-4),
-            )  # fmt: skip
-            found = [
-                min((p.objective for p in result.trace if p.seconds <= s), default=math.inf)
-                for s in seconds
-            ]
+            bound = 0.0
+            if arm == "scratch":
+                trace = from_scratch(workload, problem, most, seed)
+            else:
+                result = solve_with(
+                    workload, problem=problem, method=methods[kind], options=options,
+                    limits=Limits(seconds=most, seed=seed, gap=1e-4),
+                )  # fmt: skip
+                bound = result.bound
+                trace = [(point.seconds, point.objective) for point in result.trace]
+            found = [min((v for at, v in trace if at <= s), default=math.inf) for s in seconds]
             yield {
-                "problem": kind, "workload": workload.name, "arm": arm, "seed": seed,
-                "seconds": list(seconds), "objectives": found, "bound": result.bound,
+                "problem": kind, "workload": "/".join(Path(name).with_suffix("").parts[-2:]),
+                "arm": arm, "seed": seed, "seconds": list(seconds), "objectives": found,
+                "bound": bound,
             }  # fmt: skip
+
+
+def from_scratch(
+    workload: Workload, problem: Problem, seconds: float, seed: int
+) -> list[tuple[float, float]]:
+    """Train a new policy on one graph; return when each plan better than all before was drawn."""
+    begun, settings = time.process_time(), Settings()
+    assert workload.cluster is not None
+    of = subject(pose(workload, workload.cluster, problem))
+    training = new_training(new_policy(seed), settings, seed)
+    trace: list[tuple[float, float]] = []
+    best = math.inf
+    while time.process_time() - begun < seconds:
+        drawn = train_step(training, [of], settings).drawn
+        i = int(drawn.values.argmin())
+        if drawn.values[i] >= best:
+            continue
+        best = float(drawn.values[i])
+        solution = of.solution(drawn.group[i], drawn.device[i])
+        told = evaluate(workload, workload.cluster, problem, solution)
+        if not told.violations:
+            trace.append((time.process_time() - begun, told.objective))
+    return trace
 
 
 def report(files: Sequence[Path], plots: Path | None) -> None:
