@@ -5,9 +5,9 @@
     PYTHONPATH=.dev python benchmarks/learned_run.py report FILE … [--plot FILE]
 
 Each network is profiled here, and the link between two processes measured. Four ways train it, from
-the same weights and on the same minibatches: the learned plan and PipeDream's with ``pipedream`` (an
-update per minibatch, weight versions), the learned plan with ``2bw``, and data parallelism, where
-each process has the whole network and every other minibatch. The last two update after two
+the same weights and on the same minibatches: the learned plan and PipeDream's with ``pipedream``
+(an update per minibatch, weight versions), the learned plan with ``2bw``, and data parallelism,
+where each process has the whole network and every other minibatch. The last two update after two
 minibatches, with twice the learning rate. The ways take turns, a chunk of minibatches each, so that
 what else runs on the machine disturbs all of them; between chunks pipelines are emptied. The table
 has medians of chunks: time of a minibatch on the clock, and CPU time of the busiest process.
