@@ -2,6 +2,7 @@
 
     PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned.py measure CASE … --records FILE
         [--seconds 1 2 5] [--seeds 0 1 2 3 4] [--arms zero-shot exact …]
+    PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned.py times CASE …
     PYTHONPATH=.dev python benchmarks/learned.py report FILE … [--plots FOLDER]
 
 A case is PROBLEM:WORKLOAD, such as noncontiguous:resnet50 or latency:FILE; none of the workloads is
@@ -11,6 +12,7 @@ small graph comes first, so that imports are not counted in. `zero-shot` draws f
 the package, `fine-tuned` has it learn from what it draws all the time, and both begin with the plan
 of `greedy`. `scratch` trains a new policy on the one graph by PPO, as the source does. The ratio is
 to the best bound that any arm proves; the exact methods have --bound CPU seconds more for it.
+`times` has CPU time of a placement drawn, and of updates.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from stagecut import Iteration, Latency, Limits, Throughput, Workload, evaluate, load
@@ -32,10 +37,14 @@ from stagecut.formulations.task import pose
 from stagecut.instances import Problem
 from stagecut.instances.generate.graph_family import family_graph
 from stagecut.solvers import METHODS
-from stagecut.solvers.learned.policy import new_policy
+from stagecut.solvers.learned.fine_tune import FineTuning
+from stagecut.solvers.learned.method import BATCH
+from stagecut.solvers.learned.policy import Drawn, draw_placements, new_policy, one_thread
+from stagecut.solvers.learned.policy_file import policy_of, read_policy
 from stagecut.solvers.learned.ppo import Settings
 from stagecut.solvers.learned.rewards import subject
-from stagecut.solvers.learned.train import new_training, train_step
+from stagecut.solvers.learned.subject import Subject
+from stagecut.solvers.learned.train import new_training, targets, train_step
 
 PROBLEMS: dict[str, Problem] = {
     "contiguous": Throughput("contiguous"),
@@ -62,7 +71,7 @@ ARMS: dict[str, tuple[Mapping[str, str], dict[str, str], bool]] = {
 def main() -> None:
     """Measure, or report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("measure", "report"))
+    parser.add_argument("what", choices=("measure", "times", "report"))
     parser.add_argument("given", nargs="+", help="Cases to measure, or records to report.")
     parser.add_argument("--records", type=Path, default=Path("learned.jsonl"))
     parser.add_argument("--seconds", nargs="+", type=float, default=(1.0, 2.0, 5.0))
@@ -73,6 +82,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "report":
         report([Path(path) for path in options.given], options.plots)
+        return
+    if options.what == "times":
+        with one_thread():
+            times(options.given)
         return
     time.monotonic = time.process_time
     for kind in {case.partition(":")[0] for case in options.given}:
@@ -146,6 +159,41 @@ def from_scratch(
         if not told.violations:
             trace.append((time.process_time() - begun, told.objective))
     return trace
+
+
+def times(cases: Sequence[str]) -> None:
+    """Print what drawing and updates take: the median of five, in CPU time, in one thread."""
+    print("| case | units | ms per placement | ms per step of fine-tuning | ms per update of PPO |")
+    print("|---|---|---|---|---|")
+    settings, rng = Settings(), np.random.default_rng(0)
+    for case in cases:
+        kind, _, name = case.partition(":")
+        workload = load(name)
+        assert workload.cluster is not None
+        of = subject(pose(workload, workload.cluster, PROBLEMS[kind]))
+        policy = policy_of(read_policy(None))
+        training, tuning = new_training(policy, settings, 0), FineTuning(policy, of)
+
+        def drawn(policy: Any = policy, of: Subject = of) -> Drawn:
+            return draw_placements(policy, of, targets(of, BATCH, rng), rng)
+
+        given = drawn()  # compiles, too
+        cells = [
+            _median_ms(drawn) / BATCH,
+            _median_ms(partial(tuning.learn_from, given)),
+            _median_ms(partial(train_step, training, [of], settings)),
+        ]
+        units = of.scene.graph.size
+        print(f"| {case} | {units} |", " | ".join(f"{cell:.3g}" for cell in cells), "|", flush=True)
+
+
+def _median_ms(step: Callable[[], object], repetitions: int = 5) -> float:
+    taken = []
+    for _ in range(repetitions):
+        begun = time.process_time()
+        step()
+        taken.append(1e3 * (time.process_time() - begun))
+    return statistics.median(taken)
 
 
 def report(files: Sequence[Path], plots: Path | None) -> None:
