@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 CLASSES, POINTS, SAMPLES = 10, 32, 16
 #: Standard deviation of the noise on an image, whose own is 1.
-NOISE = 2.0
+NOISE = 1.5
 
 
 class Classifier(nn.Module):

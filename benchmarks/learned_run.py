@@ -1,7 +1,7 @@
 """Learned plans that train: networks for images on two processes, a core each, asynchronously.
 
     PYTHONPATH=.dev python benchmarks/learned_run.py measure [NETWORK …] --records FILE
-        [--minibatches 600] [--chunk 40]
+        [--minibatches 200] [--chunk 40]
     PYTHONPATH=.dev python benchmarks/learned_run.py report FILE … [--plot FILE]
 
 Each network is profiled here, and the link between two processes measured. Four ways train it, from
@@ -42,9 +42,9 @@ from stagecut.runtime.execution.trainer import Stream
 
 #: Placements that the learned plan is the best of.
 DRAWN = 512
-LEARNING_RATE, MOMENTUM = 0.01, 0.9
+LEARNING_RATE, MOMENTUM = 0.01, 0.5
 #: Minibatches over which losses are averaged in the plot, and what a network has learned at.
-SMOOTHED, LEARNED = 20, 0.5
+SMOOTHED, LEARNED = 20, 1.0
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def main() -> None:
     parser.add_argument("what", choices=("measure", "report"))
     parser.add_argument("given", nargs="*", help="Networks to train, or records to report.")
     parser.add_argument("--records", type=Path, default=Path("learned_run.jsonl"))
-    parser.add_argument("--minibatches", type=int, default=600)
+    parser.add_argument("--minibatches", type=int, default=200)
     parser.add_argument("--chunk", type=int, default=40)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
