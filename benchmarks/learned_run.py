@@ -2,6 +2,7 @@
 
     PYTHONPATH=.dev python benchmarks/learned_run.py measure [NETWORK …] --records FILE
         [--minibatches 200] [--chunk 40]
+    PYTHONPATH=.dev python benchmarks/learned_run.py sampled [NETWORK …]
     PYTHONPATH=.dev python benchmarks/learned_run.py report FILE … [--plot FILE]
 
 Each network is profiled here, and the link between two processes measured. Four ways train it, from
@@ -11,6 +12,8 @@ where each process has the whole network and every other minibatch. The last two
 minibatches, with twice the learning rate. The ways take turns, a chunk of minibatches each, so that
 what else runs on the machine disturbs all of them; between chunks pipelines are emptied. The table
 has medians of chunks: time of a minibatch on the clock, and CPU time of the busiest process.
+`sampled` says how well max-loads, which policies learn from, stand for measured times: it runs
+plans that a policy of random weights draws.
 """
 
 from __future__ import annotations
@@ -34,11 +37,14 @@ from run_iteration import measured_cluster
 
 import stagecut
 from stagecut import Cluster, Limits, Plan, Throughput, Training, Workload
+from stagecut.formulations.task import pose
 from stagecut.instances import Placement
 from stagecut.instances.model.training_layers import training_layers
 from stagecut.instances.pytorch.profile import profile
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.trainer import Stream
+from stagecut.solvers.learned.policy import draw_placements, new_policy
+from stagecut.solvers.learned.rewards import subject
 
 #: Placements that the learned plan is the best of.
 DRAWN = 512
@@ -139,6 +145,39 @@ def measure(names: list[str], records: Path, minibatches: int, chunk: int) -> No
             stream.write(json.dumps(record) + "\n")
 
 
+def sampled(names: list[str], count: int = 12) -> None:
+    """Print rank correlations of max-loads with measured times, of plans drawn at random."""
+    torch.set_num_threads(1)
+    print("| network | plans | max-loads | busiest, CPU ms | rank correlation | with the clock |")
+    print("|---|---|---|---|---|---|")
+    for name in names:
+        workload = profile(network(name), images(0), training=True, depth=3).workload
+        cluster, problem = measured_cluster(workload), Throughput("contiguous")
+        of, rng = subject(pose(workload, cluster, problem)), np.random.default_rng(0)
+        drawn = draw_placements(new_policy(0), of, np.full(128, 1.0), rng)
+        ways: dict[float, Way] = {}
+        for group, device in zip(drawn.group, drawn.device, strict=True):
+            solution = of.solution(group, device)
+            load = stagecut.evaluate(workload, cluster, problem, solution).objective
+            plan = Plan(
+                workload.name, workload.fingerprint, cluster, problem, solution, load, 0.0, "drawn",
+                workload.time_unit,
+            )  # fmt: skip
+            if all(split_of(plan)) and len(ways) < count:
+                ways.setdefault(load, Way(f"{len(ways)}", workload, plan, "pipedream", 1))
+        found = on_ranks(2, train, name, list(ways.values()), 40, 10)
+        busy, wall = (
+            [1e3 * statistics.median(own[what]) for own in found] for what in ("busy", "wall")
+        )
+        ranks = [np.argsort(np.argsort(values)) for values in (list(ways), busy, wall)]
+        alike, clock = (float(np.corrcoef(ranks[0], other)[0, 1]) for other in ranks[1:])
+        print(
+            f"| {name} | {len(ways)} | {min(ways):.1f}–{max(ways):.1f} "
+            f"| {min(busy):.1f}–{max(busy):.1f} | {alike:.2f} | {clock:.2f} |",
+            flush=True,
+        )
+
+
 def smooth(losses: list[float]) -> list[float]:
     """Return means over the newest minibatches."""
     sums = np.cumsum([0.0, *losses])
@@ -214,7 +253,7 @@ def plot(records: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     """Measure, or report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("measure", "report"))
+    parser.add_argument("what", choices=("measure", "sampled", "report"))
     parser.add_argument("given", nargs="*", help="Networks to train, or records to report.")
     parser.add_argument("--records", type=Path, default=Path("learned_run.jsonl"))
     parser.add_argument("--minibatches", type=int, default=200)
@@ -223,6 +262,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "report":
         report([Path(path) for path in options.given], options.plot)
+        return
+    if options.what == "sampled":
+        sampled(options.given or list(NETWORKS))
         return
     measure(options.given or list(NETWORKS), options.records, options.minibatches, options.chunk)
 
