@@ -1,7 +1,7 @@
 """Learned plans that train: networks for images on two processes, a core each, asynchronously.
 
     PYTHONPATH=.dev python benchmarks/learned_run.py measure [NETWORK …] --records FILE
-        [--minibatches 200] [--chunk 40]
+        [--minibatches 120] [--chunk 30]
     PYTHONPATH=.dev python benchmarks/learned_run.py sampled [NETWORK …]
     PYTHONPATH=.dev python benchmarks/learned_run.py report FILE … [--plot FILE]
 
@@ -197,13 +197,13 @@ def report(files: list[Path], plot_to: Path | None) -> None:
     """Print the table, and draw the plot."""
     records = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     print(
-        "| network | way | max-load / bound | ms, median (quartiles) | busiest, CPU ms "
+        "| network | way | max-load / bound | ms, median (range) | busiest, CPU ms "
         f"| loss, last {SMOOTHED} | minibatches to {LEARNED} | s to {LEARNED} |\n"
         "|---|---|---|---|---|---|---|---|"
     )
     for record in records:
         for name, way in record["ways"].items():
-            low, middle, high = (1e3 * q for q in statistics.quantiles(way["wall"], n=4))
+            walls = [1e3 * each for each in way["wall"]]
             curve = smooth(way["loss"])
             after = next((j for j, x in enumerate(curve) if j >= SMOOTHED and x < LEARNED), None)
             reached = "– | –"
@@ -211,8 +211,8 @@ def report(files: list[Path], plot_to: Path | None) -> None:
                 reached = f"{after + 1} | {elapsed(way['wall'], len(curve))[after]:.1f}"
             ratio = "–" if name == "data parallel" else f"{way['plan'] / record['bound']:.3f}"
             print(
-                f"| {record['network']} | {name} | {ratio} | {middle:.1f} ({low:.1f}–{high:.1f}) "
-                f"| {1e3 * statistics.median(way['busy']):.1f} | {curve[-1]:.3f} | {reached} |"
+                f"| {record['network']} | {name} | {ratio} | {statistics.median(walls):.0f} "
+                f"({min(walls):.0f}–{max(walls):.0f}) | {1e3 * statistics.median(way['busy']):.1f} | {curve[-1]:.3f} | {reached} |"
             )
     if plot_to is not None:
         plot(records, plot_to)
@@ -256,8 +256,8 @@ def main() -> None:
     parser.add_argument("what", choices=("measure", "sampled", "report"))
     parser.add_argument("given", nargs="*", help="Networks to train, or records to report.")
     parser.add_argument("--records", type=Path, default=Path("learned_run.jsonl"))
-    parser.add_argument("--minibatches", type=int, default=200)
-    parser.add_argument("--chunk", type=int, default=40)
+    parser.add_argument("--minibatches", type=int, default=120)
+    parser.add_argument("--chunk", type=int, default=30)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     if options.what == "report":
