@@ -203,7 +203,7 @@ def report(files: list[Path], plot_to: Path | None) -> None:
     )
     for record in records:
         for name, way in record["ways"].items():
-            walls = [1e3 * each for each in way["wall"]]
+            walls, busy = ([1e3 * each for each in way[what]] for what in ("wall", "busy"))
             curve = smooth(way["loss"])
             after = next((j for j, x in enumerate(curve) if j >= SMOOTHED and x < LEARNED), None)
             reached = "– | –"
@@ -212,7 +212,8 @@ def report(files: list[Path], plot_to: Path | None) -> None:
             ratio = "–" if name == "data parallel" else f"{way['plan'] / record['bound']:.3f}"
             print(
                 f"| {record['network']} | {name} | {ratio} | {statistics.median(walls):.0f} "
-                f"({min(walls):.0f}–{max(walls):.0f}) | {1e3 * statistics.median(way['busy']):.1f} | {curve[-1]:.3f} | {reached} |"
+                f"({min(walls):.0f}–{max(walls):.0f}) | {statistics.median(busy):.1f} "
+                f"| {curve[-1]:.3f} | {reached} |"
             )
     if plot_to is not None:
         plot(records, plot_to)
