@@ -214,7 +214,7 @@ def report(files: Sequence[Path], plots: Path | None) -> None:
             for name in names:
                 row = [shown([run[i] for run in ratios[arm, name]]) for arm in arms]
                 print(f"| {name} | {s:g} s | {' | '.join(row)} |")
-            row = [f"{median(ratios, arm, names, i):.3f}" for arm in arms]
+            row = [shown([median(ratios, arm, names, i)]) for arm in arms]
             print(f"| median | {s:g} s | {' | '.join(row)} |")
         if plots is not None:
             plot(plots / f"learned_{kind}.png", kind, seconds, arms, names, ratios)

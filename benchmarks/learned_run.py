@@ -13,7 +13,7 @@ minibatches, with twice the learning rate. The ways take turns, a chunk of minib
 what else runs on the machine disturbs all of them; between chunks pipelines are emptied. The table
 has medians of chunks: time of a minibatch on the clock, and CPU time of the busiest process.
 `sampled` says how well max-loads, which policies learn from, stand for measured times: it runs
-plans that a policy of random weights draws.
+plans that the policy of the package draws, told to aim at loads up to 1.9 times an even one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from stagecut.instances.model.training_layers import training_layers
 from stagecut.instances.pytorch.profile import profile
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.trainer import Stream
-from stagecut.solvers.learned.policy import draw_placements, new_policy
+from stagecut.solvers.learned.policy import draw_placements
+from stagecut.solvers.learned.policy_file import policy_of, read_policy
 from stagecut.solvers.learned.rewards import subject
 
 #: Placements that the learned plan is the best of.
@@ -146,7 +147,7 @@ def measure(names: list[str], records: Path, minibatches: int, chunk: int) -> No
 
 
 def sampled(names: list[str], count: int = 12) -> None:
-    """Print rank correlations of max-loads with measured times, of plans drawn at random."""
+    """Print rank correlations of max-loads with measured times, of plans good and bad."""
     torch.set_num_threads(1)
     print("| network | plans | max-loads | busiest, CPU ms | rank correlation | with the clock |")
     print("|---|---|---|---|---|---|")
@@ -154,7 +155,8 @@ def sampled(names: list[str], count: int = 12) -> None:
         workload = profile(network(name), images(0), training=True, depth=3).workload
         cluster, problem = measured_cluster(workload), Throughput("contiguous")
         of, rng = subject(pose(workload, cluster, problem)), np.random.default_rng(0)
-        drawn = draw_placements(new_policy(0), of, np.full(128, 1.0), rng)
+        aims = rng.permutation(np.linspace(1.0, 1.9, 128))  # loads, relative to an even one
+        drawn = draw_placements(policy_of(read_policy(None)), of, aims, rng)
         ways: dict[float, Way] = {}
         for group, device in zip(drawn.group, drawn.device, strict=True):
             solution = of.solution(group, device)
