@@ -10,7 +10,7 @@ from ...formulations.throughput.hypergraph import Hypergraph
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
 from ..core.search import Search, Stoppable
-from .annealing import anneal
+from .annealing_kernel import anneal
 from .column_generation.frontier import Incidence
 from .pair_kernels import Pair, loads
 from .pair_split import resplit
