@@ -66,6 +66,16 @@ ARMS: dict[str, tuple[Mapping[str, str], dict[str, str], bool]] = {
     "local search": ({"noncontiguous": "local-search", "latency": "lns"}, {}, True),
     "exact": (dict.fromkeys(PROBLEMS, "auto"), {}, False),
 }
+#: Of the curve of each arm, told apart whatever colours one sees.
+COLOURS = dict(
+    zip(
+        ARMS,
+        ("#0072b2", "#d55e00", "#999999", "#cc79a7", "#e69f00", "#009e73", "#000000"),
+        strict=True,
+    )
+)
+#: Times the bound that a curve is drawn up to.
+MOST_DRAWN = 1.3
 
 
 def main() -> None:
@@ -262,13 +272,14 @@ def plot(
     names: Sequence[str],
     ratios: Mapping[tuple[str, str], list[list[float]]],
 ) -> None:
-    """Draw medians over time, as far as they are below three times the bound."""
+    """Draw medians over time, as far as they are near the bound."""
     figure = Figure(figsize=(6, 3), layout="constrained")
     axes = figure.subplots()
     for arm in arms:
         curve = [median(ratios, arm, names, i) for i in range(len(seconds))]
-        if min(curve) < 3:
-            axes.plot(seconds, [y if y < 3 else math.nan for y in curve], marker="o", label=arm)
+        if min(curve) < MOST_DRAWN:
+            shown_part = [y if y < MOST_DRAWN else math.nan for y in curve]
+            axes.plot(seconds, shown_part, marker="o", color=COLOURS[arm], label=arm)
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(seconds), [f"{s:g}" for s in seconds])
     axes.set_xlabel("CPU seconds")
