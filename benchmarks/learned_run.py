@@ -229,6 +229,9 @@ STYLES = {
     "data parallel": ("#000000", (0, (6, 1.5, 1, 1.5))),
 }
 
+#: Losses are drawn up to this; chance is at log 10 = 2.3.
+MOST_DRAWN = 3.0
+
 
 def plot(records: list[dict[str, Any]], path: Path) -> None:
     """Draw losses over minibatches and over seconds, a row for each network."""
@@ -246,6 +249,7 @@ def plot(records: list[dict[str, Any]], path: Path) -> None:
             axes.set_title(record["network"], fontsize=9, loc="left")
             axes.tick_params(labelsize=8)
             axes.grid(alpha=0.3)
+            axes.set_ylim(0, MOST_DRAWN)
     grid[-1][0].set_xlabel("minibatches", fontsize=8)
     grid[-1][1].set_xlabel("seconds", fontsize=8)
     handles, labels = grid[0][0].get_legend_handles_labels()
