@@ -1,7 +1,8 @@
 """Learned placement against certified bounds over CPU time: tables, and a plot per problem.
 
     PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned.py measure CASE … --records FILE
-        [--seconds 1 2 4] [--seeds 0 1 2]
+        [--seconds 1 2 5] [--seeds 0 1 2 3 4] [--arms zero-shot exact …]
+    PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned.py times CASE …
     PYTHONPATH=.dev python benchmarks/learned.py report FILE … [--plots FOLDER]
 
 A case is PROBLEM:WORKLOAD, such as noncontiguous:resnet50 or latency:FILE; none of the workloads is
@@ -9,8 +10,9 @@ in the training set of a policy of the package. Each arm is one search, whose tr
 after each of the seconds; they are CPU seconds of this process (its clock is replaced). A run on a
 small graph comes first, so that imports are not counted in. `zero-shot` draws from the policy of
 the package, `fine-tuned` has it learn from what it draws all the time, and both begin with the plan
-of `greedy`. The ratio is to the best bound that any arm proves; the exact methods have --bound CPU
-seconds more for it.
+of `greedy`. `scratch` trains a new policy on the one graph by PPO, as the source does. The ratio is
+to the best bound that any arm proves; the exact methods have --bound CPU seconds more for it.
+`times` has CPU time of a placement drawn, and of updates.
 """
 
 from __future__ import annotations
@@ -21,16 +23,28 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from stagecut import Iteration, Latency, Limits, Throughput, load
+from stagecut import Iteration, Latency, Limits, Throughput, Workload, evaluate, load
 from stagecut.api.solve import solve_with
+from stagecut.formulations.task import pose
 from stagecut.instances import Problem
 from stagecut.instances.generate.graph_family import family_graph
 from stagecut.solvers import METHODS
+from stagecut.solvers.learned.fine_tune import FineTuning
+from stagecut.solvers.learned.method import BATCH
+from stagecut.solvers.learned.policy import Drawn, draw_placements, new_policy, one_thread
+from stagecut.solvers.learned.policy_file import policy_of, read_policy
+from stagecut.solvers.learned.ppo import Settings
+from stagecut.solvers.learned.rewards import subject
+from stagecut.solvers.learned.subject import Subject
+from stagecut.solvers.learned.train import new_training, targets, train_step
 
 PROBLEMS: dict[str, Problem] = {
     "contiguous": Throughput("contiguous"),
@@ -42,6 +56,7 @@ PROBLEMS: dict[str, Problem] = {
 ARMS: dict[str, tuple[Mapping[str, str], dict[str, str], bool]] = {
     "zero-shot": (dict.fromkeys(PROBLEMS, "learned"), {}, True),
     "fine-tuned": (dict.fromkeys(PROBLEMS, "learned"), {"fine-tune": "1e6"}, True),
+    "scratch": (dict.fromkeys(PROBLEMS, "learned"), {}, True),
     "random": (dict.fromkeys(("contiguous", "noncontiguous"), "random"), {}, True),
     "greedy": (
         {**dict.fromkeys(PROBLEMS, "greedy"), "iteration": "megatron"},
@@ -51,27 +66,42 @@ ARMS: dict[str, tuple[Mapping[str, str], dict[str, str], bool]] = {
     "local search": ({"noncontiguous": "local-search", "latency": "lns"}, {}, True),
     "exact": (dict.fromkeys(PROBLEMS, "auto"), {}, False),
 }
+#: Of the curve of each arm, told apart whatever colours one sees.
+COLOURS = dict(
+    zip(
+        ARMS,
+        ("#0072b2", "#d55e00", "#999999", "#cc79a7", "#e69f00", "#009e73", "#000000"),
+        strict=True,
+    )
+)
+#: Times the bound that a curve is drawn up to.
+MOST_DRAWN = 1.3
 
 
 def main() -> None:
     """Measure, or report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("measure", "report"))
+    parser.add_argument("what", choices=("measure", "times", "report"))
     parser.add_argument("given", nargs="+", help="Cases to measure, or records to report.")
     parser.add_argument("--records", type=Path, default=Path("learned.jsonl"))
-    parser.add_argument("--seconds", nargs="+", type=float, default=(1.0, 2.0, 4.0))
+    parser.add_argument("--seconds", nargs="+", type=float, default=(1.0, 2.0, 5.0))
     parser.add_argument("--bound", type=float, default=6.0)
-    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2, 3, 4))
+    parser.add_argument("--arms", nargs="+", choices=tuple(ARMS), default=tuple(ARMS))
     parser.add_argument("--plots", type=Path)
     options = parser.parse_args()
     if options.what == "report":
         report([Path(path) for path in options.given], options.plots)
         return
+    if options.what == "times":
+        with one_thread():
+            times(options.given)
+        return
     time.monotonic = time.process_time
     for kind in {case.partition(":")[0] for case in options.given}:
         _warm(kind)
     for case in options.given:
-        for record in measured(case, options.seconds, options.seeds, options.bound):
+        for record in measured(case, options.arms, options.seconds, options.seeds, options.bound):
             with options.records.open("a") as stream:
                 stream.write(json.dumps(record) + "\n")
 
@@ -89,28 +119,91 @@ def _warm(kind: str) -> None:
 
 
 def measured(
-    case: str, seconds: Sequence[float], seeds: Sequence[int], more: float
+    case: str, arms: Sequence[str], seconds: Sequence[float], seeds: Sequence[int], more: float
 ) -> Iterator[dict[str, object]]:
     """Yield a record for each arm and seed: objectives after each of the seconds, and bounds."""
     kind, _, name = case.partition(":")
     workload, problem = load(name), PROBLEMS[kind]
-    for arm, (methods, options, random) in ARMS.items():
+    for arm in arms:
+        methods, options, random = ARMS[arm]
         if methods.get(kind) not in METHODS[problem.name]:
             continue
         most = max(seconds) + (more if arm == "exact" else 0)
         for seed in seeds if random else seeds[:1]:
-            result = solve_with(
-                workload, problem=problem, method=methods[kind], options=options,
-                limits=Limits(seconds=most, seed=seed, gap=1e-4),
-            )  # fmt: skip
-            found = [
-                min((p.objective for p in result.trace if p.seconds <= s), default=math.inf)
-                for s in seconds
-            ]
+            bound = 0.0
+            if arm == "scratch":
+                trace = from_scratch(workload, problem, most, seed)
+            else:
+                result = solve_with(
+                    workload, problem=problem, method=methods[kind], options=options,
+                    limits=Limits(seconds=most, seed=seed, gap=1e-4),
+                )  # fmt: skip
+                bound = result.bound
+                trace = [(point.seconds, point.objective) for point in result.trace]
+            found = [min((v for at, v in trace if at <= s), default=math.inf) for s in seconds]
             yield {
-                "problem": kind, "workload": workload.name, "arm": arm, "seed": seed,
-                "seconds": list(seconds), "objectives": found, "bound": result.bound,
+                "problem": kind, "workload": "/".join(Path(name).with_suffix("").parts[-2:]),
+                "arm": arm, "seed": seed, "seconds": list(seconds), "objectives": found,
+                "bound": bound,
             }  # fmt: skip
+
+
+def from_scratch(
+    workload: Workload, problem: Problem, seconds: float, seed: int
+) -> list[tuple[float, float]]:
+    """Train a new policy on one graph; return when each plan better than all before was drawn."""
+    begun, settings = time.process_time(), Settings()
+    assert workload.cluster is not None
+    of = subject(pose(workload, workload.cluster, problem))
+    training = new_training(new_policy(seed), settings, seed)
+    trace: list[tuple[float, float]] = []
+    best = math.inf
+    while time.process_time() - begun < seconds:
+        drawn = train_step(training, [of], settings).drawn
+        i = int(drawn.values.argmin())
+        if drawn.values[i] >= best:
+            continue
+        best = float(drawn.values[i])
+        solution = of.solution(drawn.group[i], drawn.device[i])
+        told = evaluate(workload, workload.cluster, problem, solution)
+        if not told.violations:
+            trace.append((time.process_time() - begun, told.objective))
+    return trace
+
+
+def times(cases: Sequence[str]) -> None:
+    """Print what drawing and updates take: the median of five, in CPU time, in one thread."""
+    print("| case | units | ms per placement | ms per step of fine-tuning | ms per update of PPO |")
+    print("|---|---|---|---|---|")
+    settings, rng = Settings(), np.random.default_rng(0)
+    for case in cases:
+        kind, _, name = case.partition(":")
+        workload = load(name)
+        assert workload.cluster is not None
+        of = subject(pose(workload, workload.cluster, PROBLEMS[kind]))
+        policy = policy_of(read_policy(None))
+        training, tuning = new_training(policy, settings, 0), FineTuning(policy, of)
+
+        def drawn(policy: Any = policy, of: Subject = of) -> Drawn:
+            return draw_placements(policy, of, targets(of, BATCH, rng), rng)
+
+        given = drawn()  # compiles, too
+        cells = [
+            _median_ms(drawn) / BATCH,
+            _median_ms(partial(tuning.learn_from, given)),
+            _median_ms(partial(train_step, training, [of], settings)),
+        ]
+        units = of.scene.graph.size
+        print(f"| {case} | {units} |", " | ".join(f"{cell:.3g}" for cell in cells), "|", flush=True)
+
+
+def _median_ms(step: Callable[[], object], repetitions: int = 5) -> float:
+    taken = []
+    for _ in range(repetitions):
+        begun = time.process_time()
+        step()
+        taken.append(1e3 * (time.process_time() - begun))
+    return statistics.median(taken)
 
 
 def report(files: Sequence[Path], plots: Path | None) -> None:
@@ -131,7 +224,7 @@ def report(files: Sequence[Path], plots: Path | None) -> None:
             for name in names:
                 row = [shown([run[i] for run in ratios[arm, name]]) for arm in arms]
                 print(f"| {name} | {s:g} s | {' | '.join(row)} |")
-            row = [f"{median(ratios, arm, names, i):.3f}" for arm in arms]
+            row = [shown([median(ratios, arm, names, i)]) for arm in arms]
             print(f"| median | {s:g} s | {' | '.join(row)} |")
         if plots is not None:
             plot(plots / f"learned_{kind}.png", kind, seconds, arms, names, ratios)
@@ -179,13 +272,14 @@ def plot(
     names: Sequence[str],
     ratios: Mapping[tuple[str, str], list[list[float]]],
 ) -> None:
-    """Draw medians over time, as far as they are below three times the bound."""
+    """Draw medians over time, as far as they are near the bound."""
     figure = Figure(figsize=(6, 3), layout="constrained")
     axes = figure.subplots()
     for arm in arms:
         curve = [median(ratios, arm, names, i) for i in range(len(seconds))]
-        if min(curve) < 3:
-            axes.plot(seconds, [y if y < 3 else math.nan for y in curve], marker="o", label=arm)
+        if min(curve) < MOST_DRAWN:
+            shown_part = [y if y < MOST_DRAWN else math.nan for y in curve]
+            axes.plot(seconds, shown_part, marker="o", color=COLOURS[arm], label=arm)
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(seconds), [f"{s:g}" for s in seconds])
     axes.set_xlabel("CPU seconds")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import csv
+import io
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from ..instances import InputError, Iteration, Latency, Split, Throughput
 from ..instances.common.errors import quote
+from ..instances.formats.writing import write_whole
 from .common import options
 from .common.console import ERR, OUT, check_outputs, need, tell_written
 
@@ -144,17 +146,16 @@ def _command() -> str:
 @contextmanager
 def _curve(log: Path | None, *, resume: bool) -> Iterator[Callable[[Update], None]]:
     """Give what shows updates and writes them into a file; a resumed training adds to it."""
-    going = resume and log is not None and log.exists()
-    stream = None if log is None else log.open("a" if going else "w", encoding="utf-8", newline="")
-    table = None if stream is None else csv.writer(stream)
-    if table is not None and not going:
-        table.writerow(COLUMNS)
+    stream: TextIO | None = None
     with ERR.status("plans to imitate …") as status:
 
         def told(update: Update) -> None:
+            nonlocal stream
             numbers = [f"{value:.6g}" for value in (update.mean, update.best, update.loss)]
-            if table is not None:
-                table.writerow([update.step, update.phase, update.workload, *numbers])
+            if log is not None:
+                stream = stream or _begun(log, update.step if resume else 1)
+                row = [update.step, update.phase, update.workload, *numbers]
+                csv.writer(stream).writerow(row)
             status.update(
                 f"{update.phase} {update.step}: {update.workload} mean {numbers[0]}, "
                 f"best {numbers[1]}, loss or entropy {numbers[2]}"
@@ -165,3 +166,15 @@ def _curve(log: Path | None, *, resume: bool) -> Iterator[Callable[[Update], Non
         finally:
             if stream is not None:
                 stream.close()
+
+
+def _begun(log: Path, step: int) -> TextIO:
+    """Open a curve from a step on; later rows are of a training that was killed."""
+    earlier, kept = set(map(str, range(1, step))), io.StringIO(newline="")
+    csv.writer(kept).writerow(COLUMNS)
+    if earlier and log.is_file():
+        with log.open(encoding="utf-8", errors="replace", newline="") as before:
+            whole = (line for line in before if line.endswith("\n"))
+            kept.writelines(line for line in whole if line.partition(",")[0] in earlier)
+    write_whole(log, kept.getvalue())
+    return log.open("a", buffering=1, encoding="utf-8", newline="")

@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from project import ROOT
 
 torch = pytest.importorskip("torch")
 
@@ -42,6 +47,42 @@ def test_training_that_is_resumed_is_training_uninterrupted(tmp_path: Path) -> N
     assert one.read_bytes() == two.read_bytes()
     with pytest.raises(InputError, match="trained on another set; resume with the same"):
         learn(training_set(1), one, LearnOptions(9), resume=True)
+
+
+#: Trains by the command, with a policy kept every two updates, and is killed in the fifth.
+KILLED = """
+import os, signal, sys
+from stagecut import cli
+from stagecut.api import learn
+
+learn.KEPT_EVERY, step = 2, learn.train_step
+
+def killed(training, *more):
+    if training.steps == 4 + 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(training, *more)
+
+learn.train_step = killed
+cli.run_command(sys.argv[1:])
+"""
+
+
+def test_a_training_that_is_killed_goes_on_with_the_same_curve(tmp_path: Path) -> None:
+    given = ["learn", "--family", "chain", "--count", "1", "--steps", "7", "--imitate", "1"]
+    given += ["--schedules", "2", "--plan-seconds", "60"]
+    one, two = (["-o", str(tmp_path / f"{n}.npz"), "--log", str(tmp_path / n)] for n in ("1", "2"))
+    assert cli.run_command([*given, *one]) == 0
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
+    command = [sys.executable, "-c", KILLED, *given, *two]
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    log = tmp_path / "2"
+    assert len(log.read_text().splitlines()) == 1 + 5, "what is written last is not of the policy"
+    with log.open("a") as stream:
+        stream.write("6,ppo,ch")  # as if it was killed while it wrote
+    assert cli.run_command([*given, *two, "--resume"]) == 0
+    assert log.read_bytes() == (tmp_path / "1").read_bytes()
+    first, second = (read_policy(tmp_path / f"{n}.npz") for n in ("1", "2"))
+    assert all((first.tensors[key] == second.tensors[key]).all() for key in first.tensors)
 
 
 def test_a_file_of_weights_alone_is_smaller_and_cannot_be_resumed(tmp_path: Path) -> None:
