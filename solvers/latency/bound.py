@@ -42,8 +42,8 @@ from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import hypergraph
 from ...instances import Latency
 from ...instances.common.arrays import Bools, Floats, Ints
-from ...instances.common.kernel import inner, kernel
-from .mincut import INSIDE, OUTSIDE, UNDECIDED, least_load, room_for_cuts
+from .interval_kernel import least_of_interval
+from .mincut_kernel import room_for_cuts
 from .paths import path_cpu, path_transfer
 
 #: Largest number of path positions for which all intervals are cut, not only those that matter.
@@ -156,7 +156,7 @@ def path_bound(
 
     def sharpen(a: int, b: int) -> None:
         if not exact[a, b] and load[a, b] < np.inf:
-            cut = _interval(
+            cut = least_of_interval(
                 a, b, path, graph.reach, data.compute, nets, memory, seen, side, scratch
             )
             load[a, b] = max(load[a, b], cut)
@@ -282,45 +282,3 @@ def _weak_row(a: int, path: Ints, reach: Bools, data: CutData, transfer: Floats)
     work[(~supported @ inside) | (need > data.capacity[:, None])] = np.inf
     row: Floats = work.min(axis=0, initial=np.inf)
     return row
-
-
-@kernel
-def _interval(a, b, path, reach, compute, graph, held, seen, side, scratch):
-    """L(a, b) by minimum cuts, the least over the kinds.
-
-    `graph` has the weights of the nets, and nets and pins as compressed rows; `held` the memory of
-    units, of devices and of colours, and the colour of each unit. `seen` of each colour, `side` of
-    each unit and `scratch` are room to work in.
-    """
-    weight, pin_start, pins, net_start, nets = graph
-    memory, capacity, tie, tie_memory = held
-    kinds, units = compute.shape
-    size = len(path)
-    need = 0.0
-    seen[:] = False
-    side[:] = UNDECIDED
-    for u in range(units):
-        if reach[path[a], u] and reach[u, path[b]]:
-            side[u] = INSIDE
-            need += _bytes(u, memory, tie, tie_memory, seen)
-        elif (a > 0 and reach[u, path[a - 1]]) or (b < size - 1 and reach[path[b + 1], u]):
-            side[u] = OUTSIDE
-    least = np.inf
-    for k in range(kinds):
-        if need <= capacity[k]:
-            value = least_load(
-                side, compute[k], weight[k], pin_start, pins, net_start, nets, scratch
-            )
-            least = min(least, value)
-    return least
-
-
-@inner
-def _bytes(u, memory, tie, tie_memory, seen):
-    """Memory that unit `u` adds: its own, or that of its whole colour the first time."""
-    if tie[u] < 0:
-        return memory[u]
-    if seen[tie[u]]:
-        return 0.0
-    seen[tie[u]] = True
-    return tie_memory[tie[u]]

@@ -6,7 +6,7 @@ import numpy as np
 
 from ....instances.common.kernel import inner, kernel
 from .. import kernels
-from .game import play
+from .game_kernel import play
 
 execute = kernels.execute
 

@@ -32,8 +32,8 @@ from . import arrays as col
 from .arrays import Graph, LabelStore, bytes_of, enlarged, new_scratch, new_store, wider
 from .core import MOST_CODES, Core, core_of, core_paths, kernel_graph
 from .kernel import run
-from .knapsack import knapsack
-from .labels import rehash
+from .knapsack_kernel import knapsack
+from .labels_kernel import rehash
 
 PATH_BOUND = "path-interval bound"
 

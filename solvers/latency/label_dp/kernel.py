@@ -11,8 +11,8 @@ import numpy as np
 
 from ....instances.common.kernel import kernel, uncounted
 from . import arrays as col
-from .extend_call import extend_call, undo
-from .steps import close_call, cpu_step
+from .extend_call_kernel import extend_call, undo
+from .steps_kernel import close_call, cpu_step
 
 
 @kernel

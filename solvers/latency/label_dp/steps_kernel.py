@@ -6,8 +6,8 @@ import numpy as np
 
 from ....instances.common.kernel import uncounted
 from . import arrays as col
-from .knapsack import best_saving
-from .labels import find, insert, write_owners
+from .knapsack_kernel import best_saving
+from .labels_kernel import find, insert, write_owners
 
 
 @uncounted
