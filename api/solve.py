@@ -27,7 +27,7 @@ from ..instances import (
     Workload,
     accelerators_and_cpus,
 )
-from ..instances.common.kernel import NOT_KEPT, unkept
+from ..instances.common.kernel import NOT_KEPT, NotCompiled, compiled_only_if, unkept
 from ..instances.formats.files import load
 from ..instances.model.problem import suggested_cluster
 from ..instances.model.solution import on_cluster
@@ -230,15 +230,28 @@ def _on(start: Plan, cluster: Cluster) -> Plan:
 def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
     """Say what colours cost, raise the bounds that cost nothing, then let the method go on.
 
-    It begins even where the time is up: its first plan comes before it looks at the clock.
+    It begins even where the time is up: its first plan comes before it looks at the clock. A call
+    that had to compile to reach the limits' gap does not compile more to go beyond it: a later
+    one does.
     """
+    waited = False
+
+    def worth_compiling() -> bool:
+        nonlocal waited
+        waited = waited or not search.near
+        return not (waited and search.near)
+
     for note in colour_notes(task):
         search.note(note)
     if not has_rules(task):
         raise_first_bounds(task, search)
         if search.done:
             return
-    run_method(run, task, search)
+    try:
+        with compiled_only_if(worth_compiling):
+            run_method(run, task, search)
+    except NotCompiled:
+        search.end_patience()
 
 
 def _portfolio(

@@ -18,6 +18,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cached_property, update_wrapper
 from operator import length_hint
 from pathlib import Path
@@ -47,6 +48,9 @@ MOST_BYTES = 1 << 25
 #: its array, atomically. Without, annealing takes a seventh of the time, and the label DP
 #: compiles in four fifths.
 UNCOUNTED = {"_nrt": False, "error_model": "numpy"}
+
+#: Whether to compile what has not been compiled on this machine; one for each `compiled_only_if`.
+_conditions: ContextVar[tuple[Callable[[], bool], ...]] = ContextVar("_conditions", default=())
 
 #: Name by which interpreted functions know the turns that they have left.
 _TURNS = "__turns__"
@@ -81,6 +85,24 @@ def compile_at_once() -> None:
     TURNS = TURNS_PER_BYTE = 0
 
 
+class NotCompiled(Exception):
+    """A kernel has too much to do to be interpreted, and is not to be compiled now."""
+
+
+@contextmanager
+def compiled_only_if(may: Callable[[], bool]) -> Iterator[None]:
+    """Let kernels raise `NotCompiled` that would have to be compiled while `may` says no.
+
+    It counts for this thread; what was compiled on this machine before is used all the same. Of
+    conditions one in the other the inner one is asked first, and the outer one if it says yes.
+    """
+    token = _conditions.set((*_conditions.get(), may))
+    try:
+        yield
+    finally:
+        _conditions.reset(token)
+
+
 class Kernel:
     """A function that is interpreted at first, and compiled if it has much to do.
 
@@ -110,7 +132,13 @@ class Kernel:
         self.ready = False
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function, interpreted or compiled."""
+        """Call the function, interpreted or compiled.
+
+        Raises
+        ------
+        NotCompiled
+            Where `compiled_only_if` has it so; no array is changed then.
+        """
         if self.inner:
             return self.function(*arguments)
         if not self.ready:
@@ -123,6 +151,8 @@ class Kernel:
                 except StopIteration:
                     for array, values in zip(arrays, kept, strict=True):
                         array[...] = values
+            if TURNS and not self._cached and not all(may() for may in reversed(_conditions.get())):
+                raise NotCompiled(self.function.__name__)
             with self._announced(), _without_collector():
                 self._compile(arguments)
             self.ready = True

@@ -109,6 +109,7 @@ class Search(Generic[S]):
         self._on_progress = on_progress
         self._started = time.monotonic() if started is None else started
         self._interrupted_at: float | None = None
+        self._patient = True
         self._near_at: float | None = None  # seconds after which the limits' gap was reached
         self._lock = threading.Lock()
         self._closed = False
@@ -286,26 +287,35 @@ class Search(Generic[S]):
         if self.infeasible_because is not None or self.gap <= max(self.limits.least_gap, 1e-12):
             return True
         near = self.seconds if self._near_at is None else self._near_at
-        return self._near and self.seconds >= near + self.limits.patience(near)
+        over = not self._patient or self.seconds >= near + self.limits.patience(near)
+        return self.near and over
 
     @property
     def next_gap(self) -> float:
         """The gap to reach next: the limits' `gap`, and after it their `least_gap`."""
-        return self.limits.least_gap if self._near else self.limits.gap
+        return self.limits.least_gap if self.near else self.limits.gap
 
     @property
-    def _near(self) -> bool:
+    def near(self) -> bool:
+        """Whether the limits' `gap` is reached: what comes after it is to be cheap."""
         return self.gap <= max(self.limits.gap, 1e-12)
+
+    def end_patience(self) -> None:
+        """End the search at the limits' `gap`, as going on from there is not cheap."""
+        self._patient = False
 
     def say_gap(self) -> None:
         """Note whether the search went on beyond the limits' `gap`, and how far."""
         gap, least = (f"{100 * g:g} %" for g in (self.limits.gap, self.limits.least_gap))
-        if self._near_at is None or not self._near or gap == least:
+        if self._near_at is None or not self.near or gap == least:
             return
         reached = f"gap: {gap} after {self._near_at:.2f} s"
         if self.gap <= self.limits.least_gap:
             if self.trace[-1].seconds - self._near_at > SHOWN_S:
                 self.note(f"{reached}, {least} after {self.trace[-1].seconds:.2f} s")
+        elif self.hit == Limit.NONE and not self._patient:
+            more = f"--gap {self.limits.least_gap:g} goes on, as later calls will"
+            self.note(f"{reached}; for {least} kernels would have to be compiled ({more})")
         elif self.hit == Limit.NONE and self.done:
             self.note(
                 f"{reached}; {least} is dear: not reached in {self.seconds - self._near_at:.2f} s "
@@ -344,7 +354,7 @@ class Search(Generic[S]):
             self.notes.append(text)
 
     def _record(self) -> None:
-        if self._near_at is None and self._near:
+        if self._near_at is None and self.near:
             self._near_at = self.seconds
         self.trace.append(Point(self.seconds, self.objective, self.bound))
         self.tick()
