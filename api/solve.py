@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -234,23 +235,26 @@ def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) 
     that had to compile to reach the limits' gap does not compile more to go beyond it: a later
     one does.
     """
-    waited = False
+    waited = declined = False
 
     def worth_compiling() -> bool:
-        nonlocal waited
+        nonlocal waited, declined
         waited = waited or not search.near
-        return not (waited and search.near)
+        declined = waited and search.near
+        return not declined
 
     for note in colour_notes(task):
         search.note(note)
-    if not has_rules(task):
-        raise_first_bounds(task, search)
-        if search.done:
-            return
     try:
         with compiled_only_if(worth_compiling):
+            if not has_rules(task):
+                raise_first_bounds(task, search)
+                if search.done:
+                    return
             run_method(run, task, search)
     except NotCompiled:
+        if not declined:
+            raise
         search.end_patience()
 
 
@@ -318,7 +322,9 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
         except BaseException as failure:
             failures.append(failure)
 
-    thread = threading.Thread(target=work, name="stagecut solver", daemon=True)
+    thread = threading.Thread(
+        target=copy_context().run, args=(work,), name="stagecut solver", daemon=True
+    )
     thread.start()
     try:
         while thread.is_alive():
