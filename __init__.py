@@ -193,7 +193,7 @@ if TYPE_CHECKING:
     from .runtime.simulate.simulator import simulate_stages as simulate_stages
     from .runtime.simulate.stages import StageGraph as StageGraph
     from .runtime.simulate.stages import chain as chain
-    from .runtime.verify.bound import check_bound as check_bound
+    from .runtime.verify.bounds.check import check_bound as check_bound
     from .runtime.verify.mapping import stage_reports as stage_reports
     from .solvers import METHODS as METHODS
     from .solvers import Limits as Limits
@@ -266,7 +266,7 @@ _MODULES = {
     "runtime.simulate.result": "Simulation",
     "runtime.simulate.simulator": "simulate simulate_stages",
     "runtime.simulate.stages": "StageGraph chain",
-    "runtime.verify.bound": "check_bound",
+    "runtime.verify.bounds.check": "check_bound",
     "runtime.verify.mapping": "stage_reports",
     "solvers": "Limits METHODS Result Workers",
 }

@@ -20,7 +20,7 @@ from ..instances.formats.source import read_source
 from ..instances.formats.writing import write_whole
 from ..instances.model.plan import gap_between
 from ..runtime import verify
-from ..runtime.verify.bound import check_bound
+from ..runtime.verify.bounds.check import check_bound
 
 #: Objectives and bounds that differ by no more than this share are the same.
 TOLERANCE = 1e-9

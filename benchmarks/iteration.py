@@ -8,6 +8,8 @@ chain with several stages on a device, there are none.
 
     python benchmarks/iteration.py --records iteration.jsonl --table iteration.csv
     python benchmarks/iteration.py --workloads unet vit-l16 --accelerators 4 --schedules 1f1b gpipe
+
+With `--split noncontiguous`, `auto` plans with that split; all others stay as they are.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import itertools
 import json
 import math
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,8 +60,8 @@ AHEAD = 1e-9
 Cell = tuple[str, int, int, PipelineSchedule]
 
 
-def run(cell: Cell, limits: Limits) -> dict[str, Any]:
-    """Return the row of a cell."""
+def run(cell: Cell, limits: Limits, split: Split) -> dict[str, Any]:
+    """Return the row of a cell, whose `auto` plans with a split."""
     name, accelerators, microbatches, schedule = cell
     workload = load(f"{name}-training")
     assert workload.cluster is not None
@@ -67,7 +70,8 @@ def run(cell: Cell, limits: Limits) -> dict[str, Any]:
     keys = ("workload", "accelerators", "microbatches", "schedule")
     row: dict[str, Any] = dict(zip(keys, cell, strict=True)) | {"unit": workload.time_unit}
     begun, cpu = time.monotonic(), time.process_time()
-    ours = solve(workload, cluster, problem, limits=limits)
+    asked = replace(problem, split=split)
+    ours = solve(workload, cluster, asked, limits=limits)
     row |= {
         "auto": ours.objective,
         "bound": ours.bound,
@@ -77,7 +81,7 @@ def run(cell: Cell, limits: Limits) -> dict[str, Any]:
         "cpu_seconds": time.process_time() - cpu,
     }
     if ours.plan is not None:
-        report = evaluate(workload, cluster, problem, ours.plan.solution)
+        report = evaluate(workload, cluster, asked, ours.plan.solution)
         row["violations"] = "; ".join(report.violations)
         row["peak_bytes"] = max(device.memory_bytes for device in report.devices)
         row["peak_share"] = max(d.memory_bytes / d.capacity_bytes for d in report.devices)
@@ -157,6 +161,7 @@ def main() -> None:
     parser.add_argument(
         "--schedules", nargs="+", default=SCHEDULES, choices=tuple(PipelineSchedule)
     )
+    parser.add_argument("--split", choices=tuple(Split), default=Split.CONTIGUOUS)
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for a solve")
     parser.add_argument("--gap", type=float, default=1e-4, help="auto stops at this gap")
     parser.add_argument("--records", type=Path, default=Path("iteration.jsonl"))
@@ -177,11 +182,11 @@ def main() -> None:
     known = recorded(options.records)
     rows = []
     for schedule in options.schedules:  # compiled code must not count
-        run(("unet", 2, 2, schedule), Limits(seconds=600, gap=0.1, nodes=10))
+        run(("unet", 2, 2, schedule), Limits(seconds=600, gap=0.1, nodes=10), options.split)
     for cell in cells:
-        key = json.dumps([*cell, options.time_limit, options.gap])
+        key = json.dumps([*cell, options.split, options.time_limit, options.gap])
         if key not in known:
-            known[key] = run(cell, limits)
+            known[key] = run(cell, limits, options.split)
             with options.records.open("a") as file:
                 file.write(json.dumps({"key": key, "row": known[key]}) + "\n")
         row = known[key]

@@ -20,7 +20,7 @@ def one(path: str, gap: float, seconds: float, seed: int, check: bool, begun: fl
     """Plan one workload and print its row as JSON."""
     import stagecut
     from stagecut.api.solve import solve_with
-    from stagecut.runtime.verify.bound import check_bound
+    from stagecut.runtime.verify.bounds.check import check_bound
 
     workload = stagecut.load(path)
     result = solve_with(

@@ -36,7 +36,7 @@ def verify(
 
     from ..api.splits import plan_from_split  # what a missing file need not wait for
     from ..runtime import verify as verify_plan
-    from ..runtime.verify.bound import check_bound
+    from ..runtime.verify.bounds.check import check_bound
 
     if is_split(read_source(plan)):
         checked = plan_from_split(plan, loaded)

@@ -101,7 +101,7 @@ UNSPLIT = "a kernel whose steps have not been measured as functions of their own
 
 #: Functions above 80 lines or 10 parameters, each with its reason.
 LARGE = {
-    "runtime/simulate/engine.py: _execute": "measured: 20 times as slow in steps, as it says",
+    "runtime/simulate/engine_kernel.py: _execute": "measured: 20 times as slow in steps",
     "solvers/latency/mincut.py: least_load": UNSPLIT,
     "solvers/throughput/dp/kernel.py: relax": "measured: 5 times as slow in steps, as it says",
     "solvers/training/kernels.py: extend_plans": "measured: its steps are not inlined, as it says",

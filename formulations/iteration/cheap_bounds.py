@@ -8,7 +8,8 @@ from dataclasses import replace
 from ...instances import Iteration, Split, Throughput
 from ...instances.model.kept_bytes import kept_bytes
 from ..task import Task, pose
-from ..throughput.cheap_bounds import throughput_cheap_bounds
+from ..throughput.cheap_bounds import compute_bounds, units_of_split
+from ..throughput.hypergraph import hypergraph
 
 
 def iteration_cheap_bounds(task: Task[Iteration]) -> Iterator[tuple[float, str]]:
@@ -17,7 +18,8 @@ def iteration_cheap_bounds(task: Task[Iteration]) -> Iterator[tuple[float, str]]
     A device that does the work of one microbatch in time L is busy for M · L.
     """
     problem = task.problem
-    for bound, origin in throughput_cheap_bounds(max_load_task(task)):
+    inner = max_load_task(task)
+    for bound, origin in compute_bounds(inner, hypergraph(inner, units_of_split(inner))):
         yield problem.microbatches * bound, origin
 
 

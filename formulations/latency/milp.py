@@ -60,7 +60,7 @@ from ...instances import CallPlacement, Latency
 from ..program import Start, Value
 from ..task import Task
 from ..throughput.whole_bytes import MEMORY_SLACK
-from .execute import execute, flatten, slots_of
+from .execute_kernel import execute, flatten, slots_of
 from .links import CallLinks, add_links, call_links
 from .milp_data import CPUS, LatencyData, latency_data
 from .potentials import add_potentials

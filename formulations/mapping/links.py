@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from ...instances import DeviceMapping, StageCosts
 from ...instances.common.arrays import Floats, Ints
-from ...instances.common.kernel import kernel
 from ...instances.topologies import Topology
 from .costs import MappingCosts
 
@@ -88,15 +87,13 @@ def best_links(topology: Topology) -> tuple[Ints, Floats]:
     return ends[first], bandwidth[first]
 
 
-@kernel
-def _via(previous, key, nodes):
+def _via(previous: NDArray[np.int32], key: Ints, nodes: int) -> NDArray[np.int32]:
     """Number of the link between each node and its predecessor, −1 without one; as `previous`."""
     via = np.full(previous.shape, -1, np.int32)
-    for d in range(previous.shape[0]):
-        for v in range(previous.shape[1]):
-            u = previous[d, v]
-            if u >= 0:
-                via[d, v] = np.searchsorted(key, min(u, v) * nodes + max(u, v))
+    for row, before in zip(via, previous.astype(np.int64), strict=True):
+        after = np.flatnonzero(before >= 0)
+        low, high = np.minimum(before[after], after), np.maximum(before[after], after)
+        row[after] = np.searchsorted(key, low * nodes + high)
     return via
 
 

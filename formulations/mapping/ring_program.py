@@ -42,7 +42,7 @@ import numpy as np
 from ...instances.common.arrays import Bools, Ints
 from ..linear import LinearBuilder
 from .costs import MappingCosts
-from .rings import ring_core
+from .rings_kernel import ring_core
 
 
 @dataclass(frozen=True, eq=False)

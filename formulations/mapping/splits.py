@@ -25,7 +25,7 @@ from ...instances.common.arrays import Bools, Floats, Ints
 from .blocks import cheapest_across
 from .bound import LowerBounds, fitting
 from .costs import MappingCosts
-from .rings import has_ring, matching_size
+from .rings_kernel import has_ring, matching_size
 
 #: Pairs of blocks times boundaries up to which messages are counted by pair of blocks.
 MAX_BLOCK_PAIRS = 8000

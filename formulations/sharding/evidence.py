@@ -1,6 +1,6 @@
 """What proves a bound on shardings, in the form that plans keep: potentials, by tensors and uses.
 
-What it proves is written out in `runtime.verify.sharding_bound`.
+What it proves is written out in `runtime.verify.bounds.sharding`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bounds on the max-load that cost next to nothing, for every split, pipeline and cluster.
 
-None of them counts transfers, so they hold with overlap, links and relayed data too. Let p_{k,v} be
+What does not count transfers holds with overlap, links and relayed data too. Let p_{k,v} be
 the time of unit v on a device of kind k, `inf` where that does not support it or is too small for
 it, m_v its size, M_k the memory and n_k the number of the devices. GPipe's objective is a maximum
 of the forward pass and one of the backward pass, T = T_1 + T_2; else there is one, T = T_1.
@@ -21,7 +21,8 @@ slow cores. Any multipliers λ, μ, θ ≥ 0 with Σ_k n_k λ_{k,b} + θ_b = 1 p
 
 so the linear program only proposes multipliers, and its tolerances cannot make a bound wrong.
 
-*Counting*: see `counting`.
+*Counting*: see `counting`. *A heavy unit and its transfers*: see `unit_cuts`; it alone counts
+transfers, and is for the max-load alone.
 """
 
 from __future__ import annotations
@@ -37,25 +38,31 @@ from ..task import Task
 from .certificate import PROOF_MARGIN
 from .counting import count_out
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
+from .unit_cuts import ORIGIN as UNIT_CUT
+from .unit_cuts import unit_cut_bounds
 
 
-def throughput_cheap_bounds(
-    task: Task[Throughput], graph: Hypergraph | None = None
-) -> Iterator[tuple[float, str]]:
-    """Yield bounds on the objective with their origins, the quickest first.
+def throughput_cheap_bounds(task: Task[Throughput]) -> Iterator[tuple[float, str]]:
+    """Yield bounds on the max-load with their origins, the quickest first."""
+    graph, best = hypergraph(task, units_of_split(task)), 0.0
+    for bound, origin in compute_bounds(task, graph):
+        best = max(best, bound)
+        yield bound, origin
+    yield from ((bound, UNIT_CUT) for bound in unit_cut_bounds(task, graph, best))
 
-    None where a unit fits on no device.
+
+def compute_bounds(task: Task[Throughput], graph: Hypergraph) -> Iterator[tuple[float, str]]:
+    """Yield bounds that count no transfers; none where a unit fits on no device.
 
     Parameters
     ----------
     graph
-        Units that must each be on one device; default: the coarsest that hold for the split.
+        Units that must each be on one device.
 
     Notes
     -----
     O(K U) for K kinds and U units, a linear program of K U columns where K > 1, and `counting`.
     """
-    graph = graph or hypergraph(task, units_of_split(task))
     costs = task.costs
     kinds = np.flatnonzero(costs.count)
     passes = graph.compute[kinds]  # (K, 2, U)

@@ -1,6 +1,6 @@
 """Certificates of bounds, as plans keep them: by prices, multipliers of rules, and potentials.
 
-For what they prove see, in `runtime.verify`, `bound`, `multipliers` and `sharding_bound`.
+For what they prove see, in `runtime.verify.bounds`, `prices`, `multipliers` and `sharding`.
 """
 
 from __future__ import annotations

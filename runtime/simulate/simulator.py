@@ -12,7 +12,7 @@ from ...instances.common.arrays import frozen
 from ..schedules import Schedule, make_schedule
 from ..schedules.steps import deadlock
 from ..schedules.validate import check_actions, rows_by_stage
-from .engine import execute
+from .engine_kernel import execute
 from .memory import memory_over_time
 from .network import HostMemory, Network, priced_in
 from .plan_stages import DEFAULT_MICROBATCHES, stages_of, usual_network, usual_schedule

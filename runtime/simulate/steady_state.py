@@ -11,7 +11,7 @@ from ...instances.common.arrays import Floats
 from ...instances.model.schedules.size import MOST_ACTIONS
 from ..schedules import SCHEDULES, Schedule, make_schedule
 from ..schedules.actions import PER_BATCH
-from .engine import execute
+from .engine_kernel import execute
 from .network import Network
 from .program import compile_program
 from .stages import StageGraph

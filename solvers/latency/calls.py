@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...formulations.latency.execute import execute, flatten
+from ...formulations.latency.execute_kernel import execute, flatten
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...instances import CallPlacement, Latency, Solution

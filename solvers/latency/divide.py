@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...formulations.latency.execute import execute, flatten
+from ...formulations.latency.execute_kernel import execute, flatten
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...instances import CallPlacement, Latency

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formulations.latency.execute import flatten
+from ...formulations.latency.execute_kernel import flatten
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
 from ...instances import CallPlacement, Latency, Solution

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formulations.latency.execute import execute
+from ...formulations.latency.execute_kernel import execute
 from ...instances.common.kernel import kernel
 
 

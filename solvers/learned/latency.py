@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formulations.latency.execute import execute, flatten, slots_of
+from ...formulations.latency.execute_kernel import execute, flatten, slots_of
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import (

@@ -19,9 +19,9 @@ once (`layouts.py`); from then on incumbent and bound close in on each other:
    incumbent, on from the last. Where other all-reduces than rings count, in turn with descents on
    the stage times.
 
-All annealing is one loop (`anneal_kernel.py`) over one state and its moves (`state.py`), for three
-costs: edges above their bounds (`violations_kernel.py`), stage times, the loads of links. In the
-end ties are broken (`stage_times.py`): the sum of the stage times falls, the longest stays.
+All annealing is one loop (`anneal_kernel.py`) over one state and its moves (`state_kernel.py`), for
+three costs: edges above their bounds (`violations_kernel.py`), stage times, the loads of links. In
+the end ties are broken (`stage_times.py`): the sum of the stage times falls, the longest stays.
 
 The bound is for the mapping of these stages: another partition may have a better one. For
 `busiest-link` the parts are those of `links.py`.

@@ -1,4 +1,7 @@
-"""Mapping for the least busiest link: constructions, bounds, annealing on all links at once."""
+"""Mapping for the least busiest link: constructions, bounds, annealing on all links at once.
+
+On few devices the integer program proves what was found.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,15 @@ from ..core.milp_driver import Program, solve_program
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.anneal_kernel import anneal as anneal_state
 from .annealing.link_loads_kernel import LinkLoads
-from .annealing.state import new_state
+from .annealing.state_kernel import new_state
 from .parameters import (
     ISLAND_COUNT_SHARE,
     ISLAND_SECONDS,
     ISLAND_SHARE,
+    LINK_PROGRAM_SHARE,
     LINK_SLICE_STEPS,
     LINK_SLICES,
+    MAX_EXACT_DEVICES,
 )
 from .search import MappingSearch
 
@@ -46,9 +51,23 @@ def busiest_link(
         traffic = link_traffic(mapping.stages, mapping.problem)
     with search.phase("bound"):
         _bound(mapping, traffic)
-    if anneal:
-        with search.phase("annealing"), mapping.step("annealing"):
-            _anneal(mapping, traffic)
+    if not anneal:
+        return
+    few = mapping.costs.size <= MAX_EXACT_DEVICES
+    if few and not search.should_stop() and search.gap > OPTIMAL_GAP:
+        _prove(mapping, traffic)
+    with search.phase("annealing"), mapping.step("annealing"):
+        _anneal(mapping, traffic)
+
+
+def _prove(mapping: MappingSearch, traffic: LinkTraffic) -> None:
+    """Solve the integer program, in a share of the time."""
+    # with Pyomo, which takes a second to import
+    from .programs.given_stages import map_by_program
+
+    with mapping.step("milp"):
+        seconds = LINK_PROGRAM_SHARE * mapping.search.seconds_left
+        map_by_program(mapping, traffic, seconds=seconds)
 
 
 def _bound(mapping: MappingSearch, traffic: LinkTraffic) -> None:

@@ -14,7 +14,6 @@ from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.mapping.joint import joint_data, joint_milp
 from ...formulations.mapping.links import link_traffic
-from ...formulations.mapping.milp import mapping_milp
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Floats
@@ -24,6 +23,7 @@ from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
 from .auto import stage_times
 from .parameters import TWO_PHASE_SHARE
+from .programs.given_stages import map_by_program
 from .search import MappingSearch
 
 
@@ -36,30 +36,7 @@ def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     of_links = mapping.problem.objective == "busiest-link"
     mapping.layouts()
     traffic = link_traffic(mapping.stages, mapping.problem) if of_links else None
-
-    def state() -> Program[Solution]:
-        per_s = mapping.program_units_per_s
-        stated = mapping_milp(mapping.costs, per_s, traffic)
-        compiled = compile_model(stated.model)
-
-        def read(x: Floats) -> Solution:
-            slots, sends_to = stated.read(lambda var: compiled.value(var, x))
-            return mapping.costs.read_back(mapping.stage, slots, sends_to)
-
-        start = None
-        if isinstance(search.best, ReplicaPlacement):
-            at = mapping.problem.topology.usable_index[search.best.slots]
-            start = compiled.start(stated.start(at, search.best.sends_to))
-        return Program(
-            compiled=compiled,
-            read=read,
-            start=start,
-            scale=1 / (per_s * mapping.unit),
-            origin="mapping MILP, stages given",
-            infeasible="no mapping of the given stages keeps the rules",
-        )
-
-    solve_program(state, search, gap=0.0)
+    map_by_program(mapping, traffic)
 
 
 def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:

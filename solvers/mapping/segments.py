@@ -16,10 +16,10 @@ import numpy as np
 
 from ...formulations.mapping.bound import LowerBounds, least_sufficient_cost
 from ...formulations.mapping.costs import MappingCosts
-from ...formulations.mapping.rings import has_spread_ring
+from ...formulations.mapping.rings_kernel import has_spread_ring
 from ...instances.common.arrays import Bools, Ints
-from ...instances.common.kernel import kernel
 from .parameters import MAX_SPREAD_DEVICES
+from .segments_kernel import least_across
 
 Segments = list[tuple[int, int]]
 
@@ -38,11 +38,11 @@ class SegmentTest:
         self._known: dict[tuple[float, ...], float] = {}
         self._spread = len(block) <= MAX_SPREAD_DEVICES
         tables = costs.latency, costs.inverse, block
-        self._message = _least_across(*tables, costs.boundary, True)
-        self._ring = _least_across(*tables, costs.ring, True)
+        self._message = least_across(*tables, costs.boundary, True)
+        self._ring = least_across(*tables, costs.ring, True)
         factors = np.array([[1.0, 0.0], [0.0, 1.0]])
-        self._across = _least_across(*tables, factors, True)  # latency, inverse
-        self._inside = _least_across(*tables, factors, False)
+        self._across = least_across(*tables, factors, True)  # latency, inverse
+        self._inside = least_across(*tables, factors, False)
         self._islands = bool((_numbers(costs.island) == _numbers(block)).all())
 
     def __call__(
@@ -135,16 +135,3 @@ def _numbers(names: Ints) -> Ints:
     """Number a partition by first member, so that equal partitions become equal."""
     _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
     return np.asarray(first[inverse])
-
-
-@kernel
-def _least_across(latency, inverse, block, factors, across):
-    """Least cost of a pair in two blocks (or in one) for each row of factors; `inf` without one."""
-    least = np.full(len(factors), np.inf)
-    for d in range(len(block)):
-        for e in range(len(block)):
-            if d != e and (block[d] != block[e]) == across:
-                for k in range(len(factors)):
-                    cost = factors[k, 0] * latency[d, e] + factors[k, 1] * inverse[d, e]
-                    least[k] = min(least[k], cost)
-    return least

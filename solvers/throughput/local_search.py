@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,9 @@ from ...formulations.throughput.hypergraph import (
 )
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
-from ...instances.common.kernel import inner, kernel
 from ..core.search import Search
-from .linked_search import descend as linked_descend
+from .descent_kernel import move_linked_units, move_units
 from .linked_search import linked_loads
-from .loads_kernel import value_of_loads
 
 #: Restarts where neither a time limit nor a node limit is given.
 DEFAULT_RESTARTS = 10
@@ -60,9 +57,9 @@ def _restart(task: Task[Throughput], search: Search[Solution], *, descend: bool)
             if descend:
                 order = rng.permutation(graph.size)
                 if linked is not None:
-                    linked_descend(linked, where, order)
+                    move_linked_units(linked, where, order)
                 else:
-                    _descend(where, order, *arrays)
+                    move_units(where, order, *arrays)
             search.offer(Placement(graph.expand(where)))
             done += 1
 
@@ -99,69 +96,3 @@ def _arrays(task: Task[Throughput], graph: Hypergraph) -> tuple[Any, ...]:
         task.problem.pipeline == "gpipe",
         task.problem.overlap,
     )
-
-
-@inner
-def _shift(unit, a, b, count, moved, weight, starts, nets, sizes):
-    """Move `unit` from device a to b in the pin counts and transfer loads."""
-    for i in range(starts[unit], starts[unit + 1]):
-        e = nets[i]
-        for d, step in ((a, -1), (b, 1)):
-            before = 0 < count[e, d] < sizes[e]
-            count[e, d] += step
-            after = 0 < count[e, d] < sizes[e]
-            if before != after:
-                sign = 1.0 if after else -1.0
-                moved[d, 0] += sign * weight[d, 0, e]
-                moved[d, 1] += sign * weight[d, 1, e]
-
-
-@kernel
-def _descend(where, order, compute, memory, capacity, weight, incidence, gpipe, overlap):
-    """Move units of `where` while that helps; first improvement, in the given order.
-
-    `incidence` is the nets of units, as compressed rows, and the pins of each net.
-    """
-    starts, nets, sizes = incidence
-    devices = len(capacity)
-    work = np.zeros((devices, 2))
-    moved = np.zeros((devices, 2))
-    used = np.zeros(devices)
-    count = np.zeros((len(sizes), devices), np.int64)
-    for unit in range(len(where)):
-        d = where[unit]
-        work[d] += compute[d, :, unit]
-        used[d] += memory[unit]
-        for i in range(starts[unit], starts[unit + 1]):
-            count[nets[i], d] += 1
-    for e in range(len(sizes)):
-        for d in range(devices):
-            if 0 < count[e, d] < sizes[e]:
-                moved[d] += weight[d, :, e]
-    best, squares = value_of_loads(work, moved, gpipe, overlap)
-    improved = True
-    while improved:
-        improved = False
-        for unit in order:
-            a = where[unit]
-            for b in range(devices):
-                if b == a or used[b] + memory[unit] > capacity[b]:
-                    continue
-                if math.isinf(compute[b, 0, unit]) or math.isinf(compute[a, 0, unit]):
-                    continue
-                work[a] -= compute[a, :, unit]
-                work[b] += compute[b, :, unit]
-                _shift(unit, a, b, count, moved, weight, starts, nets, sizes)
-                value, power = value_of_loads(work, moved, gpipe, overlap)
-                slack = 1e-12 * best
-                if value < best - slack or (value <= best + slack and power < squares * (1 - 1e-9)):
-                    used[a] -= memory[unit]
-                    used[b] += memory[unit]
-                    where[unit] = b
-                    best, squares = value, power
-                    improved = True
-                    a = b
-                else:
-                    work[a] += compute[a, :, unit]
-                    work[b] -= compute[b, :, unit]
-                    _shift(unit, b, a, count, moved, weight, starts, nets, sizes)

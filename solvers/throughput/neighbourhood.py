@@ -11,7 +11,7 @@ from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
 from ...instances.common.kernel import NotCompiled, compiled_only_if
 from ..core.search import Search, Stoppable
-from .annealing import anneal
+from .annealing_kernel import anneal
 from .column_generation.frontier import Incidence
 from .pair_kernels import Pair, loads
 from .pair_split import resplit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...instances.common.arrays import Bools, Ints
 from .column_generation.frontier import Incidence
 from .column_generation.frontier_kernels import build
-from .column_generation.frontier_slots import Nets
+from .column_generation.frontier_slots_kernel import Nets
 from .pair_kernels import Layers, Pair, held_by, least_to_go, split_pair
 
 #: Most states of one layer.

@@ -20,7 +20,7 @@ from .column_generation.column_generation import DualState, Outcome, boxstep
 from .column_generation.frontier import Incidence, incidence, orders
 from .column_generation.pricing_problem import first_prices, pricing_problem
 from .greedy import greedy
-from .linear_split import linear_split
+from .linear_split_kernel import linear_split
 from .neighbourhood import Neighbourhood
 
 ORIGIN = "set partitioning"

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.common.kernel import inner, kernel
-from .knapsack import ROUNDING
-from .labels import dominated, push
+from .knapsack_kernel import ROUNDING
+from .labels_kernel import dominated, push
 from .stage_kernels import Options, configure, fastest_options, price_stage
 
 #: More microbatches than can be in flight.

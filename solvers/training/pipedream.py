@@ -22,10 +22,10 @@ from ...formulations.task import Task
 from ...formulations.training.staging import Staging, state_staging
 from ...instances import Solution, Stage, Training, in_stages
 from ...instances.common.arrays import Floats
-from ...instances.common.kernel import kernel
 from ..core.lattice import Lattice, chain, list_ideals
 from ..core.lattice_kernel import ideal_sums
 from ..core.search import Search
+from .pipedream_kernel import divide_level
 
 #: States beyond which only those of one topological order are used: the effort is cubic.
 MOST_STATES = 700
@@ -77,7 +77,7 @@ def _plan(staging: Staging, lattice: Lattice, kind: int) -> list[Stage]:
         ]  # fmt: skip
     tables = []
     for workers, bandwidth in levels:
-        best, cut, last = _level(time, weight, inside, workers, 4 / bandwidth)
+        best, cut, last = divide_level(time, weight, inside, workers, 4 / bandwidth)
         tables.append((cut, last, workers))
         time = best[:, :, workers]
     found = _unfold(tables, len(tables) - 1, 0, lattice.size - 1, 1)
@@ -109,32 +109,3 @@ def _unfold(
         stages = _unfold(tables, level - 1, before, at, replicas * used) + stages
         at, left = before, left - used
     return stages
-
-
-@kernel
-def _level(time, weight, inside, workers, sync):
-    """Return A, and for each entry the state k and the m' of its last stage."""
-    states = len(time)
-    best = np.full((states, states, workers + 1), np.inf)
-    cut = np.zeros((states, states, workers + 1), np.int32)
-    last = np.zeros((states, states, workers + 1), np.int32)
-    for i in range(states):
-        for j in range(i + 1, states):
-            if not inside[i, j]:
-                continue
-            for m in range(1, workers + 1):
-                best[i, j, m] = (time[i, j] + sync * (m - 1) * weight[i, j] / m) / m
-                cut[i, j, m] = i
-                last[i, j, m] = m
-            for k in range(i + 1, j):
-                if not (inside[i, k] and inside[k, j]):
-                    continue
-                for used in range(1, workers):
-                    stage = (time[k, j] + sync * (used - 1) * weight[k, j] / used) / used
-                    for m in range(used + 1, workers + 1):
-                        value = max(best[i, k, m - used], stage)
-                        if value < best[i, j, m]:
-                            best[i, j, m] = value
-                            cut[i, j, m] = k
-                            last[i, j, m] = used
-    return best, cut, last

@@ -23,7 +23,7 @@ from .kernels import (
     extend_plans,
     in_flight,
 )
-from .labels import Labels, no_labels
+from .labels_kernel import Labels, no_labels
 from .stage_kernels import Options, configure, price_stage
 
 #: Seconds between two looks at the clock.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.common.kernel import inner, kernel
-from .knapsack import least_cost, ratio_rule
+from .knapsack_kernel import least_cost, ratio_rule
 
 
 class Options(NamedTuple):

@@ -24,7 +24,7 @@ from stagecut import (
 )
 from stagecut.instances.formats.files import load_plan, save
 from stagecut.instances.formats.plan_json import write_plan
-from stagecut.runtime.verify.bound import check_bound
+from stagecut.runtime.verify.bounds.check import check_bound
 from stagecut.solvers import Limits
 
 

@@ -31,7 +31,7 @@ from stagecut import (
     tensor_program,
 )
 from stagecut.instances.formats.certificate import ELIMINATED, PASSED
-from stagecut.runtime.verify.elimination import Factor, least_sum
+from stagecut.runtime.verify.bounds.elimination import Factor, least_sum
 
 LIMITS = Limits(seconds=120)
 

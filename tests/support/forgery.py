@@ -21,7 +21,7 @@ from stagecut.instances import DeviceMapping, Iteration, Latency, Problem, Throu
 from stagecut.instances.common.errors import InputError, VerificationError
 from stagecut.instances.formats.files import dumps, load_plan
 from stagecut.runtime import verify
-from stagecut.runtime.verify.bound import check_bound
+from stagecut.runtime.verify.bounds.check import check_bound
 
 #: What became of a changed plan: refused in one line; or its claims are true, by the definition.
 Fate = Literal["refused", "true", "defect"]

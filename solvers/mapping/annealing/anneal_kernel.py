@@ -15,7 +15,7 @@ from typing import Any
 
 from ....instances.common.kernel import UNCOUNTED, Kernel, uncounted
 from .random_kernel import generator, uniform
-from .state import State, apply_move
+from .state_kernel import State, apply_move
 
 #: By type of cost: the loop with its kernels.
 _LOOPS: dict[type, Kernel] = {}

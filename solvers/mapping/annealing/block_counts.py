@@ -36,7 +36,7 @@ from ..parameters import (
 )
 from .block_counts_kernel import anneal_counts
 from .random_kernel import generator
-from .state import State, state_of
+from .state_kernel import State, state_of
 from .violations import sampled_splits
 
 

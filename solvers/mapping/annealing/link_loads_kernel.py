@@ -17,7 +17,7 @@ from ....instances.common.arrays import Floats, Ints
 from ....instances.common.kernel import uncounted
 from .anneal_kernel import for_cost
 from .random_kernel import below, uniform
-from .state import (
+from .state_kernel import (
     EXCHANGE,
     RECEIVERS,
     REVERSE,

@@ -12,7 +12,7 @@ import numpy as np
 
 from ....instances.common.kernel import uncounted
 from .random_kernel import below, uniform
-from .state import EXCHANGE, RECEIVERS, REVERSE, edge_ends, write_move
+from .state_kernel import EXCHANGE, RECEIVERS, REVERSE, edge_ends, write_move
 from .violations_kernel import best_split, edge_cost, pair_cost
 
 

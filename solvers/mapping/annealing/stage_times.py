@@ -17,7 +17,7 @@ from ...core.search import Search
 from ..parameters import COOLING, TIE_MESSAGES, TIE_PATIENCE, TIE_STEPS, TIME_POWER
 from .anneal_kernel import anneal
 from .stage_times_kernel import StageTimes
-from .state import State, state_of
+from .state_kernel import State, state_of
 
 
 def stage_times_cost(

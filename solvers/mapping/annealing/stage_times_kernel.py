@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....formulations.mapping.costs import allreduce_time
+from ....formulations.mapping.times_kernel import allreduce_time
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.kernel import uncounted
 from .anneal_kernel import for_cost, touch_stage
 from .random_kernel import below, uniform
-from .state import EXCHANGE, RECEIVERS, apply_move, touched_edges, write_move
+from .state_kernel import EXCHANGE, RECEIVERS, apply_move, touched_edges, write_move
 
 
 class StageTimes(NamedTuple):

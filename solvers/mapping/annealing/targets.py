@@ -43,7 +43,7 @@ from .block_counts import (
     update_weights,
 )
 from .stage_times import descend
-from .state import State, state_of
+from .state_kernel import State, state_of
 from .violations import sampled_splits, violation_left, violations
 from .violations_kernel import Violations
 

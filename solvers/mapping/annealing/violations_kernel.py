@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.kernel import uncounted
 from .anneal_kernel import end_step, touch_stage
-from .state import apply_move, touched_edges
+from .state_kernel import apply_move, touched_edges
 
 
 class Violations(NamedTuple):

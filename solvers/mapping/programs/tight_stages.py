@@ -25,7 +25,7 @@ from ....instances import Solution
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import OPTIMAL_GAP
 from ..annealing.anneal_kernel import anneal
-from ..annealing.state import state_of
+from ..annealing.state_kernel import state_of
 from ..annealing.violations import sampled_splits, violations
 from ..layouts import matched
 from ..parameters import (

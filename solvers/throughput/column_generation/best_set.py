@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ....instances.common.arrays import Bools, Floats, Ints
 from .arcs import Arcs
 from .frontier import Frontier
-from .frontier_labels import Labels, Terms, extend, fresh_buckets, hope
+from .frontier_labels_kernel import Labels, Terms, extend, fresh_buckets, hope
 
 T = TypeVar("T", bound=np.generic)
 

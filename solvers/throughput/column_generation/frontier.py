@@ -20,7 +20,7 @@ from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.common.arrays import Bools, Floats, Ints
 from .arcs import Arcs, arcs_backward, arcs_forward
 from .frontier_kernels import build
-from .frontier_slots import Nets
+from .frontier_slots_kernel import Nets
 from .orders import greedy_order
 
 T = TypeVar("T", bound=np.generic)

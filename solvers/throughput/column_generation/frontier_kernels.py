@@ -6,7 +6,7 @@ import numpy as np
 
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.kernel import inner, kernel
-from .frontier_slots import SLOTS, Nets, Scratch, close_nets, open_nets
+from .frontier_slots_kernel import SLOTS, Nets, Scratch, close_nets, open_nets
 
 #: States and places of the hash table that there is room for at first.
 FEW = 1 << 14

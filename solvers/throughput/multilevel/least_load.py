@@ -30,7 +30,7 @@ from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search, Stoppable
 from ..column_generation.frontier import incidence
 from ..column_generation.frontier_kernels import build
-from ..column_generation.frontier_slots import Nets
+from ..column_generation.frontier_slots_kernel import Nets
 from ..dp.stage_dp import knapsack
 from .least_load_kernel import Labels, extend
 

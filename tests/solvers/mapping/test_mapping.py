@@ -39,7 +39,7 @@ from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import search as mapping_search
 from stagecut.solvers.mapping.annealing.anneal_kernel import anneal
 from stagecut.solvers.mapping.annealing.stage_times import stage_times_cost
-from stagecut.solvers.mapping.annealing.state import state_of
+from stagecut.solvers.mapping.annealing.state_kernel import state_of
 from stagecut.solvers.mapping.annealing.violations import best_routes, sampled_splits, violations
 from stagecut.solvers.mapping.layouts import (
     cycle,

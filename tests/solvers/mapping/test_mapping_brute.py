@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from brute_mapping import least_busiest_link, least_stage_time, place_for, stages_of
+from sweep import case_of
 
 from stagecut import Limits, solve, verify
-from stagecut.formulations.mapping.costs import allreduce_time
+from stagecut.formulations.mapping.times_kernel import allreduce_time
 from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
 from stagecut.runtime import evaluate
 from stagecut.runtime.verify.mapping import allreduce
-from stagecut.solvers.mapping.set_tables import best_tree, set_trees
+from stagecut.solvers.mapping.set_tables_kernel import best_tree, set_trees
 
 SHAPES = [(1, 2), (1, 5), (2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (3, 2), (3, 3), (4, 1), (4, 2)]
 SHAPES += [(1, 3), (1, 6), (5, 1), (7, 1), (9, 1), (1, 4)]
@@ -149,6 +150,17 @@ def test_busiest_link(mode: str) -> None:
             exact = solve(workload, problem=problem, method="milp")
             assert exact.bound <= optimum * (1 + 1e-9), seed
             assert exact.objective == pytest.approx(optimum, rel=1e-5), seed
+
+
+def test_the_busiest_link_of_few_devices_is_proved_where_the_bounds_stay_below() -> None:
+    case = case_of("mapping busiest-link", 1003)
+    assert isinstance(case.problem, DeviceMapping)
+    layouts = solve(case.workload, problem=case.problem, method="layouts")
+    assert layouts.gap is not None
+    assert layouts.gap > 0.3
+    result = solve(case.workload, problem=case.problem, limits=Limits(gap=0.0))
+    assert result.status == "optimal"
+    assert result.objective == pytest.approx(case.optimum(), rel=1e-9)
 
 
 def test_the_busiest_link_of_a_larger_machine() -> None:

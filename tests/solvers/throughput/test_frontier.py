@@ -30,7 +30,7 @@ from stagecut.solvers.throughput.column_generation.pricing_problem import (
     PricingProblem,
     pricing_problem,
 )
-from stagecut.solvers.throughput.linear_split import linear_split
+from stagecut.solvers.throughput.linear_split_kernel import linear_split
 from stagecut.solvers.throughput.neighbourhood import Neighbourhood
 
 

@@ -29,7 +29,7 @@ from stagecut import (
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput import set_partitioning
 from stagecut.formulations.throughput.hypergraph import hypergraph
-from stagecut.runtime.verify.bound import check_bound
+from stagecut.runtime.verify.bounds.check import check_bound
 
 PROBLEMS = [
     Throughput(),

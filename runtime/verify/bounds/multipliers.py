@@ -25,9 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances import Costs, Throughput, VerificationError, Workload
-from ...instances.common.arrays import Floats, Ints
-from ...instances.formats.certificate import MultiplierCertificate
+from ....instances import Costs, Throughput, VerificationError, Workload
+from ....instances.common.arrays import Floats, Ints
+from ....instances.formats.certificate import MultiplierCertificate
 
 #: What is taken off for rounding, as a part of the sum of all magnitudes.
 ROUNDING = 1e-12

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances.common.arrays import Floats
+from ....instances.common.arrays import Floats
 
 
 @dataclass(frozen=True, eq=False)

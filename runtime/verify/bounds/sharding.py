@@ -25,10 +25,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances import InputError, Plan, Sharding, VerificationError, Workload, program_of
-from ...instances.common.arrays import Bools, Floats
-from ...instances.common.errors import quote
-from ...instances.formats.certificate import (
+from ....instances import InputError, Plan, Sharding, VerificationError, Workload, program_of
+from ....instances.common.arrays import Bools, Floats
+from ....instances.common.errors import quote
+from ....instances.formats.certificate import (
     ELIMINATED,
     PASSED,
     PotentialCertificate,
@@ -49,7 +49,7 @@ MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
 
 
 def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> BoundCheck:
-    """Check that a sharding's bound holds; see `bound.check_bound`.
+    """Check that a sharding's bound holds; see `check.check_bound`.
 
     A bound whose certificate has no potentials is held against what can be proved without.
     """

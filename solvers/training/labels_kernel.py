@@ -41,7 +41,7 @@ class Labels(NamedTuple):
 @inner
 def no_more(some, other):
     """Whether `some` devices are no more than the `other` ones, of every kind."""
-    for k in range(len(some)):  # noqa: SIM110  # numba takes no generators
+    for k in range(len(some)):
         if some[k] > other[k]:
             return False
     return True

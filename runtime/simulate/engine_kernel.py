@@ -3,7 +3,7 @@
 The events are: a device ends an action, a transfer has sent all its data, a message arrives. They
 are taken in the order of time, then of creation, so a run is the same every time. Memory is linear
 in the actions and jobs; an event costs O(log(devices + lanes + messages under way)), of messages
-that share links fairly also what `flows.fill` costs.
+that share links fairly also what `flows_kernel.fill` costs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.kernel import inner, kernel
 from .arrays import Actions, Gates, Jobs, Lanes, Replicas
-from .flows import SLACK, advance, fill, time_to_end
+from .flows_kernel import SLACK, advance, fill, time_to_end
 from .program import Program
 
 

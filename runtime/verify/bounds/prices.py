@@ -1,6 +1,4 @@
-"""Check the certificate of a bound, apart from the search that found it: prices and a target.
-
-(For multipliers of rules instead of prices see `multipliers`, for shardings `sharding_bound`.)
+"""Check a bound by prices of nodes: its certificate has them, and the target.
 
 Let n_k be the number of devices of kind k, and V_k the greatest value
 
@@ -25,29 +23,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances import (
-    Costs,
-    InputError,
-    Plan,
-    Sharding,
-    Throughput,
-    VerificationError,
-    Workload,
-    price,
-    without_links,
-)
-from ...instances.common.arrays import Floats, Ints
-from ...instances.common.errors import quote
-from ...instances.formats.certificate import (
-    MULTIPLIERS,
-    PRICES,
-    multiplier_certificate,
-    price_certificate,
-)
-from .bound_check import BoundCheck, check_target
-from .multipliers import proved_by
+from ....instances import Costs, Throughput, VerificationError, Workload
+from ....instances.common.arrays import Floats, Ints
+from ....instances.formats.certificate import PriceCertificate
+from .bound_check import BoundCheck
 from .partial_sets import Groups, Net, enumerate_groups
-from .sharding_bound import check_sharding_bound
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
@@ -71,69 +51,22 @@ class _Device:
     target: float
 
 
-def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
-    """Check that the plan's certificate proves its bound.
-
-    Parameters
-    ----------
-    workload
-        What the plan was made for.
-    plan
-        By ``column-generation`` or ``auto``, for the throughput of a non-contiguous split; or of a
-        sharding.
-
-    Returns
-    -------
-    BoundCheck
-        What was proved, and for which target; after seconds to a minute for a thousand nodes.
+def check_prices(
+    workload: Workload, costs: Costs, problem: Throughput, data: PriceCertificate
+) -> BoundCheck:
+    """Check that prices prove their target, for costs without links between devices.
 
     Raises
     ------
-    InputError
-        If the plan was made for another workload, or its bound has no certificate of this kind.
     VerificationError
-        If the certificate does not prove the bound, or not within the means of this check.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> workload = stagecut.load("gpt2-xl")
-    >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(2), method="greedy").plan
-    >>> check_bound(workload, plan)  # doctest: +IGNORE_EXCEPTION_DETAIL
-    Traceback (most recent call last):
-    InputError: plan: its bound has no certificate that can be checked
+        If they do not, or not within the means of this check.
     """
-    plan.check_made_for(workload)
-    problem, origin = plan.problem, plan.certificate.get("origin")
-    if isinstance(problem, Sharding) and not math.isinf(plan.bound):
-        return check_sharding_bound(workload, plan, problem)
-    if origin not in (PRICES, MULTIPLIERS) or not isinstance(problem, Throughput):
-        said = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
-        if origin is None and not math.isinf(plan.bound):
-            said = "it does not say where its bound comes from"
-        raise InputError(
-            f"plan: {said}, without a certificate that can be checked; only column-generation "
-            "and auto give one, for the throughput of non-contiguous splits, and the methods for "
-            "shardings"
-        )
-    costs = without_links(price(workload, plan.cluster), returning=False)
-    if origin == MULTIPLIERS:
-        given = multiplier_certificate(plan.certificate, workload.n, plan.cluster.size)
-        check_target(plan, given.target)
-        proved = proved_by(workload, costs, problem, given)
-        if not proved >= given.target:
-            raise VerificationError(
-                f"certificate: its multipliers prove {proved!r}, and not {given.target!r}"
-            )
-        return BoundCheck(given.target, proved, given.target)
-    data = price_certificate(plan.certificate, workload.n, len(costs.count))
     prices, target = np.array(data.prices), data.target
     memory_prices, transfer_prices = np.array(data.memory_prices), np.array(data.transfer_prices)
     if (memory_prices < 0).any() or (transfer_prices < 0).any():
         raise VerificationError("certificate: a price of memory or transfers is negative")
     if transfer_prices.any() and not problem.overlap:
         raise VerificationError("certificate: prices of transfers need a problem with overlap")
-    check_target(plan, target)
 
     blocks = _blocks(workload, data.order)
     most = _most_transfer(costs, blocks, problem.overlap, target)

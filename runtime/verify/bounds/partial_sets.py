@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...instances import VerificationError
+from ....instances import VerificationError
 
 #: Most groups of partial sets before the check gives up.
 MOST_GROUPS = 400_000

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances import Operator, Sharding, Tensor, TensorProgram
-from ...instances.common.arrays import Floats, Ints
-from ...instances.common.units import TIME_UNITS
-from .sharding_operators import broken_rules, lying_of, own_cost
-from .sharding_steps import Lying, paths
+from ....instances import Operator, Sharding, Tensor, TensorProgram
+from ....instances.common.arrays import Floats, Ints
+from ....instances.common.units import TIME_UNITS
+from ..sharding_operators import broken_rules, lying_of, own_cost
+from ..sharding_steps import Lying, paths
 
 
 @dataclass(frozen=True, eq=False)

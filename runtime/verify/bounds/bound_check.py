@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...instances import Plan, VerificationError
+from ....instances import Plan, VerificationError
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Bounds checked apart from the searches that claim them."""

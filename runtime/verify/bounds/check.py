@@ -1,0 +1,103 @@
+"""Check a plan's bound, apart from the search that found it.
+
+A certificate that says how its bound is proved is checked by that: prices (`prices`), multipliers
+(`multipliers`), potentials (`sharding`). Any other bound is held against what follows from the
+workload alone (`max_load`, `latency`, `training`, `stages`): whatever found it, it is proved if
+that is as much.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ....instances import (
+    InputError,
+    Plan,
+    Sharding,
+    Throughput,
+    VerificationError,
+    Workload,
+    price,
+    without_links,
+)
+from ....instances.common.errors import quote
+from ....instances.formats.certificate import (
+    MULTIPLIERS,
+    PRICES,
+    multiplier_certificate,
+    price_certificate,
+)
+from .at_once import bound_at_once
+from .bound_check import BoundCheck, check_target
+from .multipliers import proved_by
+from .prices import check_prices
+from .sharding import check_sharding_bound
+
+#: How far a bound may be above what is computed anew, relatively: rounding of sums.
+CLAIM_TOLERANCE = 1e-9
+
+
+def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
+    """Check that the plan's bound is proved: by its certificate, or by the workload alone.
+
+    Parameters
+    ----------
+    workload
+        What the plan was made for.
+    plan
+        Of any problem. What can be checked of which bound: see the page on certificates.
+
+    Returns
+    -------
+    BoundCheck
+        What was proved, and for which target; after seconds to a minute for a thousand nodes.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload, or its bound has no certificate of this kind and
+        is above what follows from the workload alone.
+    VerificationError
+        If the certificate does not prove the bound, or not within the means of this check.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(2), method="greedy").plan
+    >>> check = check_bound(workload, plan)
+    >>> check.value >= plan.bound
+    True
+    """
+    plan.check_made_for(workload)
+    problem, origin = plan.problem, plan.certificate.get("origin")
+    if isinstance(problem, Sharding) and not math.isinf(plan.bound):
+        return check_sharding_bound(workload, plan, problem)
+    if origin not in (PRICES, MULTIPLIERS) or not isinstance(problem, Throughput):
+        return _check_at_once(workload, plan)
+    costs = without_links(price(workload, plan.cluster), returning=False)
+    if origin == PRICES:
+        data = price_certificate(plan.certificate, workload.n, len(costs.count))
+        check_target(plan, data.target)
+        return check_prices(workload, costs, problem, data)
+    given = multiplier_certificate(plan.certificate, workload.n, plan.cluster.size)
+    check_target(plan, given.target)
+    proved = proved_by(workload, costs, problem, given)
+    if not proved >= given.target:
+        raise VerificationError(
+            f"certificate: its multipliers prove {proved!r}, and not {given.target!r}"
+        )
+    return BoundCheck(given.target, proved, given.target)
+
+
+def _check_at_once(workload: Workload, plan: Plan) -> BoundCheck:
+    """Hold a bound against what follows from the workload alone."""
+    origin = plan.certificate.get("origin")
+    said = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
+    if origin is None and not math.isinf(plan.bound):
+        said = "it does not say where its bound comes from"
+    proved = -math.inf if math.isinf(plan.bound) else bound_at_once(workload, plan)
+    if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) or math.isinf(plan.bound):
+        most = "" if math.isinf(proved) else f"; {proved!r} follows from the workload alone"
+        raise InputError(f"plan: {said}, without a certificate that can be checked{most}")
+    return BoundCheck(plan.bound, proved, plan.bound)

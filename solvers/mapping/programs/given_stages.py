@@ -1,0 +1,50 @@
+"""The mapping of given stages as one integer program: `formulations.mapping.milp`."""
+
+from __future__ import annotations
+
+from ....formulations.mapping.links import LinkTraffic
+from ....formulations.mapping.milp import mapping_milp
+from ....instances import ReplicaPlacement, Solution
+from ....instances.common.arrays import Floats
+from ...core.compiled_model import compile_model
+from ...core.milp_driver import Program, solve_program
+from ..search import MappingSearch
+
+
+def map_by_program(
+    mapping: MappingSearch, traffic: LinkTraffic | None, *, seconds: float | None = None
+) -> None:
+    """Map the stages by the integer program, from the incumbent on; collectives are rings.
+
+    Parameters
+    ----------
+    traffic
+        Of the links, if their load is the objective.
+    seconds
+        At most so long; None: until the limit.
+    """
+    search = mapping.search
+
+    def state() -> Program[Solution]:
+        per_s = mapping.program_units_per_s
+        stated = mapping_milp(mapping.costs, per_s, traffic)
+        compiled = compile_model(stated.model)
+
+        def read(x: Floats) -> Solution:
+            slots, sends_to = stated.read(lambda var: compiled.value(var, x))
+            return mapping.costs.read_back(mapping.stage, slots, sends_to)
+
+        start = None
+        if isinstance(search.best, ReplicaPlacement):
+            at = mapping.problem.topology.usable_index[search.best.slots]
+            start = compiled.start(stated.start(at, search.best.sends_to))
+        return Program(
+            compiled=compiled,
+            read=read,
+            start=start,
+            scale=1 / (per_s * mapping.unit),
+            origin="mapping MILP, stages given",
+            infeasible="no mapping of the given stages keeps the rules",
+        )
+
+    solve_program(state, search, seconds=seconds, gap=0.0)
