@@ -18,7 +18,6 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from functools import cached_property, update_wrapper
 from operator import length_hint
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from .compiling import NotCompiled, may_compile
 from .ingredients import ingredients
 
 #: Turns of loops that are interpreted before anything is compiled or loaded: some 0.2 s, half of
@@ -48,9 +48,6 @@ MOST_BYTES = 1 << 25
 #: its array, atomically. Without, annealing takes a seventh of the time, and the label DP
 #: compiles in four fifths.
 UNCOUNTED = {"_nrt": False, "error_model": "numpy"}
-
-#: Whether to compile what has not been compiled on this machine; one for each `compiled_only_if`.
-_conditions: ContextVar[tuple[Callable[[], bool], ...]] = ContextVar("_conditions", default=())
 
 #: Name by which interpreted functions know the turns that they have left.
 _TURNS = "__turns__"
@@ -83,24 +80,6 @@ def compile_at_once() -> None:
     """Interpret nothing from now on in this process, so that all that is called gets compiled."""
     global TURNS, TURNS_PER_BYTE
     TURNS = TURNS_PER_BYTE = 0
-
-
-class NotCompiled(Exception):
-    """A kernel has too much to do to be interpreted, and is not to be compiled now."""
-
-
-@contextmanager
-def compiled_only_if(may: Callable[[], bool]) -> Iterator[None]:
-    """Let kernels raise `NotCompiled` that would have to be compiled while `may` says no.
-
-    It counts for this thread; what was compiled on this machine before is used all the same. Of
-    conditions one in the other the inner one is asked first, and the outer one if it says yes.
-    """
-    token = _conditions.set((*_conditions.get(), may))
-    try:
-        yield
-    finally:
-        _conditions.reset(token)
 
 
 class Kernel:
@@ -151,7 +130,7 @@ class Kernel:
                 except StopIteration:
                     for array, values in zip(arrays, kept, strict=True):
                         array[...] = values
-            if TURNS and not self._cached and not all(may() for may in reversed(_conditions.get())):
+            if TURNS and not self._cached and not may_compile():
                 raise NotCompiled(self.function.__name__)
             with self._announced(), _without_collector():
                 self._compile(arguments)

@@ -109,7 +109,6 @@ class Search(Generic[S]):
         self._on_progress = on_progress
         self._started = time.monotonic() if started is None else started
         self._interrupted_at: float | None = None
-        self._patient = True
         self._near_at: float | None = None  # seconds after which the limits' gap was reached
         self._lock = threading.Lock()
         self._closed = False
@@ -281,14 +280,12 @@ class Search(Generic[S]):
     def done(self) -> bool:
         """Whether the gap asked for is reached, or no solution exists.
 
-        The gap asked for is the limits' `gap`, and their `cheap_gap` for as long as their
-        `patience` lasts.
+        The gap asked for is the limits' `gap`, and while their `patience` lasts `cheap_gap`.
         """
         if self.infeasible_because is not None or self.gap <= max(self.limits.least_gap, 1e-12):
             return True
         near = self.seconds if self._near_at is None else self._near_at
-        over = not self._patient or self.seconds >= near + self.limits.patience(near)
-        return self.near and over
+        return self.near and self.seconds >= near + self.limits.patience(near)
 
     @property
     def next_gap(self) -> float:
@@ -297,12 +294,8 @@ class Search(Generic[S]):
 
     @property
     def near(self) -> bool:
-        """Whether the limits' `gap` is reached: what comes after it is to be cheap."""
+        """Whether the limits' `gap` is reached."""
         return self.gap <= max(self.limits.gap, 1e-12)
-
-    def end_patience(self) -> None:
-        """End the search at the limits' `gap`, as going on from there is not cheap."""
-        self._patient = False
 
     def say_gap(self) -> None:
         """Note whether the search went on beyond the limits' `gap`, and how far."""
@@ -313,9 +306,6 @@ class Search(Generic[S]):
         if self.gap <= self.limits.least_gap:
             if self.trace[-1].seconds - self._near_at > SHOWN_S:
                 self.note(f"{reached}, {least} after {self.trace[-1].seconds:.2f} s")
-        elif self.hit == Limit.NONE and not self._patient:
-            more = f"--gap {self.limits.least_gap:g} goes on, as later calls will"
-            self.note(f"{reached}; for {least} kernels would have to be compiled ({more})")
         elif self.hit == Limit.NONE and self.done:
             self.note(
                 f"{reached}; {least} is dear: not reached in {self.seconds - self._near_at:.2f} s "

@@ -54,18 +54,6 @@ def test_goes_on_for_as_long_again_and_at_least_a_part_of_the_limit(
     assert said.startswith(f"gap: 1 % after {reached:.2f} s; 0.01 % is dear")
 
 
-def test_stops_where_going_on_would_need_a_compiler(clock: Clock) -> None:
-    search = near(clock, USUAL, 10.0)
-    search.end_patience()
-    assert search.should_stop()
-    assert search.hit == "none"
-    search.say_gap()
-    (said,) = search.notes
-    assert said.startswith("gap: 1 % after 10.00 s; for 0.01 % kernels would have to be compiled")
-    search.withdraw("a test")
-    assert not search.should_stop()  # what was asked for is worth compiling
-
-
 def test_stops_once_it_is_there(clock: Clock) -> None:
     search = near(clock, USUAL, 10.0)
     clock.now = 12.0
