@@ -28,6 +28,7 @@ from ..instances import (
     Layers,
     Link,
     Sharding,
+    TensorSharding,
     Workload,
     program_of,
     program_workload,
@@ -48,6 +49,9 @@ from .solve import solve
 #: What a configuration takes, in `Layers`.
 _NUMBERS = ("time", "weight_bytes", "bytes_per_microbatch", "fixed_bytes")
 
+#: Node, degree, label, sharding, whether it recomputes, and `_NUMBERS` of a configuration.
+_Row = tuple[int, int, str, str, bool, float, float, float, float]
+
 #: Part of what one device holds, times the degree, that a lean sharding may hold.
 LEAN = 1.25
 
@@ -57,9 +61,13 @@ LIMITS = Limits(seconds=30.0)
 
 @dataclass(frozen=True)
 class _Split:
-    """A layer on several devices: its time, and parts of what one device would have."""
+    """A layer on several devices: its time, and parts of what one device would have.
+
+    `sharding` is as in `Layers`.
+    """
 
     label: str
+    sharding: str
     time: float
     forward: float
     parameters: float
@@ -125,7 +133,7 @@ def layers_by_degree(
         made = [k for k, name in enumerate(piece.outputs) if name not in piece.inputs]
         program = layer_program(
             piece.module, [piece.values[name] for name in piece.inputs], made, target, device
-        )
+        ).program
         program = _scaled(program, float(one[v]))
         key = _structure(program)
         if key not in known:
@@ -180,22 +188,25 @@ def _structure(program: TensorProgram) -> object:
 def _splits(program: TensorProgram, degree: int, link: Link, unit: str) -> list[_Split]:
     """Return the fastest sharding, and the fastest lean one if that holds more."""
     workload = program_workload(program, "layer", time_unit=unit)
-    single = _report(workload, Sharding(DeviceMesh((1,), (link,))), "replicate")
-    assert single is not None
+    whole = _solved(workload, Sharding(DeviceMesh((1,), (link,))), "replicate")
+    assert whole is not None
+    single, _ = whole
     problem = Sharding(DeviceMesh((degree,), (link,)))
-    fast = _report(workload, problem, "auto")
+    fast = _solved(workload, problem, "auto")
     if fast is None:
         return []
-    found = [_split("tensor", workload, single, fast)]
+    found = [_split("tensor", workload, single, *fast)]
     room = LEAN * single.memory_bytes / degree
-    if fast.memory_bytes > room:
-        lean = _report(workload, replace(problem, memory_bytes=room), "auto")
+    if fast[0].memory_bytes > room:
+        lean = _solved(workload, replace(problem, memory_bytes=room), "auto")
         if lean is not None:
-            found.append(_split("tensor-lean", workload, single, lean))
+            found.append(_split("tensor-lean", workload, single, *lean))
     return found
 
 
-def _report(workload: Workload, problem: Sharding, method: str) -> ShardingReport | None:
+def _solved(
+    workload: Workload, problem: Sharding, method: str
+) -> tuple[ShardingReport, TensorSharding] | None:
     try:
         plan = solve(workload, problem=problem, method=method, limits=LIMITS).plan
     except InfeasibleError:
@@ -204,11 +215,16 @@ def _report(workload: Workload, problem: Sharding, method: str) -> ShardingRepor
         return None
     report = evaluate(workload, plan.cluster, problem, plan.solution)
     assert isinstance(report, ShardingReport)
-    return report
+    assert isinstance(plan.solution, TensorSharding)
+    return report, plan.solution
 
 
 def _split(
-    label: str, workload: Workload, single: ShardingReport, report: ShardingReport
+    label: str,
+    workload: Workload,
+    single: ShardingReport,
+    report: ShardingReport,
+    solution: TensorSharding,
 ) -> _Split:
     program = program_of(workload)
     late = [operator.backward for operator in program.operators]
@@ -216,8 +232,10 @@ def _split(
     for one in report.converted:
         if not all(late[v] for v in one.readers):
             forward += sum(step.seconds for step in one.steps) / TIME_UNITS[workload.time_unit]
+    rows = zip(program.operators, solution.signature[:, 0].tolist(), strict=True)
     return _Split(
         label,
+        " ".join(operator.signatures[k].text for operator, k in rows),
         report.objective,
         forward,
         _part(report.parameter_bytes, single.parameter_bytes),
@@ -238,7 +256,7 @@ def _with(
 ) -> Layers:
     """Return the layers with the configurations found, layer by layer; those of degree 1 first."""
     kept = [np.arange(2 * one) + 2 * v for v in range(len(found))]
-    rows: list[tuple[int, int, str, bool, float, float, float, float]] = []
+    rows: list[_Row] = []
     for v, by_degree in enumerate(found):
         plain, again = 2 * v, 2 * v + 1
         rows += [_row(before, c) for c in kept[v].tolist()]
@@ -249,11 +267,11 @@ def _with(
             for s in splits:
                 own, live = resident * s.parameters, activations * s.activations
                 rows += [
-                    (v, t, s.label, False, s.time, weights * s.parameters, live, own),
-                    (v, t, f"{s.label}-recompute", True, s.time + s.forward,
+                    (v, t, s.label, s.sharding, False, s.time, weights * s.parameters, live, own),
+                    (v, t, f"{s.label}-recompute", s.sharding, True, s.time + s.forward,
                      weights * s.parameters, entering, own + live),
                 ]  # fmt: skip
-    node, degree, label, recomputes, time, weight, live, own = zip(*rows, strict=True)
+    node, degree, label, sharding, recomputes, time, weight, live, own = zip(*rows, strict=True)
     return replace(
         before,
         node=np.array(node),
@@ -265,12 +283,13 @@ def _with(
         bytes_per_microbatch=np.array(live),
         fixed_bytes=np.array(own),
         sync_bytes=({},) * len(rows),
+        sharding=sharding,
     )
 
 
-def _row(layers: Layers, c: int) -> tuple[int, int, str, bool, float, float, float, float]:
+def _row(layers: Layers, c: int) -> _Row:
     time, weights, live, own = (float(getattr(layers, key)[c]) for key in _NUMBERS)
     return (
-        int(layers.node[c]), int(layers.degree[c]), layers.label[c], bool(layers.recomputes[c]),
-        time, weights, live, own,
+        int(layers.node[c]), int(layers.degree[c]), layers.label[c], layers.sharding[c],
+        bool(layers.recomputes[c]), time, weights, live, own,
     )  # fmt: skip

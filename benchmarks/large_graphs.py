@@ -59,7 +59,7 @@ def _row(name: str, split: str, seconds: float) -> str:
         if not plan.exists():
             return f"| {name} | | | {split} | {cpu:.1f} | {wall:.1f} | | no plan | | |"
         said = json.loads(plan.read_text(encoding="utf-8"))
-        peak = int(done.stderr.strip().rsplit(" ", 1)[-1]) / 2**20
+        peak = int(done.stderr.split()[-1]) / 2**20
     devices = sum(kind["count"] for kind in said["cluster"]["kinds"])
     operators = sum(len(device["nodes"]) for device in said["solution"]["devices"])
     objective, bound = said["objective"], said["bound"]

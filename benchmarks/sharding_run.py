@@ -75,27 +75,27 @@ def train(
     for k in range(count):
         plan = stagecut.load_plan(f"{folder}/plan{k}.json", workload)
         prepared = prepare_sharding(plan, module, inputs, workload=workload)
-        device = ShardedDevice(prepared, join_mesh(prepared.mesh), record=True)
+        device = ShardedDevice(prepared, join_mesh(prepared.sharded.mesh), record=True)
         batch = prepared.inputs(inputs)
         with CommDebugMode() as counter:
             device.step(batch)  # warms up, and is counted
         counted = {str(op).split(".")[-1]: n for op, n in counter.get_comm_counts().items() if n}
-        sent = sum(event.bytes for event in device.events) * dist.get_world_size()
-        device.record = False
+        sent = sum(event.bytes for event in device.operators.events) * dist.get_world_size()
+        device.operators.record = False
         devices.append((device, batch, sent, counted))
     walls: list[list[float]] = [[] for _ in devices]
     busy: list[list[float]] = [[] for _ in devices]
     begun, go_on = time.perf_counter(), True
     while go_on:  # plans take turns, so that what disturbs does not hit one of them alone
         for k, (device, batch, _, _) in enumerate(devices):
-            for parameter in device.parameters.values():
+            for parameter in device.parts.parameters.values():
                 parameter.grad = None
             dist.barrier()
             clock, own = time.perf_counter(), time.process_time()
             device.step(batch)
             busy[k].append(time.process_time() - own)
             walls[k].append(time.perf_counter() - clock)
-            for parameter in device.parameters.values():
+            for parameter in device.parts.parameters.values():
                 parameter.grad = None
         left = time.perf_counter() - begun < seconds * count
         more = torch.tensor(float(left or (len(walls[0]) < 3 and seconds > 0)))

@@ -14,7 +14,10 @@ from .source import Source, plain_id
 
 
 class ConfigurationRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """One configuration of a node; `sync` by the id at the other end of an edge, in and out."""
+    """One configuration of a node; `sync` by the id at the other end of an edge, in and out.
+
+    `sharding` has the signatures of the layer's operators, separated by spaces.
+    """
 
     degree: int
     label: str
@@ -25,6 +28,7 @@ class ConfigurationRecord(msgspec.Struct, forbid_unknown_fields=True):
     recomputes: bool = False
     sync_in: list[tuple[int | str, float]] = msgspec.field(default_factory=list)
     sync_out: list[tuple[int | str, float]] = msgspec.field(default_factory=list)
+    sharding: str = ""
 
 
 class LayersRecord(msgspec.Struct, forbid_unknown_fields=True):
@@ -86,6 +90,7 @@ def read_layers(
         sync_bytes=tuple(sync),
         microbatches=record.microbatches,
         bandwidth=record.bandwidth,
+        sharding=tuple(c.sharding for _, c in rows),
     )
 
 
@@ -114,6 +119,10 @@ def write_layers(
             recomputes=bool(layers.recomputes[c]),
             sync_in=arriving,
             sync_out=leaving,
+            sharding=layers.sharding[c],
         )
-        nodes[v].append(msgspec.to_builtins(record))
+        written = msgspec.to_builtins(record)
+        if not layers.sharding[c]:
+            del written["sharding"]
+        nodes[v].append(written)
     return msgspec.to_builtins(shared), nodes

@@ -90,7 +90,8 @@ def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) ->
             if not 0 <= entry.number < len(mine[v]):
                 raise InputError(
                     f"solution: node {plain_id(entry.node)} has no configuration "
-                    f"number {quote(entry.number)}; it has {len(mine[v])}"
+                    f"number {quote(entry.number)}; it has {len(mine[v])}: give the workload that "
+                    "the plan was made for"
                 )
             chosen.append((v, mine[v][entry.number]))
         chosen.sort()

@@ -49,6 +49,10 @@ class Layers:
         Microbatches in a batch, if the file says.
     bandwidth
         Bytes per time unit that a device sends and receives, if the file says.
+    sharding
+        For each configuration the signatures of the layer's operators, in the order of its
+        `layer_program` and separated by spaces; empty where they are not known, or nothing is
+        split. Default: all empty.
 
     Raises
     ------
@@ -75,6 +79,7 @@ class Layers:
     sync_bytes: tuple[Mapping[int, float], ...]
     microbatches: int | None = None
     bandwidth: float | None = None
+    sharding: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -89,9 +94,10 @@ class Layers:
                 )
             put(self, key, values)
         put(self, "label", tuple(self.label))
+        put(self, "sharding", tuple(self.sharding) or ("",) * len(self.node))
         put(self, "sync_bytes", tuple(MappingProxyType(dict(sync)) for sync in self.sync_bytes))
         for key in ("degree", "label", "recomputes", "time", "weight_bytes", "fixed_bytes",
-                    "bytes_per_microbatch", "sync_bytes"):  # fmt: skip
+                    "bytes_per_microbatch", "sync_bytes", "sharding"):  # fmt: skip
             if len(getattr(self, key)) != len(self.node):
                 raise InputError(
                     f"layers: {key} has {len(getattr(self, key))} values "
@@ -115,6 +121,8 @@ class Layers:
         for array in (self.node, self.degree, self.recomputes, self.time, self.weight_bytes,
                       self.bytes_per_microbatch, self.fixed_bytes, self.edge_bytes):  # fmt: skip
             digest.update(array.tobytes())
+        if any(self.sharding):
+            digest.update(repr(self.sharding).encode())
         return digest.hexdigest()
 
     def to_pandas(self) -> pd.DataFrame:
@@ -139,7 +147,7 @@ class Layers:
         return Layers, (
             self.node, self.degree, self.label, self.recomputes, self.time, self.weight_bytes,
             self.bytes_per_microbatch, self.fixed_bytes, self.edge_bytes,
-            tuple(map(dict, self.sync_bytes)), self.microbatches, self.bandwidth,
+            tuple(map(dict, self.sync_bytes)), self.microbatches, self.bandwidth, self.sharding,
         )  # fmt: skip
 
 

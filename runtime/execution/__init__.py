@@ -8,7 +8,8 @@ with `backward.py` for split backward passes; `pipeline.py` has the stages of a 
 
 Beside it is our own loop (`own_loop/loop.py`) for what torch cannot express:
 `own_loop/transport.py` moves data in the order of the schedule, `own_loop/versions.py` keeps
-weights, `own_loop/training_pieces.py` cuts training plans. `guard/failures.py` keeps the ranks
+weights, `own_loop/training_pieces.py` cuts training plans, `own_loop/teams.py` has who computes a
+stage of a tensor degree together. `guard/failures.py` keeps the ranks
 together (`guard/heartbeats.py` shares signs of life and the first error, `guard/error_origin.py`
 finds the rank and the line that an error came from, `guard/identity.py` what all ranks must have
 alike); `checkpoint.py` writes and restores (`checkpoint_files.py` reads, `model_state.py` merges);
@@ -16,7 +17,8 @@ alike); `checkpoint.py` writes and restores (`checkpoint_files.py` reads, `model
 interface. `options.py` has what users say, `steps.py` what every run does, `run.py` is the front
 door.
 
-Shardings run in `sharded/`: `prepare.py` gives each node of the traced training graph its
-signatures, `device.py` is one device at work, `local.py` what it computes on its parts,
-`collectives.py` what it exchanges; `recording.py` keeps what was done, `run.py` takes the steps.
+Shardings run in `sharded/`: `prepare.py` traces the training graph again, `program.py` gives each
+node its signatures, `device.py` is one device at work, with `operators.py` on its `parts.py`;
+`local.py` is what it computes on them, `collectives.py` what it exchanges; `recording.py` keeps
+what was done, `run.py` takes the steps. `stage.py` runs the layers of a pipeline's stage so.
 """

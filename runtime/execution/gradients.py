@@ -18,12 +18,19 @@ class GradientSums:
     Parameters
     ----------
     holders
-        Ranks that hold each parameter, by name, of the whole model; the same on every rank.
+        Ranks that hold each parameter, by name, of the whole model.
+    others
+        Such ranks as other ranks see them, where they differ: all ranks make the same groups.
     """
 
-    def __init__(self, holders: Mapping[str, frozenset[int]]) -> None:
+    def __init__(
+        self,
+        holders: Mapping[str, frozenset[int]],
+        others: Sequence[Mapping[str, frozenset[int]]] = (),
+    ) -> None:
         self.holders = holders
-        sets = sorted({tuple(sorted(ranks)) for ranks in holders.values() if len(ranks) > 1})
+        known = {ranks for each in (holders, *others) for ranks in each.values()}
+        sets = sorted(tuple(sorted(ranks)) for ranks in known if len(ranks) > 1)
         everyone = tuple(range(dist.get_world_size()))
         self.groups = {
             ranks: None if ranks == everyone else dist.new_group(list(ranks)) for ranks in sets

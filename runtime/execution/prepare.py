@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
 from .chain import Payload, executed_stages, ranks_of
 from .own_loop.loop import stage_chain
-from .own_loop.training_pieces import training_pieces
+from .own_loop.teams import Teams
+from .own_loop.training_pieces import ShardedLayer, training_pieces
 from .split import PieceModule, split
 from .stage import Tensors
 
@@ -54,6 +55,8 @@ class Prepared:
         Names of the inputs that are given by name, in the order of the trace.
     recompute
         Pieces that compute their activations again, as a training plan says.
+    teams, layers
+        Who computes pieces together, and how; see `TrainingPieces`.
     """
 
     model: nn.Module
@@ -66,6 +69,8 @@ class Prepared:
     training: bool
     named: tuple[str, ...]
     recompute: frozenset[int] = frozenset()
+    teams: Teams = field(default_factory=Teams)
+    layers: Mapping[int, tuple[ShardedLayer, ...]] = field(default_factory=dict)
 
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
         """Return the tensors that the first piece takes for a microbatch.
@@ -205,8 +210,9 @@ def _staged(
     rings = [[cut.devices[rank] for rank in ring] for ring in cut.ranks]
     stages = stage_chain(rings, plan.cluster.size, training=True)
     return Prepared(
-        model, profile, workload, plan, cut.pieces, stages, cut.devices, True, named, cut.recompute
-    )
+        model, profile, workload, plan, cut.pieces, stages, cut.devices, True, named,
+        cut.recompute, cut.teams, cut.layers,
+    )  # fmt: skip
 
 
 def payload(piece: PieceModule, training: bool) -> Payload:

@@ -13,7 +13,7 @@ from ...instances import InputError, Plan, StagePlacement, Workload
 from ...instances.pytorch.factory import Made
 from ..measure.group import process_group
 from .guard.failures import guarded
-from .guard.identity import graph_hash, plan_hash, weights_hash
+from .guard.identity import graph_hash, plan_hash, random_hash, weights_hash
 from .model_state import model_state
 from .options import Options
 from .pipeline import Pipeline
@@ -81,8 +81,10 @@ def run(
             raise InputError("checkpoint: the plan is for inference; there is nothing to keep")
         hashes = {"plan": plan_hash(prepared.plan), "model": graph_hash(prepared.profile.traced)}
         if guard is not None:
-            weights = {"weights": weights_hash(given.model)}
-            guard.join({**hashes, **weights, **options.identity()})
+            alike = {"weights": weights_hash(given.model)}
+            if prepared.teams.members:
+                alike["--seed"] = random_hash()
+            guard.join({**hashes, **alike, **options.identity()})
         whole = model_state(prepared.model, prepared.pieces)
         with process_group(options.device, guard) as device:
             trainer = _trainer(prepared, options, device)
@@ -93,6 +95,8 @@ def run(
             )
             if isinstance(trainer, Batches) and options.record is not None:
                 _save_recording(trainer.pipeline, prepared, options.record)
+            if isinstance(trainer, Stream):
+                trainer.give_back(prepared.model)
     return steps
 
 

@@ -15,8 +15,12 @@ from ..schedules import make_schedule
 from .chain import SYNCHRONOUS
 from .checkpoint import Trained
 from .own_loop.loop import Loop
+from .own_loop.teams import join_teams
 from .pipeline import Pipeline, place
 from .prepare import Prepared
+from .sharded.checkpoint import own_parts, whole_tensors
+from .sharded.parts import Parts
+from .sharded.stage import ShardedStage
 from .split import PieceModule
 from .stage import Tensors
 
@@ -152,29 +156,26 @@ class Stream:
         whole = make_schedule(schedule, prepared.stages, microbatches * at_once)
         rows = replace(whole, actions=tuple(whole.actions[d] for d in used), engines=())
         ranks = [[used.index(d) for d in ring] for ring in prepared.stages.replicas]
-        own = [
-            piece
-            for piece, ring in zip(prepared.pieces, ranks, strict=True)
-            if dist.get_rank() in ring
-        ]
-        for piece in own:
-            place(piece.module, device)
+        first = prepared.teams.of(dist.get_rank())[0]
+        own = [p for p, ring in enumerate(ranks) if first in ring]
+        pieces = _placed(prepared, own, device)
         self.loop = Loop(
-            prepared.pieces,
+            pieces,
             ranks,
             rows,
             optimizer=optimizer,
             microbatches=microbatches,
             recompute=frozenset(range(len(ranks))) if recompute else prepared.recompute,
             device=device,
+            teams=prepared.teams,
         )
-        self.pieces = own
+        self.pieces = [pieces[p] for p in own]
 
     def run(self, microbatches: Sequence[Tensors]) -> list[float]:
         """Run all batches; see `Trainer`."""
         self.loop.run(lambda j: tuple(x.to(self.device) for x in microbatches[j]))
         losses = torch.zeros(len(microbatches), device=self.device)
-        for j, loss in self.loop.losses.items():
+        for j, loss in self.loop.losses.items() if self.loop.first else ():
             losses[j] = loss
         dist.all_reduce(losses)
         means: list[float] = losses.view(self.at_once, self.per_batch).mean(1).tolist()
@@ -182,15 +183,45 @@ class Stream:
 
     def trained(self) -> Trained:
         """Return what this rank trains."""
-        return _trained(self.pieces, list(self.loop.optimizers.values()))
+        optimizers, parts = list(self.loop.optimizers.values()), self._parts()
+        return _trained(self.pieces, optimizers) if parts is None else own_parts(parts, optimizers)
 
     def written(self) -> Trained:
-        """Return what this rank writes of a checkpoint: what it trains."""
-        return self.trained()
+        """Return what this rank writes of a checkpoint: of what a team trains, its share."""
+        parts = self._parts()
+        if parts is None:
+            return self.trained()
+        return whole_tensors(parts, list(self.loop.optimizers.values()))
 
     def actions(self) -> int:
         """Return how many actions this rank has done."""
         return sum(stage.actions for stage in self.loop.stages.values())
+
+    def give_back(self, model: nn.Module) -> None:
+        """Write what teams have trained, put together, into the model; all ranks call this."""
+        parts = self._parts()
+        if parts is not None:
+            parts.give_back(model)
+
+    def _parts(self) -> Parts | None:
+        """Return this rank's parts, if it is in a team: then it has one piece."""
+        (module, *_) = [piece.module for piece in self.pieces]
+        return module.parts if isinstance(module, ShardedStage) else None
+
+
+def _placed(prepared: Prepared, own: Sequence[int], device: torch.device) -> list[PieceModule]:
+    """Return the pieces, those of this rank on its device, or its part of them."""
+    here = join_teams(prepared.teams)
+    pieces = list(prepared.pieces)
+    for p in own:
+        if here is None:
+            place(pieces[p].module, device)
+            continue
+        if device.type != "cpu":
+            raise InputError("device: tensor degrees above 1 run on CPUs alone; use --device cpu")
+        stage = ShardedStage(pieces[p], prepared.layers[p], prepared.teams.tied, here)
+        pieces[p] = replace(pieces[p], module=stage, parameters=stage.parts.parameters)
+    return pieces
 
 
 def _trained(pieces: Sequence[PieceModule], optimizers: list[torch.optim.Optimizer]) -> Trained:

@@ -21,6 +21,7 @@ from .column_generation.frontier import Incidence, incidence, orders
 from .column_generation.pricing_problem import first_prices, pricing_problem
 from .greedy import greedy
 from .linear_split_kernel import linear_split
+from .multilevel.least_load import WIDE, raise_by_least_load
 from .neighbourhood import Neighbourhood
 
 ORIGIN = "set partitioning"
@@ -65,6 +66,9 @@ ORDERS, SEQUENCES = 10, 2
 
 #: A target that differs from a hopeless one by less than this, relatively, is hopeless too.
 RESOLUTION = 1e-5
+
+#: The round before which the bound by a share of the work is tried: most splits are proved earlier.
+LATE = 4
 
 #: Rounds without any success after which a search ends that has no deadline, or no patience.
 ENOUGH = 12
@@ -199,6 +203,9 @@ def _alternate(
             search.stop_for("nodes")
             return
         rounds += 1
+        if rounds == LATE:
+            with search.phase("least load"):
+                raise_by_least_load(task, graph, tried[0], search, share, WIDE)
         before = search.bound
         better = False
         if SPLITS not in search.beside or targets.next() is None:

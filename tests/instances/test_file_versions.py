@@ -129,8 +129,8 @@ def test_what_has_no_certificate_is_said_in_a_sentence(proved: tuple[Workload, P
     workload, plan = proved
     for certificate, bound, said in (
         ({"origin": ""}, float("-inf"), "plan: it has no bound, without"),
-        ({"origin": "HiGHS"}, 1.0, 'plan: its bound comes from "HiGHS", without a certificate'),
-        ({}, 1.0, "plan: it does not say where its bound comes from"),
+        ({"origin": "HiGHS"}, 100.0, 'plan: its bound comes from "HiGHS", without a certificate'),
+        ({}, 100.0, "plan: it does not say where its bound comes from"),
     ):
         bare = replace(plan, certificate=certificate, bound=bound)
         with pytest.raises(InputError, match=said):

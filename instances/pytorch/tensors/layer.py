@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,13 +28,51 @@ from .trace import TrainingGraph, named_graph
 LEAVES = "leaves"
 
 
+@dataclass(frozen=True, eq=False)
+class LayerProgram:
+    """The program of a layer, and which of its tensors cross the layer's ends.
+
+    Parameters
+    ----------
+    graph
+        Of the forward and the backward pass.
+    program
+        Of the graph, and `LEAVES`.
+    entering
+        For each input the number of its tensor; None if nothing reads it.
+    outputs
+        For each output the number of its tensor.
+    arriving
+        For each output the number of its gradient's tensor; None if nothing reads it.
+    gradients
+        For each input the number of its gradient's tensor; None if it has none.
+    """
+
+    graph: TrainingGraph
+    program: TensorProgram
+    entering: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    arriving: tuple[int | None, ...]
+    gradients: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Traced:
+    """A layer's graph: names of the outputs, which of them and of the inputs have a gradient."""
+
+    graph: TrainingGraph
+    outputs: tuple[str, ...]
+    learned: tuple[bool, ...]
+    gradients: tuple[str | None, ...]
+
+
 def layer_program(
     module: nn.Module,
     inputs: Sequence[Value],
     outputs: Sequence[int],
     target: Machine,
     device: torch.device,
-) -> TensorProgram:
+) -> LayerProgram:
     """Return the program of a layer's forward and backward pass, priced by a machine's roofline.
 
     Every device has the inputs and the gradients of the outputs whole, and must come to have the
@@ -59,16 +97,26 @@ def layer_program(
     InputError
         If it cannot be traced: the reason.
     """
-    graph, ends = _graph(module, inputs, outputs, device)
-    program = program_of_graph(graph, target)
+    traced = _traced(module, inputs, outputs, device)
+    program = program_of_graph(traced.graph, target)
     number = {tensor.name: t for t, tensor in enumerate(program.tensors)}
-    read = sorted({number[name] for name in ends})
+    made = tuple(number[name] for name in traced.outputs)
+    gradients = tuple(None if name is None else number[name] for name in traced.gradients)
+    read = sorted({*made, *(t for t in gradients if t is not None)})
     copied = Signature((COPIED,) * len(read), (COPIED,))
     done = len(program.tensors)
     leaves = Operator(LEAVES, tuple(read), (done,), (copied,))
-    return TensorProgram(
-        (*program.tensors, Tensor(LEAVES, ())),
-        (*map(_arriving_whole, program.operators), leaves),
+    names = iter(range(len(inputs), len(inputs) + len(made)))
+    return LayerProgram(
+        traced.graph,
+        TensorProgram(
+            (*program.tensors, Tensor(LEAVES, ())),
+            (*map(_arriving_whole, program.operators), leaves),
+        ),
+        tuple(number.get(f"input {k}") for k in range(len(inputs))),
+        made,
+        tuple(number.get(f"input {next(names)}") if has else None for has in traced.learned),
+        gradients,
     )
 
 
@@ -78,9 +126,9 @@ def _arriving_whole(one: Operator) -> Operator:
     return replace(one, signatures=(Signature((), (COPIED,)),))
 
 
-def _graph(
+def _traced(
     module: nn.Module, inputs: Sequence[Value], outputs: Sequence[int], device: torch.device
-) -> tuple[TrainingGraph, list[str]]:
+) -> _Traced:
     """Return the training graph, and the names of the tensors that leave the layer."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
@@ -92,6 +140,8 @@ def _graph(
         weights[name].requires_grad_(value.requires_grad)
     buffers = {name: mode.from_tensor(value) for name, value in module.named_buffers()}
     trained = [name for name, value in weights.items() if value.requires_grad]
+    learned: list[bool] = []
+    reached = [False] * len(given)
 
     def forward(weights: Any, buffers: Any, given: Any) -> list[torch.Tensor]:
         made = functional_call(module, {**weights, **buffers}, tuple(given))
@@ -99,12 +149,16 @@ def _graph(
 
     def step(weights: Any, buffers: Any, given: Any, arriving: Any) -> tuple[Any, Any]:
         made = forward(weights, buffers, given)
-        wanted = [x for x in given if x.requires_grad] + [weights[name] for name in trained]
-        learned = [x for x in made if x.requires_grad]
-        if not learned or not wanted:
+        entering = [k for k, x in enumerate(given) if x.requires_grad]
+        wanted = [given[k] for k in entering] + [weights[name] for name in trained]
+        learned[:] = [x.requires_grad for x in made]
+        if not any(learned) or not wanted:
             return made, [None] * len(trained)
-        found = torch.autograd.grad(learned, wanted, arriving, allow_unused=True)
-        count = len(found) - len(trained)
+        roots = [x for x in made if x.requires_grad]
+        found = torch.autograd.grad(roots, wanted, arriving, allow_unused=True)
+        for k, x in zip(entering, found, strict=False):
+            reached[k] = x is not None
+        count = len(entering)
         return [*made, *(x for x in found[:count] if x is not None)], list(found[count:])
 
     try:
@@ -118,7 +172,13 @@ def _graph(
     after = list(graph.graph.nodes)
     last = max(graph.losses[: len(made)], key=after.index)
     ends = [_tensor_name(graph, node) for node in graph.losses]
-    return replace(graph, losses=(last,)), ends
+    left = iter(ends[len(made) :])
+    return _Traced(
+        replace(graph, losses=(last,)),
+        tuple(ends[: len(made)]),
+        tuple(learned),
+        tuple(next(left) if one else None for one in reached),
+    )
 
 
 def _tensor_name(graph: TrainingGraph, node: fx.Node) -> str:

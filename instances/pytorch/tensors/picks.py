@@ -69,6 +69,47 @@ def _index_select(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shap
     return None if texts is None else Rule((texts[0], _PICKED), texts[1:], ((0,),))
 
 
+def _index(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    """Rows of a tensor by a list of their numbers: the list can be split, too."""
+    if not _by_rows(node, inputs):
+        return None
+    rest = string.ascii_lowercase[1 : len(inputs[0])]
+    return Rule((f"{_WHOLE}{rest}", "a"), (f"a{rest}",), ((0,),))
+
+
+def _index_put(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    """What is added to rows; what is put there in their place depends on what comes last."""
+    if not _by_rows(node, inputs) or True not in node.args[3:]:
+        return None
+    rest = string.ascii_lowercase[1 : len(inputs[0])]
+    if inputs[2] != (*inputs[1], *inputs[0][1:]):
+        return None
+    whole = f"{_WHOLE}{rest}"
+    return Rule((whole, "a", f"a{rest}"), (whole,), ((0, 2),), additive=(0,))
+
+
+def _by_rows(node: fx.Node, inputs: Sequence[Shape]) -> bool:
+    """Whether what is indexed is indexed along its first axis alone, by a list."""
+    indices: Any = node.args[1]
+    return len(indices) == 1 and len(inputs[1]) == 1
+
+
+def _cumsum(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    texts = _texts(inputs, _axis(node, 1, 0, len(inputs[0])), _WHOLE)
+    return None if texts is None else Rule(texts, texts, ((0,),))
+
+
+def _pad(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
+    """Axes that become longer stay whole."""
+    count = len(inputs[0])
+    before = [*string.ascii_lowercase[:count]]
+    after = list(before)
+    for axis in range(count - len(node.args[1]) // 2, count):
+        before[axis], after[axis] = chr(ord("A") + 2 * axis), chr(ord("B") + 2 * axis)
+    value = node.args[2] if len(node.args) > 2 else 0
+    return Rule(("".join(before),), ("".join(after),), ((0,),) if value == 0 else ())
+
+
 def _mse_loss(_: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
     """A mean over parts is one of theirs, divided by their number when it is computed."""
     letters = string.ascii_lowercase[: len(inputs[0])]
@@ -94,6 +135,10 @@ PICKS: Mapping[str, Maker] = {
     "scatter_add": _scatter,
     "index_add": _index_add,
     "index_select": _index_select,
+    "index": _index,
+    "index_put": _index_put,
+    "cumsum": _cumsum,
+    "constant_pad_nd": _pad,
     "mse_loss": _mse_loss,
     "mse_loss_backward": _mse_loss_backward,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,6 +37,8 @@ class TrainingGraph:
         Placeholders that are buffers.
     losses
         Nodes that the backward pass starts from.
+    counted
+        Buffers to which every step adds a number, and nothing else: how many batches a norm saw.
     """
 
     graph: fx.Graph
@@ -44,6 +46,7 @@ class TrainingGraph:
     parameters: Mapping[str, fx.Node | None]
     resident: frozenset[str]
     losses: tuple[fx.Node, ...]
+    counted: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[fx.Node, ...]:
@@ -134,7 +137,19 @@ def named_graph(
         if node not in needed:
             needed.add(node)
             waiting += node.all_input_nodes
+    counted: dict[str, float] = {}
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and node not in needed and not node.users:
+            if node.target is torch.ops.aten.add_.Tensor and isinstance(node.args[1], int | float):
+                buffer = names.get(_changed(node).name, "")
+                if buffer in buffers:
+                    counted[buffer] = counted.get(buffer, 0) + node.args[1]
             graph.erase_node(node)
-    return TrainingGraph(graph, names, parameters, resident, tuple(losses))
+    return TrainingGraph(graph, names, parameters, resident, tuple(losses), counted)
+
+
+def _changed(node: fx.Node) -> fx.Node:
+    """Return what a call adds to in place, maybe after others that did."""
+    while node.target is torch.ops.aten.add_.Tensor:
+        node = node.args[0]
+    return node

@@ -66,3 +66,8 @@ def weights_hash(model: nn.Module) -> str:
         some = parameter.detach().reshape(-1)[:SAMPLE].to("cpu", torch.float64)
         digest.update(name.encode() + some.numpy().tobytes())
     return digest.hexdigest()
+
+
+def random_hash() -> str:
+    """Return a hash of torch's random numbers to come: devices that share work draw the same."""
+    return hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()

@@ -6,6 +6,7 @@ versions. Every other schedule can run here, too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -19,10 +20,11 @@ from ....instances import InputError
 from ...schedules import Action, Kind, Schedule, validate
 from ...schedules.actions import TRANSFERS
 from ...simulate.stages import StageGraph, chain
-from ..gradients import GradientSums, clip_norm, holders_of
+from ..gradients import GradientSums, clip_norm
 from ..recorder import Recorder
 from ..split import PieceModule
 from ..stage import Stage, Tensors
+from .teams import Teams
 from .transport import Message, P2PTransport, Ranks, routes_of
 from .versions import Weights, check_two_versions, round_sizes, with_updates
 
@@ -59,6 +61,8 @@ class Loop:
         Of the tensors.
     recorder
         Notes when each action began and ended.
+    teams
+        Ranks that do a row together.
 
     Raises
     ------
@@ -100,11 +104,15 @@ class Loop:
         recompute: frozenset[int] = frozenset(),
         device: torch.device | None = None,
         recorder: Recorder | None = None,
+        teams: Teams | None = None,
     ) -> None:
-        rank = dist.get_rank()
+        teams = teams or Teams()
+        team = teams.of(dist.get_rank())
+        rank = team[0]
+        self.first = rank == dist.get_rank()
         device = device or torch.device("cpu")
         self.last = len(pieces) - 1
-        self.ranks = tuple(map(tuple, ranks))
+        self.ranks, self.teams = tuple(map(tuple, ranks)), teams
         self.schedule = schedule
         self.training = training
         self.recorder = recorder
@@ -119,9 +127,13 @@ class Loop:
                 check_two_versions(rows, self.sizes)
             self.row = rows[rank]
 
-        self.transport = P2PTransport(pieces, self.ranks, routes_of(schedule, self.ranks), device)
+        routes = teams.routes(routes_of(schedule, self.ranks))
+        self.transport = P2PTransport(pieces, routes, device)
         names = [list(piece.parameters) for piece in pieces]
-        self.sums = GradientSums(holders_of(names, self.ranks))
+        held = teams.holders(names, self.ranks)
+        self.sums = GradientSums(held[team.index(dist.get_rank())], held)
+        holding = Counter(name for own in names for name in own)
+        self.several = {name for name, count in holding.items() if count > 1}
         self.stages: dict[int, Stage] = {}
         self.weights: dict[int, Weights] = {}
         self.parameters: dict[int, dict[str, nn.Parameter]] = {}
@@ -146,7 +158,10 @@ class Loop:
 
     @property
     def losses(self) -> Mapping[int, Tensor]:
-        """Losses of the last pass, by microbatch, as far as they were computed on this rank."""
+        """Losses of the last pass, by microbatch, as far as they were computed on this rank.
+
+        Of a team all have them.
+        """
         return self.stages[self.last].losses if self.last in self.stages else {}
 
     @property
@@ -206,6 +221,8 @@ class Loop:
         Tensor
             The norm before.
         """
+        if self.teams.members:
+            raise InputError("clip_gradients: not where several ranks compute a stage together")
         own = {n: x for parameters in self.parameters.values() for n, x in parameters.items()}
         return clip_norm(own, self.sums.holders, max_norm)
 
@@ -236,8 +253,7 @@ class Loop:
 
     def _of_replicas(self, piece: int) -> dict[str, nn.Parameter]:
         """Return the parameters of a piece that its replicas have and nobody else."""
-        here, holders = frozenset(self.ranks[piece]), self.sums.holders
-        return {n: x for n, x in self.parameters[piece].items() if holders[n] == here}
+        return {n: x for n, x in self.parameters[piece].items() if n not in self.several}
 
     def _end_batch(self, added: set[int]) -> None:
         """Add up what is not yet, in an order that is the same on all ranks, and update."""

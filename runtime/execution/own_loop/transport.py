@@ -79,14 +79,18 @@ class P2PTransport:
     def __init__(
         self,
         pieces: Sequence[PieceModule],
-        ranks: Ranks,
         routes: Routes,
         device: torch.device,
     ) -> None:
         self.pieces = pieces
-        self.ranks = ranks
         self.rank = dist.get_rank()
         self.expected = {source: own for (source, to), own in routes.items() if to == self.rank}
+        self.sources = {m: source for source, own in self.expected.items() for m in own}
+        self.targets: dict[Message, list[int]] = {}
+        for (source, to), own in sorted(routes.items()):
+            for message in own if source == self.rank else ():
+                self.targets.setdefault(message, []).append(to)
+        self.routed = {message for own in routes.values() for message in own}
         self.coming: dict[int, deque[Message]] = {}
         self.posted: dict[Message, tuple[Tensor, list[dist.Work]]] = {}
         self.here: dict[Message, Sequence[Tensor]] = {}  # what stays on this rank
@@ -105,14 +109,13 @@ class P2PTransport:
         self.coming = {source: deque(messages) for source, messages in self.expected.items()}
 
     def send(self, message: Message, tensors: Sequence[Tensor]) -> None:
-        """Send a message to the rank that needs it; returns at once."""
-        to = rank_of(
-            self.ranks, message.piece + (-1 if message.backward else 1), message.microbatch
-        )
-        if to == self.rank:
+        """Send a message to the ranks that need it of this one; returns at once."""
+        if message not in self.routed:
             self.here[message] = tensors
             return
-        if not _is_empty(self._layout(message)):
+        if _is_empty(self._layout(message)):
+            return
+        for to in self.targets.get(message, ()):
             channel = self.channels[self.rank, to]
             sends = channel.send(tensors, _position(channel, to))
             for send, work in zip(sends, dist.batch_isend_irecv(sends), strict=True):
@@ -120,9 +123,9 @@ class P2PTransport:
 
     def receive(self, message: Message) -> Sequence[Tensor]:
         """Return the tensors of a message; waits until they are here."""
-        source = rank_of(self.ranks, message.piece, message.microbatch)
-        if source == self.rank:
+        if message not in self.routed:
             return self.here.pop(message)
+        source = self.sources[message]
         while message not in self.posted:
             self._post(source)
         if self.coming[source]:

@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
+import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ....instances import InputError
 from ..checkpoint import ModelState, Trained, state_held
 from .collectives import part_of
-from .device import ShardedDevice
+from .parts import Parts
 
 
-def model_state(device: ShardedDevice) -> ModelState:
+def model_state(model: nn.Module, parts: Parts) -> ModelState:
     """Return where a sharding has the tensors of its model's `state_dict`."""
-    model = device.prepared.model
     held = {
         id(value): name
         for name, value in (*model.named_parameters(), *model.named_buffers())
-        if name in device.kept
+        if name in parts.lying
     }
     return state_held(model, held)
 
 
-def own_parts(device: ShardedDevice, optimizer: torch.optim.Optimizer | None) -> Trained:
+def own_parts(parts: Parts, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
     """Return this device's parts, to be given what a checkpoint has."""
 
     def part(name: str, whole: Tensor) -> Tensor:
-        return part_of(whole, device.kept[name][1], device.place)
+        return part_of(whole, parts.lying[name], parts.place)
 
-    buffers = {
-        name: device.resting[held]
-        for name, held in device.kept.items()
-        if name not in device.parameters
-    }
-    optimizers = [] if optimizer is None else [optimizer]
-    return Trained(device.parameters, buffers, optimizers, part)
+    return Trained(parts.parameters, parts.buffers, optimizers, part)
 
 
-def whole_tensors(device: ShardedDevice, optimizer: torch.optim.Optimizer | None) -> Trained:
-    """Return the tensors that this process writes, put together; all processes call this.
+def whole_tensors(parts: Parts, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
+    """Return the tensors that this process writes, put together; all of its mesh call this.
 
     Each tensor, with the state that the optimizer keeps for it, is written by one process: in turn,
     so that each writes about as much.
@@ -50,26 +44,30 @@ def whole_tensors(device: ShardedDevice, optimizer: torch.optim.Optimizer | None
     Raises
     ------
     InputError
-        If the optimizer keeps tensors of another shape than its parameters.
+        If an optimizer keeps tensors of another shape than its parameters.
     """
-    rank, size = dist.get_rank(), dist.get_world_size()
+    place = parts.place
+    number, size = int(np.ravel_multi_index(place.at, place.mesh)), prod(place.mesh)
+    of = {id(x): (o, g) for o in optimizers for g in o.param_groups for x in g["params"]}
     parameters: dict[str, nn.Parameter] = {}
     buffers: dict[str, Tensor] = {}
     groups: list[dict[str, Any]] = []
     states: list[dict[str, Any]] = []
-    for k, name in enumerate(device.kept):
-        whole, own = device.whole(name), device.parameters.get(name)
-        state = {} if optimizer is None or own is None else dict(_states(device, name, optimizer))
-        if k % size != rank:
+    for k, (name, part) in enumerate(parts.tensors.items()):
+        whole = parts.whole(name)
+        optimizer, group = of.get(id(part), (None, {}))
+        state = (
+            {} if optimizer is None else dict(_states(parts, name, optimizer.state.get(part, {})))
+        )
+        if k % size != number:
             continue
-        if own is None:
+        if name in parts.buffers:
             buffers[name] = whole
             continue
-        parameters[name] = nn.Parameter(whole, requires_grad=own.requires_grad)
-        for group in () if optimizer is None else optimizer.param_groups:
-            if any(own is one for one in group["params"]):
-                groups.append({**group, "params": [parameters[name]]})
-                states.append(state)
+        parameters[name] = nn.Parameter(whole, requires_grad=part.requires_grad)
+        if optimizer is not None:
+            groups.append({**group, "params": [parameters[name]]})
+            states.append(state)
     if not groups:
         return Trained(parameters, buffers, [])
     kept = torch.optim.Optimizer(groups, {})
@@ -78,16 +76,14 @@ def whole_tensors(device: ShardedDevice, optimizer: torch.optim.Optimizer | None
     return Trained(parameters, buffers, [kept])
 
 
-def _states(
-    device: ShardedDevice, name: str, optimizer: torch.optim.Optimizer
-) -> Iterator[tuple[str, Any]]:
+def _states(parts: Parts, name: str, kept: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what the optimizer keeps for a parameter, put together."""
-    own = device.parameters[name]
-    for key, value in optimizer.state.get(own, {}).items():
+    own = parts.parameters[name]
+    for key, value in kept.items():
         if not isinstance(value, Tensor) or value.ndim == 0:
             yield key, value
         elif value.shape == own.shape:
-            yield key, device.together(value, device.kept[name][1])
+            yield key, parts.together(name, value)
         else:
             raise InputError(
                 f"checkpoint: the optimizer keeps {key} of shape {tuple(value.shape)} for {name}, "

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ....instances import (
     InputError,
-    Operator,
     Plan,
     Problem,
-    Role,
     Sharding,
     TensorProgram,
     TensorSharding,
@@ -26,46 +24,11 @@ from ....instances import (
 from ....instances.common.units import NodeId
 from ....instances.formats.files import load_plan, load_plan_for_model
 from ....instances.generate.roofline import MACHINES
-from ....instances.model.sharding.properties import Property, parse_axis
 from ....instances.pytorch.tensors.program import tensor_numbers, traced_program
-from ....instances.pytorch.tensors.rules import name_of
-from ....instances.pytorch.tensors.trace import TrainingGraph
 from ....instances.pytorch.tracing.leaves import tensors
-from ...verify.sharding import ShardingReport, check
-from ...verify.sharding_steps import Lying, Step
+from ...verify.sharding import check
 from ..stage import Tensors
-
-#: A tensor of the program by its number, and how it lies.
-Held = tuple[int, Property]
-
-
-@dataclass(frozen=True, eq=False)
-class Operation:
-    """An operator of the program as a node of the traced graph.
-
-    Parameters
-    ----------
-    operator
-        What the program says of it.
-    node
-        What is called.
-    kind
-        What ATen calls it.
-    reads, makes
-        Its tensors, and how they lie.
-    gradients
-        Of what it makes those that are a parameter's gradient, and how the parameter lies.
-    done
-        Tensors that nothing after it needs.
-    """
-
-    operator: Operator
-    node: fx.Node
-    kind: str
-    reads: tuple[Held, ...]
-    makes: tuple[Held, ...]
-    gradients: tuple[Held, ...]
-    done: tuple[int, ...]
+from .program import Held, ShardedProgram, sharded_program
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +41,8 @@ class PreparedSharding:
         The whole model.
     workload, plan
         What the plan was made for; if only the plan is known, the model's own program.
-    graph
-        The model, traced again.
-    report
-        The verifier's, with every conversion.
-    operations
-        In the order in which they run.
-    steps
-        For each conversion those that it takes.
+    sharded
+        The model, traced again, and what each device does.
     losses
         What the backward pass starts from.
     named
@@ -97,34 +54,10 @@ class PreparedSharding:
     model: nn.Module
     workload: Workload
     plan: Plan
-    graph: TrainingGraph
-    report: ShardingReport
-    operations: tuple[Operation, ...]
-    steps: Mapping[Held, tuple[Step, ...]]
+    sharded: ShardedProgram
     losses: tuple[Held, ...]
     named: tuple[str, ...]
     values: tuple[Any, ...]
-
-    @property
-    def program(self) -> TensorProgram:
-        """Of the workload."""
-        return program_of(self.workload)
-
-    @property
-    def mesh(self) -> tuple[int, ...]:
-        """Devices along each axis."""
-        assert isinstance(self.plan.problem, Sharding)
-        return self.plan.problem.mesh.shape
-
-    def lying(self, tensor: int) -> Property:
-        """Return how a tensor is made."""
-        return property_of(self.report.lying[tensor])
-
-    def sources(self, role: Role) -> Iterator[tuple[Operator, Held]]:
-        """Yield the parameters (and buffers), or the inputs, with their tensors."""
-        for operator in self.program.operators:
-            if operator.role is role:
-                yield operator, (operator.outputs[0], self.lying(operator.outputs[0]))
 
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
         """Return the tensors of a batch.
@@ -141,7 +74,7 @@ class PreparedSharding:
             raise InputError(f"inputs: {', '.join(kwargs) or 'none'} by name; traced for {names}")
         given = (args, {name: kwargs[name] for name in self.named})
         found, values = tuple(tensors(given)), _values(given)
-        wanted = [node.meta["val"] for node in self.graph.inputs]
+        wanted = [node.meta["val"] for node in self.sharded.graph.inputs]
         if len(found) != len(wanted) or len(values) != len(self.values):
             raise InputError(f"inputs: {len(found)} tensors; the model takes {len(wanted)}")
         for value, before in zip(values, self.values, strict=True):
@@ -202,19 +135,14 @@ def prepare_sharding(
     problem, solution = made.problem, made.solution
     assert isinstance(problem, Sharding)
     assert isinstance(solution, TensorSharding)
-    report = check(workload, made.cluster, problem, solution)
-    if not report.lying:
-        raise InputError(f"plan: {report.violations[0]}; plan again")
-    steps = {(one.tensor, property_of(one.after)): one.steps for one in report.converted}
     program = program_of(workload)
     numbers = tensor_numbers(graph, program)
-    losses = tuple(
-        (t, property_of(report.lying[t])) for t in (numbers[node] for node in graph.losses)
-    )
+    losses = tuple(numbers[node] for node in graph.losses)
+    report = check(workload, made.cluster, problem, solution)
+    sharded = sharded_program(program, graph, problem, solution, report, losses)
     return PreparedSharding(
-        model, workload, made, graph, report,
-        tuple(_operations(program, graph, solution, report, {t for t, _ in losses})),
-        steps, losses, tuple(named), _values((args, named)),
+        model, workload, made, sharded, tuple((t, sharded.lying(t)) for t in losses),
+        tuple(named), _values((args, named)),
     )  # fmt: skip
 
 
@@ -242,50 +170,6 @@ def check_same_program(found: TensorProgram, planned: TensorProgram, name: str) 
         raise InputError(
             f"{name}: it has {len(planned.operators)} operators, the model "
             f"{len(found.operators)}; {remedy}"
-        )
-
-
-def property_of(lying: Lying) -> Property:
-    """Return what the verifier writes as texts."""
-    return tuple(map(parse_axis, lying))
-
-
-def _operations(
-    program: TensorProgram,
-    graph: TrainingGraph,
-    solution: TensorSharding,
-    report: ShardingReport,
-    kept: set[int],
-) -> Iterator[Operation]:
-    nodes = {node.name: node for node in graph.graph.nodes}
-    gradients: dict[int, list[Property]] = {}
-    for operator in program.operators:
-        if operator.gradient is not None:
-            how = property_of(report.lying[operator.outputs[0]])
-            gradients.setdefault(operator.gradient, []).append(how)
-    last: dict[int, int] = {}
-    for v, operator in enumerate(program.operators):
-        last |= dict.fromkeys((*operator.inputs, *operator.outputs), v)
-    resting = {o.outputs[0] for o in program.operators if o.role is Role.PARAMETER}
-    done: dict[int, list[int]] = {}
-    for t, v in last.items():
-        if t not in resting and t not in kept and t not in gradients:
-            done.setdefault(v, []).append(t)
-    for v, operator in enumerate(program.operators):
-        if operator.role is not Role.OPERATOR:
-            continue
-        row = [operator.signatures[k] for k in solution.signature[v].tolist()]
-        reads = [tuple(s.inputs[slot] for s in row) for slot in range(len(operator.inputs))]
-        makes = [tuple(s.outputs[slot] for s in row) for slot in range(len(operator.outputs))]
-        node = nodes[str(operator.name)]
-        yield Operation(
-            operator,
-            node,
-            name_of(node),
-            tuple(zip(operator.inputs, reads, strict=True)),
-            tuple(zip(operator.outputs, makes, strict=True)),
-            tuple((t, how) for t in operator.outputs for how in gradients.get(t, ())),
-            tuple(done.get(v, ())),
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import socket
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from ....instances.pytorch.factory import Made
 from ...measure.group import process_group
 from ..checkpoint import Trained
 from ..guard.failures import guarded
-from ..guard.identity import plan_hash, training_graph_hash, weights_hash
+from ..guard.identity import plan_hash, random_hash, training_graph_hash, weights_hash
 from ..options import Options
 from ..stage import Tensors
 from ..steps import (
@@ -45,29 +44,29 @@ class ShardedTrainer:
 
     def __init__(self, device: ShardedDevice, optimizer: MakeOptimizer) -> None:
         self.device = device
-        learned = [x for x in device.parameters.values() if x.requires_grad]
-        self.optimizer = optimizer(learned) if learned else None
+        learned = [x for x in device.parts.parameters.values() if x.requires_grad]
+        self.optimizers = [optimizer(learned)] if learned else []
 
     def run(self, microbatches: Sequence[Tensors]) -> list[float]:
         """Run a batch; see `Trainer`."""
         (batch,) = microbatches
         self.device.step(batch)
-        if self.optimizer is not None:
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         return [self.device.loss()]
 
     def trained(self) -> Trained:
         """Return this device's parts."""
-        return own_parts(self.device, self.optimizer)
+        return own_parts(self.device.parts, self.optimizers)
 
     def written(self) -> Trained:
         """Return the whole tensors that this device writes; see `Trainer`."""
-        return whole_tensors(self.device, self.optimizer)
+        return whole_tensors(self.device.parts, self.optimizers)
 
     def actions(self) -> int:
         """Return how much this device has done."""
-        return self.device.done
+        return self.device.operators.done
 
 
 def is_sharding(plan: Plan | Path) -> bool:
@@ -105,12 +104,13 @@ def run_sharding(
     with guarded(timeout_s=options.timeout_s, show=show) as guard:
         given = made if isinstance(made, Made) else made()
         prepared = prepare_sharding(plan, given.model, given.args, given.kwargs, workload)
-        size = math.prod(prepared.mesh)
+        sharded = prepared.sharded
+        size = math.prod(sharded.mesh)
         alone_if_it_can_be(size)
         torch.set_num_threads(options.threads or threads_per_process())
-        hashes = {"plan": plan_hash(prepared.plan), "model": training_graph_hash(prepared.graph)}
+        hashes = {"plan": plan_hash(prepared.plan), "model": training_graph_hash(sharded.graph)}
         if guard is not None:
-            alike = {"weights": weights_hash(given.model), "--seed": _random_hash()}
+            alike = {"weights": weights_hash(given.model), "--seed": random_hash()}
             guard.join({**hashes, **alike, **options.identity()})
         with process_group("cpu", guard):
             if dist.get_world_size() != size:
@@ -119,19 +119,19 @@ def run_sharding(
                     f"start {size}"
                 )
             device = ShardedDevice(
-                prepared, join_mesh(prepared.mesh), record=options.record is not None
+                prepared, join_mesh(sharded.mesh), record=options.record is not None
             )
             trainer = ShardedTrainer(device, make_optimizer(options))
             if guard is not None:
                 guard.count(trainer.actions)
             zero = common_zero()
-            whole = model_state(device)
+            whole = model_state(prepared.model, device.parts)
             steps = take_steps(
                 trainer, prepared.inputs, given, whole, options, hashes, guard, on_step
             )
             if options.record is not None:
                 _save_recording(prepared, device, steps, zero, options.record)
-            _give_back(device)
+            device.parts.give_back(prepared.model)
     return steps
 
 
@@ -152,20 +152,6 @@ def _check_options(options: Options) -> None:
         raise InputError("device: shardings run on CPUs alone; use --device cpu")
 
 
-def _random_hash() -> str:
-    """Return a hash of torch's random numbers to come: every device must draw the same ones."""
-    return hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
-
-
-def _give_back(device: ShardedDevice) -> None:
-    """Write parameters and buffers, put together, into the model."""
-    model = device.prepared.model
-    with torch.no_grad():
-        for name, value in (*model.named_parameters(), *model.named_buffers()):
-            if name in device.kept:
-                value.copy_(device.whole(name))
-
-
 def _save_recording(
     prepared: PreparedSharding,
     device: ShardedDevice,
@@ -173,7 +159,9 @@ def _save_recording(
     zero: float,
     path: Path,
 ) -> None:
-    own = tuple(e._replace(start_s=e.start_s - zero, end_s=e.end_s - zero) for e in device.events)
+    own = tuple(
+        e._replace(start_s=e.start_s - zero, end_s=e.end_s - zero) for e in device.operators.events
+    )
     here = ShardedRank(dist.get_rank(), socket.gethostname(), own)
     everywhere = [here] * dist.get_world_size()
     dist.all_gather_object(everywhere, here)
@@ -181,7 +169,7 @@ def _save_recording(
         recording = ShardedRecording(
             prepared.workload.fingerprint,
             plan_hash(prepared.plan),
-            prepared.mesh,
+            prepared.sharded.mesh,
             tuple(step.seconds for step in steps),
             tuple(everywhere),
         )

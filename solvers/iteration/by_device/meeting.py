@@ -14,7 +14,7 @@ from .pairs import Pairs
 from .singles import Part, Singles
 
 #: Pairs that are looked at at most, and listed, some 200 bytes each.
-LOOKED_AT, MOST = 100_000, 400_000
+LOOKED_AT, MOST = 10_000_000, 400_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +36,7 @@ class Meeting(Singles):
     pairs: Pairs
 
     def parts(self) -> Sequence[Part]:
-        """Return the stages of both halves, with how long the actions of each take at least.
-
-        A net with pins on one side of the meeting ideal alone is paid for by all stages that cut
-        it. Else the first half pays for forward data, and the second half for gradients, where
-        another stage of the same half has a pin, as that is on another device.
-        """
+        """Return the stages of both halves, with how long the actions of each take at least."""
         size, stages, members = self.pairs.devices, self.pairs.paths.stages, self._members
         below = ~(members & ~members[self.meet]).any(axis=1)
         above = ~(members[self.meet] & ~members).any(axis=1)
@@ -56,16 +51,8 @@ class Meeting(Singles):
         return self.pairs.paths.stages.lattice.members
 
     def _part(self, positions: range, numbers: Ints) -> Part:
-        half, shared = int(positions.start > 0), self.pairs.shared
-        below = shared.held[self.meet]
-        here = shared.pins - below if half else below
-        own = self.pairs.pins[:, numbers]
-        cut = (own > 0) & (own < shared.pins[:, None])
-        whole = here == shared.pins
         duration = np.zeros((4, len(numbers)))
-        duration[:2] = self.pairs.least_times[:, numbers] + shared.weight[:, whole] @ cut[whole]
-        elsewhere = cut & (own < here[:, None])
-        duration[half] += shared.weight[half, ~whole] @ elsewhere[~whole]
+        duration[:2] = self.pairs.times(int(positions.start > 0), self.meet)[:, numbers]
         return Part(positions, numbers, duration)
 
     def bounds(self) -> Sequence[Floats]:

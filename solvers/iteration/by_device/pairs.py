@@ -172,15 +172,6 @@ class Pairs:
         return np.array(found).reshape(self.devices, len(HEAVY), -1, 2)
 
     @cached_property
-    def _before(self) -> Floats:
-        return self._around(lambda paths, d: self.ahead(paths, 0, 0)[d])
-
-    @cached_property
-    def _behind(self) -> Floats:
-        last, size = self.paid.lattice.size - 1, self.devices
-        return self._around(lambda paths, d: self.behind(paths, last, size)[d + 1])
-
-    @cached_property
     def _held(self) -> Floats:
         vectors = self.paths.chain.order.in_flight
         held = np.zeros((self.devices, max(map(len, vectors)), 2))
@@ -188,70 +179,86 @@ class Pairs:
             held[d, : len(listed)] = listed
         return held
 
+    def times(self, half: int, meet: int) -> Floats:
+        """Return the least time that stages of a half take where chains pass `meet`, shape (2, R).
+
+        Of the stages of `paths`. A net with pins on one side of the meeting ideal alone is paid for
+        by all stages that cut it. Else the first half pays for forward data, and the second half
+        for gradients, where another stage of the same half has a pin, as that is on another device.
+
+        Parameters
+        ----------
+        half
+            0 for the stages below the meeting ideal, 1 for those above it.
+        """
+        shared = self.shared
+        below = shared.held[meet]
+        here = shared.pins - below if half else below
+        cut = (self.pins > 0) & (self.pins < shared.pins[:, None])
+        whole = here == shared.pins
+        times = self.least_times + shared.weight[:, whole] @ cut[whole]
+        elsewhere = cut & (self.pins < here[:, None])
+        times[half] += shared.weight[half, ~whole] @ elsewhere[~whole]
+        return np.asarray(times)
+
     def _around(self, least: Callable[[Floats, int], Floats]) -> Floats:
         """Return what stages around those of each device add to each path, shape (D, paths, N)."""
         return np.array([[least(p, d) for p in paths] for d, paths in enumerate(self.on_device)])
 
-    def _limits(self, meet: int) -> Limits:
-        size = self.devices
+    def _limits(self, meet: int, first: Floats, second: Floats) -> Limits:
+        size, last = self.devices, self.paid.lattice.size - 1
         own = [paths[:, [d, size + d]] for d, paths in enumerate(self.on_device)]
         return Limits(
             np.array(own),
-            self._before,
-            self._around(lambda paths, d: self.behind(paths, meet, 0)[d + 1]),
-            self._around(lambda paths, d: self.ahead(paths, meet, size)[d]),
-            self._behind,
+            self._around(lambda paths, d: self.ahead(paths[:size], first, 0)[d]),
+            self._around(lambda paths, d: self.behind(paths[:size], first, meet)[d + 1]),
+            self._around(lambda paths, d: self.ahead(paths[size:], second, meet)[d]),
+            self._around(lambda paths, d: self.behind(paths[size:], second, last)[d + 1]),
             self._held,
         )
 
-    def behind(self, prices: Floats, last: int, first: int) -> Floats:
-        """Return the least cost of D stages from each ideal to `last`, shape (D + 1, N).
+    def behind(self, prices: Floats, times: Floats, last: int) -> Floats:
+        """Return the least cost of stages from each ideal to `last`, shape (D + 1, N).
 
-        Row d is that of the stages `first` + d, … `first` + D − 1.
+        Row d is that of the stages d, … D − 1 of a half.
 
         Parameters
         ----------
         prices
-            Shape (2D, 2 or more).
+            Shape (D, 2 or more): of the stages of the half.
+        times
+            Shape (2, R): of the stages of `paths`.
         """
-        forward, backward, end, starts, at = self._by_start
+        order, end, starts, at = self._by_start
+        forward, backward = times[:, order]
         least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
         least[-1, last] = 0.0
         for d in range(self.devices - 1, -1, -1):
-            price = prices[first + d]
-            cost = least[d + 1][end] + price[0] * forward + price[1] * backward
+            cost = least[d + 1][end] + prices[d, 0] * forward + prices[d, 1] * backward
             least[d, starts] = np.minimum.reduceat(cost, at)
         return least
 
-    def ahead(self, prices: Floats, start: int, first: int) -> Floats:
-        """Return the least cost from an ideal to each by stages `first`, …, shape (D + 1, N)."""
-        forward, backward, start_of, ends, at = self._by_end
+    def ahead(self, prices: Floats, times: Floats, start: int) -> Floats:
+        """Return the least cost from an ideal to each by the first stages, shape (D + 1, N)."""
+        stages = self.paths.stages  # by their end
+        ends, at = self._ends
         least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
         least[0, start] = 0.0
         for d in range(self.devices):
-            price = prices[first + d]
-            cost = least[d][start_of] + price[0] * forward + price[1] * backward
+            cost = least[d][stages.start] + prices[d, 0] * times[0] + prices[d, 1] * times[1]
             least[d + 1, ends] = np.minimum.reduceat(cost, at)
         return least
 
     @cached_property
-    def _by_start(self) -> tuple[Floats, Floats, Ints, Ints, Ints]:
-        listed = self.paths.stages
-        listed = listed.keep(np.argsort(listed.start, kind="stable"))
-        starts, at = np.unique(listed.start, return_index=True)
-        return listed.forward[0].copy(), listed.backward[0].copy(), listed.end, starts, at
+    def _by_start(self) -> tuple[Ints, Ints, Ints, Ints]:
+        order = self.by_start
+        starts, at = np.unique(self.paths.stages.start[order], return_index=True)
+        return order, self.paths.stages.end[order], starts, at
 
     @cached_property
-    def _by_end(self) -> tuple[Floats, Floats, Ints, Ints, Ints]:
-        listed = self.paths.stages  # by their end
-        ends, at = np.unique(listed.end, return_index=True)
-        return listed.forward[0].copy(), listed.backward[0].copy(), listed.start, ends, at
-
-    def tables(self, meet: int, prices: Floats) -> Floats:
-        """Return `behind` of both halves, one after the other, shape (Q, 2D + 2, N)."""
-        last, size = self.paid.lattice.size - 1, self.devices
-        halves = [(self.behind(price, meet, 0), self.behind(price, last, size)) for price in prices]
-        return np.array([np.concatenate(both) for both in halves])
+    def _ends(self) -> tuple[Ints, Ints]:
+        ends, at = np.unique(self.paths.stages.end, return_index=True)
+        return ends, at
 
     def graph(
         self, meet: int, target: float, prices: Floats, allowed: Bools, most: int
@@ -265,14 +272,20 @@ class Pairs:
         allowed
             Shape (2D, R): which of `stages` may be at each position.
         """
-        size = self.devices
+        size, last = self.devices, self.paid.lattice.size - 1
+        first, second = self.times(0, meet), self.times(1, meet)
+        tables = [
+            (self.behind(price[:size], first, meet), self.behind(price[size:], second, last))
+            for price in prices
+        ]
         rows = np.empty((most, 5), np.int64)
         times = np.empty((most, 2, 2))
         begin = np.zeros(size + 1, np.int64)
         room = float(self.paths.line.room[0])
         filled = list_pairs(
-            meet, target, self.stages, allowed, self.shared, self._limits(meet), prices,
-            self.tables(meet, prices), room, (rows, times, begin),
+            meet, target, self.stages, allowed, self.shared, self._limits(meet, first, second),
+            prices, np.array([np.concatenate(both) for both in tables]), room,
+            (rows, times, begin),
         )  # fmt: skip
         if filled < 0:
             return None

@@ -18,6 +18,9 @@ from .singles import Singles
 
 #: Ideals at most where devices hold two stages: pairs of them are counted.
 IDEALS = 3_000
+#: The next gap to be reached, in parts of the last, as much less is left below a lower target; and
+#: below what the next one is the last.
+STEP, LAST = 0.6, 1e-3
 
 
 def by_device(line: Line, numbers: list[Sized]) -> bool:
@@ -53,17 +56,20 @@ def chains_by_device(
             plans.bound = max(plans.bound, bound)
         raise_bound()
 
-    sources = list(_sources(run, numbers))
+    roots = [Root(source, source.plans.pool) for source in _sources(run, numbers)]
     gap = 1.0
     while search.next_gap < gap:  # a search is for chains below its aim: one for each gap
-        gap = search.next_gap
+        gap = STEP * min(gap, search.gap)
+        if gap < max(LAST, search.next_gap):
+            gap = search.next_gap
 
         def aim(gap: float = gap) -> float:
             return min(run.aim(gap), longest)
 
         best = BestFirst(aim, met, raise_all)
-        for source in sources:
-            best.push(source.plans.bound, Root(source, source.plans.pool))
+        for root in roots:
+            root.step = 1.0
+            best.push(max(root.bound, root.source.plans.bound), root)
         while best.step():
             yield
         if search.best is None and best.closed == np.inf:

@@ -63,7 +63,8 @@ def refine(graph, alive, actions, target, rounds, states, pool, out):
     mean, mixed = np.zeros((stages, 4)), np.zeros((stages, 4))
     ahead = np.empty((devices + 1, states))
     behind = np.empty((devices + 1, states))
-    cost = np.empty(len(alive))
+    options = gather(graph, alive)
+    left = len(alive)
     bound, above = -np.inf, np.inf
     path_weight[0] = 1.0
     for _ in range(rounds):
@@ -80,21 +81,15 @@ def refine(graph, alive, actions, target, rounds, states, pool, out):
                 rows += 1
                 play(payoff, rows, columns, path_weight[:rows], chain_weight[:columns])
         mix(paths, path_weight, rows, mean)
-        value = sweep(graph, alive, keep, mean, cost, ahead, behind)
+        value = sweep(options, left, mean, ahead, behind)
         if value > bound:
             bound = value
             best_prices[:] = mean
         if not value < target:
             break
-        for i in range(len(alive)):
-            if keep[i]:
-                o = alive[i]
-                d = graph.layer[o]
-                least = ahead[d, graph.source[o]] + cost[i] + behind[d + 1, graph.sink[o]]
-                if not least < target:
-                    keep[i] = False
+        left = leave_out(options, left, target, ahead, behind, keep)
         columns = without_dead(keep, chains, duration, payoff, rows, columns)
-        follow(graph, alive, keep, cost, behind, chains[columns])
+        follow(options, left, behind, chains[columns])
         set_durations(graph, alive, chains[columns], duration[columns])
         alone = execute(
             actions.first, actions.table, actions.microbatches, duration[columns], paths[rows]
@@ -168,49 +163,93 @@ def without_dead(keep, chains, duration, payoff, rows, columns):
 
 
 @inner
-def sweep(graph, alive, keep, prices, cost, ahead, behind):
-    """Set the costs of options, and the least before and behind each state; return the least."""
-    devices = len(graph.begin) - 1
+def gather(graph, alive):
+    """Return the options in the order of `alive`, next to each other in memory.
+
+    Returns
+    -------
+    tuple of arrays
+        Shape (A, 4): place in `alive`, layer, and state before and behind; shape (A, 4 v): times;
+        and shape (A,): costs, to be set.
+    """
     chunks = graph.duration.shape[1]
+    places = np.empty((len(alive), 4), np.int64)
+    times = np.empty((len(alive), 4 * chunks))
+    for i in range(len(alive)):
+        o = alive[i]
+        places[i, 0] = i
+        places[i, 1] = graph.layer[o]
+        places[i, 2] = graph.source[o]
+        places[i, 3] = graph.sink[o]
+        for c in range(chunks):
+            for a in range(4):
+                times[i, 4 * c + a] = graph.duration[o, c, a]
+    return places, times, np.empty(len(alive))
+
+
+@inner
+def sweep(options, left, prices, ahead, behind):
+    """Set the costs of options, and the least before and behind each state; return the least."""
+    places, times, cost = options
+    devices = len(ahead) - 1
+    chunks = len(prices) // devices
+    by_device = np.empty((devices, 4 * chunks))
+    for d in range(devices):
+        for c in range(chunks):
+            for a in range(4):
+                by_device[d, 4 * c + a] = prices[c * devices + d, a]
     ahead[:] = np.inf
     behind[:] = np.inf
     ahead[0, 0] = 0.0
     behind[devices, 0] = 0.0
-    for i in range(len(alive)):
-        if keep[i]:
-            o = alive[i]
-            d = graph.layer[o]
-            own = 0.0
-            for c in range(chunks):
-                for a in range(4):
-                    own += prices[c * devices + d, a] * graph.duration[o, c, a]
-            cost[i] = own
-            reached = ahead[d, graph.source[o]] + own
-            if reached < ahead[d + 1, graph.sink[o]]:
-                ahead[d + 1, graph.sink[o]] = reached
-    for i in range(len(alive) - 1, -1, -1):
-        if keep[i]:
-            o = alive[i]
-            d = graph.layer[o]
-            reached = behind[d + 1, graph.sink[o]] + cost[i]
-            if reached < behind[d, graph.source[o]]:
-                behind[d, graph.source[o]] = reached
+    for i in range(left):
+        d = places[i, 1]
+        own = 0.0
+        for n in range(4 * chunks):
+            own += by_device[d, n] * times[i, n]
+        cost[i] = own
+        reached = ahead[d, places[i, 2]] + own
+        ahead[d + 1, places[i, 3]] = min(ahead[d + 1, places[i, 3]], reached)
+    for i in range(left - 1, -1, -1):
+        d = places[i, 1]
+        reached = behind[d + 1, places[i, 3]] + cost[i]
+        behind[d, places[i, 2]] = min(behind[d, places[i, 2]], reached)
     return ahead[devices, 0]
 
 
 @inner
-def follow(graph, alive, keep, cost, behind, chain):
+def leave_out(options, count, target, ahead, behind, keep):
+    """Remove options without a chain below the target; return how many are left."""
+    places, times, cost = options
+    left = 0
+    for i in range(count):
+        d = places[i, 1]
+        least = ahead[d, places[i, 2]] + cost[i] + behind[d + 1, places[i, 3]]
+        if not least < target:
+            keep[places[i, 0]] = False
+            continue
+        if left < i:
+            places[left] = places[i]
+            times[left] = times[i]
+            cost[left] = cost[i]
+        left += 1
+    return left
+
+
+@inner
+def follow(options, left, behind, chain):
     """Set the cheapest chain, as places in `alive`."""
-    state, d = 0, 0
+    places, _, cost = options
+    state, d, chosen = 0, 0, -1
     least = np.inf
     chain[:] = -1
-    for i in range(len(alive)):
-        o = alive[i]
-        if graph.layer[o] != d:
-            state, d = graph.sink[alive[chain[d]]], graph.layer[o]
+    for i in range(left):
+        if places[i, 1] != d:
+            state, d = places[chosen, 3], places[i, 1]
             least = np.inf
-        if keep[i] and graph.source[o] == state:
-            total = cost[i] + behind[d + 1, graph.sink[o]]
+        if places[i, 2] == state:
+            total = cost[i] + behind[d + 1, places[i, 3]]
             if total < least or chain[d] < 0:
                 least = total
-                chain[d] = i
+                chain[d] = places[i, 0]
+                chosen = i

@@ -70,12 +70,15 @@ class Root:
         Part of the way from its bound to the target that the next tree is built for.
     asked
         How many of the pool's prices have bounded its chains.
+    bound
+        What they have proved.
     """
 
     source: Source
     pool: list[Floats]
     step: float = 1.0
     asked: int = 0
+    bound: float = -np.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +156,9 @@ class BestFirst:
         root.asked = len(root.pool)
         if fresh:
             own = source.least(source.tables(np.array(fresh))) * (1 - SLACK)
-            if own > bound:
-                self.push(own, root)
+            root.bound = max(root.bound, own)
+            if root.bound > bound:
+                self.push(root.bound, root)
                 return
         target = bound + root.step * (self.aim() - bound)
         pool = np.array(root.pool[-POOL:])

@@ -104,7 +104,7 @@ def ideal_dp(task: Task[Throughput], search: Search[Solution]) -> None:
         lattice = all_ideals(pipe, search)
     if lattice is None:
         return
-    run = _Run(task, pipe, lattice, search, proves=_exact(task))
+    run = _Run(task, pipe, lattice, search, proves=ideals_alone(task))
     with search.phase("dp"):
         least = _solve(run)
     if run.work.projected_seconds:
@@ -164,7 +164,7 @@ def contracted_dp(
 def few_ideals_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     """Find the optimum over contiguous splits as `ideal_dp` if the units have few ideals."""
     pipe = pipeline(task)
-    lattice = few_ideals(pipe, search) if _exact(task) else None
+    lattice = few_ideals(pipe, search) if ideals_alone(task) else None
     least = _solve(_Run(task, pipe, lattice, search)) if lattice is not None else None
     if least is not None and math.isfinite(least):
         search.raise_bound(least, ORIGIN)
@@ -177,7 +177,7 @@ def linearised(
     with search.phase("build"):
         pipe = pipeline(task, units)
         reason = why_infeasible(task)  # colours alone hold for every split, and explain it better
-        if reason is None and units is None and _exact(task):
+        if reason is None and units is None and ideals_alone(task):
             reason = why_infeasible(task, pipe.graph)
     if reason is not None:
         search.prove_infeasible(reason)
@@ -190,7 +190,7 @@ def linearised(
     return pipe
 
 
-def _exact(task: Task[Throughput]) -> bool:
+def ideals_alone(task: Task[Throughput]) -> bool:
     """Whether every plan that is asked for is a chain of ideals."""
     problem, costs = task.problem, task.costs
     cores = bool(costs.count[costs.host].any())

@@ -36,11 +36,12 @@ from .least_load_kernel import Labels, extend
 
 ORIGIN = "least load of a share of the work"
 
-#: Most states between two units.
-WIDTH = 48
+#: Most states between two units, where the graph has thousands and where it has hundreds.
+NARROW, WIDE = 48, 1600
 
-#: Classes of transfers: at first, in each round after as many times more, and at most.
-CLASSES, FINER, FINEST = 128, 4, 2048
+#: Classes of transfers: at first, in each round after as many times more, and at most; and of all
+#: states of a layer.
+CLASSES, FINER, FINEST, MOST_LABELS = 128, 4, 2048, 1 << 20
 
 #: Intervals of a class, and how near they must be to become one, as part of the limit.
 INTERVALS, NEAR = 4, 0.01
@@ -58,6 +59,7 @@ def raise_by_least_load(
     order: Ints,
     search: Search[Solution],
     clock: Stoppable,
+    width: int = NARROW,
 ) -> None:
     """Raise the bound by (1), finer each time, while that helps and `clock` does not stop it.
 
@@ -67,6 +69,8 @@ def raise_by_least_load(
         Units that must each be on one device.
     order
         Shape (U,): the units in an order of small frontier.
+    width
+        Most states between two units: nets beyond it are not charged.
 
     Notes
     -----
@@ -90,12 +94,13 @@ def raise_by_least_load(
     layers, step, cost, _, _ = build(
         order, shape.unit_ptr, shape.unit_nets,
         Nets(np.diff(shape.net_ptr), zero.astype(np.int64), zero > 0, weight[kind, nets], zero),
-        both=False, most=most, width=WIDTH, room=WIDTH * (graph.size + 2), relax=True,
+        both=False, most=most, width=width, room=width * (graph.size + 2), relax=True,
     )  # fmt: skip
     if len(layers) == 0:
         return
-    classes = CLASSES
-    while classes <= FINEST and search.bound < limit and not clock.should_stop():
+    classes, states = CLASSES, int(np.diff(layers).max())
+    finest = min(FINEST, max(CLASSES, MOST_LABELS // states))
+    while classes <= finest and search.bound < limit and not clock.should_stop():
         gap = limit - search.bound
         found = _least(layers, step, cost, work[order], (limit, most, share), classes, clock)
         if found is None:

@@ -25,10 +25,11 @@ from ...core.search import Search
 from ...core.share import Share
 from ..column_generation.frontier import incidence
 from ..column_generation.narrow_orders import demand_order, narrow_order
-from ..dp.dp import contracted_dp, few_ideals_dp
+from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
 from .coarsen import around, crossing, even, labels, touching
 from .least_load import raise_by_least_load
+from .spine import raise_by_spine
 
 #: Coarse units of the first plan: at least, and for each device.
 LEAST, PER_DEVICE = 256, 16
@@ -72,7 +73,10 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
     with search.phase("dp"):
         few_ideals_dp(task, search)
     with search.phase("bound"):
-        raise_by_least_load(task, free, narrow, search, Share(search, BOUND))
+        clock = Share(search, BOUND)
+        if ideals_alone(task):
+            raise_by_spine(task, graph, search, clock)
+        raise_by_least_load(task, free, narrow, search, clock)
     if anyhow and search.best is not None:
         with search.phase("pairs"):
             _pairs(task, free, narrow, search)

@@ -127,6 +127,7 @@ def test_it_goes_on_from_a_checkpoint(files: Path) -> None:
     make(f"{files}/model.py:make").model.load_state_dict(merged)
     assert merged["a.weight"].shape == (16, 8)
     assert merged["norm.running_mean"].any()
+    assert merged["norm.num_batches_tracked"] == 3
 
 
 @pytest.mark.parametrize("name", ["language", "vision"])

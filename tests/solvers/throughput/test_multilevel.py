@@ -9,12 +9,14 @@ from cases import random_case
 
 from stagecut import Limits, Throughput, Workload, accelerators_and_cpus, load, solve, verify
 from stagecut.formulations.task import pose
-from stagecut.formulations.throughput.hypergraph import hypergraph
+from stagecut.formulations.throughput.hypergraph import hypergraph, pipeline_units
 from stagecut.formulations.throughput.ideals import topological_orders
 from stagecut.solvers.throughput import auto
 from stagecut.solvers.throughput.column_generation.narrow_orders import groups, narrow_order
+from stagecut.solvers.throughput.dp.dp import ideals_alone
 from stagecut.solvers.throughput.multilevel import coarsen
 from stagecut.solvers.throughput.multilevel.least_load import least_work, raise_by_least_load
+from stagecut.solvers.throughput.multilevel.spine import raise_by_spine
 
 ENDLESS = Limits(gap=0.0)
 
@@ -137,7 +139,7 @@ class Noted:
         return False
 
     def raise_bound(self, bound: float, origin: str) -> None:
-        assert origin == "least load of a share of the work"
+        assert origin in ("least load of a share of the work", "pieces of a path through the graph")
         self.bound = max(self.bound, bound)
 
 
@@ -167,3 +169,30 @@ def test_narrow_orders_open_few_groups(name: str) -> None:
         alone = {next(iter(some)) for some in kinds if len(some) == 1}
         assert few[i] == len(alone) + sum(len(some) > 1 for some in kinds)
     assert few.max() <= 20
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_pieces_of_a_path_prove_no_more_than_brute_force(seed: int) -> None:
+    """From below, and from a plan that is far from the best."""
+    workload, cluster = random_case(seed, max_nodes=7)
+    problem = Throughput("contiguous")
+    best = best_max_load(workload, cluster, problem)
+    task = pose(workload, cluster, problem)
+    if not ideals_alone(task):
+        return
+    known = Noted(1.5 * best + 1.0 if np.isfinite(best) else 1e9)
+    raise_by_spine(task, hypergraph(task, pipeline_units(task)), known, known)
+    assert known.bound <= best * (1 + 1e-9)
+
+
+def test_pieces_of_a_path_count_transfers() -> None:
+    """In a chain of equal units every piece pays at both its ends."""
+    workload = load("gpt2-xl-training")
+    cluster = accelerators_and_cpus(4, cpus=0)
+    problem = Throughput("contiguous")
+    exact = solve(workload, cluster, problem, method="dp", limits=ENDLESS)
+    assert exact.plan is not None
+    task = pose(workload, cluster, problem)
+    known = Noted(1.1 * exact.plan.objective)
+    raise_by_spine(task, hypergraph(task, pipeline_units(task)), known, known)
+    assert 0.97 * exact.plan.objective <= known.bound <= exact.plan.objective * (1 + 1e-9)

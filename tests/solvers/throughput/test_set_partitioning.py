@@ -121,7 +121,7 @@ def test_a_certificate_with_wrong_fields_is_refused() -> None:
         ({"target": plan.bound / 2}, VerificationError, "below"),
         ({"memory_prices": [-1.0] * len(plan.cluster.kinds)}, VerificationError, "negative"),
         ({"transfer_prices": [1.0] * len(plan.cluster.kinds)}, VerificationError, "overlap"),
-        ({"origin": "HiGHS"}, InputError, "column-generation"),
+        ({"origin": "HiGHS"}, InputError, "without a certificate"),
     ]:
         with pytest.raises(error, match=said):
             check_bound(workload, replace(plan, certificate=data | broken))

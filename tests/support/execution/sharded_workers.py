@@ -77,19 +77,19 @@ def run_random(_: int, shape: tuple[int, ...], name: str, seeds: range) -> int:
         assert abs(loss - expected.item()) <= 1e-5 * abs(expected.item()), (seed, loss)
         gradients = dict(alone.named_parameters())
         largest = max(float(p.grad.abs().max()) for p in gradients.values())
-        for operator, (_, how) in prepared.sources(Role.PARAMETER):
+        for operator, (_, how) in prepared.sharded.sources(Role.PARAMETER):
             name = str(operator.name)
             if operator.gradient is not None:
-                wanted, found = gradients[name].grad, device.parameters[name].grad
+                wanted, found = gradients[name].grad, device.parts.parameters[name].grad
                 torch.testing.assert_close(
                     found, part_of(wanted, how, place), rtol=1e-5, atol=1e-5 * largest
                 )
         buffers = dict(alone.named_buffers())
-        for name in device.kept:
+        for name in device.parts.lying:
             if name in buffers:
-                torch.testing.assert_close(device.whole(name), buffers[name])
+                torch.testing.assert_close(device.parts.whole(name), buffers[name])
         check_collectives(device, counter, int(np.prod(shape)))
-        converted += len(prepared.report.converted)
+        converted += len(prepared.sharded.report.converted)
     return converted
 
 
@@ -118,7 +118,7 @@ def train_and_go_on(_: int, shape: tuple[int, ...], name: str, folder: Path) -> 
         expected.append(loss.item())
     first = trainer(0, copy.deepcopy(model))
     losses = [first.run([first.device.prepared.inputs(inputs)])[0] for _step in range(2)]
-    kept = model_state(first.device)
+    kept = model_state(first.device.prepared.model, first.device.parts)
     save(folder, Position(2, 2), first.written(), kept, plan="a", model="m")
     torch.testing.assert_close(merge_checkpoint(folder), _put_together(first), rtol=0, atol=0)
     other = trainer(1, copy.deepcopy(model))
@@ -130,31 +130,32 @@ def train_and_go_on(_: int, shape: tuple[int, ...], name: str, folder: Path) -> 
 
 def _put_together(trainer: ShardedTrainer) -> dict[str, torch.Tensor]:
     """Return the `state_dict` of a sharding's model as it is now."""
-    state = model_state(trainer.device)
-    wholes = {name: trainer.device.whole(name) for name in sorted(set(state.tensors.values()))}
+    parts = trainer.device.parts
+    state = model_state(trainer.device.prepared.model, parts)
+    wholes = {name: parts.whole(name) for name in sorted(set(state.tensors.values()))}
     return {name: wholes[own] for name, own in state.tensors.items()} | dict(state.untouched)
 
 
 def check_collectives(device: ShardedDevice, counter: CommDebugMode, devices: int) -> None:
     """What was sent is what the plan says, and torch counts the same collectives."""
-    report = device.prepared.report
+    report = device.prepared.sharded.report
     planned: dict[tuple[str, int], list[float]] = {}
     for one in report.converted:
         for step in one.steps:
             if step.bytes:
                 planned.setdefault((step.collective, step.axis), []).append(step.bytes)
     sent: dict[tuple[str, int], list[float]] = {}
-    for event in device.events:
+    for event in device.operators.events:
         if event.axis >= 0 and not event.within:
             sent.setdefault((event.kind, event.axis), []).append(devices * event.bytes)
     assert {key: sorted(sizes) for key, sizes in sent.items()} == {
         key: sorted(sizes) for key, sizes in planned.items()
     }
-    within = sum(devices * event.bytes for event in device.events if event.within)
+    within = sum(devices * event.bytes for event in device.operators.events if event.within)
     assert within == sum(size for size, _ in report.added)
     counted = {str(op).split(".")[-1]: n for op, n in counter.get_comm_counts().items()}
     seen: dict[str, int] = {}
-    for event in device.events:
+    for event in device.operators.events:
         if event.axis >= 0:
             seen[COUNTED[event.kind]] = seen.get(COUNTED[event.kind], 0) + 1
     assert {key: n for key, n in counted.items() if n} == seen

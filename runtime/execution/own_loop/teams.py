@@ -1,0 +1,82 @@
+"""Ranks that compute a stage's microbatches together, each with its part of the weights.
+
+A schedule has a row for the first rank of a team, and the others do the same actions. All of them
+have what enters and leaves a stage whole, so that a rank sends it to one or several of the next
+team, and gets it from one of the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from ..sharded.collectives import Place
+from .transport import Message, Ranks, Routes
+
+
+@dataclass(frozen=True)
+class Teams:
+    """Who works together.
+
+    Parameters
+    ----------
+    members
+        Ranks of each team of several, the one that the schedule names first.
+    tied
+        Weights that several layers have: all members have them whole, and the sum of the gradients
+        of all ranks that have one is its gradient.
+    """
+
+    members: tuple[tuple[int, ...], ...] = ()
+    tied: frozenset[str] = frozenset()
+
+    def of(self, rank: int) -> tuple[int, ...]:
+        """Return the team of a rank; that of most is the rank alone."""
+        return next((team for team in self.members if rank in team), (rank,))
+
+    def routes(self, routes: Routes) -> Routes:
+        """Return what each rank sends to which, of what the first ranks send."""
+        found: dict[tuple[int, int], Sequence[Message]] = {}
+        for (source, to), messages in routes.items():
+            senders = self.of(source)
+            for k, receiver in enumerate(self.of(to)):
+                found[senders[k % len(senders)], receiver] = messages
+        return found
+
+    def holders(
+        self, names: Sequence[Sequence[str]], ranks: Ranks
+    ) -> list[dict[str, frozenset[int]]]:
+        """Return which ranks have the same part of each weight: of first parts, of second ones, ….
+
+        Parameters
+        ----------
+        names
+            Of the parameters of each piece.
+        ranks
+            Of each piece.
+        """
+        most = max((len(team) for team in self.members), default=1)
+        found: list[dict[str, frozenset[int]]] = []
+        for k in range(most):
+            holders: dict[str, frozenset[int]] = {}
+            for own, where in zip(names, ranks, strict=True):
+                teams = [self.of(rank) for rank in where]
+                alike = frozenset(team[k % len(team)] for team in teams)
+                everyone = frozenset(rank for team in teams for rank in team)
+                for name in own:
+                    here = everyone if name in self.tied else alike
+                    holders[name] = holders.get(name, frozenset()) | here
+            found.append(holders)
+        return found
+
+
+def join_teams(teams: Teams) -> Place | None:
+    """Return this rank's place in its team; None if it works alone. All ranks call this."""
+    place: Place | None = None
+    for team in teams.members:
+        group = dist.new_group(list(team))
+        if dist.get_rank() in team:
+            place = Place((len(team),), (team.index(dist.get_rank()),), (group.group_name,))
+    return place

@@ -1,0 +1,116 @@
+"""Operators of a sharding on one device's parts: computed, converted, noted."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from torch import Tensor, fx
+
+from .collectives import Place, combine, step
+from .local import Call, compute
+from .program import Held, Operation, ShardedProgram, property_of
+from .recording import Event
+
+
+class Operators:
+    """The operators of a sharding on one device.
+
+    Parameters
+    ----------
+    sharded
+        What is to be done.
+    place
+        Of this device on the mesh.
+    record
+        Whether to note what is done.
+
+    Attributes
+    ----------
+    held
+        The parts that are here now.
+    events
+        What it did, if `record`.
+    done
+        How much it did.
+    steps
+        Number of the step, for `events`.
+    """
+
+    def __init__(self, sharded: ShardedProgram, place: Place, *, record: bool = False) -> None:
+        self.sharded, self.place, self.record = sharded, place, record
+        self.held: dict[Held, Tensor] = {}
+        self.events: list[Event] = []
+        self.done = 0
+        self.steps = 0
+
+    def operate(self, operation: Operation) -> None:
+        """Compute an operator on this device's parts, and forget what nothing needs any more."""
+        parts = iter([self.part(held) for held in operation.reads])
+
+        def given(node: fx.Node) -> Any:
+            return next(parts) if isinstance(node.meta.get("val"), Tensor) else node
+
+        args, kwargs = fx.map_arg((operation.node.args, operation.node.kwargs), given)
+        program = self.sharded.program
+        call = Call(
+            operation.kind, operation.node.target, tuple(args), kwargs,
+            [how for _, how in operation.reads], [how for _, how in operation.makes],
+            [program.tensors[t].shape for t, _ in operation.makes],
+            self.place.mesh, self.place.at,
+        )  # fmt: skip
+        made = self._computed(operation, call)
+        several = made if isinstance(made, tuple | list) else [made]
+        present = [one for one in several if isinstance(one, Tensor)]
+        self.held |= zip(operation.makes, present, strict=True)
+        for held in operation.gradients:
+            self.part(held)
+        for t in operation.done:
+            for held in [held for held in self.held if held[0] == t]:
+                del self.held[held]
+
+    def _computed(self, operation: Operation, call: Call) -> Any:
+        """Compute a call; what it asks the other devices for is timed apart."""
+        kind = "backward" if operation.operator.backward else "forward"
+        name = str(operation.operator.name)
+        running = compute(call)
+        result: Tensor | None = None
+        begun = time.perf_counter()
+        while True:
+            try:
+                asked = running.send(result)
+            except StopIteration as done:
+                self._note(name, kind, -1, begun)
+                return done.value
+            self._note(name, kind, -1, begun)
+            begun = time.perf_counter()
+            result, sent = combine(asked, self.place)
+            self._note(name, sent.collective, asked.axis, begun, sent.bytes, within=True)
+            begun = time.perf_counter()
+
+    def part(self, held: Held) -> Tensor:
+        """Return a tensor as it is needed: converted when it is first needed so."""
+        if held not in self.held:
+            tensor, wanted = held
+            how = self.sharded.lying(tensor)
+            part = self.held[tensor, how]
+            for one in self.sharded.steps[held]:
+                after = property_of(one.after)
+                begun = time.perf_counter()
+                part, sent = step(part, how[one.axis], after[one.axis], one.axis, self.place)
+                if sent.collective:
+                    name = self.sharded.program.tensors[tensor].name
+                    self._note(name, sent.collective, one.axis, begun, sent.bytes)
+                how = after
+            assert how == wanted
+            self.held[held] = part
+        return self.held[held]
+
+    def _note(
+        self, name: str, kind: str, axis: int, begun: float, size: float = 0.0,
+        *, within: bool = False,
+    ) -> None:  # fmt: skip
+        self.done += 1
+        if self.record:
+            now = time.perf_counter()
+            self.events.append(Event(self.steps, name, kind, within, axis, begun, now, size))

@@ -1,0 +1,71 @@
+"""What one device has of a model: its parts of parameters and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ....instances.model.sharding.properties import COPIED, Property
+from .collectives import Place, part_of, step
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """This device's parts of parameters and buffers, by the model's names.
+
+    Parameters
+    ----------
+    parameters, buffers
+        The parts.
+    lying
+        How each of these lies.
+    place
+        Of this device on the mesh.
+    """
+
+    parameters: Mapping[str, nn.Parameter]
+    buffers: Mapping[str, Tensor]
+    lying: Mapping[str, Property]
+    place: Place
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers."""
+        return {**self.parameters, **self.buffers}
+
+    def whole(self, name: str) -> Tensor:
+        """Return a parameter or buffer put together; all devices of the mesh call this."""
+        return self.together(name, self.tensors[name].detach())
+
+    def together(self, name: str, part: Tensor) -> Tensor:
+        """Return a tensor of which each device has a part, as it has of a parameter or buffer."""
+        how = self.lying[name]
+        for axis in reversed(range(len(how))):
+            if how[axis] >= 0:
+                part, _ = step(part, how[axis], COPIED, axis, self.place)
+        return part
+
+    def give_back(self, model: nn.Module) -> None:
+        """Write all of it, put together, into the model; all devices of the mesh call this."""
+        with torch.no_grad():
+            for name, value in (*model.named_parameters(), *model.named_buffers()):
+                if name in self.lying:
+                    value.copy_(self.whole(name))
+
+
+def parts_of(model: nn.Module, lying: Mapping[str, Property], place: Place) -> Parts:
+    """Return this device's parts of those parameters and buffers of a model that `lying` names."""
+    parameters: dict[str, nn.Parameter] = {}
+    for name, value in model.named_parameters():
+        if name in lying:
+            part = part_of(value.detach(), lying[name], place).clone()
+            parameters[name] = nn.Parameter(part, requires_grad=value.requires_grad)
+    buffers = {
+        name: part_of(value.detach(), lying[name], place).clone()
+        for name, value in model.named_buffers()
+        if name in lying
+    }
+    return Parts(parameters, buffers, lying, place)

@@ -1,0 +1,196 @@
+"""A tensor program and its sharding become what every device does, operator by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import fx
+
+from ....instances import (
+    InputError,
+    Operator,
+    Role,
+    Sharding,
+    TensorProgram,
+    TensorSharding,
+)
+from ....instances.model.sharding.properties import Property, parse_axis
+from ....instances.pytorch.tensors.rules import name_of
+from ....instances.pytorch.tensors.trace import TrainingGraph
+from ...verify.sharding import ShardingReport
+from ...verify.sharding_steps import Lying, Step
+
+#: A tensor of the program by its number, and how it lies.
+Held = tuple[int, Property]
+
+#: Operators that change buffers which they read.
+CHANGING = frozenset(("native_batch_norm",))
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """An operator of the program as a node of the traced graph.
+
+    Parameters
+    ----------
+    operator
+        What the program says of it.
+    node
+        What is called.
+    kind
+        What ATen calls it.
+    reads, makes
+        Its tensors, and how they lie.
+    gradients
+        Of what it makes those that are a parameter's gradient, and how the parameter lies.
+    done
+        Tensors that nothing after it needs.
+    """
+
+    operator: Operator
+    node: fx.Node
+    kind: str
+    reads: tuple[Held, ...]
+    makes: tuple[Held, ...]
+    gradients: tuple[Held, ...]
+    done: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedProgram:
+    """A sharding of a traced graph, ready for each of its devices.
+
+    Parameters
+    ----------
+    program
+        Of the graph.
+    mesh
+        Devices along each axis.
+    graph
+        What is computed.
+    report
+        The verifier's, with every conversion.
+    operations
+        In the order in which they run.
+    steps
+        For each conversion those that it takes.
+    """
+
+    program: TensorProgram
+    mesh: tuple[int, ...]
+    graph: TrainingGraph
+    report: ShardingReport
+    operations: tuple[Operation, ...]
+    steps: Mapping[Held, tuple[Step, ...]]
+
+    def lying(self, tensor: int) -> Property:
+        """Return how a tensor is made."""
+        return property_of(self.report.lying[tensor])
+
+    def sources(self, role: Role) -> Iterator[tuple[Operator, Held]]:
+        """Yield the parameters (and buffers), or the inputs, with their tensors."""
+        for operator in self.program.operators:
+            if operator.role is role:
+                yield operator, (operator.outputs[0], self.lying(operator.outputs[0]))
+
+    def resting(self) -> dict[str, Property]:
+        """Return how parameters and buffers lie between steps: what is changed, as it is read.
+
+        Raises
+        ------
+        InputError
+            If one is put together to be changed, and what changes would be lost.
+        """
+        found = {str(operator.name): how for operator, (_, how) in self.sources(Role.PARAMETER)}
+        for operation in self.operations:
+            for held in operation.reads if operation.kind in CHANGING else ():
+                source = self.program.operators[self.program.maker[held[0]]]
+                if source.kind != "buffer" or held[1] == self.lying(held[0]):
+                    continue
+                if any(one.bytes for one in self.steps[held]):
+                    raise InputError(
+                        f"plan: {operation.operator.name} changes {source.name}, which lies "
+                        f"otherwise than it reads it; plan with --fix {source.name}="
+                        f"{'x'.join('B' for _ in held[1])}"
+                    )
+                found[str(source.name)] = held[1]
+        return found
+
+
+def sharded_program(
+    program: TensorProgram,
+    graph: TrainingGraph,
+    problem: Sharding,
+    solution: TensorSharding,
+    report: ShardingReport,
+    kept: Collection[int],
+) -> ShardedProgram:
+    """Return what every device does.
+
+    Parameters
+    ----------
+    report
+        The verifier's on the solution.
+    kept
+        Numbers of tensors that are needed when all is done.
+
+    Raises
+    ------
+    InputError
+        If the solution breaks a rule.
+    """
+    if not report.lying:
+        raise InputError(f"plan: {report.violations[0]}; plan again")
+    return ShardedProgram(
+        program,
+        problem.mesh.shape,
+        graph,
+        report,
+        tuple(_operations(program, graph, solution, report, kept)),
+        {(one.tensor, property_of(one.after)): one.steps for one in report.converted},
+    )
+
+
+def property_of(lying: Lying) -> Property:
+    """Return what the verifier writes as texts."""
+    return tuple(map(parse_axis, lying))
+
+
+def _operations(
+    program: TensorProgram,
+    graph: TrainingGraph,
+    solution: TensorSharding,
+    report: ShardingReport,
+    kept: Collection[int],
+) -> Iterator[Operation]:
+    nodes = {node.name: node for node in graph.graph.nodes}
+    gradients: dict[int, list[Property]] = {}
+    for operator in program.operators:
+        if operator.gradient is not None:
+            how = property_of(report.lying[operator.outputs[0]])
+            gradients.setdefault(operator.gradient, []).append(how)
+    last: dict[int, int] = {}
+    for v, operator in enumerate(program.operators):
+        last |= dict.fromkeys((*operator.inputs, *operator.outputs), v)
+    resting = {o.outputs[0] for o in program.operators if o.role is Role.PARAMETER}
+    done: dict[int, list[int]] = {}
+    for t, v in last.items():
+        if t not in resting and t not in kept and t not in gradients:
+            done.setdefault(v, []).append(t)
+    for v, operator in enumerate(program.operators):
+        if operator.role is not Role.OPERATOR or operator.name not in nodes:
+            continue  # what only reads the tensors that leave a layer is no node
+        row = [operator.signatures[k] for k in solution.signature[v].tolist()]
+        reads = [tuple(s.inputs[slot] for s in row) for slot in range(len(operator.inputs))]
+        makes = [tuple(s.outputs[slot] for s in row) for slot in range(len(operator.outputs))]
+        node = nodes[str(operator.name)]
+        yield Operation(
+            operator,
+            node,
+            name_of(node),
+            tuple(zip(operator.inputs, reads, strict=True)),
+            tuple(zip(operator.outputs, makes, strict=True)),
+            tuple((t, how) for t in operator.outputs for how in gradients.get(t, ())),
+            tuple(done.get(v, ())),
+        )
