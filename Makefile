@@ -35,8 +35,9 @@ docs-serve: .venv/test
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 
+# Python compiles what is imported when it first is; all of it would take longer than the install.
 .venv/demo: .venv/bin/python pyproject.toml constraints.txt $(shell git ls-files '*.py' | grep -v -E '^(tests|benchmarks)/')
-	$(PIP) .
+	$(PIP) --no-compile .
 	touch $@
 
 .venv/test: .venv/bin/python pyproject.toml constraints.txt

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 from ..instances import Iteration, Plan, Throughput, Workload
+from ..instances.common.compiling import NotCompiled, compiled_only_if
 from ..runtime import evaluate
 from ..runtime.simulate.simulator import simulate
 from ..solvers import Limits
@@ -53,8 +54,17 @@ def break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | No
     Returns
     -------
     BreakEven or None
-        None if contiguous plans could not be found in this time.
+        None if contiguous plans could not be found in this time, or not without compiling, which
+        takes longer than the answer is worth.
     """
+    try:
+        with compiled_only_if(lambda: False):
+            return _break_even(workload, plan, seconds)
+    except NotCompiled:
+        return None
+
+
+def _break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | None:
     assert isinstance(plan.problem, Throughput)
     asked = plan.problem
     schedule = "gpipe" if asked.pipeline == "gpipe" else "1f1b"

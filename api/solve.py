@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from ..formulations.task import Task, pose
 from ..formulations.throughput.merged_colours import colour_notes
@@ -27,6 +25,7 @@ from ..instances import (
     Workload,
     accelerators_and_cpus,
 )
+from ..instances.common.compiling import compiled_to_come_near
 from ..instances.common.kernel import NOT_KEPT, unkept
 from ..instances.formats.files import load
 from ..instances.model.problem import suggested_cluster
@@ -43,6 +42,7 @@ from ..solvers import (
 )
 from ..solvers import solver as solver_of
 from ..solvers.core.first_bounds import raise_first_bounds
+from ..solvers.core.interrupts import interrupts
 from ..solvers.core.portfolio.executor import executor_of
 from ..solvers.core.portfolio.portfolio import Portfolio
 from ..solvers.core.portfolio.shared_search import SharedSearch
@@ -183,7 +183,7 @@ def solve_with(
     if name != method.partition(":")[0]:
         search.note(f"method {method} is now called {name}; the old name will go")
     portfolio = _portfolio(task, name, search, workers)
-    with _interrupts(search):
+    with interrupts(search):
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")
         _run_beside(partial(_solve, run, task, search), search, portfolio)
@@ -230,15 +230,17 @@ def _on(start: Plan, cluster: Cluster) -> Plan:
 def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
     """Say what colours cost, raise the bounds that cost nothing, then let the method go on.
 
-    It begins even where the time is up: its first plan comes before it looks at the clock.
+    It begins even where the time is up: its first plan comes before it looks at the clock. What
+    compiles to reach the limits' gap does not compile to go beyond it: a later call does.
     """
     for note in colour_notes(task):
         search.note(note)
-    if not has_rules(task):
-        raise_first_bounds(task, search)
-        if search.done:
-            return
-    run_method(run, task, search)
+    with compiled_to_come_near(lambda: search.near):
+        if not has_rules(task):
+            raise_first_bounds(task, search)
+            if search.done:
+                return
+        run_method(run, task, search)
 
 
 def _portfolio(
@@ -305,7 +307,9 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
         except BaseException as failure:
             failures.append(failure)
 
-    thread = threading.Thread(target=work, name="stagecut solver", daemon=True)
+    thread = threading.Thread(
+        target=copy_context().run, args=(work,), name="stagecut solver", daemon=True
+    )
     thread.start()
     try:
         while thread.is_alive():
@@ -328,22 +332,3 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
         portfolio.close()
     if failures:
         raise failures[0]
-
-
-@contextmanager
-def _interrupts(search: Search[Solution]) -> Iterator[None]:
-    """Let the first Ctrl-C end the search with what it has; a second one raises as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        search.interrupt()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -54,7 +54,7 @@ def main() -> None:
             "git clone": ["git", "clone", "--quiet", options.repository, str(clone)],
             "python -m venv": [sys.executable, "-m", "venv", str(Path(folder, "env"))],
             "pip install": [
-                python, "-m", "pip", "install", "--quiet", "--prefer-binary",
+                python, "-m", "pip", "install", "--quiet", "--no-compile",
                 "-c", str(clone / "constraints.txt"), f"{clone}[runtime]",
             ],
             "profile": [*stagecut, "profile", "mine.py:model", "--train", "-o", "mine.json"],
@@ -75,7 +75,8 @@ def main() -> None:
 def seconds(command: list[str], folder: str, environment: dict[str, str]) -> tuple[float, float]:
     """Return wall and CPU seconds of a command, which must succeed."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    others = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+    kept = {key: value for key, value in os.environ.items() if key not in others}
     done = subprocess.run(
         command, check=False, cwd=folder, env={**kept, **environment}, capture_output=True,
         text=True,

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Part of the time of a search that the comparison with contiguous plans may take, and its least
-#: and most seconds.
-SHARE, LEAST_S, MOST_S = 0.05, 3.0, 6.0
+#: and most seconds; after a search that its time limit ended it is that part, if it is so much.
+SHARE, LEAST_S, MOST_S, WORTH_S = 0.05, 3.0, 6.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,10 @@ def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Fa
         return Facts(gained, simulate(workload, result.plan).bubble)
     if objective_given or not workload.backward.any():
         return Facts(gained)
-    right = None
-    if result.limit != "interrupt":
-        seconds = min(max(SHARE * result.seconds, LEAST_S), MOST_S)
+    right, seconds = None, min(SHARE * result.seconds, MOST_S)
+    if result.limit != "time":
+        seconds = max(seconds, LEAST_S)
+    if result.limit != "interrupt" and seconds >= WORTH_S:
         right = break_even(workload, result.plan, seconds)
     return Facts(gained, None, right, streams=True)
 

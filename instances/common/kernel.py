@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from .compiling import NotCompiled, may_compile
 from .ingredients import ingredients
 
 #: Turns of loops that are interpreted before anything is compiled or loaded: some 0.2 s, half of
@@ -110,7 +111,13 @@ class Kernel:
         self.ready = False
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function, interpreted or compiled."""
+        """Call the function, interpreted or compiled.
+
+        Raises
+        ------
+        NotCompiled
+            Where `compiled_only_if` has it so; no array is changed then.
+        """
         if self.inner:
             return self.function(*arguments)
         if not self.ready:
@@ -123,6 +130,8 @@ class Kernel:
                 except StopIteration:
                     for array, values in zip(arrays, kept, strict=True):
                         array[...] = values
+            if TURNS and not self._cached and not may_compile():
+                raise NotCompiled(self.function.__name__)
             with self._announced(), _without_collector():
                 self._compile(arguments)
             self.ready = True

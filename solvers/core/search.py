@@ -280,27 +280,27 @@ class Search(Generic[S]):
     def done(self) -> bool:
         """Whether the gap asked for is reached, or no solution exists.
 
-        The gap asked for is the limits' `gap`, and their `cheap_gap` for as long as their
-        `patience` lasts.
+        The gap asked for is the limits' `gap`, and while their `patience` lasts `cheap_gap`.
         """
         if self.infeasible_because is not None or self.gap <= max(self.limits.least_gap, 1e-12):
             return True
         near = self.seconds if self._near_at is None else self._near_at
-        return self._near and self.seconds >= near + self.limits.patience(near)
+        return self.near and self.seconds >= near + self.limits.patience(near)
 
     @property
     def next_gap(self) -> float:
         """The gap to reach next: the limits' `gap`, and after it their `least_gap`."""
-        return self.limits.least_gap if self._near else self.limits.gap
+        return self.limits.least_gap if self.near else self.limits.gap
 
     @property
-    def _near(self) -> bool:
+    def near(self) -> bool:
+        """Whether the limits' `gap` is reached."""
         return self.gap <= max(self.limits.gap, 1e-12)
 
     def say_gap(self) -> None:
         """Note whether the search went on beyond the limits' `gap`, and how far."""
         gap, least = (f"{100 * g:g} %" for g in (self.limits.gap, self.limits.least_gap))
-        if self._near_at is None or not self._near or gap == least:
+        if self._near_at is None or not self.near or gap == least:
             return
         reached = f"gap: {gap} after {self._near_at:.2f} s"
         if self.gap <= self.limits.least_gap:
@@ -344,7 +344,7 @@ class Search(Generic[S]):
             self.notes.append(text)
 
     def _record(self) -> None:
-        if self._near_at is None and self._near:
+        if self._near_at is None and self.near:
             self._near_at = self.seconds
         self.trace.append(Point(self.seconds, self.objective, self.bound))
         self.tick()

@@ -9,6 +9,7 @@ from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
+from ...instances.common.compiling import NotCompiled, compiled_only_if
 from ..core.search import Search, Stoppable
 from .annealing_kernel import anneal
 from .column_generation.frontier import Incidence
@@ -61,23 +62,42 @@ class Neighbourhood:
         self._best_where = self.where.copy()
         self._failures = 0
         self._seen: Solution | None = None
+        #: Whether the last walk ended where it would have had to compile.
+        self.waits = False
 
-    def walk(self, search: Search[Solution], moves: int, clock: Stoppable | None = None) -> bool:
+    def walk(
+        self,
+        search: Search[Solution],
+        moves: int,
+        clock: Stoppable | None = None,
+        *,
+        compiling: bool = True,
+    ) -> bool:
         """Make some moves, offer what is better, and return whether any was.
 
         Parameters
         ----------
         clock
             When to stop; default: when the search must.
+        compiling
+            Whether kernels may be compiled for it; if not, it ends, and `waits`, where that would
+            be the next thing to do.
         """
         better = False
         clock = clock or search
-        self._go_on_from(search)
-        for _ in range(moves):
-            if clock.should_stop():
-                break
-            self._move()
-            better = self._keep(search) or better
+        try:
+            with compiled_only_if(lambda: compiling):
+                if self.waits:
+                    self._weigh()
+                self.waits = False
+                self._go_on_from(search)
+                for _ in range(moves):
+                    if clock.should_stop():
+                        break
+                    self._move()
+                    better = self._keep(search) or better
+        except NotCompiled:
+            self.waits, self.where = True, self._best_where.copy()
         return better
 
     def anneal(self, search: Search[Solution], steps: int, clock: Stoppable) -> bool:

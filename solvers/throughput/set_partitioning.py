@@ -187,12 +187,17 @@ def _alternate(
     *,
     patient: bool,
 ) -> None:
-    """Better the split and the bound in turn."""
+    """Better the split and the bound in turn.
+
+    The bound comes before anything is compiled for splits: where it closes the gap asked for,
+    nothing is.
+    """
     targets, prover = _Targets(search), _Prover(task, graph, tried, search, share)
     early = Share(share, PART)
     steps = min(STEPS, STEPS_PER_UNIT * graph.size)
     moves, pricings, rounds, idle, calm = MOVES, PRICINGS, 0, 0, 0
     rising = found = False
+    compiling = search.limits.nodes is not None  # the same rounds on every machine then
     while not share.should_stop() and search.gap > OPTIMAL_GAP and rounds < most_rounds:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             search.stop_for("nodes")
@@ -205,13 +210,14 @@ def _alternate(
         better = False
         if SPLITS not in search.beside or targets.next() is None:
             with search.phase("split"):
-                better = walk.walk(search, moves, Share(share, PART))
+                better = walk.walk(search, moves, Share(share, PART), compiling=compiling)
                 if rounds > MOVES_ALONE and not rising:
                     found = walk.anneal(search, steps * moves, share)
                     better = better or found
         calm = 0 if better else calm + 1
-        if calm < CALM and rounds < EARLY and not early.should_stop():
+        if calm < CALM and rounds < EARLY and not (early.should_stop() or walk.waits):
             continue
+        compiling = True
         target = targets.next()
         if target is not None and not share.should_stop():
             targets.update(*prover.prove(target, targets.most, pricings))

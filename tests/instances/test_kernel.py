@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from stagecut.instances.common import kernel as kernels
-from stagecut.instances.common.kernel import Kernel, compiling, inner, kernel
+from stagecut.instances.common.compiling import NotCompiled, compiled_only_if
+from stagecut.instances.common.kernel import (
+    Kernel,
+    compiling,
+    inner,
+    kernel,
+)
 
 
 @inner
@@ -109,6 +115,33 @@ def test_compiling_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     told.__dict__ |= {"compiled": Compiler(), "_cached": False}
     told(np.ones((2, 2)), np.zeros(2, np.int64), np.ones(1, np.uint64))
     assert Compiler.seen == [True, False]
+
+
+def test_what_must_not_be_compiled_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 10)
+    monkeypatch.setitem(descend.__dict__, "_cached", False)
+    seen, hashes = np.zeros(20, np.int64), np.ones(1, np.uint64)
+    asked: list[str] = []
+    with (
+        compiled_only_if(lambda: bool(asked.append("outer"))),
+        compiled_only_if(lambda: not asked.append("inner")),
+        pytest.raises(NotCompiled, match="descend"),
+    ):
+        descend(np.ones((20, 20)), seen, hashes)
+    assert asked == ["inner", "outer"]
+    assert not seen.any()
+    assert not descend.ready
+    descend(np.ones((20, 20)), seen, hashes)
+    assert descend.ready
+    assert seen.all()
+
+
+def test_what_is_compiled_already_is_never_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 1)
+    monkeypatch.setitem(descend.__dict__, "_cached", True)
+    with compiled_only_if(lambda: False):
+        call()
+    assert descend.ready
 
 
 def test_all_is_compiled_at_once_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,10 @@ from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph
 from stagecut.formulations.throughput.set_partitioning import load_of
 from stagecut.instances import Placement, Solution
+from stagecut.instances.common.compiling import NotCompiled
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
+from stagecut.solvers.throughput import neighbourhood
 from stagecut.solvers.throughput.column_generation.best_set import Scratch, best_set
 from stagecut.solvers.throughput.column_generation.frontier import (
     cut,
@@ -166,3 +168,23 @@ def test_segments_and_the_walk_from_them_keep_all_rules(seed: int) -> None:
     walk.walk(search, 200)
     assert walk.best == pytest.approx(search.objective, rel=1e-9)
     assert search.objective >= best * (1 - 1e-9)
+
+
+def test_a_walk_that_must_not_compile_ends_where_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, graph, pricing = next(case for case in map(posed, range(100)) if case[0].cluster.size > 1)
+    start = np.zeros(graph.size, np.int64)
+    search: Search[Solution] = Search(Limits(), lambda _solution: 1.0)
+    order, rng = pricing.orders[0], np.random.default_rng(1)
+    walk = Neighbourhood(task, graph, pricing.shape, order, start, rng)
+
+    def put_off(*_arguments: object, **_options: object) -> None:
+        walk.where[:] = -1
+        raise NotCompiled
+
+    with monkeypatch.context() as patch:
+        patch.setattr(neighbourhood, "resplit", put_off)
+        walk.walk(search, 100, compiling=False)
+    assert walk.waits
+    assert walk.where.tolist() == start.tolist()
+    walk.walk(search, 100)
+    assert not walk.waits
