@@ -67,8 +67,9 @@ ORDERS, SEQUENCES = 10, 2
 #: A target that differs from a hopeless one by less than this, relatively, is hopeless too.
 RESOLUTION = 1e-5
 
-#: The round before which the bound by a share of the work is tried: most splits are proved earlier.
-LATE = 4
+#: Seconds after which the bound by a share of the work is tried, if the gap is larger than `FAR`:
+#: it has no certificate that can be checked, and prices prove most splits earlier.
+LATE, FAR = 8.0, 0.01
 
 #: Rounds without any success after which a search ends that has no deadline, or no patience.
 ENOUGH = 12
@@ -197,13 +198,15 @@ def _alternate(
     steps = min(STEPS, STEPS_PER_UNIT * graph.size)
     moves, pricings, rounds, idle, calm = MOVES, PRICINGS, 0, 0, 0
     rising = found = False
-    compiling = search.limits.nodes is not None  # the same rounds on every machine then
+    counted = search.limits.nodes is not None  # the same rounds on every machine then
+    compiling, late = counted, not counted
     while not share.should_stop() and search.gap > OPTIMAL_GAP and rounds < most_rounds:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             search.stop_for("nodes")
             return
         rounds += 1
-        if rounds == LATE:
+        if late and search.seconds > LATE and search.gap > FAR:
+            late = False
             with search.phase("least load"):
                 raise_by_least_load(task, graph, tried[0], search, share, WIDE)
         before = search.bound

@@ -116,7 +116,7 @@ def fate(workload: Workload, document: dict[str, Any], folder: Path) -> Fate:
 def certified(count: int) -> list[tuple[Workload, Cluster, Plan, float]]:
     """Return plans whose bounds have certificates, and the optimum by trying all placements."""
     found: list[tuple[Workload, Cluster, Plan, float]] = []
-    for seed in range(10 * count):
+    for seed in range(100 * count):
         workload, cluster = random_case(seed, max_nodes=6)
         problem = Throughput(overlap=seed % 3 == 0)
         result = stagecut.solve(
