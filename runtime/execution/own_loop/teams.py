@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from ..gradients import holders_of
 from ..sharded.collectives import Place
 from .transport import Message, Ranks, Routes
 
@@ -60,15 +61,14 @@ class Teams:
         most = max((len(team) for team in self.members), default=1)
         found: list[dict[str, frozenset[int]]] = []
         for k in range(most):
-            holders: dict[str, frozenset[int]] = {}
-            for own, where in zip(names, ranks, strict=True):
+            alike, everyone = [], []
+            for where in ranks:
                 teams = [self.of(rank) for rank in where]
-                alike = frozenset(team[k % len(team)] for team in teams)
-                everyone = frozenset(rank for team in teams for rank in team)
-                for name in own:
-                    here = everyone if name in self.tied else alike
-                    holders[name] = holders.get(name, frozenset()) | here
-            found.append(holders)
+                alike.append([team[k % len(team)] for team in teams])
+                everyone.append([rank for team in teams for rank in team])
+            tied = [[name for name in own if name in self.tied] for own in names]
+            others = [[name for name in own if name not in self.tied] for own in names]
+            found.append(holders_of(others, alike) | holders_of(tied, everyone))
         return found
 
 

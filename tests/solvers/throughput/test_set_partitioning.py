@@ -31,6 +31,8 @@ from stagecut.formulations.throughput import set_partitioning
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.runtime.verify.bounds.at_once import bound_at_once
 from stagecut.runtime.verify.bounds.check import check_bound
+from stagecut.solvers.throughput import set_partitioning as search_module
+from stagecut.solvers.throughput.multilevel import least_load
 
 PROBLEMS = [
     Throughput(),
@@ -91,6 +93,20 @@ def spoiled(plan: Plan, best: float) -> Plan:
     """Return a plan that claims more than can be true, by the prices of a lower target."""
     certificate = dict(plan.certificate) | {"target": best * (1 + 1e-6)}
     return replace(plan, certificate=certificate)
+
+
+def test_a_share_of_the_work_bounds_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "LATE", -1.0)
+    monkeypatch.setattr(search_module, "FAR", 0.0)
+    origins = set()
+    for seed in range(8):
+        workload, cluster, problem = case(seed)
+        result = solve(
+            workload, cluster, problem, method="column-generation", limits=Limits(gap=0.0)
+        )
+        origins.add(result.bound_origin)
+        assert result.bound <= best_max_load(workload, cluster, problem) * (1 + 1e-9), seed
+    assert least_load.ORIGIN in origins
 
 
 def test_a_certificate_with_one_price_changed_is_refused() -> None:
