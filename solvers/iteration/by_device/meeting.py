@@ -15,7 +15,9 @@ from .singles import Part, Singles
 
 #: Pairs that are looked at at most, and listed, some 200 bytes each. Of 0.1, 1, 3 and 10 million, 3
 #: leaves the least gap after 20 s on each of five graphs.
-LOOKED_AT, MOST = 3_000_000, 400_000
+LOOKED_AT, MOST = 100_000_000, 400_000
+#: Prices at which pairs are left out, beside those of the node.
+POOL = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,4 +76,5 @@ class Meeting(Singles):
             keys = reached[graph.source[own]] * ideals + graph.cuts[own, 0]
             allowed[s] = np.isin(self.pairs.keys, keys)
             reached = np.unique(graph.cuts[graph.begin[s] : graph.begin[s + 1], 0])
-        return self.pairs.graph(self.meet, target, prices[None], allowed, MOST)
+        asked = np.array([prices, *self.plans.pool[-POOL:]])
+        return self.pairs.graph(self.meet, target, asked, allowed, MOST)

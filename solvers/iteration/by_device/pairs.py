@@ -136,6 +136,12 @@ class Pairs:
             line.weight[0][:, which].copy(),
         )
 
+    def _cut(self, meet: int) -> Shared:
+        """Return the nets with pins on both sides of the meeting ideal: no others are shared."""
+        held, pins, weight = self.shared
+        cut = (held[meet] > 0) & (held[meet] < pins)
+        return Shared(held[:, cut].copy(), pins[cut], weight[:, cut].copy())
+
     @cached_property
     def pins(self) -> NDArray[np.int16]:
         """How many pins of each of the `shared` nets the stages of `paths` have, shape (E, R)."""
@@ -179,27 +185,37 @@ class Pairs:
             held[d, : len(listed)] = listed
         return held
 
+    @cached_property
+    def paid_times(self) -> Floats:
+        """The times of the stages of `paths` if they pay for all nets that they cut, (2, R)."""
+        return np.asarray(self.least_times + self.shared.weight @ self.cut)
+
+    @cached_property
+    def cut(self) -> Bools:
+        """Which of the `shared` nets the stages of `paths` cut, shape (E, R)."""
+        return np.asarray((self.pins > 0) & (self.pins < self.shared.pins[:, None]))
+
     def times(self, half: int, meet: int) -> Floats:
         """Return the least time that stages of a half take where chains pass `meet`, shape (2, R).
 
-        Of the stages of `paths`. A net with pins on one side of the meeting ideal alone is paid for
-        by all stages that cut it. Else the first half pays for forward data, and the second half
-        for gradients, where another stage of the same half has a pin, as that is on another device.
+        Of the stages of `paths`; of those of the other half it means nothing. A net with pins on
+        one side of the meeting ideal alone is paid for by all stages that cut it. Else the first
+        half pays for forward data, and the second half for gradients, where another stage of the
+        same half has a pin, as that is on another device.
 
         Parameters
         ----------
         half
             0 for the stages below the meeting ideal, 1 for those above it.
         """
-        shared = self.shared
+        shared, times = self.shared, self.paid_times.copy()
         below = shared.held[meet]
         here = shared.pins - below if half else below
-        cut = (self.pins > 0) & (self.pins < shared.pins[:, None])
-        whole = here == shared.pins
-        times = self.least_times + shared.weight[:, whole] @ cut[whole]
-        elsewhere = cut & (self.pins < here[:, None])
-        times[half] += shared.weight[half, ~whole] @ elsewhere[~whole]
-        return np.asarray(times)
+        for e in np.flatnonzero((below > 0) & (below < shared.pins)):
+            cut = self.cut[e]
+            times[1 - half] -= shared.weight[1 - half, e] * cut
+            times[half] -= shared.weight[half, e] * (cut & (self.pins[e] >= here[e]))
+        return times
 
     def _around(self, least: Callable[[Floats, int], Floats]) -> Floats:
         """Return what stages around those of each device add to each path, shape (D, paths, N)."""
@@ -280,19 +296,20 @@ class Pairs:
         ]
         rows = np.empty((most, 5), np.int64)
         times = np.empty((most, 2, 2))
-        begin = np.zeros(size + 1, np.int64)
         room = float(self.paths.line.room[0])
         filled = list_pairs(
-            meet, target, self.stages, allowed, self.shared, self._limits(meet, first, second),
+            meet, target, self.stages, allowed, self._cut(meet), self._limits(meet, first, second),
             prices, np.array([np.concatenate(both) for both in tables]), room,
-            (rows, times, begin),
+            (rows, times),
         )  # fmt: skip
         if filled < 0:
             return None
-        rows = rows[:filled]
+        order = np.argsort(rows[:filled, 0], kind="stable")
+        rows = rows[order]
         duration = np.zeros((filled, 2, 4))
-        duration[:, :, :2] = times[:filled]
+        duration[:, :, :2] = times[order]
         layer, source, sink = rows[:, :3].T.copy()
+        begin = np.searchsorted(layer, np.arange(size + 1))
         return Graph(begin, layer, source, sink, duration, self.stages.end[rows[:, 3:]])
 
     @cached_property

@@ -183,7 +183,7 @@ class BestFirst:
             if graph is not None:
                 finer = self._whole(node.source, graph, node.target, node.paths, exact=True)
                 if finer is not None:
-                    self._refine(bound, finer, FIRST)
+                    node.source.plans.pool.append(self._refine(bound, finer, FIRST))
                 return
         halves = node.tree.halves(node.options, node.prices, node.chains)
         if halves is None:  # all chains that are left take equally long
