@@ -13,9 +13,8 @@ from .graph import Graph
 from .pairs import Pairs
 from .singles import Part, Singles
 
-#: Pairs that are looked at at most, and listed, some 200 bytes each. Of 0.1, 1, 3 and 10 million, 3
-#: leaves the least gap after 20 s on each of five graphs.
-LOOKED_AT, MOST = 100_000_000, 400_000
+#: Pairs that are looked at at most, a second or so, and listed, some 200 bytes each.
+LOOKED_AT, MOST = 30_000_000, 400_000
 #: Prices at which pairs are left out, beside those of the node.
 POOL = 3
 
