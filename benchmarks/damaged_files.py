@@ -14,7 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
-from damage import damaged, outcome, samples
+from damage import damaged, outcome
+from good_files import samples
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
         for k in range(options.cases):
             form = list(found)[k % len(found)]
             rng = random.Random(f"{options.seed} {form} {k}")
-            content = damaged(found[form].text, rng)
+            content = damaged(found[form].content, rng)
             try:
                 what: str = outcome(found[form], content, folder)
             except Exception as error:

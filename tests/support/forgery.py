@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from brute import best_max_load
 from cases import random_case
-from damage import ODD, weighted
+from damage import ODD
+from good_files import weighted
 from training_cases import random_training_case
 
 import stagecut

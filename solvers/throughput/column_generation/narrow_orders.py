@@ -42,6 +42,11 @@ def narrow_order(graph: Hypergraph) -> Ints:
     return np.array(_earlier(graph.pins, nets, best), np.int64)
 
 
+def width(graph: Hypergraph, order: Ints) -> float:
+    """Return Σ 2 ** groups over the places of an order, as a logarithm."""
+    return states(groups(graph.pins, _nets_of(graph), order.tolist()))
+
+
 def states(open_groups: Ints) -> float:
     """Return Σ 2 ** groups, as a logarithm."""
     top = int(open_groups.max(initial=0))

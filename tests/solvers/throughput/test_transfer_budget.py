@@ -96,7 +96,7 @@ def test_only_sets_of_too_many_transfers_are_left_out() -> None:
             )  # fmt: skip
             assert found is not None
             assert found.bound >= best - 1e-9
-            if found.true:
+            if found.load <= limit:
                 assert found.bound <= anyhow / 0.9 + 1e-9
     assert fewer > 0
 
