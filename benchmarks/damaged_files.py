@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from damage import damaged, outcome
 from good_files import samples
+from good_torch_files import torch_samples
 
 
 def main() -> None:
@@ -27,7 +28,7 @@ def main() -> None:
     counts: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = samples(folder)
+        found = {**samples(folder), **torch_samples(folder)}
         for k in range(options.cases):
             form = list(found)[k % len(found)]
             rng = random.Random(f"{options.seed} {form} {k}")
