@@ -77,8 +77,7 @@ def best_set(
     true_load: Callable[[Bools], float],
     scratch: Scratch,
     *,
-    floor: float,
-    enough: float = np.inf,
+    values: tuple[float, float],
     transfer_price: float | None = None,
     rough: bool = False,
     should_stop: Callable[[], bool],
@@ -99,10 +98,9 @@ def best_set(
         Load of a set in fact; asked of exact frontiers alone.
     scratch
         Where labels are kept.
-    floor
-        Values up to this are of no interest; at least 0.
-    enough
-        A set of this value is good enough, however far it is from the bound.
+    values
+        A floor, at least 0: values up to it are of no interest; and what is good enough, however
+        far it is from the bound.
     transfer_price
         What a unit of transfer time takes from the value; None if it is load instead.
     rough
@@ -122,6 +120,7 @@ def best_set(
         charge=1.0 if transfer_price is None else 0.0,
         transfer_price=transfer_price or 0.0,
     )
+    floor, enough = values
     limits = limit, floor
     load_of = true_load if states.exact else partial(_charged, states, terms)
     slopes, most = _slopes(states, terms, limit)

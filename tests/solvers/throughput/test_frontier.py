@@ -81,7 +81,7 @@ def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
         for floor in (0.0, best / 2, best * (1 + 1e-9), best + 1):
             found = best_set(
                 states, price, load, limit, partial(true_load, kind, load), Scratch(),
-                floor=floor, transfer_price=transfer_price if overlap else None,
+                values=(floor, np.inf), transfer_price=transfer_price if overlap else None,
                 should_stop=lambda: False,
             )  # fmt: skip
             assert found is not None
@@ -115,7 +115,7 @@ def test_orders_do_not_change_what_is_best() -> None:
             1.5,
             partial(pricing.load_of, 0),
             pricing.scratch,
-            floor=0.0,
+            values=(0.0, np.inf),
             should_stop=bool,
         )
         assert found is not None
@@ -137,7 +137,7 @@ def test_narrow_limits_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
             best = by_enumeration(graph, kind, price, limit, 0.0, False)
             found = best_set(
                 states, price, load, limit, partial(pricing.load_of, kind), pricing.scratch,
-                floor=0.0, should_stop=lambda: False,
+                values=(0.0, np.inf), should_stop=lambda: False,
             )  # fmt: skip
             assert found is not None
             assert found.bound >= best - 1e-9
