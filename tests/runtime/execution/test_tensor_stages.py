@@ -21,8 +21,8 @@ from stagecut import (
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from degree_cases import Shape, alone, make, plan_files, profiled, run_rank  # noqa: E402
-from ranks import launched  # noqa: E402
+from degree_cases import Shape, alone, clipped, make, plan_files, profiled, run_rank  # noqa: E402
+from ranks import launched, on_ranks  # noqa: E402
 
 from stagecut.runtime.execution.own_loop.training_pieces import training_pieces  # noqa: E402
 from stagecut.runtime.execution.prepare import split_model  # noqa: E402
@@ -64,6 +64,27 @@ def test_it_trains_as_one_process_does(
             torch.testing.assert_close(found[key], state[key], rtol=1e-5, atol=1e-5 * scale)
         trained |= here
     assert {n for n, _ in make(name)[0].named_parameters()} <= trained
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("language", ((2, 2), (1, 1))), ("vision", ((1, 1), (1, 2)))], ids=str
+)
+def test_gradients_are_clipped_by_the_norm_of_one_process(
+    name: str, shape: Shape, tmp_path: Path
+) -> None:
+    plan_files(name, shape, tmp_path)
+    done = on_ranks(sum(d * t for d, t in shape), clipped, name, tmp_path)
+    model, batches = make(name)
+    for batch in batches:
+        (model.train()(*batch) / len(batches)).backward()
+    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01))
+    wanted = dict(model.named_parameters())
+    for told, found in done:
+        assert told == pytest.approx(norm, rel=1e-5)
+        for key, gradient in found.items():
+            whole = wanted[key].grad
+            assert whole is not None
+            assert (gradient - whole).norm() <= 1e-5 * whole.norm() + 1e-9, key
 
 
 def make_one(name: str) -> tuple[Any, ...]:
