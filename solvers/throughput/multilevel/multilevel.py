@@ -28,6 +28,7 @@ from ..column_generation.narrow_orders import demand_order, narrow_order
 from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
 from .coarsen import around, crossing, even, labels, touching
+from .hubs import raise_by_hubs
 from .least_load import raise_by_least_load
 from .spine import raise_by_spine
 
@@ -74,6 +75,7 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
         few_ideals_dp(task, search)
     with search.phase("bound"):
         clock = Share(search, BOUND)
+        raise_by_hubs(task, free, narrow, search, clock)
         if ideals_alone(task):
             raise_by_spine(task, graph, search, clock)
         raise_by_least_load(task, free, narrow, search, clock)
