@@ -4,6 +4,7 @@
         [--seconds 1 2 5] [--seeds 0 1 2 3 4] [--arms zero-shot exact …]
     PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned.py times CASE …
     PYTHONPATH=.dev python benchmarks/learned.py report FILE … [--plots FOLDER]
+    PYTHONPATH=.dev python benchmarks/learned.py curve LOG [--plots FOLDER]
 
 A case is PROBLEM:WORKLOAD, such as noncontiguous:resnet50 or latency:FILE; none of the workloads is
 in the training set of a policy of the package. Each arm is one search, whose trace says what it had
@@ -12,7 +13,7 @@ small graph comes first, so that imports are not counted in. `zero-shot` draws f
 the package, `fine-tuned` has it learn from what it draws all the time, and both begin with the plan
 of `greedy`. `scratch` trains a new policy on the one graph by PPO, as the source does. The ratio is
 to the best bound that any arm proves; the exact methods have --bound CPU seconds more for it.
-`times` has CPU time of a placement drawn, and of updates.
+`times` has CPU time of a placement drawn, and of updates; `curve` draws a log of `stagecut learn`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from stagecut import Iteration, Latency, Limits, Throughput, Workload, evaluate, load
@@ -81,7 +83,7 @@ MOST_DRAWN = 1.3
 def main() -> None:
     """Measure, or report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("measure", "times", "report"))
+    parser.add_argument("what", choices=("measure", "times", "report", "curve"))
     parser.add_argument("given", nargs="+", help="Cases to measure, or records to report.")
     parser.add_argument("--records", type=Path, default=Path("learned.jsonl"))
     parser.add_argument("--seconds", nargs="+", type=float, default=(1.0, 2.0, 5.0))
@@ -92,6 +94,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "report":
         report([Path(path) for path in options.given], options.plots)
+        return
+    if options.what == "curve":
+        draw_training([Path(path) for path in options.given], options.plots or Path("."))
         return
     if options.what == "times":
         with one_thread():
@@ -287,6 +292,26 @@ def plot(
     axes.set_title(f"{kind}: median of {len(names)} workloads", fontsize=10)
     figure.legend(fontsize=7, loc="outside right upper")
     figure.savefig(path, dpi=90)
+
+
+def draw_training(files: Sequence[Path], folder: Path) -> None:
+    """Draw the loss of imitation, and what PPO drew, smoothed over updates."""
+    log = pd.concat([pd.read_csv(path) for path in files])
+    figure = Figure(figsize=(7, 2.8), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(2, 1))
+    imitation, ppo = log[log.phase == "imitation"], log[log.phase == "ppo"]
+    left.plot(imitation.step, imitation.loss.rolling(100).mean(), color=COLOURS["zero-shot"])
+    left.set_ylabel("cross-entropy of a decision")
+    left.set_title("imitation, mean of 100 updates", fontsize=10)
+    for column, name in (("mean", "mean of those drawn"), ("best", "best of them")):
+        right.plot(ppo.step, ppo[column].rolling(40).median(), label=name)
+    right.set_ylabel("objective / even load")
+    right.set_title("PPO, median of 40 updates", fontsize=10)
+    right.set_ylim(bottom=1)
+    right.legend(fontsize=7)
+    for axes in (left, right):
+        axes.set_xlabel("update")
+    figure.savefig(folder / "learned_training.png", dpi=90)
 
 
 if __name__ == "__main__":

@@ -15,22 +15,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances import Throughput
 from ...instances.common.arrays import Floats, Ints
-from ..task import Task
-from .hypergraph import Hypergraph
 
 #: What rounding in sums can make the bound too high by, relatively.
 COUNTING_SLACK = 1e-7
 
 #: Units in the largest set tried: what counts is few and heavy.
 MAX_HEAVIEST = 500
-
-
-def counting_bound(task: Task[Throughput], graph: Hypergraph) -> float:
-    """Return the largest T, to 1e-9, below which counting rules every placement out."""
-    kinds = np.flatnonzero(task.costs.count > 0)
-    return count_out(graph.compute.sum(axis=1)[kinds], task.costs.count[kinds])
 
 
 def count_out(time: Floats, count: Ints) -> float:

@@ -250,7 +250,7 @@ def extend_plans(low, high, data, query, labels, halt):
                                 fits_to[p] = 0
                                 fails_from[p] = UNKNOWN
                             limit = within * d - transfer
-                            if quick[p, 0] > limit:
+                            if quick[p, 0] == np.inf or quick[p, 0] > limit:  # `limit` may be inf
                                 continue
                             y = in_flight(data, d, labels.replicas[label])
                             found = quick[p, 0]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sweep import case_of
 from training_cases import best_objective, random_training_case
 
 from stagecut import (
@@ -166,6 +167,15 @@ def test_what_is_missing_is_said_in_bytes(benchmarks: Path) -> None:
     assert solve(workload, enough, Training(bandwidth=25 * GIB)).plan is not None
     short = accelerators_and_cpus(64, 0, need * 0.999)
     assert solve(workload, short, Training(bandwidth=25 * GIB)).status == "infeasible"
+
+
+def test_what_is_missing_is_that_of_a_plan_which_keeps_the_rules() -> None:
+    case = case_of("training", 1228)  # four replicas would need less, but are forbidden
+    result = solve(case.workload, case.cluster, case.problem, method="dp")
+    assert result.status == "infeasible"
+    need = float(result.reason.split(" needs ")[1].split(",")[0].split()[0])
+    enough = accelerators_and_cpus(4, 0, need + 1)
+    assert solve(case.workload, enough, case.problem, method="dp").plan is not None
 
 
 def test_memory_terms_add_up(benchmarks: Path) -> None:
