@@ -252,7 +252,7 @@ def knapsack_shares(weight: Floats, size: Floats, room: float) -> Floats:
     room *= 1 + SLACK  # else rounding of large sizes cuts small ones off
     share = np.zeros(len(weight))
     share[(size == 0) & (weight > 0)] = 1.0
-    some = np.flatnonzero((weight > 0) & (size > 0) & (size <= room))
+    some = np.flatnonzero((weight > 0) & (size > 0) & (size <= room) & np.isfinite(size))
     some = some[np.argsort(-weight[some] / size[some], kind="stable")]
     share[some] = np.clip((room - (np.cumsum(size[some]) - size[some])) / size[some], 0.0, 1.0)
     return share
