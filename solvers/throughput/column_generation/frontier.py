@@ -151,6 +151,32 @@ def frontier(
     return best
 
 
+def relaxed_frontier(
+    graph: Hypergraph, nets: Ints, weight: Floats, order: Ints, most: float, width: int
+) -> tuple[Ints, Ints, Floats] | None:
+    """Return layers, steps and costs, as of `build`, of states that give up nets beyond a width.
+
+    Parameters
+    ----------
+    nets, weight
+        Numbers of the nets that count, and what they cost.
+    most
+        Transfer time of sets at most.
+
+    Returns
+    -------
+    tuple or None
+        None if no set is left.
+    """
+    shape, zero = incidence(graph, nets), np.zeros(len(nets))
+    layers, step, cost, _, _ = build(
+        order, shape.unit_ptr, shape.unit_nets,
+        Nets(np.diff(shape.net_ptr), zero.astype(np.int64), zero > 0, weight, zero),
+        both=False, most=most, width=width, room=width * (graph.size + 2), relax=True,
+    )  # fmt: skip
+    return (layers, step, cost) if len(layers) else None
+
+
 def _states(
     shape: Incidence, order: Ints, weight: Floats, most: float, width: int, *, relax: bool
 ) -> Frontier | None:

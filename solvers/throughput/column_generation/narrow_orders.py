@@ -182,8 +182,10 @@ def _earlier(
 ) -> list[int]:
     """Return the order with units that close groups behind their first neighbour, if it is better.
 
-    Only what is open meanwhile changes, so each move is judged by the nets of the units it passes.
+    Only what is open meanwhile changes, so each move is judged by the nets of the units it passes;
+    but not by those of many pins, which are open anyhow.
     """
+    nets = [[e for e in own if len(pins[e]) <= HUB] for own in nets]
     order = list(order)
     rank = {v: i for i, v in enumerate(order)}
     for v in list(order):
