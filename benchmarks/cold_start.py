@@ -5,8 +5,9 @@
 The last cases need nothing compiled: they are what imports take.
 
 The first call begins with an empty cache of compiled kernels, in a folder of its own; the others
-find what those before have left. Prints a Markdown table: user and system seconds of each call, the
-last column for how much more the first takes than the last.
+find what those before have left. Each has one worker, as others begin by the clock. Prints a
+Markdown table: user and system seconds of each call, the last column for how much more the first
+takes than the last.
 """
 
 from __future__ import annotations
@@ -19,16 +20,22 @@ import sys
 import tempfile
 from pathlib import Path
 
+LATENCY = ["--objective", "latency"]
+GNMT = "{latency}/LayerGraphs/gnmt_inference.json"
+
 #: Cases: name, arguments of the command line.
 CASES = {
     "contiguous DP": ["solve", "gpt2-xl", "--split", "contiguous"],
     "contiguous DP, 87 nodes": ["solve", "semantic-fpn", "--split", "contiguous"],
     "set partitioning": ["solve", "gpt2-xl", "--split", "noncontiguous"],
     "set partitioning, 348 nodes": ["solve", "bert-large-operators", "--split", "noncontiguous"],
-    "latency": ["solve", "gpt2-xl", "--objective", "latency"],
-    "latency, 71 nodes": ["solve", "resnet50", "--objective", "latency"],
+    "latency": ["solve", "gpt2-xl", *LATENCY],
+    "latency, 71 nodes": ["solve", "resnet50", *LATENCY],
+    "label DP, 96 nodes": ["solve", GNMT, *LATENCY],
+    "label DP, two calls": ["solve", GNMT, *LATENCY, "--calls", "2"],
+    "label DP, 783 nodes": ["solve", "{latency}/OperatorGraphs/bert_l-12_inference.json", *LATENCY],
     "training": ["solve", "{benchmarks}/piper/bert32a100.json"],
-    "latency, 348 nodes": ["solve", "bert-large-operators", "--objective", "latency"],
+    "latency, 348 nodes": ["solve", "bert-large-operators", *LATENCY],
     "iteration": ["solve", "llama3-8b-training", "--microbatches", "8"],
     "mapping": [
         "map", "gpt2-xl-training", "--topology", "mesh2d:2x4", "--stages", "4", "--replicas", "2",
@@ -51,7 +58,9 @@ def main() -> None:
     print("| case | " + " | ".join(f"call {n}" for n in numbers) + " | first − last |")
     print("|---" * (options.calls + 2) + "|")
     for name in options.case:
-        arguments = [word.format(benchmarks=options.benchmarks) for word in CASES[name]]
+        latency = options.benchmarks / "placement/latency"
+        places = {"benchmarks": options.benchmarks, "latency": latency}
+        arguments = [word.format(**places) for word in CASES[name]]
         with tempfile.TemporaryDirectory() as folder:
             spent = [cpu_seconds(arguments, folder) for _ in numbers]
         cells = [f"{seconds:.1f}" for seconds in (*spent, spent[0] - spent[-1])]
@@ -61,7 +70,7 @@ def main() -> None:
 def cpu_seconds(arguments: list[str], cache: str) -> float:
     """Return user and system seconds of one command, with kernels cached in a folder."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run = ["-m", "stagecut", *arguments, "--time-limit", "120"]
+    run = ["-m", "stagecut", *arguments, "--time-limit", "120", "--workers", "1"]
     done = subprocess.run(
         [sys.executable, *(run if arguments else ["-c", "import stagecut"])],
         check=False,

@@ -14,7 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
-from damage import damaged, outcome, samples
+from damage import damaged, outcome
+from good_files import samples
+from good_torch_files import torch_samples
 
 
 def main() -> None:
@@ -26,11 +28,11 @@ def main() -> None:
     counts: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = samples(folder)
+        found = {**samples(folder), **torch_samples(folder)}
         for k in range(options.cases):
             form = list(found)[k % len(found)]
             rng = random.Random(f"{options.seed} {form} {k}")
-            content = damaged(found[form].text, rng)
+            content = damaged(found[form].content, rng)
             try:
                 what: str = outcome(found[form], content, folder)
             except Exception as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from functools import partial
+from typing import Any
 
 import torch
 from sharding_models import gpt2, llama, resnet50, vit
@@ -37,9 +38,9 @@ def profiled(name: str, degrees: tuple[int, ...]) -> tuple[Workload, float]:
     return layers, time.process_time() - began
 
 
-def ways(devices: int, microbatches: int) -> dict[str, Training]:
-    """Return the problems that are compared."""
-    problem = partial(Training, microbatches=microbatches)
+def ways(devices: int, microbatches: int, **more: Any) -> dict[str, Training]:
+    """Return the problems that are compared, with more options if they are given."""
+    problem = partial(Training, microbatches=microbatches, **more)
     one = PlacementRules(max_stages=1)
     return {
         "joined": problem(),

@@ -107,6 +107,53 @@ def llama(layers: int = 16, batch: int = 32) -> Made:
     return Language(layers, 2048, 32, 32000, None), (x, x)
 
 
+class Experts(nn.Module):
+    """A layer of experts, two of which count for each token; all compute every token."""
+
+    def __init__(self, width: int, hidden: int, count: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, count, bias=False)
+        self.up, self.gate = (nn.Parameter(torch.randn(count, width, hidden) / width**0.5)
+                              for _ in range(2))  # fmt: skip
+        self.down = nn.Parameter(torch.randn(count, hidden, width) / hidden**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        share = torch.softmax(self.router(tokens), -1)
+        least = share.topk(2, -1).values[:, 1:]
+        share = torch.where(share >= least, share, torch.zeros_like(share))
+        each = tokens.expand(len(self.up), *tokens.shape)
+        made = torch.bmm(F.silu(torch.bmm(each, self.gate)) * torch.bmm(each, self.up), self.down)
+        return (made * share.t().unsqueeze(-1)).sum(0).view_as(x)
+
+
+class Mixture(nn.Module):
+    """A language model as Mixtral: attention, then experts."""
+
+    def __init__(self, layers: int, width: int, heads: int, words: int, experts: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.attention = nn.ModuleList(
+            Attention(width, heads, bias=False, causal=True, rotate=True) for _ in range(layers)
+        )
+        self.experts = nn.ModuleList(Experts(width, 2 * width, experts) for _ in range(layers))
+        self.norms = nn.ModuleList(Root(width) for _ in range(2 * layers + 1))
+        self.head = nn.Linear(width, words, bias=False)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h, norms = self.words(x), iter(self.norms)
+        for attention, experts in zip(self.attention, self.experts, strict=True):
+            h = h + attention(next(norms)(h))
+            h = h + experts(next(norms)(h))
+        return F.cross_entropy(self.head(next(norms)(h)).flatten(0, 1), y.flatten())
+
+
+def mixtral(layers: int = 8, batch: int = 32) -> Made:
+    """A model of 5e8 parameters as Mixtral's, with 8 experts."""
+    x = torch.zeros(batch, 1024, dtype=torch.int64)
+    return Mixture(layers, 1024, 16, 32000, 8), (x, x)
+
+
 class Vit(nn.Module):
     """ViT-B/16, its tokens averaged."""
 
@@ -204,5 +251,6 @@ def faces(classes: int, batch: int) -> Made:
 
 
 MODELS: dict[str, Callable[[], Made]] = {
-    "gpt2": gpt2, "llama": llama, "resnet50": resnet50, "vit": vit, "vgg-head": vgg_head,
+    "gpt2": gpt2, "llama": llama, "mixtral": mixtral, "resnet50": resnet50, "vit": vit,
+    "vgg-head": vgg_head,
 }  # fmt: skip

@@ -250,8 +250,8 @@ def faces(options: argparse.Namespace) -> None:
                 if str(o.name).endswith("weight")
             )
             cells = [
-                f"{plan.objective:.4g} predicted, {1e3 * one.wall:.4g} ms "
-                f"(least {1e3 * one.least:.4g})"
+                f"{plan.objective:.4g} predicted, {1e3 * one.least:.4g} least, "
+                f"{1e3 * one.busy:.4g} CPU"
                 for plan, one in zip(plans, done, strict=True)
             ]
             print(f"| {batch} | {classes} |", " | ".join(cells), f"| {weight} |", flush=True)

@@ -5,46 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from sharding_models import Block, Bottleneck, Classifier, Language, Made, Root, Vit
+from sharding_models import Block, Bottleneck, Classifier, Language, Made, Mixture, Vit
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-
-class Experts(nn.Module):
-    """A layer of experts, two of which count for each token; all compute every token."""
-
-    def __init__(self, width: int, count: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(width, count, bias=False)
-        self.up = nn.ModuleList(nn.Linear(width, 2 * width, bias=False) for _ in range(count))
-        self.down = nn.ModuleList(nn.Linear(2 * width, width, bias=False) for _ in range(count))
-
-    def forward(self, x: Tensor) -> Tensor:
-        share = torch.softmax(self.gate(x), -1)
-        least = share.topk(2, -1).values[..., 1:]
-        share = torch.where(share >= least, share, torch.zeros_like(share))
-        made = torch.zeros_like(x)
-        for k, (up, down) in enumerate(zip(self.up, self.down, strict=True)):
-            made = made + share[..., k : k + 1] * down(F.silu(up(x)))
-        return made
-
-
-class Mixture(nn.Module):
-    """A language model as Mixtral: attention, then experts."""
-
-    def __init__(self, layers: int, width: int, heads: int, words: int) -> None:
-        super().__init__()
-        self.words = nn.Embedding(words, width)
-        self.blocks = nn.ModuleList(Block(width, heads, gated=True) for _ in range(layers))
-        self.experts = nn.ModuleList(Experts(width, 4) for _ in range(layers))
-        self.norm, self.head = Root(width), nn.Linear(width, words, bias=False)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        h = self.words(x)
-        for block, experts in zip(self.blocks, self.experts, strict=True):
-            h = block(h)
-            h = h + experts(h)
-        return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1), y.flatten())
 
 
 class Convolutions(nn.Module):
@@ -148,7 +111,7 @@ VGG = "8k3 8k3 M 16k3 16k3 M 32k3 32k3 32k3 M 64k3 64k3 64k3 M 64k3 64k3 64k3 M"
 FAMILIES: dict[str, Callable[[], Made]] = {
     "gpt2": lambda: _words(Language(2, 64, 4, 128, 16)),
     "llama": lambda: _words(Language(2, 96, 4, 128, None)),
-    "mixtral": lambda: _words(Mixture(1, 96, 4, 128)),
+    "mixtral": lambda: _words(Mixture(1, 96, 4, 128, 4)),
     "resnet": lambda: _images(SmallResNet(), 8, 16, 16),
     "vit": lambda: _images(SmallVit(), 8, 32, 16),
 }

@@ -75,13 +75,13 @@ def report(
         weight_share=weight_share,
         warm_up=warm_up,
     )
-    _write(comparison, plot, trace, csv)
     calibration = None
     if calibrate is not None:
         from ..runtime.accuracy.calibrate import calibrate as correct
 
         calibration = correct(loaded, made, comparison, recording.name)
         save(calibration.workload, calibrate)
+    _write(comparison, plot, trace, csv)
     if as_json:
         print_json(as_dict(comparison))
         return

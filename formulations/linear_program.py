@@ -52,15 +52,20 @@ class LinearOptimum(NamedTuple):
 
 
 def least_cost(
-    cost: Floats, lower: Floats, entries: Entries, row_lower: Floats, row_upper: Floats
+    cost: Floats,
+    lower: Floats,
+    entries: Entries,
+    row_lower: Floats,
+    row_upper: Floats,
+    upper: Floats | None = None,
 ) -> LinearOptimum | None:
-    """Return the optimum of min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x; None if nothing
-    keeps all rows.
+    """Return the optimum of min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x ≤ upper; None if
+    nothing keeps all rows.
 
     Parameters
     ----------
-    cost, lower
-        Shape (n,); a bound may be −inf.
+    cost, lower, upper
+        Shape (n,); bounds may be infinite, and the upper ones are by default.
     entries
         Of the matrix A, shape (m, n).
     row_lower, row_upper
@@ -73,10 +78,11 @@ def least_cost(
     """
     import highspy
 
+    upper = np.full(len(cost), np.inf) if upper is None else upper
     by_row = np.argsort(entries.row, kind="stable")
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(cost), len(row_lower)
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, np.full(len(cost), np.inf)
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper
     lp.row_lower_, lp.row_upper_ = row_lower, row_upper
     matrix = lp.a_matrix_
     matrix.format_ = highspy.MatrixFormat.kRowwise

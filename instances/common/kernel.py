@@ -190,21 +190,23 @@ class Kernel:
     def _compile(self, arguments: tuple[Any, ...]) -> None:
         """Compile for arguments like these, or load what was compiled before.
 
-        What cannot be loaded (damaged, or of other versions) or kept (no room) raises any error.
-        Then files of before are removed; if that does not help, none are used.
+        numba raises any error for what it cannot load (damaged, of other versions) or keep (no
+        room): files of before are removed; if that does not help, none are used. An error with no
+        files of before is the kernel's own, unless it is one of the file system.
         """
         parts = set[Kernel](_parts(self))
-        for remedy in (_remove_files, _unkept.update, None):
+        kept = any(part._cached for part in parts)
+        for remedy in (_remove_files, _unkept.update):
             try:
                 self.compiled.compile(tuple(map(self.compiled.typeof_pyval, arguments)))
-            except Exception:
-                if remedy is None:
+                return
+            except Exception as error:
+                if not kept and not isinstance(error, OSError):
                     raise
                 remedy(parts)
                 for part in parts:
                     part.__dict__.pop("compiled", None)
-            else:
-                return
+        self.compiled.compile(tuple(map(self.compiled.typeof_pyval, arguments)))
 
     @cached_property
     def _kept_as(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from ..common.units import NodeId
 from ..model.layers import Layers
 from ..model.workload import Workload
-from .source import Source, plain_id
+from .source import Source, Whole, plain_id
 
 
 class ConfigurationRecord(msgspec.Struct, forbid_unknown_fields=True):
@@ -19,7 +19,7 @@ class ConfigurationRecord(msgspec.Struct, forbid_unknown_fields=True):
     `sharding` has the signatures of the layer's operators, separated by spaces.
     """
 
-    degree: int
+    degree: Whole
     label: str
     time: float
     weight_bytes: float

@@ -7,13 +7,16 @@ import re
 from dataclasses import dataclass
 from enum import EnumType
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from ..common.errors import InputError, quote
 
 T = TypeVar("T")
+
+#: A number that arrays of whole numbers can hold.
+Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
@@ -239,4 +242,7 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
         name = where[-1] if where else "the file"
         begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
         return f"{begin}{name} is{said}; it must be {wanted}"
+    if match := re.fullmatch(r"Expected `int` ([<>])= (-?\d+)", message):
+        most = "most" if match[1] == "<" else "least"
+        return f"{begin}{quote(value) if known else 'a number'}; it must be at {most} {match[2]}"
     return f"{begin}{message.replace('`', '')}; correct it"

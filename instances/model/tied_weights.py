@@ -36,7 +36,7 @@ def tied_as(workload: Workload, tied: Tied | str, microbatches: int = 1) -> Work
     Raises
     ------
     InputError
-        If `tied` is neither, or M is below 1.
+        If `tied` is neither, M is below 1, or ties name more bytes or time than nodes have.
 
     Examples
     --------
@@ -48,7 +48,10 @@ def tied_as(workload: Workload, tied: Tied | str, microbatches: int = 1) -> Work
     tied = Tied.of("tied", tied)
     if microbatches < 1:
         raise InputError(f"microbatches: {microbatches}; it must be at least 1")
-    return with_ties(_without_ties(workload), workload_ties(workload), tied, microbatches)
+    try:
+        return with_ties(_without_ties(workload), workload_ties(workload), tied, microbatches)
+    except InputError as error:
+        raise InputError(f"its ties do not fit its nodes: {error}") from None
 
 
 def with_ties(

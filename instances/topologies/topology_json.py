@@ -11,7 +11,7 @@ import numpy as np
 
 from ..common.choices import Routing
 from ..common.errors import prefix_errors
-from ..formats.source import Record, Source, read_source
+from ..formats.source import Record, Source, Whole, read_source
 from ..formats.stagecut_json import finite, read_file
 from ..formats.versions import NEWEST, TOPOLOGY
 from ..formats.writing import layout, write_whole
@@ -21,7 +21,7 @@ from ..model.network.topology import Topology
 class TopologyLinkRecord(Record):
     """A link between two nodes, numbered devices first; bandwidth null for no limit."""
 
-    ends: tuple[int, int]
+    ends: tuple[Whole, Whole]
     latency_s: float
     bytes_per_s: float | None
 
@@ -35,7 +35,7 @@ class TopologyFile(Record):
     devices: list[str]
     links: list[TopologyLinkRecord]
     switches: int = 0
-    island: list[int] = msgspec.field(default_factory=list)
+    island: list[Whole] = msgspec.field(default_factory=list)
     excluded: list[int] = msgspec.field(default_factory=list)
     routing: Routing = Routing.HOPS
     shape: list[int] = msgspec.field(default_factory=list)

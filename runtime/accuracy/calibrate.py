@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from ...instances import Plan, Workload
+from ...instances import InputError, Plan, StagePlacement, Workload
 from ...instances.common.arrays import Floats
 from ...instances.model.costs import times_column
 from ..schedules.actions import Kind
@@ -58,6 +58,11 @@ def calibrate(workload: Workload, plan: Plan, comparison: Comparison, source: st
     Calibration
         The corrected workload, for which to plan again, and the factors.
 
+    Raises
+    ------
+    InputError
+        If it is a run of a training plan, whose layers have times for each configuration.
+
     Examples
     --------
     >>> import stagecut
@@ -74,6 +79,11 @@ def calibrate(workload: Workload, plan: Plan, comparison: Comparison, source: st
     >>> factors["factor"].round(6).tolist()
     [2.0]
     """
+    if isinstance(plan.solution, StagePlacement):
+        raise InputError(
+            "calibrate: a training plan's run times a configuration of each layer alone; profile "
+            "again without --estimate"
+        )
     stages = comparison.simulation.stages
     table = comparison.kinds
     keys = zip(table["stage"].tolist(), table["kind"].tolist(), strict=True)

@@ -9,16 +9,23 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ...instances import InputError, PipelinePlacement, Placement, Plan, Workload
+from ...instances import (
+    InputError,
+    PipelinePlacement,
+    Placement,
+    Plan,
+    StagePlacement,
+    Workload,
+)
 from ...instances.common.units import TIME_UNITS, UNSPECIFIED
 from ..execution.chain import Payload, executed_stages
 from ..execution.recording_file import Done, RunRecording
 from ..pictures.marks import bars_of
-from ..schedules import Schedule, schedule_of
+from ..schedules import Schedule, at_the_end, schedule_of
 from ..schedules.actions import Action, Kind
 from ..simulate.network import Network
 from ..simulate.pieces import forward_pieces_of, groups_of
-from ..simulate.plan_stages import usual_network
+from ..simulate.plan_stages import stages_of, usual_network
 from ..simulate.result import Simulation
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import StageGraph
@@ -201,8 +208,8 @@ def compare_run(
     >>> round(stagecut.compare_run(workload, plan, recording).error, 6)
     -0.5
     """
-    if not isinstance(plan.solution, Placement | PipelinePlacement):
-        raise InputError(f"report: the plan is for {plan.problem.name}; only placements are run")
+    if not isinstance(plan.solution, Placement | PipelinePlacement | StagePlacement):
+        raise InputError(f"report: the plan is for {plan.problem.name}; such plans are not run")
     if not np.array_equal(recording.placement, plan.placement):
         raise InputError(
             "recording: it is of another plan than the one given; record the run of this plan"
@@ -235,8 +242,11 @@ def join(simulation: Simulation, recording: RunRecording, warm_up: int | None = 
 def stages_run(workload: Workload, plan: Plan, weight_share: float | None = None) -> StageGraph:
     """Return the stages as the runtime runs them: a chain, what is needed later relayed.
 
-    What passes is what nodes give, as far as the workload knows.
+    What passes is what nodes give, as far as the workload knows. Stages of a training plan are
+    those that it was planned with.
     """
+    if isinstance(plan.solution, StagePlacement):
+        return stages_of(workload, plan, weight_share=weight_share)
     pieces = forward_pieces_of(workload, *groups_of(plan))
     stages = executed_stages(
         workload, plan, [Payload(0.0, 0.0)] * len(pieces), weight_share=weight_share
@@ -271,7 +281,8 @@ def _schedule(stages: StageGraph, recording: RunRecording) -> Schedule:
         if done.action not in seen:  # another copy of the pipeline did it too
             rows[stages.replicas[stage][m % len(stages.replicas[stage])]].append(done.action)
             seen.add(done.action)
-    return schedule_of(rows, name=recording.schedule, microbatches=recording.microbatches)
+    made = schedule_of(rows, name=recording.schedule, microbatches=recording.microbatches)
+    return at_the_end(made, stages)
 
 
 def _check(comparison: Comparison) -> None:

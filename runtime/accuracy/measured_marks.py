@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ...instances.common.escape import plain
 from ..pictures.marks import Bar, Marks, what_of
-from ..schedules.actions import Action
-from .join import Comparison
+from .join import COMPUTES, Comparison
 
 
 def measured_marks(comparison: Comparison) -> Marks:
@@ -17,11 +16,15 @@ def measured_marks(comparison: Comparison) -> Marks:
     found = []
     seen = set()
     for rank in comparison.recording.ranks:
+        did = [done.action for done in rank.actions if done.action.kind in COMPUTES]
+        if not did:
+            continue
+        ring = run.stages.replicas[did[0].stage]
+        where = lane[ring[did[0].microbatch % len(ring)]]
         for done in rank.actions:
             action = done.action
-            where = lane[_device(comparison, rank.rank, action)]
             if done.step != step or (where, action) in seen:
-                continue  # another copy of the whole pipeline did it too
+                continue  # another device of the replica did it too
             seen.add((where, action))
             found.append(
                 Bar(
@@ -41,9 +44,3 @@ def measured_marks(comparison: Comparison) -> Marks:
 
 def _when(bar: Bar) -> tuple[int, float]:
     return bar.lane, bar.start
-
-
-def _device(comparison: Comparison, rank: int, action: Action) -> int:
-    """Return the plan's device that did an action: the stage's only one, or the rank's."""
-    devices = comparison.simulation.stages.replicas[action.stage]
-    return rank if rank in devices[1:] else devices[0]

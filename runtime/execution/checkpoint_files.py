@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,12 @@ import torch
 
 from ...instances import InputError
 from ...instances.formats.source import Record
+
+#: What ``torch.load`` raises of files that are damaged: whatever its own code then meets.
+UNREADABLE = (
+    OSError, RuntimeError, EOFError, ValueError, UnpicklingError, LookupError, TypeError,
+    AttributeError, AssertionError, ArithmeticError, MemoryError, struct.error,
+)  # fmt: skip
 
 MANIFEST = "manifest.json"
 FORMAT = 2
@@ -99,7 +106,7 @@ class Checkpoint:
         """
         try:
             state = torch.load(self.path / file, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError):
+        except UNREADABLE:
             raise InputError(f"{self.path / file}: {_damaged(self.path)}") from None
         if not isinstance(state, dict) or not isinstance(state.get("tensors"), dict):
             raise InputError(f"{self.path / file}: {_damaged(self.path)}")

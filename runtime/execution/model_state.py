@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
 
 from ...instances import InputError
 from .checkpoint import ModelState, state_held
-from .checkpoint_files import MANIFEST, checkpoints, read_checkpoint
+from .checkpoint_files import MANIFEST, UNREADABLE, checkpoints, read_checkpoint
 from .split import PieceModule
 
 
@@ -99,7 +98,7 @@ def load_weights(model: nn.Module, file: Path) -> None:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
         raise InputError(f"{file}: no such file") from None
-    except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError):
+    except UNREADABLE:
         raise InputError(
             f"{str(file)[:200]}: it is no state_dict that torch.save wrote; let the "
             "model's factory load it"

@@ -111,8 +111,6 @@ class Options:
         if isinstance(plan.problem, Training):
             if self.replicas > 1:
                 raise InputError("replicas: the plan says them for each stage; leave them out")
-            if self.record is not None:
-                raise InputError("record: no recording of training plans; leave --record out")
             batch = plan.problem.microbatches or layers_of(workload).microbatches
             return replace(
                 self,

@@ -14,7 +14,7 @@ import numpy as np
 from ...instances import InputError
 from ...instances.common.arrays import Floats, Ints, frozen
 from ...instances.common.errors import quote
-from ...instances.formats.source import Record, Source, read_source
+from ...instances.formats.source import Record, Source, Whole, read_source
 from ...instances.formats.stagecut_json import read_file
 from ...instances.formats.versions import NEWEST, RECORDING
 from ...instances.formats.writing import layout, write_whole
@@ -134,7 +134,7 @@ class RecordingFile(Record):
     format: Literal["stagecut-recording"]
     version: Literal[1]
     workload_fingerprint: str
-    placement: list[int]
+    placement: list[Whole]
     schedule: str
     microbatches: int
     ranks: list[RankRecord]

@@ -28,7 +28,7 @@ from .steps import (
     take_steps,
     threads_per_process,
 )
-from .trainer import ASYNCHRONOUS, Batches, Stream, Trainer
+from .trainer import ASYNCHRONOUS, Batches, Stream
 
 
 def run(
@@ -88,19 +88,21 @@ def run(
         whole = model_state(prepared.model, prepared.pieces)
         with process_group(options.device, guard) as device:
             trainer = _trainer(prepared, options, device)
+            if trainer.recorder is not None:
+                trainer.recorder.start_s = common_zero()
             if guard is not None:
                 guard.count(trainer.actions)
             steps = take_steps(
                 trainer, prepared.inputs, given, whole, options, hashes, guard, on_step
             )
-            if isinstance(trainer, Batches) and options.record is not None:
-                _save_recording(trainer.pipeline, prepared, options.record)
+            if options.record is not None:
+                _save_recording(trainer, prepared, options.record)
             if isinstance(trainer, Stream):
                 trainer.give_back(prepared.model)
     return steps
 
 
-def _trainer(prepared: Prepared, options: Options, device: torch.device) -> Trainer:
+def _trainer(prepared: Prepared, options: Options, device: torch.device) -> Batches | Stream:
     assert options.schedule is not None
     assert options.microbatches is not None
     asynchronous = options.schedule in ASYNCHRONOUS
@@ -113,6 +115,7 @@ def _trainer(prepared: Prepared, options: Options, device: torch.device) -> Trai
             make_optimizer(options),
             device,
             recompute=options.recompute,
+            record=options.record is not None,
         )
     pipeline = Pipeline(
         prepared,
@@ -123,16 +126,19 @@ def _trainer(prepared: Prepared, options: Options, device: torch.device) -> Trai
         recompute=options.recompute,
         record=options.record is not None,
     )
-    if pipeline.recorder is not None:
-        pipeline.recorder.start_s = common_zero()
     return Batches(pipeline, make_optimizer(options) if prepared.training else None)
 
 
-def _save_recording(pipeline: Pipeline, prepared: Prepared, path: Path) -> None:
+def _save_recording(trainer: Batches | Stream, prepared: Prepared, path: Path) -> None:
     """Write what the devices of the first replica did; idle ones did nothing."""
-    assert pipeline.recorder is not None
-    recorder = pipeline.recorder
-    here = (dist.get_rank(), socket.gethostname(), str(pipeline.device), tuple(recorder.done))
+    assert trainer.recorder is not None
+    actions = tuple(trainer.recorder.done)
+    if isinstance(prepared.plan.solution, StagePlacement):  # pieces have the plan's numbers
+        stage = [piece.device for piece in prepared.pieces]
+        actions = tuple(
+            d._replace(action=d.action._replace(stage=stage[d.action.stage])) for d in actions
+        )
+    here = (dist.get_rank(), socket.gethostname(), str(trainer.device), actions)
     everywhere = [here] * dist.get_world_size()
     dist.all_gather_object(everywhere, here)
     done = {
@@ -143,8 +149,8 @@ def _save_recording(pipeline: Pipeline, prepared: Prepared, path: Path) -> None:
     recording = RunRecording(
         prepared.workload.fingerprint,
         prepared.plan.placement,
-        pipeline.schedule.name,
-        pipeline.microbatches,
+        trainer.schedule.name,
+        trainer.schedule.microbatches,
         tuple(done.get(d, RankRecording(d, "", "idle", ())) for d in range(size)),
     )
     if dist.get_rank() == 0:

@@ -18,6 +18,7 @@ from .own_loop.loop import Loop
 from .own_loop.teams import join_teams
 from .pipeline import Pipeline, place
 from .prepare import Prepared
+from .recorder import Recorder
 from .sharded.checkpoint import own_parts, whole_tensors
 from .sharded.parts import Parts
 from .sharded.stage import ShardedStage
@@ -69,7 +70,8 @@ class Batches:
     at_once = 1
 
     def __init__(self, pipeline: Pipeline, optimizer: MakeOptimizer | None) -> None:
-        self.pipeline = pipeline
+        self.pipeline, self.device = pipeline, pipeline.device
+        self.schedule, self.recorder = pipeline.schedule, pipeline.recorder
         self.per_batch = pipeline.microbatches * (
             dist.get_world_size() // dist.get_world_size(pipeline.group)
         )
@@ -112,6 +114,8 @@ class Stream:
         Batches until the pipeline is emptied; 1 for synchronous schedules.
     recompute
         Every piece computes its activations again, not only those that the plan names.
+    record
+        Note when each action began and ended, in `recorder`; not of asynchronous schedules.
 
     Raises
     ------
@@ -129,6 +133,7 @@ class Stream:
         device: torch.device,
         *,
         recompute: bool = False,
+        record: bool = False,
     ) -> None:
         used = prepared.devices
         again = [
@@ -159,6 +164,7 @@ class Stream:
         first = prepared.teams.of(dist.get_rank())[0]
         own = [p for p, ring in enumerate(ranks) if first in ring]
         pieces = _placed(prepared, own, device)
+        self.schedule, self.recorder = rows, Recorder(device) if record else None
         self.loop = Loop(
             pieces,
             ranks,
@@ -167,6 +173,7 @@ class Stream:
             microbatches=microbatches,
             recompute=frozenset(range(len(ranks))) if recompute else prepared.recompute,
             device=device,
+            recorder=self.recorder,
             teams=prepared.teams,
         )
         self.pieces = [pieces[p] for p in own]
@@ -174,6 +181,8 @@ class Stream:
     def run(self, microbatches: Sequence[Tensors]) -> list[float]:
         """Run all batches; see `Trainer`."""
         self.loop.run(lambda j: tuple(x.to(self.device) for x in microbatches[j]))
+        if self.recorder is not None:
+            self.recorder.step += 1
         losses = torch.zeros(len(microbatches), device=self.device)
         for j, loss in self.loop.losses.items() if self.loop.first else ():
             losses[j] = loss
@@ -183,12 +192,12 @@ class Stream:
 
     def trained(self) -> Trained:
         """Return what this rank trains."""
-        optimizers, parts = list(self.loop.optimizers.values()), self._parts()
+        optimizers, parts = list(self.loop.optimizers.values()), self.parts
         return _trained(self.pieces, optimizers) if parts is None else own_parts(parts, optimizers)
 
     def written(self) -> Trained:
         """Return what this rank writes of a checkpoint: of what a team trains, its share."""
-        parts = self._parts()
+        parts = self.parts
         if parts is None:
             return self.trained()
         return whole_tensors(parts, list(self.loop.optimizers.values()))
@@ -199,11 +208,12 @@ class Stream:
 
     def give_back(self, model: nn.Module) -> None:
         """Write what teams have trained, put together, into the model; all ranks call this."""
-        parts = self._parts()
+        parts = self.parts
         if parts is not None:
             parts.give_back(model)
 
-    def _parts(self) -> Parts | None:
+    @property
+    def parts(self) -> Parts | None:
         """Return this rank's parts, if it is in a team: then it has one piece."""
         (module, *_) = [piece.module for piece in self.pieces]
         return module.parts if isinstance(module, ShardedStage) else None

@@ -141,6 +141,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "WeightVersions",
+    "at_the_end",
     "list_schedule",
     "make_schedule",
     "parse_action",

@@ -67,8 +67,8 @@ ORDERS, SEQUENCES = 10, 2
 #: A target that differs from a hopeless one by less than this, relatively, is hopeless too.
 RESOLUTION = 1e-5
 
-#: Seconds after which the bound by a share of the work is tried, if the gap is larger than `FAR`:
-#: it has no certificate that can be checked, and prices prove most splits earlier.
+#: Seconds after which the bound by a share of the work is tried, if the gap is above `FAR` and
+#: prices stop closing it: its certificate cannot be checked, and they prove most splits earlier.
 LATE, FAR = 8.0, 0.01
 
 #: Rounds without any success after which a search ends that has no deadline, or no patience.
@@ -146,7 +146,7 @@ def _begin(
 ) -> list[Ints]:
     """Return orders of the units; offer first splits, unless a good one is known."""
     with search.phase("start"):
-        tried = orders(shape, np.random.default_rng(0))
+        tried = orders(graph, shape, np.random.default_rng(0))
         if not known:
             _start(task, graph, shape, tried, rng, search)
     if search.best is None:
@@ -205,7 +205,7 @@ def _alternate(
             search.stop_for("nodes")
             return
         rounds += 1
-        if late and search.seconds > LATE and search.gap > FAR:
+        if late and not rising and search.seconds > LATE and search.gap > FAR:
             late = False
             with search.phase("least load"):
                 raise_by_least_load(task, graph, tried[0], search, share, WIDE)

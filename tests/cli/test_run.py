@@ -91,27 +91,41 @@ def files(folder: Path, devices: int) -> Path:
     return folder / "plan.json"
 
 
+def ran(folder: Path, processes: int, *options: str) -> list[str]:
+    """Run a plan under torchrun with a recording; return the lines that it prints."""
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={processes}", "-m", "stagecut", "run", "plan.json"]
+    command += ["--model", "model.py:make", "--record", "run.json", *options]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_stages_of_tensor_degree_two_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the model's profile to the recording of two stages by two processes each."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL.replace("batch=3", "batch=4"))
+    profiled = "profile model.py:make --train --layers --degrees 1,2 --depth 1 --estimate h100"
+    solved = "solve w.json --accelerators 4 --microbatches 4 --degrees 2 --replicas 1"
+    assert run_command([*profiled.split(), "-o", "w.json"]) == 0
+    assert run_command([*solved.split(), "-o", "plan.json"]) == 0
+    told = ran(tmp_path, 4, "--workload", "w.json", "--steps", "2", "--report")
+    assert len([line for line in told if line.startswith("step ")]) == 2
+    assert any(line.startswith("step: predicted") for line in told)
+    plan = load_plan(tmp_path / "plan.json", stagecut.load(tmp_path / "w.json"))
+    assert [stage.degree for stage in plan.solution.stages] == [2, 2]  # type: ignore[union-attr]
+    for rank in load_recording(tmp_path / "run.json").ranks[:4]:  # the cluster has a CPU, too
+        actions = {str(d.action) for d in rank.actions}
+        assert {f"{rank.rank // 2}{kind}{j}" for kind in "FB" for j in range(4)} <= actions
+
+
 def test_two_processes_train(tmp_path: Path) -> None:
     files(tmp_path, 2)
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    command += [
-        "--nproc-per-node=2",
-        "-m",
-        "stagecut",
-        "run",
-        "plan.json",
-        "--model",
-        "model.py:make",
-        "--steps",
-        "3",
-    ]
-    command += ["--microbatches", "4", "--workload", "w.json", "--record", "run.json"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("step ")]
-    assert len(lines) == 2  # the inputs end
-    assert "the inputs ended after 2 steps" in done.stdout
+    told = ran(tmp_path, 2, "--steps", "3", "--microbatches", "4", "--workload", "w.json")
+    assert len([line for line in told if line.startswith("step ")]) == 2  # the inputs end
+    assert "the inputs ended after 2 steps" in told
     recording = load_recording(tmp_path / "run.json")
     assert recording.steps == (0, 1)
     assert recording.schedule == "1f1b"

@@ -11,8 +11,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from damage import damaged, outcome, samples
+from damage import damaged, outcome
 from forgery import certified, changed, fate, forged, is_refused, plans
+from good_files import samples
 from nonsense import COMMANDS, NONSENSE, attack, commands, no_cases_run, options_of
 
 from stagecut.api import cases
@@ -29,9 +30,20 @@ def test_damaged_files_are_refused_or_say_the_same_when_saved_again(tmp_path: Pa
     found = samples(tmp_path)
     for name, sample in found.items():
         rng = random.Random(f"whole {name}")
-        assert outcome(sample, sample.text.encode(), tmp_path) == "harmless", name
-        seen = Counter(outcome(sample, damaged(sample.text, rng), tmp_path) for _ in range(40))
+        assert outcome(sample, sample.content, tmp_path) == "harmless", name
+        seen = Counter(outcome(sample, damaged(sample.content, rng), tmp_path) for _ in range(40))
         assert seen["refused"] > 15 or name == "compare record", (name, seen)
+
+
+def test_damaged_files_that_torch_reads_are_refused_or_harmless(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+    from good_torch_files import torch_samples
+
+    for name, sample in torch_samples(tmp_path).items():
+        rng = random.Random(f"torch {name}")
+        assert outcome(sample, sample.content, tmp_path) == "harmless", name
+        seen = Counter(outcome(sample, damaged(sample.content, rng), tmp_path) for _ in range(40))
+        assert seen["refused"] > 15, (name, seen)
 
 
 def test_changed_plans_are_refused_or_still_true(tmp_path: Path) -> None:

@@ -13,8 +13,20 @@ from pipelines import plan_of
 from recordings import recording_of
 from typer.testing import CliRunner
 
-from stagecut import Cluster, InputError, Link, Plan, Workload, load, save
+from stagecut import (
+    Cluster,
+    DeviceKind,
+    InputError,
+    Link,
+    Plan,
+    Training,
+    Workload,
+    load,
+    save,
+)
 from stagecut.commands.report import report
+from stagecut.instances import Layers, Stage
+from stagecut.instances.model.solution import in_stages
 from stagecut.runtime.accuracy.calibrate import calibrate, predicted_after
 from stagecut.runtime.accuracy.chart import draw_comparison
 from stagecut.runtime.accuracy.join import compare_run, stages_run
@@ -27,7 +39,7 @@ from stagecut.runtime.execution.recording_file import (
 )
 from stagecut.runtime.schedules.actions import Action, Kind
 from stagecut.runtime.simulate.network import point_to_point
-from stagecut.runtime.simulate.simulator import simulate_stages
+from stagecut.runtime.simulate.simulator import simulate, simulate_stages
 
 
 def planned(name: str = "unet-training", parts: int = 3, mixed: bool = False):
@@ -72,6 +84,41 @@ def test_a_run_that_is_as_predicted_has_no_error(schedule: str, mixed: bool) -> 
     assert found.error == pytest.approx(0, abs=1e-2)  # transfers before and after are not recorded
     assert found.steps == (1, 2)
     assert found.optimizer_s == 0
+
+
+def training_plan() -> tuple[Workload, Plan]:
+    """Return three layers, and a plan whose first stage has replicas of tensor degree 2."""
+    layers = Layers(
+        node=np.arange(3), degree=np.array([2, 2, 1]), label=("tensor",) * 3,
+        recomputes=np.array([False, False, True]), time=np.array([3.0, 4.0, 5.0]),
+        weight_bytes=np.ones(3), bytes_per_microbatch=np.ones(3), fixed_bytes=np.ones(3),
+        edge_bytes=np.ones(2), sync_bytes=({},) * 3, microbatches=8, bandwidth=2.0,
+    )  # fmt: skip
+    workload = Workload(
+        name="layers", ids=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]]),
+        times={"accelerator": np.ones(3)}, memory_bytes=np.zeros(3), transfer=np.zeros(3),
+        layers=layers, time_unit="ms",
+    )  # fmt: skip
+    cluster = Cluster((DeviceKind("gpu", 5),))
+    stages = in_stages([Stage((0, 1), (0, 1), 2, 2), Stage((2,), (2,), 1, 1)], cluster)
+    plan = Plan(
+        workload.name, workload.fingerprint, cluster, Training(), stages, 1.0, 0.0, "test", "ms"
+    )
+    return workload, plan
+
+
+def test_a_training_plan_that_runs_as_predicted_has_no_error(tmp_path: Path) -> None:
+    workload, plan = training_plan()
+    run = simulate(workload, plan, "1f1b", 8)
+    found = compare_run(workload, plan, recording_of(run, plan))
+    assert np.abs(found.actions["error"]).max() < 1e-9
+    assert found.predicted_iteration_s == pytest.approx(run.makespan / 1e3)
+    assert "REDUCE_GRAD" in set(found.simulation.actions_to_pandas()["kind"])
+    draw_comparison(found, tmp_path / "both.png")
+    measured = {e["name"] for e in comparison_trace(found)["traceEvents"] if e["pid"] == MEASURED}
+    assert {"0F0", "1B7"} <= measured
+    with pytest.raises(InputError, match="calibrate: a training plan"):
+        calibrate(workload, plan, found, "r.json")
 
 
 def test_errors_are_those_of_the_times() -> None:

@@ -135,7 +135,7 @@ def test_anything_else_is_refused(text: str) -> None:
 
 
 def test_a_bad_cell_is_named() -> None:
-    with pytest.raises(InputError, match=r"row 2, column 3: '1F0x' is not an action"):
+    with pytest.raises(InputError, match=r'row 2, column 3: "1F0x" is not an action'):
         read_csv("0F0,0B0\n1F0,,1F0x\n")
     with pytest.raises(InputError, match="no actions"):
         read_csv(",,\n")

@@ -11,8 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 from brute import best_max_load
+from brute_sharding import random_problem, random_program
 from cases import random_case
-from damage import ODD, weighted
+from damage import ODD
+from good_files import weighted
 from training_cases import random_training_case
 
 import stagecut
@@ -22,6 +24,8 @@ from stagecut.instances.common.errors import InputError, VerificationError
 from stagecut.instances.formats.files import dumps, load_plan
 from stagecut.runtime import verify
 from stagecut.runtime.verify.bounds.check import check_bound
+
+_GIVEN = Iteration(2, "given", actions=("0F0,0F1,0B0,0B1", "1F0,1F1,1B0,1B1"))
 
 #: What became of a changed plan: refused in one line; or its claims are true, by the definition.
 Fate = Literal["refused", "true", "defect"]
@@ -37,6 +41,10 @@ def plans() -> list[tuple[Workload, Plan]]:
             found.append((workload, _plan(workload, cluster, problem, method)))
         if seed % 4 == 0:
             found.append((workload, _plan(workload, cluster, Iteration(3), "dp")))
+            found.append((workload, _plan(workload, cluster, _GIVEN, "auto")))
+            rng = np.random.default_rng(seed)
+            program, sharding = random_program(rng, 8), random_problem(rng)
+            found.append((program, _plan(program, None, sharding, "messages")))
         layered, devices, training = random_training_case(seed)
         found.append((layered, _plan(layered, devices, training, "dp")))
     for name in ("mesh2d:2x2", "ring:5"):
@@ -70,6 +78,11 @@ def changed(workload: Workload, plan: Plan, rng: random.Random) -> dict[str, Any
             document["problem"][key] = rng.choice(ODD)
         case 6:
             del document["problem"][rng.choice(list(document["problem"]))]
+        case 7 if "nodes" not in parts[0]:  # an operator as another is
+            rng.choice(parts)["signatures"] = rng.choice(parts)["signatures"]
+        case _ if "nodes" not in parts[0]:
+            part = rng.choice(parts)
+            part[rng.choice(list(part))] = rng.choice(ODD)
         case 7:  # a node elsewhere
             lists = [part["nodes"] for part in parts if part["nodes"]]
             node = rng.choice(lists)

@@ -95,7 +95,7 @@ class PairLink:
             raise InputError(f"link {self}: {quote(self.link)} is not a Link")
 
     def __str__(self) -> str:
-        return " – ".join(self.ends)
+        return " – ".join(quote(end).strip('"') for end in self.ends)
 
 
 def link_table(links: Sequence[PairLink], named: Mapping[str, Sequence[int]], size: int) -> Ints:

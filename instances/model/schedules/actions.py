@@ -6,7 +6,7 @@ import re
 from enum import IntEnum
 from typing import NamedTuple
 
-from ...common.errors import InputError
+from ...common.errors import InputError, quote
 
 
 class Kind(IntEnum):
@@ -67,4 +67,5 @@ def parse_action(text: str) -> Action:
         kind = Kind[found[2]]
         if not found[3].startswith("0") if kind in PER_BATCH else found[3]:
             return Action(int(found[1]), kind, int(found[3] or 0))
-    raise InputError(f"{text!r} is not an action such as 2F0, 2B0, 2I0, 2W0, 2RECV_F0 or 2STEP")
+    known = "2F0, 2B0, 2I0, 2W0, 2RECV_F0 or 2STEP"
+    raise InputError(f"{quote(text)} is not an action such as {known}")

@@ -167,7 +167,9 @@ def _traced(
             arriving = [torch.empty_like(x) for x in made if x.requires_grad]
             traced = make_fx(step)(weights, buffers, given, [x.detach() for x in arriving])
     except Exception as error:  # the user's code may fail in any way
-        raise InputError(f"a layer cannot be traced: {reason_of(error, module)}") from None
+        raise InputError(
+            f"a layer cannot be traced: {reason_of(error, module)}; plan it without tensor degrees"
+        ) from None
     graph = named_graph(traced.graph, weights, buffers, trained, (given, arriving))
     after = list(graph.graph.nodes)
     last = max(graph.losses[: len(made)], key=after.index)

@@ -22,6 +22,7 @@ from ...schedules.actions import TRANSFERS
 from ...simulate.stages import StageGraph, chain
 from ..gradients import GradientSums, clip_norm
 from ..recorder import Recorder
+from ..sharded.stage import ShardedStage
 from ..split import PieceModule
 from ..stage import Stage, Tensors
 from .teams import Teams
@@ -214,17 +215,20 @@ class Loop:
         Parameters
         ----------
         max_norm
-            Euclidean norm over all gradients of the model; copies count once.
+            Euclidean norm over all gradients of the model; copies count once, and so do parts.
 
         Returns
         -------
         Tensor
             The norm before.
         """
-        if self.teams.members:
-            raise InputError("clip_gradients: not where several ranks compute a stage together")
         own = {n: x for parameters in self.parameters.values() for n, x in parameters.items()}
-        return clip_norm(own, self.sums.holders, max_norm)
+        holders, team = dict(self.sums.holders), self.teams.of(dist.get_rank())
+        for stage in self.stages.values():
+            module = stage.piece.module
+            if isinstance(module, ShardedStage):
+                holders |= {name: holders[name].union(team) for name in module.copied}
+        return clip_norm(own, holders, max_norm)
 
     def _forward(self, p: int, j: int, data: Data) -> None:
         inputs = self.transport.receive(Message(p - 1, False, j)) if p else data(j)

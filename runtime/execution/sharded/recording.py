@@ -6,6 +6,7 @@ asks for it itself, axis of the mesh (−1 for computing), begin, end, bytes tha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -89,6 +90,9 @@ class ShardedRecording:
         for rank in self.ranks:
             if [event[:5] for event in rank.events] != first:
                 raise InputError(f"rank {rank.rank}: it did other things than rank 0; run again")
+            numbers = [number for event in rank.events for number in event[5:]]
+            if not all(map(math.isfinite, (*numbers, *self.step_s))):
+                raise InputError(f"rank {rank.rank}: times and bytes must be finite numbers")
             if any(not event.start_s <= event.end_s for event in rank.events):
                 raise InputError(f"rank {rank.rank}: an event ends before it begins")
 

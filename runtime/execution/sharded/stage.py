@@ -59,6 +59,8 @@ class ShardedStage(nn.Module):  # type: ignore[misc]  # torch is not typed for m
     ----------
     parts
         Of parameters and buffers, by the model's names.
+    copied
+        Parameters that each device has whole, but those that several layers have.
 
     Raises
     ------
@@ -83,6 +85,8 @@ class ShardedStage(nn.Module):  # type: ignore[misc]  # torch is not typed for m
                 lying[name] = how if alike else _WHOLE
         unread = {**dict(piece.module.named_parameters()), **dict(piece.module.named_buffers())}
         self.parts: Parts = parts_of(piece.module, dict.fromkeys(unread, _WHOLE) | lying, place)
+        copied = {name for name in self.parts.parameters if self.parts.lying[name] == _WHOLE}
+        self.copied = copied - tied
         self._attribute = {name: f"part{k}" for k, name in enumerate(self.parts.lying)}
         for name, parameter in self.parts.parameters.items():
             self.register_parameter(self._attribute[name], parameter)

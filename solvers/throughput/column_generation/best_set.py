@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -44,8 +45,9 @@ class BestSet:
         No set within the load has a greater value.
     members
         Shape (U,): a set of a value above the floor; None if there is none.
-    true
-        Whether its load is within the limit in fact; if not, its value is `bound`.
+    load
+        Its load, without nets that the frontier gave up; `inf` if there is none. Where it is above
+        the limit, the value of the set is `bound`.
     steps
         Pairs (load, value), both increasing: a set of a load below that of a pair has at most
         the value of the pair before it, or that of the floor before the first.
@@ -53,7 +55,7 @@ class BestSet:
 
     bound: float
     members: Bools | None
-    true: bool
+    load: float
     steps: tuple[tuple[float, float], ...]
 
 
@@ -75,7 +77,7 @@ def best_set(
     true_load: Callable[[Bools], float],
     scratch: Scratch,
     *,
-    floor: float,
+    values: tuple[float, float],
     transfer_price: float | None = None,
     rough: bool = False,
     should_stop: Callable[[], bool],
@@ -84,8 +86,7 @@ def best_set(
 
     Labels are made in both directions in turn, each time finer, as those of one direction tell
     which of the other cannot lead above the floor. Ends when there is nothing above the floor,
-    with a set that is within the load in fact and nearly as good as the bound, or at the finest
-    resolution.
+    with a set that is within the load and nearly as good as the bound, or at the finest resolution.
 
     Parameters
     ----------
@@ -94,11 +95,12 @@ def best_set(
     limit
         Σ load + transfers must be at most this; only Σ load if transfers have a price.
     true_load
-        Load of a set in fact.
+        Load of a set in fact; asked of exact frontiers alone.
     scratch
         Where labels are kept.
-    floor
-        Values up to this are of no interest; at least 0.
+    values
+        A floor, at least 0: values up to it are of no interest; and what is good enough, however
+        far it is from the bound.
     transfer_price
         What a unit of transfer time takes from the value; None if it is load instead.
     rough
@@ -118,11 +120,13 @@ def best_set(
         charge=1.0 if transfer_price is None else 0.0,
         transfer_price=transfer_price or 0.0,
     )
+    floor, enough = values
     limits = limit, floor
+    load_of = true_load if states.exact else partial(_charged, states, terms)
     slopes, most = _slopes(states, terms, limit)
     if most <= floor:
-        return BestSet(floor, None, True, ())
-    bound, members = np.inf, None
+        return BestSet(floor, None, np.inf, ())
+    bound, members, its_load = np.inf, None, np.inf
     steps: tuple[tuple[float, float], ...] = ()
     rest: Labels | None = None
     forward = False
@@ -139,20 +143,34 @@ def best_set(
             break
         whole = labels.last(forward)
         if len(whole) == 0 or labels.value[whole[-1]] <= floor:
-            return BestSet(floor, None, True, ())
+            return BestSet(floor, None, np.inf, ())
         bound = float(labels.value[whole[-1]])
         steps = tuple(zip(labels.used[whole].tolist(), labels.value[whole].tolist(), strict=True))
         members = _trace(labels, whole[-1], states.order, forward)
-        if true_load(members) <= limit:
-            return BestSet(bound, members, True, steps)
+        its_load = load_of(members)
+        if its_load <= limit:
+            return BestSet(bound, members, its_load, steps)
         for k in reversed(whole[-LOOKS:-1]):
-            if bound - labels.value[k] > min((1 - GOOD) * (bound - floor), (1 - CLOSE) * bound):
+            near = bound - min((1 - GOOD) * (bound - floor), (1 - CLOSE) * bound)
+            if labels.value[k] < min(near, enough):
                 break
             lesser = _trace(labels, k, states.order, forward)
-            if true_load(lesser) <= limit:
-                return BestSet(bound, lesser, True, steps)
+            if (lesser_load := load_of(lesser)) <= limit:
+                return BestSet(bound, lesser, lesser_load, steps)
         rest, forward = labels, not forward
-    return BestSet(bound, members, False, steps)
+    return BestSet(bound, members, its_load, steps)
+
+
+def _charged(states: Frontier, terms: Terms, members: Bools) -> float:
+    """Return the load of a set as the frontier counts it."""
+    ptr, after, taken, cost = states.backward
+    paid, x = 0.0, 0
+    for place, unit in enumerate(states.order.tolist()):
+        wanted = place if members[unit] else -1
+        step = next(j for j in range(ptr[x], ptr[x + 1]) if taken[j] == wanted)
+        paid += float(cost[step])
+        x = int(after[step])
+    return terms.charge * paid + float(terms.load[members[states.order]].sum())
 
 
 def _slopes(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, float]:

@@ -108,11 +108,17 @@ def boxstep(
     model = PriceModel(pricing.count, pricing.memory_bound, pricing.transfer_priced, state.prices)
     model.add(state.columns)
 
-    def price(prices: Prices, floors: Floats, *, rough: bool = False) -> _Priced | None:
-        if len(floors) == 1:  # what is worth less proves the target
-            enough = prices.goal / pricing.count - prices.memory - prices.transfer
-            floors = np.maximum(floors, enough - PROOF_MARGIN * np.abs(enough))
-        priced = _price(pricing, prices, target, floors, search.should_stop, rough=rough)
+    def price(
+        prices: Prices, floors: Floats, worse: float = np.inf, *, rough: bool = False
+    ) -> _Priced | None:
+        enough = np.full(len(floors), np.inf)
+        if len(floors) == 1:  # what is worth less proves the target, and `worse` is no step
+            fees = prices.memory + prices.transfer
+            goal = prices.goal / pricing.count - fees
+            floors = np.maximum(floors, goal - PROOF_MARGIN * np.abs(goal))
+            enough = worse / pricing.count - fees
+        limits = target, floors, enough
+        priced = _price(pricing, prices, limits, search.should_stop, rough=rough)
         state.pricings += 1
         if priced is not None:
             columns = [c for c in priced.columns if not rough or c.load <= limit]
@@ -137,7 +143,7 @@ def boxstep(
         if hoped * MOST_RADIUS / state.radius < value - state.prices.goal:
             state.radius = RADIUS
             return "stalled"
-        priced = price(trial.prices, _floors(trial))
+        priced = price(trial.prices, _floors(trial), value)
         if priced is None:
             return "stopped"
         if priced.value < trial.prices.goal:
@@ -190,17 +196,18 @@ def _worth(columns: list[Column], prices: Prices, kinds: int) -> Floats:
 def _price(
     pricing: PricingProblem,
     prices: Prices,
-    target: float,
-    floors: Floats,
+    limits: tuple[float, Floats, Floats],
     should_stop: Callable[[], bool],
     *,
     rough: bool,
 ) -> _Priced | None:
+    """Price the sets of each kind; `limits`: the target, floors, and what is enough."""
+    target, floors, enough = limits
     limit = target * (1 + PROOF_MARGIN)
     found, columns = [], []
     for k, states in enumerate(pricing.states):
         if pricing.count[k] == 0:
-            found.append(BestSet(0.0, None, True, ()))
+            found.append(BestSet(0.0, None, np.inf, ()))
             continue
         charged = pricing.transfer_priced[k]
         best = best_set(
@@ -210,7 +217,7 @@ def _price(
             limit,
             partial(pricing.load_of, k),
             pricing.scratch,
-            floor=float(floors[k]),
+            values=(float(floors[k]), float(enough[k])),
             transfer_price=float(prices.transfer[k]) / target if charged else None,
             rough=rough,
             should_stop=should_stop,
@@ -219,10 +226,9 @@ def _price(
             return None
         found.append(best)
         if best.members is not None:
-            load = pricing.load_of(k, best.members)
             transfer = pricing.transfer_of(k, best.members)
             share = float(pricing.share[k][best.members].sum())
-            columns.append(Column(k, best.members, load, share, transfer / target))
+            columns.append(Column(k, best.members, best.load, share, transfer / target))
     fixed = prices.memory + prices.transfer
     by_kind = fixed + np.array([best.bound for best in found])
     return _Priced(float(pricing.count @ by_kind), by_kind, tuple(found), tuple(columns))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from .arcs import Arcs, arcs_backward, arcs_forward
 from .frontier_kernels import build
 from .frontier_slots_kernel import Nets
+from .narrow_orders import narrow_order, width
 from .orders import greedy_order
 
 T = TypeVar("T", bound=np.generic)
@@ -101,7 +103,7 @@ def cut(shape: Incidence, members: Bools) -> Bools:
     return found
 
 
-def orders(shape: Incidence, rng: np.random.Generator) -> list[Ints]:
+def orders(graph: Hypergraph, shape: Incidence, rng: np.random.Generator) -> list[Ints]:
     """Return different orders of the units, the one of the smallest frontier first."""
     size = len(shape.unit_ptr) - 1
     tries = max(8, min(100, 40_000_000 // size**2))
@@ -112,7 +114,9 @@ def orders(shape: Incidence, rng: np.random.Generator) -> list[Ints]:
             shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins, start, noise
         )
         found[tuple(order.tolist())] = cost
-    return [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
+    tried = [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
+    tried[:TRIES] = sorted([narrow_order(graph), *tried[:TRIES]], key=partial(width, graph))
+    return tried
 
 
 def frontier(
@@ -145,6 +149,32 @@ def frontier(
         best = _states(shape, tried[0], weight[nets], most, width, relax=True)
         width //= 4  # one state a layer always fits
     return best
+
+
+def relaxed_frontier(
+    graph: Hypergraph, nets: Ints, weight: Floats, order: Ints, most: float, width: int
+) -> tuple[Ints, Ints, Floats] | None:
+    """Return layers, steps and costs, as of `build`, of states that give up nets beyond a width.
+
+    Parameters
+    ----------
+    nets, weight
+        Numbers of the nets that count, and what they cost.
+    most
+        Transfer time of sets at most.
+
+    Returns
+    -------
+    tuple or None
+        None if no set is left.
+    """
+    shape, zero = incidence(graph, nets), np.zeros(len(nets))
+    layers, step, cost, _, _ = build(
+        order, shape.unit_ptr, shape.unit_nets,
+        Nets(np.diff(shape.net_ptr), zero.astype(np.int64), zero > 0, weight, zero),
+        both=False, most=most, width=width, room=width * (graph.size + 2), relax=True,
+    )  # fmt: skip
+    return (layers, step, cost) if len(layers) else None
 
 
 def _states(

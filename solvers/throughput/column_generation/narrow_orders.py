@@ -42,6 +42,11 @@ def narrow_order(graph: Hypergraph) -> Ints:
     return np.array(_earlier(graph.pins, nets, best), np.int64)
 
 
+def width(graph: Hypergraph, order: Ints) -> float:
+    """Return Σ 2 ** groups over the places of an order, as a logarithm."""
+    return states(groups(graph.pins, _nets_of(graph), order.tolist()))
+
+
 def states(open_groups: Ints) -> float:
     """Return Σ 2 ** groups, as a logarithm."""
     top = int(open_groups.max(initial=0))
@@ -177,8 +182,10 @@ def _earlier(
 ) -> list[int]:
     """Return the order with units that close groups behind their first neighbour, if it is better.
 
-    Only what is open meanwhile changes, so each move is judged by the nets of the units it passes.
+    Only what is open meanwhile changes, so each move is judged by the nets of the units it passes;
+    but not by those of many pins, which are open anyhow.
     """
+    nets = [[e for e in own if len(pins[e]) <= HUB] for own in nets]
     order = list(order)
     rank = {v: i for i, v in enumerate(order)}
     for v in list(order):

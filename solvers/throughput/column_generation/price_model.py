@@ -24,8 +24,8 @@ class Column:
     members
         Shape (U,).
     load, share, transfer
-        Its true load, the part of the device's memory that it takes, its transfer time as part of
-        the target.
+        Its load as the frontier counts it, the part of the device's memory that it takes, its
+        transfer time as part of the target.
     """
 
     kind: int

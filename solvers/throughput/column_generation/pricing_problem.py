@@ -83,7 +83,7 @@ def pricing_problem(
     share = np.where(memory_bound[:, None], held / np.where(memory_bound, room, 1.0)[:, None], 0.0)
     weight = graph.weight.sum(axis=1)
     shape = incidence(graph)
-    tried = tried or orders(shape, np.random.default_rng(0))
+    tried = tried or orders(graph, shape, np.random.default_rng(0))
     most = most_transfer(task, graph, limit)
     return PricingProblem(
         count=costs.count.astype(np.float64),

@@ -244,15 +244,18 @@ def _windows(
 
 def knapsack(weight: Floats, size: Floats, room: float) -> float:
     """Return the most weight that fits into `room` (and a little more) if the last item is cut."""
+    return float(knapsack_shares(weight, size, room) @ weight)
+
+
+def knapsack_shares(weight: Floats, size: Floats, room: float) -> Floats:
+    """Return how much of each item a knapsack takes if the last one is cut."""
     room *= 1 + SLACK  # else rounding of large sizes cuts small ones off
-    may = np.isfinite(size) & (size <= room)
-    free = may & (size == 0)
-    taken = float(weight[free].sum())
-    weight, size = weight[may & ~free], size[may & ~free]
-    by_ratio = np.argsort(-weight / size, kind="stable")
-    weight, size = weight[by_ratio], size[by_ratio]
-    share = np.clip((room - (np.cumsum(size) - size)) / size, 0.0, 1.0)
-    return taken + float(share @ weight)
+    share = np.zeros(len(weight))
+    share[(size == 0) & (weight > 0)] = 1.0
+    some = np.flatnonzero((weight > 0) & (size > 0) & (size <= room) & np.isfinite(size))
+    some = some[np.argsort(-weight[some] / size[some], kind="stable")]
+    share[some] = np.clip((room - (np.cumsum(size[some]) - size[some])) / size[some], 0.0, 1.0)
+    return share
 
 
 def _lanes(rows: list[Row], lattice: Lattice, upper_bounds: Floats, minimise: Criterion) -> Lanes:

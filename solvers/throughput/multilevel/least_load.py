@@ -28,9 +28,7 @@ from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances import Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search, Stoppable
-from ..column_generation.frontier import incidence
-from ..column_generation.frontier_kernels import build
-from ..column_generation.frontier_slots_kernel import Nets
+from ..column_generation.frontier import relaxed_frontier
 from ..dp.stage_dp import knapsack
 from .least_load_kernel import Labels, extend
 
@@ -90,14 +88,10 @@ def raise_by_least_load(
         return
     most = (limit - share) * (1 + PROOF_MARGIN)
     nets = np.flatnonzero(weight[kind] > 0)
-    shape, zero = incidence(graph, nets), np.zeros(len(nets))
-    layers, step, cost, _, _ = build(
-        order, shape.unit_ptr, shape.unit_nets,
-        Nets(np.diff(shape.net_ptr), zero.astype(np.int64), zero > 0, weight[kind, nets], zero),
-        both=False, most=most, width=width, room=width * (graph.size + 2), relax=True,
-    )  # fmt: skip
-    if len(layers) == 0:
+    made = relaxed_frontier(graph, nets, weight[kind, nets], order, most, width)
+    if made is None:
         return
+    layers, step, cost = made
     classes, states = CLASSES, int(np.diff(layers).max())
     finest = min(FINEST, max(CLASSES, MOST_LABELS // states))
     while classes <= finest and search.bound < limit and not clock.should_stop():

@@ -28,6 +28,7 @@ from ..column_generation.narrow_orders import demand_order, narrow_order
 from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
 from .coarsen import around, crossing, even, labels, touching
+from .hubs import raise_by_hubs
 from .least_load import raise_by_least_load
 from .spine import raise_by_spine
 
@@ -64,12 +65,14 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
         free = graph if np.array_equal(units, graph.unit_of) else hypergraph(task, units)
         narrow = narrow_order(free)
     anyhow = task.problem.split == "noncontiguous"
-    if anyhow:
-        _plan(task, free, narrow, search, any_order=True)
-    for order in orders:
+    starts = [(free, narrow)] if anyhow else []
+    for i, (of, order) in enumerate([*starts, *((graph, order) for order in orders)]):
         if search.should_stop():
             return
-        _plan(task, graph, order, search)
+        _plan(task, of, order, search, any_order=i < len(starts))
+        if i == 0:  # this bound takes little time and any plan will do
+            with search.phase("bound"):
+                raise_by_hubs(task, free, narrow, search, Share(search, BOUND))
     with search.phase("dp"):
         few_ideals_dp(task, search)
     with search.phase("bound"):
@@ -88,7 +91,7 @@ def _plan(
     order: Ints,
     search: Search[Solution],
     *,
-    any_order: bool = False,
+    any_order: bool,
 ) -> None:
     """Cut an order into coarse units, and refine the best plan along it while that helps."""
     with search.phase("coarse"):

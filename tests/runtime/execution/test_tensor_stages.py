@@ -21,13 +21,16 @@ from stagecut import (
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from degree_cases import Shape, alone, make, plan_files, profiled, run_rank  # noqa: E402
-from ranks import launched  # noqa: E402
+from degree_cases import Shape, alone, clipped, make, plan_files, profiled, run_rank  # noqa: E402
+from ranks import launched, on_ranks  # noqa: E402
 
+from stagecut.runtime.accuracy.join import compare_run  # noqa: E402
 from stagecut.runtime.execution.own_loop.training_pieces import training_pieces  # noqa: E402
 from stagecut.runtime.execution.prepare import split_model  # noqa: E402
+from stagecut.runtime.execution.recording_file import load_recording  # noqa: E402
 from stagecut.runtime.execution.sharded.collectives import Place  # noqa: E402
 from stagecut.runtime.execution.sharded.stage import ShardedStage  # noqa: E402
+from stagecut.runtime.schedules import Kind  # noqa: E402
 
 
 def ran(name: str, shape: Shape, folder: Path, **options: Any) -> list[Any]:
@@ -51,7 +54,7 @@ def test_it_trains_as_one_process_does(
 ) -> None:
     workload, plan = plan_files(name, shape, tmp_path)
     pieces = split_model(plan, *make_one(name), workload=workload).pieces
-    done = ran(name, shape, tmp_path, steps=2, **options)
+    done = ran(name, shape, tmp_path, steps=2, record=tmp_path / "run.json", **options)
     losses, state = alone(name, 2)
     teams = [p for p, (d, t) in enumerate(shape) for _ in range(d * t)]
     trained = set()
@@ -64,6 +67,33 @@ def test_it_trains_as_one_process_does(
             torch.testing.assert_close(found[key], state[key], rtol=1e-5, atol=1e-5 * scale)
         trained |= here
     assert {n for n, _ in make(name)[0].named_parameters()} <= trained
+    recording = load_recording(tmp_path / "run.json")
+    found = compare_run(workload, plan, recording)
+    assert found.measured_iteration_s > 0
+    assert set(found.stages["stage"]) == {0, 1}
+    reduced = {d.action.stage for d in recording.done(1) if d.action.kind == Kind.REDUCE_GRAD}
+    assert reduced == {p for p, (d, _) in enumerate(shape) if d > 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("language", ((2, 2), (1, 1))), ("vision", ((1, 1), (1, 2)))], ids=str
+)
+def test_gradients_are_clipped_by_the_norm_of_one_process(
+    name: str, shape: Shape, tmp_path: Path
+) -> None:
+    plan_files(name, shape, tmp_path)
+    done = on_ranks(sum(d * t for d, t in shape), clipped, name, tmp_path)
+    model, batches = make(name)
+    for batch in batches:
+        (model.train()(*batch) / len(batches)).backward()
+    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01))
+    wanted = dict(model.named_parameters())
+    for told, found in done:
+        assert told == pytest.approx(norm, rel=1e-5)
+        for key, gradient in found.items():
+            whole = wanted[key].grad
+            assert whole is not None
+            assert (gradient - whole).norm() <= 1e-5 * whole.norm() + 1e-9, key
 
 
 def make_one(name: str) -> tuple[Any, ...]:

@@ -95,7 +95,7 @@ def test_options_that_a_training_plan_does_not_take_are_refused(tmp_path: Path) 
     model, example = MODELS["mlp"]()
     for options, said in (
         ({"replicas": 2}, "replicas: the plan says them"),
-        ({"record": tmp_path / "run.json"}, "no recording of training plans"),
+        ({"record": tmp_path / "run.json", "schedule": "2bw"}, "no recording of the schedule 2bw"),
     ):
         with pytest.raises(InputError, match=said):
             stagecut.run(plan, model, example, workload=workload, **options)

@@ -44,3 +44,29 @@ def test_on_chains_with_accelerators_to_spare_it_is_the_optimum(
         found = path_bound(task, graph, cut_data(task, graph), np.arange(graph.size), n * calls)
         best = least_latency(workload, cluster, problem)
         assert found.value == pytest.approx(best, rel=1e-12)
+
+
+def test_a_colour_that_one_call_cannot_hold_is_divided_among_two_of_its_accelerator() -> None:
+    """A node that only the CPU runs lies between two of a colour, so that a call holds one."""
+    for seed in range(5):
+        draw = np.random.default_rng(seed)
+        first, last, transfer = draw.random(3)
+        workload = Workload(
+            name="around the CPU",
+            ids=(0, 1, 2),
+            edges=np.array([(0, 1), (0, 2), (1, 2)]),
+            times={
+                "accelerator": np.array([first, math.inf, last]),
+                "cpu": np.array([10.0, 0.0, 10.0]),
+            },
+            memory_bytes=np.ones(3),
+            transfer=np.array([transfer, 0.0, 0.0]),
+            colours=np.array([0, -1, 0]),
+        )
+        cluster, problem = accelerators_and_cpus(1, 1, 4.0), Latency(2)
+        task = pose(workload, cluster, problem)
+        graph = latency_graph(task, whole_colours=False)
+        path = np.array([0, 2])  # around it
+        found = path_bound(task, graph, cut_data(task, graph), path, 2)
+        assert found.value <= least_latency(workload, cluster, problem) * (1 + 1e-12)
+        assert found.value >= first + last

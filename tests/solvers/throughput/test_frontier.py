@@ -81,14 +81,14 @@ def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
         for floor in (0.0, best / 2, best * (1 + 1e-9), best + 1):
             found = best_set(
                 states, price, load, limit, partial(true_load, kind, load), Scratch(),
-                floor=floor, transfer_price=transfer_price if overlap else None,
+                values=(floor, np.inf), transfer_price=transfer_price if overlap else None,
                 should_stop=lambda: False,
             )  # fmt: skip
             assert found is not None
             assert found.bound >= max(best, floor) - 1e-9
             if found.members is None:
                 assert best <= floor + 1e-9
-            elif found.true:
+            elif found.load <= limit:
                 assert found.bound == pytest.approx(best, rel=0.02)
                 assert true_load(kind, load, found.members) <= limit
             for (_, before), (below, _) in itertools.pairwise([(0.0, floor), *found.steps]):
@@ -106,7 +106,7 @@ def test_orders_do_not_change_what_is_best() -> None:
     load, weight = graph.compute.sum(axis=1)[0], pricing.weight[0]
     shape = incidence(graph)
     values = []
-    for order in orders(shape, np.random.default_rng(3))[:5]:
+    for order in orders(graph, shape, np.random.default_rng(3))[:5]:
         states = frontier(graph, weight, [order])
         found = best_set(
             states,
@@ -115,7 +115,7 @@ def test_orders_do_not_change_what_is_best() -> None:
             1.5,
             partial(pricing.load_of, 0),
             pricing.scratch,
-            floor=0.0,
+            values=(0.0, np.inf),
             should_stop=bool,
         )
         assert found is not None
@@ -137,7 +137,7 @@ def test_narrow_limits_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
             best = by_enumeration(graph, kind, price, limit, 0.0, False)
             found = best_set(
                 states, price, load, limit, partial(pricing.load_of, kind), pricing.scratch,
-                floor=0.0, should_stop=lambda: False,
+                values=(0.0, np.inf), should_stop=lambda: False,
             )  # fmt: skip
             assert found is not None
             assert found.bound >= best - 1e-9

@@ -9,12 +9,13 @@ from cases import random_case
 
 from stagecut import Limits, Throughput, Workload, accelerators_and_cpus, load, solve, verify
 from stagecut.formulations.task import pose
+from stagecut.formulations.throughput.cheap_bounds import units_of_split
 from stagecut.formulations.throughput.hypergraph import hypergraph, pipeline_units
 from stagecut.formulations.throughput.ideals import topological_orders
 from stagecut.solvers.throughput import auto
 from stagecut.solvers.throughput.column_generation.narrow_orders import groups, narrow_order
 from stagecut.solvers.throughput.dp.dp import ideals_alone
-from stagecut.solvers.throughput.multilevel import coarsen
+from stagecut.solvers.throughput.multilevel import coarsen, hub_sets, hubs, least_load, spine
 from stagecut.solvers.throughput.multilevel.least_load import least_work, raise_by_least_load
 from stagecut.solvers.throughput.multilevel.spine import raise_by_spine
 
@@ -139,7 +140,7 @@ class Noted:
         return False
 
     def raise_bound(self, bound: float, origin: str) -> None:
-        assert origin in ("least load of a share of the work", "pieces of a path through the graph")
+        assert origin in (hubs.ORIGIN, least_load.ORIGIN, spine.ORIGIN)
         self.bound = max(self.bound, bound)
 
 
@@ -149,7 +150,28 @@ def test_transfers_to_a_hub_count() -> None:
     cluster = accelerators_and_cpus(4, cpus=0)
     problem = Throughput("noncontiguous")
     result = solve(workload, cluster, problem, method="multilevel", limits=Limits(nodes=1))
-    assert result.bound_origin == "least load of a share of the work"
+    assert result.bound_origin == hubs.ORIGIN
+    assert result.plan is not None
+    assert result.plan.gap < 0.02
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_prices_by_hubs_prove_no_more_than_brute_force(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one to three hubs, from the best plan and from one that is far from it."""
+    monkeypatch.setattr(hub_sets, "NETS", seed % 3)
+    monkeypatch.setattr(hub_sets, "PINS", 2 + seed % 4)
+    monkeypatch.setattr(hub_sets, "HUBS", 1 + seed % 3)
+    workload, cluster = random_case(seed, max_nodes=7)
+    split = "noncontiguous" if seed % 2 else "contiguous"
+    problem = Throughput(split, pipeline="gpipe" if seed % 5 == 0 else "pipedream")
+    best = best_max_load(workload, cluster, problem)
+    task = pose(workload, cluster, problem)
+    graph = hypergraph(task, units_of_split(task))
+    known = Noted((1.0 + seed // 2 % 2) * best if np.isfinite(best) else 1e9)
+    hubs.raise_by_hubs(task, graph, narrow_order(graph), known, known)
+    assert known.bound <= best * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", ["stable-diffusion-unet-operators-training", "t5-large-operators"])

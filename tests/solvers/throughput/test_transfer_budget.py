@@ -91,12 +91,12 @@ def test_only_sets_of_too_many_transfers_are_left_out() -> None:
                         best = max(best, value)
             found = best_set(
                 states, price, some.load[kind], limit, partial(some.load_of, kind), some.scratch,
-                floor=0.0, transfer_price=0.0 if some.transfer_priced[kind] else None,
+                values=(0.0, np.inf), transfer_price=0.0 if some.transfer_priced[kind] else None,
                 should_stop=bool,
             )  # fmt: skip
             assert found is not None
             assert found.bound >= best - 1e-9
-            if found.true:
+            if found.load <= limit:
                 assert found.bound <= anyhow / 0.9 + 1e-9
     assert fewer > 0
 

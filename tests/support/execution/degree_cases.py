@@ -28,7 +28,9 @@ from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.instances.pytorch.tensors.layer import layer_program
 from stagecut.runtime.execution.options import Options
+from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.run import run
+from stagecut.runtime.execution.trainer import Stream
 
 MICROBATCHES = 4
 #: Replicas and tensor degree of each stage.
@@ -129,6 +131,28 @@ def alone(name: str, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
         optimizer.zero_grad()
         losses.append(float(np.mean(each)))
     return losses, dict(model.state_dict())
+
+
+def clipped(_: int, name: str, folder: Path) -> tuple[float, dict[str, torch.Tensor]]:
+    """Return the norm of a batch's gradients, and the gradients here, clipped to 0.01 and whole."""
+    model, batches = make(name)
+    workload = stagecut.load(folder / "workload.json")
+    prepared = split_model(folder / "plan.json", model, batches[0], workload=workload)
+    given = [prepared.inputs(batch) for batch in batches]
+    stream = Stream(prepared, "1f1b", MICROBATCHES, 1, idle, torch.device("cpu"))
+    stream.run(given)
+    norm = float(stream.loop.clip_gradients(0.01))
+    found = {}
+    for own in stream.loop.parameters.values():
+        for key, x in own.items():
+            assert x.grad is not None
+            found[key] = x.grad if stream.parts is None else stream.parts.together(key, x.grad)
+    return norm, found
+
+
+def idle(parameters: Any) -> torch.optim.Optimizer:
+    """Return an optimizer that changes nothing."""
+    return torch.optim.SGD(parameters, lr=0.0)
 
 
 def run_rank(
