@@ -119,8 +119,8 @@ def least_listed(pairs: Pairs, target: float) -> float:
 def solved_cases() -> list[tuple[str, Pairs, float]]:
     """Cases with their least makespan, `inf` where nothing fits."""
     return [
-        (where, pairs, best_of(*instance, pairs.paths.chain.order.stages))
-        for where, *instance, pairs in cases(range(CASES))
+        (where, pairs, best_of(workload, cluster, problem, pairs.paths.chain.order.stages))
+        for where, workload, cluster, problem, pairs in cases(range(CASES))
     ]
 
 
