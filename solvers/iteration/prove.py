@@ -9,7 +9,8 @@ its end in a small multiple of the time that it would take alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
 
 import numpy as np
 
@@ -32,14 +33,16 @@ ORIGIN = "paths of the schedule over chains of ideals"
 NODES, GROWTH = 2_000, 1.5
 #: Seconds by which a search is ahead of the others: most cases with coarse layers end within it,
 #: and the others' kernels take 13 s to compile on a machine's first call.
-AHEAD_S = {"branch and bound": 1.5}
+AHEAD_S = {"branch and bound": 1.5, "long annealing": -6.0}
 #: By how much the time of searches counts more where devices hold two stages: branch and bound from
 #: the last stage does not see what the first stage of a device costs, and annealing finds early.
 SLOWER = {"annealing": 2.0, "branch and bound": 12.0}
+#: The same for annealing that cools more slowly.
+LONG = {"long annealing": 6.0}
 #: Part of the time for candidates.
 SHARE = 0.2
-#: Annealings of a number of stages.
-ANNEALINGS = 10
+#: Annealings of a number of stages, and steps of those that cool more slowly.
+ANNEALINGS, LONG_STEPS = 10, 10
 
 
 def prove(run: Run) -> None:
@@ -65,7 +68,9 @@ def prove(run: Run) -> None:
         raise_bound()
     turns = {}
     if not (run.line.problem.order or run.line.rules):
-        turns["annealing"] = _anneal(run, numbers)
+        best: dict[int, tuple[float, Ints]] = {}
+        turns["annealing"] = _anneal(run, numbers, range(ANNEALINGS), 1, best)
+        turns["long annealing"] = _anneal(run, numbers, count(ANNEALINGS), LONG_STEPS, best)
         if run.line.problem.chunks_per_device > 1:
             with search.phase("annealing"):
                 for _ in range(4):
@@ -78,11 +83,11 @@ def prove(run: Run) -> None:
                     run.offer(plans.paths, found, makespan)
                 raise_bound()
     turns["branch and bound"] = _branch(run, numbers, raise_bound)
-    slower: Mapping[str, float] = {}
+    slower = LONG
     if by_device(run.line, numbers):
         turns["chains by device"] = chains_by_device(run, numbers, raise_bound)
         if run.line.problem.chunks_per_device > 1:
-            slower = SLOWER
+            slower = LONG | SLOWER
     take_turns(search, turns, slower)
     if search.best is None and all(plans.bound == np.inf for plans in numbers):
         under = " that keeps the placement rules" if run.line.rules else ""
@@ -121,10 +126,16 @@ def take_turns(
                 del left[name]
 
 
-def _anneal(run: Run, numbers: list[Sized]) -> Iterator[None]:
-    """Offer what annealing makes of equal parts, and of the best chain so far."""
-    best: dict[int, tuple[float, Ints]] = {}
-    for seed in range(ANNEALINGS):
+def _anneal(
+    run: Run,
+    numbers: list[Sized],
+    seeds: Iterable[int],
+    steps: int,
+    best: dict[int, tuple[float, Ints]],
+) -> Iterator[None]:
+    """Offer what annealing makes of equal parts, and of the best chain of so many stages so far."""
+    for seed in seeds:
+        idle = True
         for plans in sorted(numbers, key=lambda plans: plans.bound):
             start = equal_parts(run.line, run.lattice, plans.size)
             if start is None or plans.bound >= run.search.objective:
@@ -135,12 +146,15 @@ def _anneal(run: Run, numbers: list[Sized]) -> Iterator[None]:
                 size = plans.size // run.line.problem.chunks_per_device
                 if run.line.count[kind] < size:
                     continue
-                chain = plans.paths.chain
-                found = anneal(run.line, run.lattice, chain, (kind,) * size, start, seed)
-                if found is not None and found[0] < best.get(plans.size, (np.inf,))[0]:
-                    best[plans.size] = found
-                    run.offer_ideals(found[1], (kind,) * plans.size, found[0])
-                yield
+                kinds, chain = (kind,) * size, plans.paths.chain
+                for found in anneal(run.line, run.lattice, chain, kinds, start, seed, steps):
+                    idle = False
+                    if found[0] < best.get(plans.size, (np.inf,))[0]:
+                        best[plans.size] = found
+                        run.offer_ideals(found[1], (kind,) * plans.size, found[0])
+                    yield
+        if idle:
+            return
 
 
 def _branch(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +14,9 @@ from ..chain import Chain
 from ..stage_list import bits, boundary_costs
 from . import kernel
 
-#: Work of an annealing, in actions executed and nets looked at: some 0.5 CPU s.
+#: Work of a step of annealing, in actions executed and nets looked at: some 0.5 CPU s.
 WORK = 40_000_000
-#: Rounds at least and at most.
+#: Rounds of a step at least and at most.
 MIN_ROUNDS, MAX_ROUNDS = 2_000, 60_000
 #: Part of the makespan by which a chain may become longer, at first and at last.
 HEAT = (0.02, 1e-5)
@@ -72,9 +73,18 @@ class Steps(NamedTuple):
 
 
 def anneal(
-    line: Line, lattice: Lattice, chain: Chain, kinds: tuple[int, ...], ideals: Ints, seed: int
-) -> tuple[float, Ints] | None:
-    """Return a chain that is no slower, and its makespan by equation 1.
+    line: Line,
+    lattice: Lattice,
+    chain: Chain,
+    kinds: tuple[int, ...],
+    ideals: Ints,
+    seed: int,
+    steps: int = 1,
+) -> Iterator[tuple[float, Ints]]:
+    """Yield, after each of some steps, its best chain and that chain's makespan by equation 1.
+
+    Nothing is yielded if it is not known how long a unit takes, or a step met no chain that fits
+    into memory.
 
     Parameters
     ----------
@@ -84,25 +94,22 @@ def anneal(
         Kind of each of the D devices.
     ideals
         Shape (P + 1,): that the chain passes.
-
-    Returns
-    -------
-    tuple or None
-        None if it is not known how long a unit takes, or no chain met fits into memory.
     """
     if len(ideals) < 3 or np.isinf(line.compute[list(kinds)]).any():
-        return None
-    times = times_of(line, lattice, chain, kinds)
+        return
+    times, around = times_of(line, lattice, chain, kinds), steps_of(lattice)
     actions = chain.actions
     each = len(actions.table) + len(kinds) * times.held.shape[1]
     rounds = int(np.clip(WORK // each, MIN_ROUNDS, MAX_ROUNDS))
-    draws = 1 - np.random.default_rng(seed).random((rounds, 5))
-    draws = np.minimum(draws, 1 - 1e-12)
-    best = ideals.copy()
-    value = kernel.anneal(
-        ideals.copy(), times, steps_of(lattice), actions, np.array(HEAT), draws, best
-    )
-    return (float(value), best) if np.isfinite(value) else None
+    random = np.random.default_rng(seed)
+    heat = np.geomspace(*HEAT, steps + 1)
+    now, best = ideals.copy(), ideals.copy()
+    for step in range(steps):
+        draws = np.minimum(1 - random.random((rounds, 5)), 1 - 1e-12)
+        value = kernel.anneal(now, times, around, actions, heat[step : step + 2], draws, best)
+        if not np.isfinite(value):
+            return
+        yield float(value), best.copy()
 
 
 def times_of(line: Line, lattice: Lattice, chain: Chain, kinds: tuple[int, ...]) -> Times:
