@@ -102,7 +102,7 @@ def take_turns(
 ) -> None:
     """Run searches in steps, next always the one that has had the least time, until all have ended.
 
-    `AHEAD_S` is not counted.
+    `AHEAD_S` is not counted. Those in `LONG` have no end of their own.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def take_turns(
         return spent - AHEAD_S.get(name, 0.0)
 
     left = dict(turns)
-    while left and not search.should_stop():
+    while left.keys() - LONG.keys() and not search.should_stop():
         name = min(left, key=had)
         with search.phase(name):
             try:
