@@ -25,10 +25,11 @@ SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2")
 def least_makespan(workload: Workload, cluster: Cluster, problem: Iteration) -> float:
     """Return the least makespan, `inf` if no placement keeps the rules.
 
-    Devices of one kind are alike: of placements that differ by their names one is tried.
+    Of chains that differ by the names of devices of one kind one is tried. Other splits are list
+    schedules, which settle ties by the numbers of devices: there all are.
     """
-    best = math.inf
-    for solution in placements(workload, cluster, problem):
+    best, named = math.inf, problem.split != "contiguous"
+    for solution in placements(workload, cluster, problem, named=named):
         report = evaluate(workload, cluster, problem, solution)
         if not report.violations:
             best = min(best, report.objective)
