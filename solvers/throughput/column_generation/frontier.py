@@ -22,7 +22,7 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from .arcs import Arcs, arcs_backward, arcs_forward
 from .frontier_kernels import build
 from .frontier_slots_kernel import Nets
-from .narrow_orders import narrow_order, width
+from .narrow_orders import narrow_order, order_width
 from .orders import greedy_order
 
 T = TypeVar("T", bound=np.generic)
@@ -115,7 +115,7 @@ def orders(graph: Hypergraph, shape: Incidence, rng: np.random.Generator) -> lis
         )
         found[tuple(order.tolist())] = cost
     tried = [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
-    tried[:TRIES] = sorted([narrow_order(graph), *tried[:TRIES]], key=partial(width, graph))
+    tried[:TRIES] = sorted([narrow_order(graph), *tried[:TRIES]], key=partial(order_width, graph))
     return tried
 
 

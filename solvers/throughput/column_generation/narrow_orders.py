@@ -42,7 +42,7 @@ def narrow_order(graph: Hypergraph) -> Ints:
     return np.array(_earlier(graph.pins, nets, best), np.int64)
 
 
-def width(graph: Hypergraph, order: Ints) -> float:
+def order_width(graph: Hypergraph, order: Ints) -> float:
     """Return Σ 2 ** groups over the places of an order, as a logarithm."""
     return states(groups(graph.pins, _nets_of(graph), order.tolist()))
 

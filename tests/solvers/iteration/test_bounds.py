@@ -25,6 +25,7 @@ from stagecut.solvers.iteration.by_device.search import BestFirst, Root
 from stagecut.solvers.iteration.by_device.singles import Singles
 from stagecut.solvers.iteration.chain import Chain
 from stagecut.solvers.iteration.chain_dp import Cheapest
+from stagecut.solvers.iteration.prove import take_turns
 from stagecut.solvers.iteration.sized import candidates, durations_of, refute, sized
 from stagecut.solvers.iteration.stage_list import list_stages
 
@@ -209,3 +210,12 @@ def test_chains_of_single_stages_by_device_are_bounded_and_all_found(part: int) 
         assert min(met) == pytest.approx(best, rel=1e-9), where
         seen += 1
     assert seen > 1
+
+
+def test_turns_end_with_the_searches_that_have_an_end() -> None:
+    def endless() -> Iterator[None]:
+        for _ in range(1000):
+            yield
+        raise AssertionError("it went on alone")
+
+    take_turns(never(), {"quick": iter([None]), "long annealing": endless()}, {})
