@@ -11,7 +11,6 @@ at given prices, the cheapest stages before and behind it do; or if it does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -27,27 +26,59 @@ from .graph import Graph
 from .pair_kernel import list_pairs
 
 
-class Stages(NamedTuple):
-    """Stages by their start, all nets paid for.
+class Half(NamedTuple):
+    """The stages of a half that each device may have, n of them, by device and start.
+
+    Parameters
+    ----------
+    begin
+        Shape (D, N + 1): where the stages of each device and start begin.
+    end
+        Shape (n,): ideals.
+    time
+        Shape (n, 2): forward and backward time, all nets paid for.
+    path
+        Shape (n, paths): the least that the half adds to the paths that stay on the device. In the
+        second half the stages of a device and a start are sorted by the first of them.
+    cost, left
+        Shape (n, Q): at prices, and what the stages behind them in their half cost at least.
+    bytes
+        Shape (n, 2): all the time, and per microbatch in flight.
+    spared
+        Shape (n,): in the first half what sharing nets can take from the first path at most.
+    """
+
+    begin: Ints
+    end: Ints
+    time: Floats
+    path: Floats
+    cost: Floats
+    left: Floats
+    bytes: Floats
+    spared: Floats
+
+
+class Nets(NamedTuple):
+    """The nets with pins on both sides of the meeting ideal.
 
     Parameters
     ----------
     first
-        Shape (N + 1,): where the stages of each start begin.
-    end
-        Shape (R,): ideals.
-    forward, backward
-        Shape (R,): times.
-    resident, activation
-        Shape (R,): bytes.
+        Shape (n + 1,): where those begin of which each row of the first half has a pin.
+    net, whole
+        Their numbers, and whether the row has all pins below the meeting ideal.
+    above
+        Shape (n', E): whether each row of the second half has all pins above it, 2; some, 1; or
+        none, 0.
+    weight
+        Shape (2, E): what a device pays for it, by pass.
     """
 
     first: Ints
-    end: Ints
-    forward: Floats
-    backward: Floats
-    resident: Floats
-    activation: Floats
+    net: Ints
+    whole: Bools
+    above: NDArray[np.uint8]
+    weight: Floats
 
 
 class Shared(NamedTuple):
@@ -66,28 +97,6 @@ class Shared(NamedTuple):
     held: Ints
     pins: Ints
     weight: Floats
-
-
-class Limits(NamedTuple):
-    """Paths that stay on a device, and what it holds in memory.
-
-    Parameters
-    ----------
-    own
-        Shape (D, paths, 2, 2): forward and backward passes of its stages on a path.
-    before, to_meet, from_meet, behind
-        Shape (D, paths, N): the least that other stages add to the path: those before the
-        device, between it and the meeting ideal, between that and its second stage, and behind.
-    held
-        Shape (D, V, 2): microbatches in flight; rows of 0 fill up.
-    """
-
-    own: Floats
-    before: Floats
-    to_meet: Floats
-    from_meet: Floats
-    behind: Floats
-    held: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,14 +120,9 @@ class Pairs:
         return self.paths.chain.order.stages // 2
 
     @cached_property
-    def stages(self) -> Stages:
-        """The stages by their start."""
-        listed = self.paid.keep(np.lexsort((self.paid.end, self.paid.start)))
-        first = np.searchsorted(listed.start, np.arange(listed.lattice.size + 1))
-        return Stages(
-            first, listed.end, listed.forward[0].copy(), listed.backward[0].copy(),
-            listed.resident, listed.activation,
-        )  # fmt: skip
+    def stages(self) -> StageList:
+        """The stages by their start, all nets paid for."""
+        return self.paid.keep(np.lexsort((self.paid.end, self.paid.start)))
 
     @cached_property
     def shared(self) -> Shared:
@@ -217,22 +221,6 @@ class Pairs:
             times[half] -= shared.weight[half, e] * (cut & (self.pins[e] >= here[e]))
         return times
 
-    def _around(self, least: Callable[[Floats, int], Floats]) -> Floats:
-        """Return what stages around those of each device add to each path, shape (D, paths, N)."""
-        return np.array([[least(p, d) for p in paths] for d, paths in enumerate(self.on_device)])
-
-    def _limits(self, meet: int, first: Floats, second: Floats) -> Limits:
-        size, last = self.devices, self.paid.lattice.size - 1
-        own = [paths[:, [d, size + d]] for d, paths in enumerate(self.on_device)]
-        return Limits(
-            np.array(own),
-            self._around(lambda paths, d: self.ahead(paths[:size], first, 0)[d]),
-            self._around(lambda paths, d: self.behind(paths[:size], first, meet)[d + 1]),
-            self._around(lambda paths, d: self.ahead(paths[size:], second, meet)[d]),
-            self._around(lambda paths, d: self.behind(paths[size:], second, last)[d + 1]),
-            self._held,
-        )
-
     def behind(self, prices: Floats, times: Floats, last: int) -> Floats:
         """Return the least cost of stages from each ideal to `last`, shape (D + 1, N).
 
@@ -288,18 +276,17 @@ class Pairs:
         allowed
             Shape (2D, R): which of `stages` may be at each position.
         """
-        size, last = self.devices, self.paid.lattice.size - 1
-        first, second = self.times(0, meet), self.times(1, meet)
-        tables = [
-            (self.behind(price[:size], first, meet), self.behind(price[size:], second, last))
-            for price in prices
-        ]
+        size, ideals = self.devices, self.paid.lattice.size
+        passes = np.stack([paths[:, [d, size + d]] for d, paths in enumerate(self.on_device)])
+        shared = self._cut(meet)
+        below, first = self._half(0, meet, prices, allowed[:size])
+        above, second = self._half(1, meet, prices, allowed[size:])
+        nets, first = self._nets(shared, meet, below, above, first, passes)
         rows = np.empty((most, 5), np.int64)
         times = np.empty((most, 2, 2))
         room = float(self.paths.line.room[0])
         filled = list_pairs(
-            meet, target, self.stages, allowed, self._cut(meet), self._limits(meet, first, second),
-            prices, np.array([np.concatenate(both) for both in tables]), room,
+            meet, target, ideals, (first, second), nets, passes, prices, (self._held, room),
             (rows, times),
         )  # fmt: skip
         if filled < 0:
@@ -310,10 +297,65 @@ class Pairs:
         duration[:, :, :2] = times[order]
         layer, source, sink = rows[:, :3].T.copy()
         begin = np.searchsorted(layer, np.arange(size + 1))
-        return Graph(begin, layer, source, sink, duration, self.stages.end[rows[:, 3:]])
+        cuts = np.stack((first.end[rows[:, 3]], second.end[rows[:, 4]]), axis=1)
+        return Graph(begin, layer, source, sink, duration, cuts)
+
+    def _half(self, half: int, meet: int, prices: Floats, allowed: Bools) -> tuple[Ints, Half]:
+        """Return the numbers in `stages` of the rows of a half, and the half."""
+        stages, size, ideals = self.stages, self.devices, self.paid.lattice.size
+        least = self.times(half, meet)
+        begins, ends = (meet, ideals - 1) if half else (0, meet)
+        positions = slice(half * size, (half + 1) * size)
+        device, number = np.nonzero(allowed)
+        start, end = stages.start[number], stages.end[number]
+        time = np.stack((stages.forward[0], stages.backward[0]), axis=1)[number]
+        path = np.zeros((len(number), self.on_device.shape[1]))
+        for p in range(path.shape[1]):
+            for d in range(size):
+                own, counts = device == d, self.on_device[d, p, positions]
+                around = self.ahead(counts, least, begins)[d][start[own]]
+                around += self.behind(counts, least, ends)[d + 1][end[own]]
+                path[own, p] = around + time[own] @ counts[d]
+        left = np.zeros((len(number), len(prices)))
+        for q, price in enumerate(prices):
+            left[:, q] = self.behind(price[positions], least, ends)[device + 1, end]
+        cost = np.einsum("qnk,nk->nq", prices[:, half * size + device, :2], time)
+        order = np.lexsort((path[:, 0], start, device))
+        order = order[np.isfinite(path[order]).all(axis=1) & np.isfinite(left[order]).all(axis=1)]
+        key = device[order] * ideals + start[order]
+        begin = np.searchsorted(key, np.arange(size * ideals).reshape(size, ideals))
+        begin = np.concatenate((begin, np.append(begin[1:, 0], len(key))[:, None]), axis=1)
+        held = np.stack((stages.resident[number], stages.activation[number]), axis=1)
+        found = Half(
+            begin, end[order], time[order], path[order], cost[order], left[order], held[order],
+            np.zeros(len(order)),
+        )  # fmt: skip
+        return number[order], found
+
+    def _nets(
+        self, shared: Shared, meet: int, below: Ints, above: Ints, first: Half, passes: Floats
+    ) -> tuple[Nets, Half]:
+        """Return what nets the rows of both halves have, and the first half with `spared`."""
+        stages, (held, pins, weight) = self.stages, shared
+        here = held[stages.end[below]] - held[stages.start[below]]
+        there = held[stages.end[above]] - held[stages.start[above]]
+        row, net = np.nonzero(here)
+        whole = here[row, net] == held[meet][net]
+        nets = Nets(
+            np.searchsorted(row, np.arange(len(below) + 1)),
+            net,
+            whole,
+            (there > 0).astype(np.uint8) + (there == pins - held[meet]),
+            weight,
+        )
+        device = np.repeat(np.arange(self.devices), np.diff(first.begin[:, [0, -1]])[:, 0])
+        own = passes[device[row], 0]  # (rows, stage, pass)
+        worth = own[:, 1, 0] * weight[0, net] + own[:, 0, 1] * weight[1, net]
+        worth += whole * (own[:, 0, 0] * weight[0, net] + own[:, 1, 1] * weight[1, net])
+        spared = np.bincount(row, worth, len(below))
+        return nets, first._replace(spared=spared)
 
     @cached_property
     def keys(self) -> Ints:
         """A number for each of `stages`, increasing."""
-        start = np.repeat(np.arange(len(self.stages.first) - 1), np.diff(self.stages.first))
-        return np.asarray(start * self.paid.lattice.size + self.stages.end)
+        return np.asarray(self.stages.start * self.paid.lattice.size + self.stages.end)
