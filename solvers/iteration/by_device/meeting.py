@@ -54,9 +54,8 @@ class Meeting(Singles):
         return self.pairs.paths.stages.lattice.members
 
     def _part(self, positions: range, numbers: Ints) -> Part:
-        duration = np.zeros((4, len(numbers)))
-        duration[:2] = self.pairs.times(int(positions.start > 0), self.meet)[:, numbers]
-        return Part(positions, numbers, duration)
+        times = self.pairs.times(int(positions.start > 0), self.meet)
+        return Part(positions, numbers, times[:, numbers])
 
     def bounds(self) -> Sequence[Floats]:
         """Return for each position what each stage there costs every plan, shape (R,)."""

@@ -221,10 +221,10 @@ class Pairs:
             times[half] -= shared.weight[half, e] * (cut & (self.pins[e] >= here[e]))
         return times
 
-    def behind(self, prices: Floats, times: Floats, last: int) -> Floats:
+    def behind(self, prices: Floats, times: Floats, last: int, begin: int = 0) -> Floats:
         """Return the least cost of stages from each ideal to `last`, shape (D + 1, N).
 
-        Row d is that of the stages d, … D − 1 of a half.
+        Row d is that of the stages d, … D − 1 of a half; `inf` for d < `begin`.
 
         Parameters
         ----------
@@ -237,20 +237,21 @@ class Pairs:
         forward, backward = times[:, order]
         least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
         least[-1, last] = 0.0
-        for d in range(self.devices - 1, -1, -1):
+        for d in range(self.devices - 1, begin - 1, -1):
             cost = least[d + 1][end] + prices[d, 0] * forward + prices[d, 1] * backward
             least[d, starts] = np.minimum.reduceat(cost, at)
         return least
 
-    def ahead(self, prices: Floats, times: Floats, start: int) -> Floats:
-        """Return the least cost from an ideal to each by the first stages, shape (D + 1, N)."""
+    def ahead(self, prices: Floats, times: Floats, start: int, most: int) -> Floats:
+        """Return the least cost from an ideal to each by the first `most` stages, shape (N,)."""
         stages = self.paths.stages  # by their end
         ends, at = self._ends
-        least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
-        least[0, start] = 0.0
-        for d in range(self.devices):
-            cost = least[d][stages.start] + prices[d, 0] * times[0] + prices[d, 1] * times[1]
-            least[d + 1, ends] = np.minimum.reduceat(cost, at)
+        least = np.full(self.paid.lattice.size, np.inf)
+        least[start] = 0.0
+        for d in range(most):
+            cost = least[stages.start] + prices[d, 0] * times[0] + prices[d, 1] * times[1]
+            least = np.full_like(least, np.inf)
+            least[ends] = np.minimum.reduceat(cost, at)
         return least
 
     @cached_property
@@ -282,8 +283,9 @@ class Pairs:
         below, first = self._half(0, meet, prices, allowed[:size])
         above, second = self._half(1, meet, prices, allowed[size:])
         nets, first = self._nets(shared, meet, below, above, first, passes)
-        rows = np.empty((most, 5), np.int64)
-        times = np.empty((most, 2, 2))
+        every = int((np.ptp(first.begin, axis=1) * np.ptp(second.begin, axis=1)).sum())
+        rows = np.empty((min(every, most), 5), np.int32)
+        times = np.empty((len(rows), 2, 2))
         room = float(self.paths.line.room[0])
         filled = list_pairs(
             meet, target, ideals, (first, second), nets, passes, prices, (self._held, room),
@@ -291,14 +293,10 @@ class Pairs:
         )  # fmt: skip
         if filled < 0:
             return None
-        order = np.argsort(rows[:filled, 0], kind="stable")
-        rows = rows[order]
-        duration = np.zeros((filled, 2, 4))
-        duration[:, :, :2] = times[order]
-        layer, source, sink = rows[:, :3].T.copy()
+        layer, source, sink, a, b = rows[:filled][::-1].T.copy()
         begin = np.searchsorted(layer, np.arange(size + 1))
-        cuts = np.stack((first.end[rows[:, 3]], second.end[rows[:, 4]]), axis=1)
-        return Graph(begin, layer, source, sink, duration, cuts)
+        cuts = np.stack((first.end[a], second.end[b]), axis=1)
+        return Graph(begin, layer, source, sink, times[:filled][::-1].copy(), cuts)
 
     def _half(self, half: int, meet: int, prices: Floats, allowed: Bools) -> tuple[Ints, Half]:
         """Return the numbers in `stages` of the rows of a half, and the half."""
@@ -313,8 +311,8 @@ class Pairs:
         for p in range(path.shape[1]):
             for d in range(size):
                 own, counts = device == d, self.on_device[d, p, positions]
-                around = self.ahead(counts, least, begins)[d][start[own]]
-                around += self.behind(counts, least, ends)[d + 1][end[own]]
+                around = self.ahead(counts, least, begins, d)[start[own]]
+                around += self.behind(counts, least, ends, d + 1)[d + 1][end[own]]
                 path[own, p] = around + time[own] @ counts[d]
         left = np.zeros((len(number), len(prices)))
         for q, price in enumerate(prices):

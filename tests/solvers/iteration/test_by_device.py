@@ -101,8 +101,9 @@ def chains(graph: Graph, allowed: Ints, state: int = 0, d: int = 0) -> Iterator[
 
 def makespan(graph: Graph, chain: Chain, options: list[int]) -> float:
     """Execute a path of options."""
-    duration = graph.duration[options].transpose(1, 0, 2).reshape(-1, 4)
-    return chain.makespan(np.ascontiguousarray(duration))
+    duration = np.zeros((chain.order.stages, 4))
+    duration[:, :2] = graph.duration[options].transpose(1, 0, 2).reshape(-1, 2)
+    return chain.makespan(duration)
 
 
 def least_listed(pairs: Pairs, target: float) -> float:
