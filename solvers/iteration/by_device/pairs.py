@@ -22,63 +22,6 @@ from ....formulations.iteration.line import most_between
 from ....instances.common.arrays import Bools, Floats, Ints
 from ..bounds.stage_paths import HEAVY, LIGHT, StagePaths
 from ..stage_list import StageList, bits
-from .graph import Graph
-from .pair_kernel import list_pairs
-
-
-class Half(NamedTuple):
-    """The stages of a half that each device may have, n of them, by device and start.
-
-    Parameters
-    ----------
-    begin
-        Shape (D, N + 1): where the stages of each device and start begin.
-    end
-        Shape (n,): ideals.
-    time
-        Shape (n, 2): forward and backward time, all nets paid for.
-    path
-        Shape (n, paths): the least that the half adds to the paths that stay on the device. In the
-        second half the stages of a device and a start are sorted by the first of them.
-    cost, left
-        Shape (n, Q): at prices, and what the stages behind them in their half cost at least.
-    bytes
-        Shape (n, 2): all the time, and per microbatch in flight.
-    spared
-        Shape (n,): in the first half what sharing nets can take from the first path at most.
-    """
-
-    begin: Ints
-    end: Ints
-    time: Floats
-    path: Floats
-    cost: Floats
-    left: Floats
-    bytes: Floats
-    spared: Floats
-
-
-class Nets(NamedTuple):
-    """The nets with pins on both sides of the meeting ideal.
-
-    Parameters
-    ----------
-    first
-        Shape (n + 1,): where those begin of which each row of the first half has a pin.
-    net, whole
-        Their numbers, and whether the row has all pins below the meeting ideal.
-    above
-        Shape (n', E): whether each row of the second half has all pins above it, 2; some, 1; or
-        none, 0.
-    weight
-        Shape (2, E): what a device pays for it, by pass.
-    """
-
-    first: Ints
-    net: Ints
-    whole: Bools
-    above: NDArray[np.uint8]
-    weight: Floats
 
 
 class Shared(NamedTuple):
@@ -140,7 +83,7 @@ class Pairs:
             line.weight[0][:, which].copy(),
         )
 
-    def _cut(self, meet: int) -> Shared:
+    def cut_by(self, meet: int) -> Shared:
         """Return the nets with pins on both sides of the meeting ideal: no others are shared."""
         held, pins, weight = self.shared
         cut = (held[meet] > 0) & (held[meet] < pins)
@@ -182,7 +125,8 @@ class Pairs:
         return np.array(found).reshape(self.devices, len(HEAVY), -1, 2)
 
     @cached_property
-    def _held(self) -> Floats:
+    def held(self) -> Floats:
+        """Microbatches that the stages of each device hold at once, (D, V, 2); 0 fills up."""
         vectors = self.paths.chain.order.in_flight
         held = np.zeros((self.devices, max(map(len, vectors)), 2))
         for d, listed in enumerate(vectors):
@@ -221,10 +165,10 @@ class Pairs:
             times[half] -= shared.weight[half, e] * (cut & (self.pins[e] >= here[e]))
         return times
 
-    def behind(self, prices: Floats, times: Floats, last: int, begin: int = 0) -> Floats:
+    def behind(self, prices: Floats, times: Floats, last: int) -> Floats:
         """Return the least cost of stages from each ideal to `last`, shape (D + 1, N).
 
-        Row d is that of the stages d, … D − 1 of a half; `inf` for d < `begin`.
+        Row d is that of the stages d, … D − 1 of a half.
 
         Parameters
         ----------
@@ -233,26 +177,27 @@ class Pairs:
         times
             Shape (2, R): of the stages of `paths`.
         """
-        order, end, starts, at = self._by_start
-        forward, backward = times[:, order]
         least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
         least[-1, last] = 0.0
-        for d in range(self.devices - 1, begin - 1, -1):
-            cost = least[d + 1][end] + prices[d, 0] * forward + prices[d, 1] * backward
-            least[d, starts] = np.minimum.reduceat(cost, at)
+        for d in range(self.devices - 1, -1, -1):
+            least[d] = self.back(least[d + 1], prices[d], times)
         return least
 
-    def ahead(self, prices: Floats, times: Floats, start: int, most: int) -> Floats:
-        """Return the least cost from an ideal to each by the first `most` stages, shape (N,)."""
-        stages = self.paths.stages  # by their end
-        ends, at = self._ends
-        least = np.full(self.paid.lattice.size, np.inf)
-        least[start] = 0.0
-        for d in range(most):
-            cost = least[stages.start] + prices[d, 0] * times[0] + prices[d, 1] * times[1]
-            least = np.full_like(least, np.inf)
-            least[ends] = np.minimum.reduceat(cost, at)
-        return least
+    def back(self, least: Floats, prices: Floats, times: Floats) -> Floats:
+        """Return the least cost from each ideal with one stage more, at its start, shape (N,)."""
+        order, end, starts, at = self._by_start
+        cost = least[end] + prices[0] * times[0, order] + prices[1] * times[1, order]
+        reached = np.full_like(least, np.inf)
+        reached[starts] = np.minimum.reduceat(cost, at)
+        return reached
+
+    def ahead(self, least: Floats, prices: Floats, times: Floats) -> Floats:
+        """Return the least cost up to each ideal with one stage more, at its end, shape (N,)."""
+        ends, at = self._ends  # the stages are sorted by their end
+        cost = least[self.paths.stages.start] + prices[0] * times[0] + prices[1] * times[1]
+        reached = np.full_like(least, np.inf)
+        reached[ends] = np.minimum.reduceat(cost, at)
+        return reached
 
     @cached_property
     def _by_start(self) -> tuple[Ints, Ints, Ints, Ints]:
@@ -264,94 +209,6 @@ class Pairs:
     def _ends(self) -> tuple[Ints, Ints]:
         ends, at = np.unique(self.paths.stages.end, return_index=True)
         return ends, at
-
-    def graph(
-        self, meet: int, target: float, prices: Floats, allowed: Bools, most: int
-    ) -> Graph | None:
-        """Return the pairs of chains below a target; None if there are more than `most`.
-
-        Parameters
-        ----------
-        prices
-            Shape (Q, 2D, 4).
-        allowed
-            Shape (2D, R): which of `stages` may be at each position.
-        """
-        size, ideals = self.devices, self.paid.lattice.size
-        passes = np.stack([paths[:, [d, size + d]] for d, paths in enumerate(self.on_device)])
-        shared = self._cut(meet)
-        below, first = self._half(0, meet, prices, allowed[:size])
-        above, second = self._half(1, meet, prices, allowed[size:])
-        nets, first = self._nets(shared, meet, below, above, first, passes)
-        every = int((np.ptp(first.begin, axis=1) * np.ptp(second.begin, axis=1)).sum())
-        rows = np.empty((min(every, most), 5), np.int32)
-        times = np.empty((len(rows), 2, 2))
-        room = float(self.paths.line.room[0])
-        filled = list_pairs(
-            meet, target, ideals, (first, second), nets, passes, prices, (self._held, room),
-            (rows, times),
-        )  # fmt: skip
-        if filled < 0:
-            return None
-        layer, source, sink, a, b = rows[:filled][::-1].T.copy()
-        begin = np.searchsorted(layer, np.arange(size + 1))
-        cuts = np.stack((first.end[a], second.end[b]), axis=1)
-        return Graph(begin, layer, source, sink, times[:filled][::-1].copy(), cuts)
-
-    def _half(self, half: int, meet: int, prices: Floats, allowed: Bools) -> tuple[Ints, Half]:
-        """Return the numbers in `stages` of the rows of a half, and the half."""
-        stages, size, ideals = self.stages, self.devices, self.paid.lattice.size
-        least = self.times(half, meet)
-        begins, ends = (meet, ideals - 1) if half else (0, meet)
-        positions = slice(half * size, (half + 1) * size)
-        device, number = np.nonzero(allowed)
-        start, end = stages.start[number], stages.end[number]
-        time = np.stack((stages.forward[0], stages.backward[0]), axis=1)[number]
-        path = np.zeros((len(number), self.on_device.shape[1]))
-        for p in range(path.shape[1]):
-            for d in range(size):
-                own, counts = device == d, self.on_device[d, p, positions]
-                around = self.ahead(counts, least, begins, d)[start[own]]
-                around += self.behind(counts, least, ends, d + 1)[d + 1][end[own]]
-                path[own, p] = around + time[own] @ counts[d]
-        left = np.zeros((len(number), len(prices)))
-        for q, price in enumerate(prices):
-            left[:, q] = self.behind(price[positions], least, ends)[device + 1, end]
-        cost = np.einsum("qnk,nk->nq", prices[:, half * size + device, :2], time)
-        order = np.lexsort((path[:, 0], start, device))
-        order = order[np.isfinite(path[order]).all(axis=1) & np.isfinite(left[order]).all(axis=1)]
-        key = device[order] * ideals + start[order]
-        begin = np.searchsorted(key, np.arange(size * ideals).reshape(size, ideals))
-        begin = np.concatenate((begin, np.append(begin[1:, 0], len(key))[:, None]), axis=1)
-        held = np.stack((stages.resident[number], stages.activation[number]), axis=1)
-        found = Half(
-            begin, end[order], time[order], path[order], cost[order], left[order], held[order],
-            np.zeros(len(order)),
-        )  # fmt: skip
-        return number[order], found
-
-    def _nets(
-        self, shared: Shared, meet: int, below: Ints, above: Ints, first: Half, passes: Floats
-    ) -> tuple[Nets, Half]:
-        """Return what nets the rows of both halves have, and the first half with `spared`."""
-        stages, (held, pins, weight) = self.stages, shared
-        here = held[stages.end[below]] - held[stages.start[below]]
-        there = held[stages.end[above]] - held[stages.start[above]]
-        row, net = np.nonzero(here)
-        whole = here[row, net] == held[meet][net]
-        nets = Nets(
-            np.searchsorted(row, np.arange(len(below) + 1)),
-            net,
-            whole,
-            (there > 0).astype(np.uint8) + (there == pins - held[meet]),
-            weight,
-        )
-        device = np.repeat(np.arange(self.devices), np.diff(first.begin[:, [0, -1]])[:, 0])
-        own = passes[device[row], 0]  # (rows, stage, pass)
-        worth = own[:, 1, 0] * weight[0, net] + own[:, 0, 1] * weight[1, net]
-        worth += whole * (own[:, 0, 0] * weight[0, net] + own[:, 1, 1] * weight[1, net])
-        spared = np.bincount(row, worth, len(below))
-        return nets, first._replace(spared=spared)
 
     @cached_property
     def keys(self) -> Ints:

@@ -169,8 +169,8 @@ def gather(graph, alive):
     Returns
     -------
     tuple of arrays
-        Shape (A, 4): place in `alive`, layer, and state before and behind; shape (A, 4 v) or (A, 2 v): times;
-        and shape (A,): costs, to be set.
+        Shape (A, 4): place in `alive`, layer, and state before and behind; shape (A, 4 v) or
+        (A, 2 v): times; and shape (A,): costs, to be set.
     """
     _, chunks, kinds = graph.duration.shape
     places = np.empty((len(alive), 4), np.int32)

@@ -19,7 +19,7 @@ import numpy as np
 from ....instances.common.arrays import Floats, Ints
 from ..sized import Sized
 from .graph import Graph
-from .tree import FIRST, ROUNDS, Tree
+from .tree import FIRST, ROUNDS, Refined, Tree
 
 #: Prices that are asked about every pair.
 POOL = 4
@@ -52,7 +52,7 @@ class Source(Protocol):
 class Coarse(Source, Protocol):
     """A source whose options are looser than what they stand for."""
 
-    def finer(self, graph: Graph, alive: Ints, target: float, prices: Floats) -> Graph | None:
+    def finer(self, graph: Graph, alive: Ints, target: float) -> Graph | None:
         """Return the exact options that stand for some; None while they are too many."""
 
 
@@ -174,17 +174,12 @@ class BestFirst:
         if target < self.aim():
             self.push(target, root)
         node = self._whole(source, graph, target, pool[-1:], exact=False)
-        if node is not None:
-            root.pool.append(self._refine(bound, node, FIRST))
+        if node is not None and not self._finer(bound, node):
+            root.pool.append(self._refine(bound, node, FIRST).prices)
 
     def _divide(self, bound: float, node: Node) -> None:
-        if not node.exact and isinstance(node.source, Coarse):
-            graph = node.source.finer(node.tree.graph, node.options, node.target, node.prices)
-            if graph is not None:
-                finer = self._whole(node.source, graph, node.target, node.paths, exact=True)
-                if finer is not None:
-                    node.source.plans.pool.append(self._refine(bound, finer, FIRST))
-                return
+        if self._finer(bound, node):
+            return
         halves = node.tree.halves(node.options, node.prices, node.chains)
         if halves is None:  # all chains that are left take equally long
             refined = node.tree.refine(node.options, node.paths, node.chains, np.inf, 1)
@@ -192,6 +187,22 @@ class BestFirst:
             return
         for half in halves:
             self._refine(bound, replace(node, options=half), ROUNDS)
+
+    def _finer(self, bound: float, node: Node) -> bool:
+        """Put the exact options in the place of a node's, if it has others; return whether."""
+        source = node.source
+        if node.exact or not isinstance(source, Coarse):
+            return False
+        graph = source.finer(node.tree.graph, node.options, node.target)
+        if graph is None:
+            return False
+        paths = np.array([*node.paths, *source.plans.mixed])
+        finer = self._whole(source, graph, node.target, paths, exact=True)
+        if finer is not None:
+            refined = self._refine(bound, finer, FIRST)
+            source.plans.pool.append(refined.prices)
+            source.plans.mixed[:] = refined.paths
+        return True
 
     def _whole(
         self, source: Source, graph: Graph, target: float, paths: Floats, *, exact: bool
@@ -204,8 +215,8 @@ class BestFirst:
         every = np.arange(len(graph.source))
         return Node(source, tree, target, every, paths[0], paths, none, exact)
 
-    def _refine(self, bound: float, node: Node, rounds: int) -> Floats:
-        """Bound a node, push what is left of it, and return the prices."""
+    def _refine(self, bound: float, node: Node, rounds: int) -> Refined:
+        """Bound a node, and push what is left of it."""
         target = min(node.target, self.aim())
         refined = node.tree.refine(node.options, node.paths, node.chains, target, rounds)
         if np.isfinite(refined.makespan):
@@ -216,4 +227,4 @@ class BestFirst:
                 paths=refined.paths, chains=refined.chains,
             )  # fmt: skip
             self.push(max(bound, refined.bound * (1 - SLACK)), left)
-        return refined.prices
+        return refined

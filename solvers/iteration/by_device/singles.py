@@ -24,7 +24,8 @@ class Part(NamedTuple):
     numbers
         Shape (n,): in the list of stages, by their start.
     duration
-        Shape (4, n), or (2, n) as in `Graph`: of their actions; 0 for what no device can run, which `bounds` leave out.
+        Shape (4, n), or (2, n) as in `Graph`: of their actions; 0 for what no device can run, which
+        `bounds` leave out.
     """
 
     positions: range
