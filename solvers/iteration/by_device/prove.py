@@ -20,7 +20,7 @@ from .singles import Singles
 IDEALS = 3_000
 #: The next gap to be reached, in parts of the last, as much less is left below a lower target; and
 #: below what the next one is the last.
-STEP, LAST = 0.4, 1e-3
+STEP, LAST = 0.6, 1e-3
 
 
 def by_device(line: Line, numbers: list[Sized]) -> bool:
