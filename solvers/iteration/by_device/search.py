@@ -167,8 +167,9 @@ class BestFirst:
         if target < self.aim():
             self.push(target, root)
         node = self._whole(source, graph, target, pool[-1:], exact=False)
-        if node is not None and not self._finer(bound, node):
-            root.pool.append(self._refine(bound, node, FIRST).prices)
+        if node is not None:
+            rounds = ROUNDS if isinstance(source, Coarse) else FIRST
+            root.pool.append(self._refine(bound, node, rounds).prices)
 
     def _divide(self, bound: float, node: Node) -> None:
         if self._finer(bound, node):
