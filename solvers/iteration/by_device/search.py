@@ -168,8 +168,7 @@ class BestFirst:
             self.push(target, root)
         node = self._whole(source, graph, target, pool[-1:], exact=False)
         if node is not None:
-            rounds = ROUNDS if isinstance(source, Coarse) else FIRST
-            root.pool.append(self._refine(bound, node, rounds).prices)
+            root.pool.append(self._refine(bound, node, FIRST).prices)
 
     def _divide(self, bound: float, node: Node) -> None:
         if self._finer(bound, node):
