@@ -68,6 +68,8 @@ class Root:
         Prices, shape (P, 4) each, the newest last; shared by the roots of one number of stages.
     step
         Part of the way from its bound to the target that the next tree is built for.
+    asked
+        How many of the pool's prices have bounded its chains.
     bound
         What they have proved.
     """
@@ -75,6 +77,7 @@ class Root:
     source: Source
     pool: list[Floats]
     step: float = 1.0
+    asked: int = 0
     bound: float = -np.inf
 
 
@@ -149,13 +152,17 @@ class BestFirst:
         return True
 
     def _grow(self, bound: float, root: Root) -> None:
-        source, pool = root.source, np.array(root.pool[-POOL:])
-        tables = source.tables(pool)
-        root.bound = max(root.bound, source.least(tables) * (1 - SLACK))
-        if root.bound >= self.aim():
-            return
-        bound = max(bound, root.bound)
+        source, fresh = root.source, root.pool[max(root.asked, len(root.pool) - POOL) :]
+        root.asked = len(root.pool)
+        if fresh:
+            own = source.least(source.tables(np.array(fresh))) * (1 - SLACK)
+            root.bound = max(root.bound, own)
+            if root.bound > bound:
+                self.push(root.bound, root)
+                return
         target = bound + root.step * (self.aim() - bound)
+        pool = np.array(root.pool[-POOL:])
+        tables = source.tables(pool)
         graph = source.graph(target, pool, tables, MAX_OPTIONS)
         if graph is None:
             root.step /= 2
