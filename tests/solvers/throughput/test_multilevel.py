@@ -103,6 +103,21 @@ def test_units_near_the_end_of_a_stage_are_left_as_they_are() -> None:
     assert len(boundaries) < 50
 
 
+@pytest.mark.parametrize("heavy", ["first", "last"])
+def test_an_order_is_balanced_only_where_its_shares_lack_room(heavy: str) -> None:
+    work, crosses = np.ones(640), np.ones(641)
+    memory = np.where(np.arange(640) < 160, 5.0, 1.0)  # per share of 80: 400, 400, 80, 80, …
+    memory = memory[::-1].copy() if heavy == "last" else memory
+    order = np.arange(640)
+    assert coarsen.balanced(order, work, crosses, memory, 410.0, 8) is order
+    balanced = coarsen.balanced(order, work, crosses, memory, 250.0, 8)
+    assert sorted(balanced.tolist()) == order.tolist()
+    assert memory[balanced].reshape(8, 80).sum(axis=1).max() <= 250
+    share = balanced[:80]
+    assert np.diff(np.sort(share)).max() > 1
+    assert (np.diff(np.sort(share)) > 1).sum() == 1  # two intervals
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_the_least_load_of_a_share_is_that_of_all_sets(seed: int) -> None:
     workload, cluster = random_case(seed, max_nodes=8)
