@@ -57,6 +57,9 @@ LOWERED, BEFORE = 0.01, 1.5
 #: Rounds in a row without gain after which values are lowered no more.
 PATIENCE = 2
 
+#: Part of the gap by which the first bound is below what is known if it is given up.
+FAR = 0.1
+
 #: Part of the share that rounding and lowering may take from it.
 LOST = 0.1
 
@@ -124,14 +127,17 @@ def raise_by_least_load(
     asked = Asked(task, graph, order, kind, limit, share * (1 - LOST), work[order])
     width = width or max(1, MANY // graph.size)
     done, part, best, idle = np.cumsum(asked.work), np.ones(graph.size), 0.0, 0
+    steps = STEPS
+    while steps < FINE and _values(asked, part, steps)[1] < share * (1 - LOST / 2):
+        steps *= 2
     kept, frontier = part, sets_of(asked, min(width, NARROW, 1 + FEW // graph.size))
     while frontier is not None and idle < PATIENCE:
-        found = least(asked, frontier, part, STEPS, clock)
+        found = least(asked, frontier, part, steps, clock)
         if found is None:
             break
         load, last = found
-        if not best and load <= search.bound:
-            return  # far from what is known: these sets pay little
+        if not best and load < search.bound - FAR * (limit - search.bound):
+            return
         search.raise_bound(min(load, limit) * (1 - PROOF_MARGIN), ORIGIN)
         if load >= limit:
             return
@@ -141,7 +147,8 @@ def raise_by_least_load(
     frontier = sets_of(asked, width)
     if frontier is None:
         return
-    found = least(asked, frontier, kept, min(FINE, MOST // len(frontier[1])), clock)
+    steps = min(max(FINE, 2 * steps), MOST // len(frontier[1]))
+    found = least(asked, frontier, kept, steps, clock)
     if found is not None:
         search.raise_bound(min(found[0], limit) * (1 - PROOF_MARGIN), ORIGIN)
 
@@ -197,12 +204,8 @@ def least(
     steps
         How many make up the limit.
     """
-    limit, size = asked.limit, asked.graph.size
-    worth = limit / steps
-    value = in_steps(asked.work * part, asked.work, worth)
-    held = np.zeros(size)
-    held[asked.order] = value * worth
-    share = value_share(asked.task, asked.graph, asked.kind, limit, held)
+    limit, size, worth = asked.limit, asked.graph.size, asked.limit / steps
+    value, share = _values(asked, part, steps)
     if share < asked.least:
         return None
     layers, step, cost = frontier
@@ -218,6 +221,15 @@ def least(
         last = min(first + SLICE, size)
         extend(first, last, layers, step, cost, rest, value, more, bounds, table, found)
     return float(found[0]), int(found[1])
+
+
+def _values(asked: Asked, part: Floats, steps: int) -> tuple[Ints, float]:
+    """Return the values of units, and what some device must hold of them."""
+    worth = asked.limit / steps
+    value = in_steps(asked.work * part, asked.work, worth)
+    held = np.zeros(len(value))
+    held[asked.order] = value * worth
+    return value, value_share(asked.task, asked.graph, asked.kind, asked.limit, held)
 
 
 def _rest(layers: Ints, step: Ints, cost: Floats) -> Floats:

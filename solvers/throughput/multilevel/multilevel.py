@@ -81,8 +81,12 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
             raise_by_spine(task, graph, search, clock)
         raise_by_least_load(task, free, narrow, search, clock)
     if anyhow and search.best is not None:
+        before = search.objective
         with search.phase("pairs"):
             _pairs(task, free, narrow, search)
+        if search.objective < before * (1 - ENOUGH) and not search.should_stop():
+            with search.phase("bound"):  # it is better the better the plan
+                raise_by_least_load(task, free, narrow, search, search)
 
 
 def _plan(
