@@ -57,8 +57,8 @@ LOWERED, BEFORE = 0.01, 1.5
 #: Rounds in a row without gain after which values are lowered no more.
 PATIENCE = 2
 
-#: Part of the gap by which the first bound is below what is known if it is given up.
-FAR = 0.1
+#: How many times the gap the first bound is below what is known if it is given up.
+FAR = 1.0
 
 #: Part of the share that rounding and lowering may take from it.
 LOST = 0.1
@@ -115,16 +115,10 @@ def raise_by_least_load(
     units × states × steps.
     """
     limit = search.objective
-    if task.problem.overlap or task.cluster.links or not np.isfinite(limit):
+    asked = _asked(task, graph, order, limit)
+    if asked is None:
         return
-    weight = graph.weight.sum(axis=1)
-    kind = int(np.where(weight.any(axis=1), task.costs.count, 0).argmax())
-    if not task.costs.count[kind]:
-        return
-    share, work = least_work(task, graph, kind, limit)
-    if not 0 < share < limit:
-        return
-    asked = Asked(task, graph, order, kind, limit, share * (1 - LOST), work[order])
+    share = asked.least / (1 - LOST)
     width = width or max(1, MANY // graph.size)
     done, part, best, idle = np.cumsum(asked.work), np.ones(graph.size), 0.0, 0
     steps = STEPS
@@ -151,6 +145,20 @@ def raise_by_least_load(
     found = least(asked, frontier, kept, steps, clock)
     if found is not None:
         search.raise_bound(min(found[0], limit) * (1 - PROOF_MARGIN), ORIGIN)
+
+
+def _asked(task: Task[Throughput], graph: Hypergraph, order: Ints, limit: float) -> Asked | None:
+    """Return whose sets are sought; None if they can prove nothing."""
+    if task.problem.overlap or task.cluster.links or not np.isfinite(limit):
+        return None
+    weight = graph.weight.sum(axis=1)
+    kind = int(np.where(weight.any(axis=1), task.costs.count, 0).argmax())
+    if not task.costs.count[kind]:
+        return None
+    share, work = least_work(task, graph, kind, limit)
+    if not 0 < share < limit:
+        return None
+    return Asked(task, graph, order, kind, limit, share * (1 - LOST), work[order])
 
 
 def least_work(
@@ -218,8 +226,8 @@ def least(
     for first in range(0, size, SLICE):
         if clock.should_stop():
             return None
-        last = min(first + SLICE, size)
-        extend(first, last, layers, step, cost, rest, value, more, bounds, table, found)
+        places = first, min(first + SLICE, size)
+        extend(places, layers, step, cost, rest, value, more, bounds, table, found)
     return float(found[0]), int(found[1])
 
 

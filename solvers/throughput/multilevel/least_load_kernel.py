@@ -25,11 +25,13 @@ class Table(NamedTuple):
 
 
 @kernel
-def extend(first, last, layers, step, cost, rest, value, more, bounds, table, found):
-    """Extend a table over the units at places `first` … `last` − 1.
+def extend(places, layers, step, cost, rest, value, more, bounds, table, found):
+    """Extend a table over the units from a first place up to a last, without it.
 
     Parameters
     ----------
+    places
+        The first and the last.
     layers, step, cost
         Of a frontier, as of `build`.
     rest
@@ -41,6 +43,7 @@ def extend(first, last, layers, step, cost, rest, value, more, bounds, table, fo
     found
         Shape (2,): the least load of sets that are a share, and the place at which it was found.
     """
+    first, last = places
     share, most, worth = bounds
     excess, span = table
     size = excess.shape[2]
