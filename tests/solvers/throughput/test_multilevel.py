@@ -12,6 +12,7 @@ from stagecut.formulations.task import pose
 from stagecut.formulations.throughput.cheap_bounds import units_of_split
 from stagecut.formulations.throughput.hypergraph import hypergraph, pipeline_units
 from stagecut.formulations.throughput.ideals import topological_orders
+from stagecut.instances.formats.certificate import HUBS
 from stagecut.solvers.throughput import auto
 from stagecut.solvers.throughput.column_generation.narrow_orders import groups, narrow_order
 from stagecut.solvers.throughput.dp.dp import ideals_alone
@@ -139,8 +140,10 @@ class Noted:
     def should_stop(self) -> bool:
         return False
 
-    def raise_bound(self, bound: float, origin: str) -> None:
-        assert origin in (hubs.ORIGIN, least_load.ORIGIN, spine.ORIGIN)
+    def raise_bound(
+        self, bound: float, origin: str, certificate: dict[str, object] | None = None
+    ) -> None:
+        assert origin in (HUBS, least_load.ORIGIN, spine.ORIGIN)
         self.bound = max(self.bound, bound)
 
 
@@ -150,7 +153,7 @@ def test_transfers_to_a_hub_count() -> None:
     cluster = accelerators_and_cpus(4, cpus=0)
     problem = Throughput("noncontiguous")
     result = solve(workload, cluster, problem, method="multilevel", limits=Limits(nodes=1))
-    assert result.bound_origin == hubs.ORIGIN
+    assert result.bound_origin == HUBS
     assert result.plan is not None
     assert result.plan.gap < 0.02
 
