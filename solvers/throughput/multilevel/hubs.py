@@ -45,6 +45,10 @@ from .hub_sets import Priced, Sets, priced, sets_by_hubs
 #: Most rounds of prices, and by which part of the limit they must promise to be better for another.
 ROUNDS, PROMISED = 60, 1e-5
 
+#: How large prices and slopes may get for each device: where the least load of a case decides, they
+#: grow without end.
+STEEP = 1e6
+
 #: Halvings of the interval in which a bound lies.
 HALVINGS = 40
 
@@ -166,7 +170,7 @@ def _bounds(
         if clock.should_stop() or part == 1.0:
             return
         trial, promised = _better(sets, group, counts, known, (best.point, radius, part))
-        if -promised < PROMISED:
+        if -promised < PROMISED or np.abs(trial).max() > STEEP * sets.devices:
             return
         known.append(priced(sets, trial))
         found = _excess(known[-1], group, counts, part)
