@@ -187,7 +187,7 @@ def _distorted(value: Any, rng: random.Random, above: float, how: int) -> Any:
 
 
 def _scaled(value: Any, factor: float) -> Any:
-    return [_scaled(one, factor) for one in value] if isinstance(value, list) else value * factor
+    return value * factor if isinstance(value, float) else [_scaled(one, factor) for one in value]
 
 
 def is_refused(workload: Workload, plan: Plan) -> bool:
