@@ -20,7 +20,8 @@ PRICES, MULTIPLIERS = "set partitioning", "relaxation of the compact program"
 HUBS: Final = "prices by hubs"
 PASSED: Final = "message passing over a program"
 ELIMINATED: Final = "elimination of a program"
-CHECKED = (PRICES, HUBS, MULTIPLIERS, PASSED, ELIMINATED)
+PRICED: Final = "priced memory"
+CHECKED = (PRICES, HUBS, MULTIPLIERS, PASSED, ELIMINATED, PRICED)
 
 #: Hubs of a certificate at most: each makes three cases of one.
 MOST_HUBS = 6
@@ -120,13 +121,16 @@ class PotentialCertificate(Record):
         Numbers of the tensor, of the operator that reads it, and of that one's input; positions in
         `properties` of ways that the tensor is made in, with a potential of each; and the same of
         ways that it is needed in. What is not listed is 0.
+    price
+        Of a byte that a device holds.
     """
 
-    origin: Literal["message passing over a program", "elimination of a program"]
+    origin: Literal["message passing over a program", "elimination of a program", "priced memory"]
     target: float
     unit: float
     properties: list[str]
     uses: list[tuple[int, int, int, list[int], list[int], list[int], list[int]]]
+    price: float = 0.0
 
 
 Kind = TypeVar(
@@ -210,6 +214,7 @@ def potential_certificate(values: Mapping[str, object]) -> PotentialCertificate:
     """
     found = _read(values, PotentialCertificate)
     _check_numbers("unit", [found.unit])
+    _check_numbers("price", [found.price])
     for *_, made, alphas, needed, betas in found.uses:
         for places, values_of in ((made, alphas), (needed, betas)):
             _check_range("uses", places, len(found.properties), "property")
