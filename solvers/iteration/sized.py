@@ -52,6 +52,8 @@ class Sized:
         Paths, counts of shape (P, 4), and durations of chains, shape (P, 4).
     pool
         Prices that gave bounds, the newest last.
+    mixed
+        Paths of the best mixture over pairs of stages that was found last, shape (., P, 4).
     """
 
     paths: StagePaths
@@ -60,6 +62,7 @@ class Sized:
     rows: list[Floats] = field(default_factory=list)
     columns: list[Floats] = field(default_factory=list)
     pool: list[Floats] = field(default_factory=list)
+    mixed: list[Floats] = field(default_factory=list)
 
     @property
     def size(self) -> int:

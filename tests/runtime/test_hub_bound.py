@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -131,3 +132,12 @@ def test_prices_say_nothing_of_transfers_beside_compute(monkeypatch: pytest.Monk
     with pytest.raises(VerificationError, match="transfers overlap compute"):
         case.check()
     assert case.found.certificate["origin"] == HUBS
+
+
+def test_graphs_that_are_too_large_for_the_check_are_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case(DIVIDED, monkeypatch)
+    monkeypatch.setattr(sys.modules[check_hubs.__module__], "MOST_NODES", case.workload.n - 1)
+    with pytest.raises(VerificationError, match="neither proved nor refuted"):
+        case.check()

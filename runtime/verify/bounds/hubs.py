@@ -37,8 +37,8 @@ from .max_load import blocks, keeps_order
 #: What is taken off for rounding, as a part of the sum of all magnitudes.
 ROUNDING = 1e-12
 
-#: Cuts that are made at most.
-MOST_CUTS = 2_000
+#: Cuts that are made at most, and nodes that they divide; SciPy takes minutes for the cuts of more.
+MOST_CUTS, MOST_NODES = 2_000, 50_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +106,10 @@ def check_hubs(
         raise VerificationError(
             f"certificate: slopes must be {len(group)} numbers of at least 0 for all prices"
         )
-    if len(data.points) * len(group) > MOST_CUTS:
+    if len(data.points) * len(group) > MOST_CUTS or workload.n > MOST_NODES:
         raise VerificationError(
-            f"certificate: more than {MOST_CUTS} cuts: too many for this check; the bound is "
-            "neither proved nor refuted"
+            f"certificate: more than {MOST_CUTS} cuts, or {MOST_NODES} nodes: too many for this "
+            "check; the bound is neither proved nor refuted"
         )
     time = np.array([np.bincount(block, weights=one) for one in costs.compute])
     time[time > target * (1 + ROUNDING)] = np.inf

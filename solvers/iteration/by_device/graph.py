@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ....instances.common.arrays import Floats, Ints
 
 
@@ -25,14 +28,14 @@ class Graph(NamedTuple):
         Shape (T,): number of the state before and behind, each numbered in its layer from 0; the
         first and the last layer have state 0 alone.
     duration
-        Shape (T, v, 4): of the actions of each stage.
+        Shape (T, v, A): of the actions of each stage; A is 2 where backward passes are whole.
     cuts
         Shape (T, v): the ideal at which each stage ends.
     """
 
     begin: Ints
-    layer: Ints
-    source: Ints
-    sink: Ints
+    layer: NDArray[np.int32]
+    source: NDArray[np.int32]
+    sink: NDArray[np.int32]
     duration: Floats
     cuts: Ints

@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 
 from ....instances.common.arrays import Floats, Ints
 from .graph import Graph
+from .pair_graph import pair_graph
 from .pairs import Pairs
 from .singles import Part, Singles
 
 #: Pairs that are looked at at most, a second or so, and listed, some 200 bytes each. Of 10, 30 and
 #: 100 million, 30 takes no longer where it helps, and 100 gives no more in a minute.
-LOOKED_AT, MOST = 30_000_000, 400_000
-#: Prices at which pairs are left out, beside those of the node.
-POOL = 3
+LOOKED_AT, MOST = 300_000_000, 2_000_000
+#: Prices at which pairs are left out.
+POOL = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +55,14 @@ class Meeting(Singles):
         return self.pairs.paths.stages.lattice.members
 
     def _part(self, positions: range, numbers: Ints) -> Part:
-        duration = np.zeros((4, len(numbers)))
-        duration[:2] = self.pairs.times(int(positions.start > 0), self.meet)[:, numbers]
-        return Part(positions, numbers, duration)
+        times = self.pairs.times(int(positions.start > 0), self.meet)
+        return Part(positions, numbers, times[:, numbers])
 
     def bounds(self) -> Sequence[Floats]:
         """Return for each position what each stage there costs every plan, shape (R,)."""
         return self.pairs.alone
 
-    def finer(self, graph: Graph, alive: Ints, target: float, prices: Floats) -> Graph | None:
+    def finer(self, graph: Graph, alive: Ints, target: float) -> Graph | None:
         """Return the pairs of the stages that are left; None while they are too many."""
         size, ideals = self.plans.size, self.pairs.paid.lattice.size
         begin = np.searchsorted(alive, graph.begin)
@@ -76,5 +76,5 @@ class Meeting(Singles):
             keys = reached[graph.source[own]] * ideals + graph.cuts[own, 0]
             allowed[s] = np.isin(self.pairs.keys, keys)
             reached = np.unique(graph.cuts[graph.begin[s] : graph.begin[s + 1], 0])
-        asked = np.array([prices, *self.plans.pool[-POOL:]])
-        return self.pairs.graph(self.meet, target, asked, allowed, MOST)
+        asked = np.array(self.plans.pool[-POOL:])
+        return pair_graph(self.pairs, self.meet, target, asked, allowed, MOST)

@@ -8,7 +8,7 @@ from ....instances.common.kernel import inner, kernel
 
 
 @kernel
-def list_pairs(meet, target, stages, allowed, shared, limits, prices, tables, memory, out):
+def list_pairs(meet, target, size, halves, nets, paths, prices, bytes_held, out):
     """List the pairs of stages of each device, for chains that pass the ideal `meet` half way.
 
     What a chain up to each state costs at least is found from the first device on, without listing
@@ -18,38 +18,42 @@ def list_pairs(meet, target, stages, allowed, shared, limits, prices, tables, me
     ----------
     meet
         Where the first D stages end and the last D begin.
-    target, memory
-        Pairs that no chain below the target has, and larger ones than that, are left out.
-    stages, shared, limits
-        `Stages`, `Shared` and `Limits` of `pairs`.
-    allowed
-        Shape (2D, R): which stages may be at each position.
+    target
+        Pairs that no chain below the target has are left out.
+    size
+        N, the number of ideals.
+    halves
+        Two `Half`, of the stages below and above the meeting ideal.
+    nets
+        `Nets` that these share.
+    paths
+        Shape (D, paths, 2, 2): passes of a device's stages on paths that stay there.
     prices
         Shape (Q, 2D, 4).
-    tables
-        Shape (Q, 2D + 2, N): least cost, at these prices, of the stages from s on: from each ideal
-        to `meet` for s ≤ D, and then, from s = D on, to the last ideal.
+    bytes_held
+        Shape (D, V, 2), microbatches in flight, rows of 0 fill up; and the bytes that there are.
     out
-        Rows to be filled in, shapes (T, 5), for the layer, the states, and the stages; and
-        (T, 2, 2) for forward and backward time. The last layer comes first.
+        Rows to be filled in, shapes (T, 5), for the layer, the states, and the rows of both halves;
+        and (T, 2, 2) for forward and backward time. The last layer comes first.
 
     Returns
     -------
     int
         Number of pairs; −1 if there are too many.
     """
+    first, second = halves
     rows, times = out
-    asked, devices, size = len(prices), len(limits.own), len(stages.first) - 1
+    asked, devices = len(prices), len(paths)
     number = np.full(size * size, -1, np.int64)
     layers, state, spent = reach(
-        meet, target, stages, allowed, shared, limits, prices, tables, memory, number
+        meet, target, size, halves, nets, paths, prices, bytes_held, number
     )
     if len(state) == layers[devices]:
         return 0
     behind = np.full((len(state), asked), np.inf)
     place = np.full(len(state), -1, np.int64)
     behind[layers[devices]], place[layers[devices]] = 0.0, 0
-    own, cost = np.zeros((2, 2)), np.zeros(asked)
+    less, cost = np.zeros((2, 2)), np.zeros(asked)
     filled = 0
     for d in range(devices - 1, -1, -1):
         for s in range(layers[d + 1], layers[d + 2]):
@@ -57,22 +61,25 @@ def list_pairs(meet, target, stages, allowed, shared, limits, prices, tables, me
         live = 0
         for s in range(layers[d], layers[d + 1]):
             low, high = state[s]
-            for a in range(stages.first[low], stages.first[low + 1]):
-                if not allowed[d, a]:
-                    continue
-                to = stages.end[a]
-                for b in range(stages.first[high], stages.first[high + 1]):
-                    up = stages.end[b]
-                    following = number[to * size + up]
-                    if following < 0 or not allowed[devices + d, b]:
+            for a in range(first.begin[d, low], first.begin[d, low + 1]):
+                room = target - first.path[a, 0] + first.spared[a]
+                to = first.end[a] * size
+                for b in range(second.begin[d, high], second.begin[d, high + 1]):
+                    if second.path[b, 0] >= room:
+                        break
+                    following = number[to + second.end[b]]
+                    if following < 0:
                         continue
-                    pair_times(a, b, low, to, high, up, stages, shared, own)
-                    set_costs(d, prices, spent[s], own, cost)
-                    if (cost + behind[following]).max() >= target:
+                    spare(a, b, nets, less)
+                    if not below(a, b, target, halves, paths[d], less):
                         continue
-                    if on_device(d, low, to, high, up, limits, own) >= target:
-                        continue
-                    if peak(d, a, b, stages, limits) > memory:
+                    least = -np.inf
+                    for q in range(asked):
+                        cost[q] = first.cost[a, q] + second.cost[b, q]
+                        cost[q] -= worth(d, devices, prices[q], less)
+                        cost[q] += behind[following, q]
+                        least = max(least, spent[s, q] + cost[q])
+                    if least >= target or not fits(d, a, b, halves, bytes_held):
                         continue
                     if filled == len(rows):
                         return -1
@@ -80,11 +87,12 @@ def list_pairs(meet, target, stages, allowed, shared, limits, prices, tables, me
                         place[s] = live
                         live += 1
                     for q in range(asked):
-                        left = cost[q] - spent[s, q] + behind[following, q]
-                        behind[s, q] = min(behind[s, q], left)
+                        behind[s, q] = min(behind[s, q], cost[q])
                     for column, value in enumerate((d, place[s], place[following], a, b)):
                         rows[filled, column] = value
-                    times[filled] = own
+                    for k in range(2):
+                        times[filled, 0, k] = first.time[a, k] - less[0, k]
+                        times[filled, 1, k] = second.time[b, k] - less[1, k]
                     filled += 1
         for s in range(layers[d + 1], layers[d + 2]):
             number[state[s, 0] * size + state[s, 1]] = -1
@@ -94,7 +102,7 @@ def list_pairs(meet, target, stages, allowed, shared, limits, prices, tables, me
 
 
 @inner
-def reach(meet, target, stages, allowed, shared, limits, prices, tables, memory, number):
+def reach(meet, target, size, halves, nets, paths, prices, bytes_held, number):
     """Return the states of chains below the target, by layer, and the least cost up to each.
 
     Parameters
@@ -107,45 +115,42 @@ def reach(meet, target, stages, allowed, shared, limits, prices, tables, memory,
     tuple of arrays
         Where layers begin, (D + 2,); the ideals of each state, (S, 2); and costs, (S, Q).
     """
-    asked, devices, size = len(prices), len(limits.own), len(stages.first) - 1
+    first, second = halves
+    asked, devices = len(prices), len(paths)
     state, spent = np.zeros((1024, 2), np.int64), np.zeros((1024, asked))
     state[0, 1] = meet
     layers = np.zeros(devices + 2, np.int64)
     layers[1] = 1
-    own, cost = np.zeros((2, 2)), np.zeros(asked)
+    less, cost = np.zeros((2, 2)), np.zeros(asked)
     states = 1
     for d in range(devices):
         for i in range(layers[d], layers[d + 1]):
             low, high = state[i]
-            for a in range(stages.first[low], stages.first[low + 1]):
-                to = stages.end[a]
-                # `meet` must be reached in time.
-                if not allowed[d, a] or not tables[0, d + 1, to] < np.inf:
-                    continue
-                least_times(a, low, to, meet, stages, shared, own)
-                set_costs(d, prices, spent[i], own, cost)
-                if whole(d + 1, to, devices + d + 1, high, tables, cost) >= target:
-                    continue
-                for b in range(stages.first[high], stages.first[high + 1]):
-                    up = stages.end[b]
-                    if not allowed[devices + d, b] or not tables[0, devices + d + 2, up] < np.inf:
+            for a in range(first.begin[d, low], first.begin[d, low + 1]):
+                room = target - first.path[a, 0] + first.spared[a]
+                to = first.end[a]
+                for b in range(second.begin[d, high], second.begin[d, high + 1]):
+                    if second.path[b, 0] >= room:
+                        break
+                    spare(a, b, nets, less)
+                    if not below(a, b, target, halves, paths[d], less):
                         continue
-                    pair_times(a, b, low, to, high, up, stages, shared, own)
-                    if on_device(d, low, to, high, up, limits, own) >= target:
+                    least = -np.inf
+                    for q in range(asked):
+                        cost[q] = spent[i, q] + first.cost[a, q] + second.cost[b, q]
+                        cost[q] -= worth(d, devices, prices[q], less)
+                        least = max(least, cost[q] + first.left[a, q] + second.left[b, q])
+                    if least >= target or not fits(d, a, b, halves, bytes_held):
                         continue
-                    set_costs(d, prices, spent[i], own, cost)
-                    if whole(d + 1, to, devices + d + 2, up, tables, cost) >= target:
-                        continue
-                    if peak(d, a, b, stages, limits) > memory:
-                        continue
-                    s = number[to * size + up]
+                    at = to * size + second.end[b]
+                    s = number[at]
                     if s < 0:
                         if states == len(state):
                             state = np.concatenate((state, state))
                             spent = np.concatenate((spent, spent))
                         s = states
-                        number[to * size + up] = s
-                        state[s, 0], state[s, 1] = to, up
+                        number[at] = s
+                        state[s, 0], state[s, 1] = to, second.end[b]
                         spent[s] = cost
                         states += 1
                     for q in range(asked):
@@ -157,78 +162,51 @@ def reach(meet, target, stages, allowed, shared, limits, prices, tables, memory,
 
 
 @inner
-def whole(s, to, t, up, tables, cost):
-    """Return what a chain costs at least, given the cost before rows s and t of the tables."""
-    bound = -np.inf
-    for q in range(len(cost)):
-        bound = max(bound, cost[q] + tables[q, s, to] + tables[q, t, up])
-    return bound
-
-
-@inner
-def set_costs(d, prices, spent, own, cost):
-    """Set what a chain up to a pair costs at least, at each of the prices."""
-    devices = prices.shape[1] // 2
-    for q in range(len(prices)):
-        cost[q] = spent[q]
-        for k in range(2):
-            cost[q] += prices[q, d, k] * own[0, k] + prices[q, devices + d, k] * own[1, k]
-
-
-@inner
-def least_times(a, low, to, meet, stages, shared, own):
-    """Set the least times of a first stage, shape (2, 2), 0 for the second one."""
-    own[:] = 0.0
-    own[0, 0] = stages.forward[a]
-    own[0, 1] = stages.backward[a]
-    for n in range(len(shared.pins)):
-        below = shared.held[to, n] - shared.held[low, n]
-        if below > 0:
-            own[0, 1] -= shared.weight[1, n]
-            if below == shared.held[meet, n]:
-                own[0, 0] -= shared.weight[0, n]
-
-
-@inner
-def pair_times(a, b, low, to, high, up, stages, shared, own):
-    """Set the forward and backward times of two stages of a device, shape (2, 2).
+def spare(a, b, nets, less):
+    """Set what two stages of a device save by sharing nets, by stage and pass, shape (2, 2).
 
     Forward data is paid for in the first stage of the device that has a pin, gradients in the last;
     neither if no pin is elsewhere.
     """
-    own[0, 0] = stages.forward[a]
-    own[0, 1] = stages.backward[a]
-    own[1, 0] = stages.forward[b]
-    own[1, 1] = stages.backward[b]
-    for n in range(len(shared.pins)):
-        below = shared.held[to, n] - shared.held[low, n]
-        above = shared.held[up, n] - shared.held[high, n]
-        if below > 0 and above > 0:
-            own[1, 0] -= shared.weight[0, n]
-            own[0, 1] -= shared.weight[1, n]
-            if below + above == shared.pins[n]:
-                own[0, 0] -= shared.weight[0, n]
-                own[1, 1] -= shared.weight[1, n]
+    less[:] = 0.0
+    for i in range(nets.first[a], nets.first[a + 1]):
+        n = nets.net[i]
+        if nets.above[b, n] > 0:
+            less[1, 0] += nets.weight[0, n]
+            less[0, 1] += nets.weight[1, n]
+            if nets.whole[i] and nets.above[b, n] > 1:
+                less[0, 0] += nets.weight[0, n]
+                less[1, 1] += nets.weight[1, n]
 
 
 @inner
-def on_device(d, low, to, high, up, limits, own):
-    """Return what paths that stay on the device say, with the cheapest stages around these."""
-    bound = 0.0
-    for p in range(limits.own.shape[1]):
-        total = limits.before[d, p, low] + limits.to_meet[d, p, to]
-        total += limits.from_meet[d, p, high] + limits.behind[d, p, up]
+def below(a, b, target, halves, paths, less):
+    """Return whether paths that stay on the device leave chains with two stages below a target."""
+    first, second = halves
+    for p in range(len(paths)):
+        total = first.path[a, p] + second.path[b, p]
         for k in range(2):
-            total += limits.own[d, p, 0, k] * own[0, k] + limits.own[d, p, 1, k] * own[1, k]
-        bound = max(bound, total)
-    return bound
+            total -= paths[p, 0, k] * less[0, k] + paths[p, 1, k] * less[1, k]
+        if total >= target:
+            return False
+    return True
 
 
 @inner
-def peak(d, a, b, stages, limits):
-    """Return the bytes that two stages of a device need."""
-    held = 0.0
-    for n in range(limits.held.shape[1]):
-        own = limits.held[d, n, 0] * stages.activation[a]
-        held = max(held, own + limits.held[d, n, 1] * stages.activation[b])
-    return stages.resident[a] + stages.resident[b] + held
+def worth(d, devices, prices, less):
+    """Return what two stages save at some prices."""
+    total = 0.0
+    for k in range(2):
+        total += prices[d, k] * less[0, k] + prices[devices + d, k] * less[1, k]
+    return total
+
+
+@inner
+def fits(d, a, b, halves, bytes_held):
+    """Return whether two stages of a device have room there."""
+    first, second = halves
+    held, room = bytes_held
+    most = 0.0
+    for n in range(held.shape[1]):
+        most = max(most, held[d, n, 0] * first.bytes[a, 1] + held[d, n, 1] * second.bytes[b, 1])
+    return first.bytes[a, 0] + second.bytes[b, 0] + most <= room

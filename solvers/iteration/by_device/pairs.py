@@ -11,7 +11,6 @@ at given prices, the cheapest stages before and behind it do; or if it does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -23,31 +22,6 @@ from ....formulations.iteration.line import most_between
 from ....instances.common.arrays import Bools, Floats, Ints
 from ..bounds.stage_paths import HEAVY, LIGHT, StagePaths
 from ..stage_list import StageList, bits
-from .graph import Graph
-from .pair_kernel import list_pairs
-
-
-class Stages(NamedTuple):
-    """Stages by their start, all nets paid for.
-
-    Parameters
-    ----------
-    first
-        Shape (N + 1,): where the stages of each start begin.
-    end
-        Shape (R,): ideals.
-    forward, backward
-        Shape (R,): times.
-    resident, activation
-        Shape (R,): bytes.
-    """
-
-    first: Ints
-    end: Ints
-    forward: Floats
-    backward: Floats
-    resident: Floats
-    activation: Floats
 
 
 class Shared(NamedTuple):
@@ -66,28 +40,6 @@ class Shared(NamedTuple):
     held: Ints
     pins: Ints
     weight: Floats
-
-
-class Limits(NamedTuple):
-    """Paths that stay on a device, and what it holds in memory.
-
-    Parameters
-    ----------
-    own
-        Shape (D, paths, 2, 2): forward and backward passes of its stages on a path.
-    before, to_meet, from_meet, behind
-        Shape (D, paths, N): the least that other stages add to the path: those before the
-        device, between it and the meeting ideal, between that and its second stage, and behind.
-    held
-        Shape (D, V, 2): microbatches in flight; rows of 0 fill up.
-    """
-
-    own: Floats
-    before: Floats
-    to_meet: Floats
-    from_meet: Floats
-    behind: Floats
-    held: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,14 +63,9 @@ class Pairs:
         return self.paths.chain.order.stages // 2
 
     @cached_property
-    def stages(self) -> Stages:
-        """The stages by their start."""
-        listed = self.paid.keep(np.lexsort((self.paid.end, self.paid.start)))
-        first = np.searchsorted(listed.start, np.arange(listed.lattice.size + 1))
-        return Stages(
-            first, listed.end, listed.forward[0].copy(), listed.backward[0].copy(),
-            listed.resident, listed.activation,
-        )  # fmt: skip
+    def stages(self) -> StageList:
+        """The stages by their start, all nets paid for."""
+        return self.paid.keep(np.lexsort((self.paid.end, self.paid.start)))
 
     @cached_property
     def shared(self) -> Shared:
@@ -136,7 +83,7 @@ class Pairs:
             line.weight[0][:, which].copy(),
         )
 
-    def _cut(self, meet: int) -> Shared:
+    def cut_by(self, meet: int) -> Shared:
         """Return the nets with pins on both sides of the meeting ideal: no others are shared."""
         held, pins, weight = self.shared
         cut = (held[meet] > 0) & (held[meet] < pins)
@@ -178,7 +125,8 @@ class Pairs:
         return np.array(found).reshape(self.devices, len(HEAVY), -1, 2)
 
     @cached_property
-    def _held(self) -> Floats:
+    def held(self) -> Floats:
+        """Microbatches that the stages of each device hold at once, (D, V, 2); 0 fills up."""
         vectors = self.paths.chain.order.in_flight
         held = np.zeros((self.devices, max(map(len, vectors)), 2))
         for d, listed in enumerate(vectors):
@@ -217,22 +165,6 @@ class Pairs:
             times[half] -= shared.weight[half, e] * (cut & (self.pins[e] >= here[e]))
         return times
 
-    def _around(self, least: Callable[[Floats, int], Floats]) -> Floats:
-        """Return what stages around those of each device add to each path, shape (D, paths, N)."""
-        return np.array([[least(p, d) for p in paths] for d, paths in enumerate(self.on_device)])
-
-    def _limits(self, meet: int, first: Floats, second: Floats) -> Limits:
-        size, last = self.devices, self.paid.lattice.size - 1
-        own = [paths[:, [d, size + d]] for d, paths in enumerate(self.on_device)]
-        return Limits(
-            np.array(own),
-            self._around(lambda paths, d: self.ahead(paths[:size], first, 0)[d]),
-            self._around(lambda paths, d: self.behind(paths[:size], first, meet)[d + 1]),
-            self._around(lambda paths, d: self.ahead(paths[size:], second, meet)[d]),
-            self._around(lambda paths, d: self.behind(paths[size:], second, last)[d + 1]),
-            self._held,
-        )
-
     def behind(self, prices: Floats, times: Floats, last: int) -> Floats:
         """Return the least cost of stages from each ideal to `last`, shape (D + 1, N).
 
@@ -245,25 +177,27 @@ class Pairs:
         times
             Shape (2, R): of the stages of `paths`.
         """
-        order, end, starts, at = self._by_start
-        forward, backward = times[:, order]
         least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
         least[-1, last] = 0.0
         for d in range(self.devices - 1, -1, -1):
-            cost = least[d + 1][end] + prices[d, 0] * forward + prices[d, 1] * backward
-            least[d, starts] = np.minimum.reduceat(cost, at)
+            least[d] = self.back(least[d + 1], prices[d], times)
         return least
 
-    def ahead(self, prices: Floats, times: Floats, start: int) -> Floats:
-        """Return the least cost from an ideal to each by the first stages, shape (D + 1, N)."""
-        stages = self.paths.stages  # by their end
-        ends, at = self._ends
-        least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
-        least[0, start] = 0.0
-        for d in range(self.devices):
-            cost = least[d][stages.start] + prices[d, 0] * times[0] + prices[d, 1] * times[1]
-            least[d + 1, ends] = np.minimum.reduceat(cost, at)
-        return least
+    def back(self, least: Floats, prices: Floats, times: Floats) -> Floats:
+        """Return the least cost from each ideal with one stage more, at its start, shape (N,)."""
+        order, end, starts, at = self._by_start
+        cost = least[end] + prices[0] * times[0, order] + prices[1] * times[1, order]
+        reached = np.full_like(least, np.inf)
+        reached[starts] = np.minimum.reduceat(cost, at)
+        return reached
+
+    def ahead(self, least: Floats, prices: Floats, times: Floats) -> Floats:
+        """Return the least cost up to each ideal with one stage more, at its end, shape (N,)."""
+        ends, at = self._ends  # the stages are sorted by their end
+        cost = least[self.paths.stages.start] + prices[0] * times[0] + prices[1] * times[1]
+        reached = np.full_like(least, np.inf)
+        reached[ends] = np.minimum.reduceat(cost, at)
+        return reached
 
     @cached_property
     def _by_start(self) -> tuple[Ints, Ints, Ints, Ints]:
@@ -276,44 +210,7 @@ class Pairs:
         ends, at = np.unique(self.paths.stages.end, return_index=True)
         return ends, at
 
-    def graph(
-        self, meet: int, target: float, prices: Floats, allowed: Bools, most: int
-    ) -> Graph | None:
-        """Return the pairs of chains below a target; None if there are more than `most`.
-
-        Parameters
-        ----------
-        prices
-            Shape (Q, 2D, 4).
-        allowed
-            Shape (2D, R): which of `stages` may be at each position.
-        """
-        size, last = self.devices, self.paid.lattice.size - 1
-        first, second = self.times(0, meet), self.times(1, meet)
-        tables = [
-            (self.behind(price[:size], first, meet), self.behind(price[size:], second, last))
-            for price in prices
-        ]
-        rows = np.empty((most, 5), np.int64)
-        times = np.empty((most, 2, 2))
-        room = float(self.paths.line.room[0])
-        filled = list_pairs(
-            meet, target, self.stages, allowed, self._cut(meet), self._limits(meet, first, second),
-            prices, np.array([np.concatenate(both) for both in tables]), room,
-            (rows, times),
-        )  # fmt: skip
-        if filled < 0:
-            return None
-        order = np.argsort(rows[:filled, 0], kind="stable")
-        rows = rows[order]
-        duration = np.zeros((filled, 2, 4))
-        duration[:, :, :2] = times[order]
-        layer, source, sink = rows[:, :3].T.copy()
-        begin = np.searchsorted(layer, np.arange(size + 1))
-        return Graph(begin, layer, source, sink, duration, self.stages.end[rows[:, 3:]])
-
     @cached_property
     def keys(self) -> Ints:
         """A number for each of `stages`, increasing."""
-        start = np.repeat(np.arange(len(self.stages.first) - 1), np.diff(self.stages.first))
-        return np.asarray(start * self.paid.lattice.size + self.stages.end)
+        return np.asarray(self.stages.start * self.paid.lattice.size + self.stages.end)

@@ -140,7 +140,7 @@ def set_durations(graph, alive, chain, duration):
     devices = len(chain)
     for d in range(devices):
         for c in range(graph.duration.shape[1]):
-            for a in range(4):
+            for a in range(graph.duration.shape[2]):
                 duration[c * devices + d, a] = graph.duration[alive[chain[d]], c, a]
 
 
@@ -169,12 +169,12 @@ def gather(graph, alive):
     Returns
     -------
     tuple of arrays
-        Shape (A, 4): place in `alive`, layer, and state before and behind; shape (A, 4 v): times;
-        and shape (A,): costs, to be set.
+        Shape (A, 4): place in `alive`, layer, and state before and behind; shape (A, 4 v) or
+        (A, 2 v): times; and shape (A,): costs, to be set.
     """
-    chunks = graph.duration.shape[1]
-    places = np.empty((len(alive), 4), np.int64)
-    times = np.empty((len(alive), 4 * chunks))
+    _, chunks, kinds = graph.duration.shape
+    places = np.empty((len(alive), 4), np.int32)
+    times = np.empty((len(alive), kinds * chunks))
     for i in range(len(alive)):
         o = alive[i]
         places[i, 0] = i
@@ -182,8 +182,8 @@ def gather(graph, alive):
         places[i, 2] = graph.source[o]
         places[i, 3] = graph.sink[o]
         for c in range(chunks):
-            for a in range(4):
-                times[i, 4 * c + a] = graph.duration[o, c, a]
+            for a in range(kinds):
+                times[i, kinds * c + a] = graph.duration[o, c, a]
     return places, times, np.empty(len(alive))
 
 
@@ -193,11 +193,12 @@ def sweep(options, left, prices, ahead, behind):
     places, times, cost = options
     devices = len(ahead) - 1
     chunks = len(prices) // devices
-    by_device = np.empty((devices, 4 * chunks))
+    kinds = times.shape[1] // chunks
+    by_device = np.empty((devices, times.shape[1]))
     for d in range(devices):
         for c in range(chunks):
-            for a in range(4):
-                by_device[d, 4 * c + a] = prices[c * devices + d, a]
+            for a in range(kinds):
+                by_device[d, kinds * c + a] = prices[c * devices + d, a]
     ahead[:] = np.inf
     behind[:] = np.inf
     ahead[0, 0] = 0.0
@@ -205,7 +206,7 @@ def sweep(options, left, prices, ahead, behind):
     for i in range(left):
         d = places[i, 1]
         own = 0.0
-        for n in range(4 * chunks):
+        for n in range(times.shape[1]):
             own += by_device[d, n] * times[i, n]
         cost[i] = own
         reached = ahead[d, places[i, 2]] + own

@@ -19,7 +19,7 @@ import numpy as np
 from ....instances.common.arrays import Floats, Ints
 from ..sized import Sized
 from .graph import Graph
-from .tree import FIRST, ROUNDS, Tree
+from .tree import FIRST, ROUNDS, Refined, Tree
 
 #: Prices that are asked about every pair.
 POOL = 4
@@ -52,7 +52,7 @@ class Source(Protocol):
 class Coarse(Source, Protocol):
     """A source whose options are looser than what they stand for."""
 
-    def finer(self, graph: Graph, alive: Ints, target: float, prices: Floats) -> Graph | None:
+    def finer(self, graph: Graph, alive: Ints, target: float) -> Graph | None:
         """Return the exact options that stand for some; None while they are too many."""
 
 
@@ -68,8 +68,6 @@ class Root:
         Prices, shape (P, 4) each, the newest last; shared by the roots of one number of stages.
     step
         Part of the way from its bound to the target that the next tree is built for.
-    asked
-        How many of the pool's prices have bounded its chains.
     bound
         What they have proved.
     """
@@ -77,7 +75,6 @@ class Root:
     source: Source
     pool: list[Floats]
     step: float = 1.0
-    asked: int = 0
     bound: float = -np.inf
 
 
@@ -152,17 +149,13 @@ class BestFirst:
         return True
 
     def _grow(self, bound: float, root: Root) -> None:
-        source, fresh = root.source, root.pool[max(root.asked, len(root.pool) - POOL) :]
-        root.asked = len(root.pool)
-        if fresh:
-            own = source.least(source.tables(np.array(fresh))) * (1 - SLACK)
-            root.bound = max(root.bound, own)
-            if root.bound > bound:
-                self.push(root.bound, root)
-                return
-        target = bound + root.step * (self.aim() - bound)
-        pool = np.array(root.pool[-POOL:])
+        source, pool = root.source, np.array(root.pool[-POOL:])
         tables = source.tables(pool)
+        root.bound = max(root.bound, source.least(tables) * (1 - SLACK))
+        if root.bound >= self.aim():
+            return
+        bound = max(bound, root.bound)
+        target = bound + root.step * (self.aim() - bound)
         graph = source.graph(target, pool, tables, MAX_OPTIONS)
         if graph is None:
             root.step /= 2
@@ -175,16 +168,12 @@ class BestFirst:
             self.push(target, root)
         node = self._whole(source, graph, target, pool[-1:], exact=False)
         if node is not None:
-            root.pool.append(self._refine(bound, node, FIRST))
+            rounds = ROUNDS if isinstance(source, Coarse) else FIRST
+            root.pool.append(self._refine(bound, node, rounds).prices)
 
     def _divide(self, bound: float, node: Node) -> None:
-        if not node.exact and isinstance(node.source, Coarse):
-            graph = node.source.finer(node.tree.graph, node.options, node.target, node.prices)
-            if graph is not None:
-                finer = self._whole(node.source, graph, node.target, node.paths, exact=True)
-                if finer is not None:
-                    node.source.plans.pool.append(self._refine(bound, finer, FIRST))
-                return
+        if self._finer(bound, node):
+            return
         halves = node.tree.halves(node.options, node.prices, node.chains)
         if halves is None:  # all chains that are left take equally long
             refined = node.tree.refine(node.options, node.paths, node.chains, np.inf, 1)
@@ -192,6 +181,22 @@ class BestFirst:
             return
         for half in halves:
             self._refine(bound, replace(node, options=half), ROUNDS)
+
+    def _finer(self, bound: float, node: Node) -> bool:
+        """Put the exact options in the place of a node's, if it has others; return whether."""
+        source = node.source
+        if node.exact or not isinstance(source, Coarse):
+            return False
+        graph = source.finer(node.tree.graph, node.options, node.target)
+        if graph is None:
+            return False
+        paths = np.array([*node.paths, *source.plans.mixed])
+        finer = self._whole(source, graph, node.target, paths, exact=True)
+        if finer is not None:
+            refined = self._refine(bound, finer, FIRST)
+            source.plans.pool.append(refined.prices)
+            source.plans.mixed[:] = refined.paths
+        return True
 
     def _whole(
         self, source: Source, graph: Graph, target: float, paths: Floats, *, exact: bool
@@ -204,8 +209,8 @@ class BestFirst:
         every = np.arange(len(graph.source))
         return Node(source, tree, target, every, paths[0], paths, none, exact)
 
-    def _refine(self, bound: float, node: Node, rounds: int) -> Floats:
-        """Bound a node, push what is left of it, and return the prices."""
+    def _refine(self, bound: float, node: Node, rounds: int) -> Refined:
+        """Bound a node, and push what is left of it."""
         target = min(node.target, self.aim())
         refined = node.tree.refine(node.options, node.paths, node.chains, target, rounds)
         if np.isfinite(refined.makespan):
@@ -216,4 +221,4 @@ class BestFirst:
                 paths=refined.paths, chains=refined.chains,
             )  # fmt: skip
             self.push(max(bound, refined.bound * (1 - SLACK)), left)
-        return refined.prices
+        return refined

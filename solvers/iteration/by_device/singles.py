@@ -24,7 +24,8 @@ class Part(NamedTuple):
     numbers
         Shape (n,): in the list of stages, by their start.
     duration
-        Shape (4, n): of their actions; 0 for what no device can run, which `bounds` leave out.
+        Shape (4, n), or (2, n) as in `Graph`: of their actions; 0 for what no device can run, which
+        `bounds` leave out.
     """
 
     positions: range
@@ -61,9 +62,9 @@ class Singles:
         least[:, -1, -1] = 0.0
         for part in reversed(self.parts()):
             starts, at = np.unique(stages.start[part.numbers], return_index=True)
-            end = stages.end[part.numbers]
+            end, kinds = stages.end[part.numbers], len(part.duration)
             for s in reversed(part.positions) if len(at) else ():
-                cost = least[:, s + 1, end] + prices[:, s] @ part.duration
+                cost = least[:, s + 1, end] + prices[:, s, :kinds] @ part.duration
                 least[:, s, starts] = np.minimum.reduceat(cost, at, axis=1)
         return least
 
@@ -82,7 +83,7 @@ class Singles:
         for part in self.parts():
             for s in part.positions:
                 start, end = stages.start[part.numbers], stages.end[part.numbers]
-                cost = prices[:, s] @ part.duration
+                cost = prices[:, s, : len(part.duration)] @ part.duration
                 bound = spent[:, start] + cost + tables[:, s + 1, end]
                 kept = bounds[s][part.numbers] < target
                 kept &= bound.max(axis=0) * (1 - SLACK) < target
@@ -116,14 +117,14 @@ class Singles:
         source, sink = [], []
         reached = np.zeros(1, np.int64)
         for numbers in found:
-            source.append(np.searchsorted(reached, stages.start[numbers]))
+            source.append(np.searchsorted(reached, stages.start[numbers]).astype(np.int32))
             reached = np.unique(stages.end[numbers])
-            sink.append(np.searchsorted(reached, stages.end[numbers]))
+            sink.append(np.searchsorted(reached, stages.end[numbers]).astype(np.int32))
         chosen = np.concatenate(found)
         sizes = [len(numbers) for numbers in found]
         return Graph(
             np.cumsum([0, *sizes]),
-            np.repeat(np.arange(len(found)), sizes),
+            np.repeat(np.arange(len(found), dtype=np.int32), sizes),
             np.concatenate(source),
             np.concatenate(sink),
             np.concatenate(times)[:, None],

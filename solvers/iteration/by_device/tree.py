@@ -113,21 +113,21 @@ class Tree:
         It is the stage whose cost at the prices varies most over the chains of the best mixture,
         or, if they are alike, over the options.
         """
-        devices = len(self.graph.begin) - 1
+        devices, kinds = len(self.graph.begin) - 1, self.graph.duration.shape[2]
         begin = np.searchsorted(alive, self.graph.begin)
         if len(chains) > 1:
             split = self._costs(chains, prices)
             spread = split.std(axis=0)
             d, c = map(int, np.unravel_index(spread.argmax(), spread.shape))
             own = alive[begin[d] : begin[d + 1]]
-            cost = self.graph.duration[own, c] @ prices[c * devices + d]
+            cost = self.graph.duration[own, c] @ prices[c * devices + d, :kinds]
             middle = split[:, d, c].mean()
             if spread[d, c] > ALIKE and cost.min() <= middle < cost.max():
                 return _at(alive, begin, d, cost <= middle)
         best = (ALIKE, -1, np.zeros(0))
         for weights in (prices, np.ones_like(prices), *np.eye(4)[:, None]):
             for d, own in enumerate(np.split(alive, begin[1:-1])):
-                own_weights = np.broadcast_to(weights, prices.shape)[d::devices]
+                own_weights = np.broadcast_to(weights, prices.shape)[d::devices, :kinds]
                 costs = np.einsum("ica,ca->ci", self.graph.duration[own], own_weights)
                 for cost in costs:
                     best = max(best, (float(np.ptp(cost)), d, cost), key=lambda one: one[0])
@@ -139,7 +139,8 @@ class Tree:
     def _costs(self, chains: Ints, prices: Floats) -> Floats:
         """Return what each stage of each device costs in chains, shape (chains, D, v)."""
         devices = len(self.graph.begin) - 1
-        by_device = prices.reshape(-1, devices, 4).transpose(1, 0, 2)
+        kinds = self.graph.duration.shape[2]
+        by_device = prices.reshape(-1, devices, 4).transpose(1, 0, 2)[:, :, :kinds]
         return np.asarray((self.graph.duration[chains] * by_device).sum(axis=-1))
 
 

@@ -21,6 +21,7 @@ from stagecut.solvers.iteration.annealing.boundaries import anneal, equal_parts
 from stagecut.solvers.iteration.bounds.divisible import divide
 from stagecut.solvers.iteration.bounds.stage_paths import StagePaths
 from stagecut.solvers.iteration.by_device.graph import Graph
+from stagecut.solvers.iteration.by_device.pair_graph import pair_graph
 from stagecut.solvers.iteration.by_device.pairs import Pairs
 from stagecut.solvers.iteration.by_device.tree import Tree
 from stagecut.solvers.iteration.chain import Chain
@@ -83,7 +84,7 @@ def graphs(pairs: Pairs, target: float) -> Iterator[Graph]:
     prices[0], prices[1:, :, :2] = divided, pairs.on_device[:, 0]
     every = np.ones((pairs.paths.chain.order.stages, len(pairs.keys)), np.bool_)
     for meet in range(1, last):
-        graph = pairs.graph(meet, target, prices, every, 100_000)
+        graph = pair_graph(pairs, meet, target, prices, every, 100_000)
         assert graph is not None
         yield graph
 
@@ -101,8 +102,9 @@ def chains(graph: Graph, allowed: Ints, state: int = 0, d: int = 0) -> Iterator[
 
 def makespan(graph: Graph, chain: Chain, options: list[int]) -> float:
     """Execute a path of options."""
-    duration = graph.duration[options].transpose(1, 0, 2).reshape(-1, 4)
-    return chain.makespan(np.ascontiguousarray(duration))
+    duration = np.zeros((chain.order.stages, 4))
+    duration[:, :2] = graph.duration[options].transpose(1, 0, 2).reshape(-1, 2)
+    return chain.makespan(duration)
 
 
 def least_listed(pairs: Pairs, target: float) -> float:
@@ -152,7 +154,7 @@ def test_where_more_pairs_are_left_than_may_be_listed_there_is_no_graph() -> Non
     stages, last = pairs.paths.chain.order.stages, pairs.paid.lattice.size - 1
     every = np.ones((stages, len(pairs.keys)), np.bool_)
     prices = np.zeros((1, stages, 4))
-    assert any(pairs.graph(meet, 1e6, prices, every, 1) is None for meet in range(1, last))
+    assert any(pair_graph(pairs, meet, 1e6, prices, every, 1) is None for meet in range(1, last))
 
 
 def test_prices_bound_the_chains_of_a_graph_and_of_both_halves() -> None:
